@@ -1,6 +1,6 @@
 """Runs every benchmark, one after the other, each in a process of its own: ``python -m benchmarks [--json]``.
 
-``python -m benchmarks NAME …`` runs the named ones only. The exit code is 1 where a promise was missed.
+``python -m benchmarks NAME …`` runs the named ones only. The exit code is 1 if a promise is missed.
 """
 
 from __future__ import annotations
@@ -11,22 +11,25 @@ import sys
 from collections.abc import Sequence
 
 BENCHMARKS = {
-    "stages": "what a stage costs over its bare process, resume, parse time",
-    "gang": "rank 0's first line and the whole, against torchrun",
+    "stages": "a stage's cost above its bare process; resume; parse time",
+    "stages_peers": "five stages in one run, muster cold and warm, against dag.test() and beside kfp and Metaflow",
+    "gang": "time to rank 0's first line and of the whole run, against torchrun",
     "throughput": "training through GangOperator, against bare torchrun",
     "volumes": "commits, against DVC and a raw read",
+    "series": "CPU of a line of numbers and of a look at what a replica uses, against plain lines",
     "page": "muster's page with 10,000 versions and 1,000 jobs, against a bare route",
-    "waiting": "memory and CPU while 200 jobs wait, against sleeping triggers and inline waits",
-    "hand_over": "seconds until a job is cancelled whose task is ended as it is handed over to the triggerer, ten times",
-    "serving": "server CPU a request, against KServe's default, a bare loop and itself without metrics",
+    "waiting": "memory and CPU of 200 waiting jobs, against sleeping triggers and inline waits",
+    "hand_over": "seconds until a job is cancelled whose task ends at the hand-over to the triggerer, ten times",
+    "forecast": "when jobs start, as forecast and as it was, on a replay of arrivals; CPU of one forecast",
+    "serving": "server CPU per request, against KServe's default, a bare loop and itself without metrics",
     "serving_memory": "memory of two loaded versions, against their files and two bare sessions",
-    "hostile": "what hostile clients cost others of a model server, against none",
+    "hostile": "latency of well-behaved clients beside hostile ones, against without them",
     "cluster": "gangs beside JobSets applied by hand, and 1,000 that wait (root; brings the test cluster up)",
 }
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run them and return 1 where one missed a promise or did not end well."""
+    """Run them; return 1 if one misses a promise or fails."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks")
     parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(BENCHMARKS))
     parser.add_argument("--json", action="store_true")

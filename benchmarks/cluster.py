@@ -2,9 +2,8 @@
 
 ``python -m benchmarks.cluster [--pairs N] [--waiting N] [--root FOLDER] [--json]``
 
-It runs inside the test cluster (tests/cluster), which is brought up if it is not, and needs what that needs.
-Where the promise is a number of seconds, megabytes or calls, that number is what "by hand" shows, so the
-promised ratio is 1.
+It runs in the test cluster (tests/cluster), which it starts if needed; its requirements are that cluster's. Where the
+promise is a number of seconds, megabytes or calls, the column "by hand" is that number, and the promised ratio is 1.
 """
 
 from __future__ import annotations
@@ -21,10 +20,12 @@ from muster.core.errors import MusterError
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Measure, print, and return 1 where a promise was not kept."""
+    """Measure, print, and return 1 if a promise is missed."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.cluster")
     parser.add_argument("--pairs", type=int, default=5)
-    parser.add_argument("--waiting", type=int, default=1000, help="gangs that wait; 0 leaves that part out")
+    parser.add_argument(
+        "--waiting", type=int, default=1000, help="number of waiting gangs; 0 skips this part"
+    )
     parser.add_argument("--root", type=Path, help="the cluster's folder (below MUSTER_CACHE unless given)")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args(arguments)

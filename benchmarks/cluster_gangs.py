@@ -1,15 +1,14 @@
-"""Gangs of muster's beside equal JobSets that are applied by hand: how soon they begin, begin again, and let go.
+"""Gangs of muster beside equal JobSets applied by hand: seconds to begin, to restart, and to free their GPUs.
 
 The rows, each a median over pairs:
 
 - *rank 0's first line*: from the operator's start beside ``kubectl apply``, of the same torch program.
-- *killed rank 0 to its next line*: such a program again, by hand under torchrun as in the first row, whose rank 0
-  has said its first line. From the end of its pod to the next rank 0's first line: what a user waits for.
-- *killed pod to whole gang*: programs that only wait, to all of the new pods being Running as the API tells it.
-  By hand these are pods of one container without any volume, which no gang of muster's can be: it begins with
-  an init container and mounts the claim.
-- *by hand with a claim and init*: that again, beside pods by hand that have a claim and an init container too.
-- *last rank to free GPU*: of the first row's gangs, beside the seconds that were promised.
+- *killed rank 0 to its next line*: a program that goes on after rank 0's first line (by hand under torchrun, as in the
+  first row). From the end of rank 0's pod to the next rank 0's first line, which is the user's wait.
+- *killed pod to whole gang*: programs that only wait, until the API shows all new pods as Running. By hand these
+  pods have one container and no volume; a gang of muster always has an init container and mounts the claim.
+- *by hand with a claim and init*: the same, beside pods by hand with a claim and an init container.
+- *last rank to free GPU*: of the first row's gangs, beside the promised seconds.
 """
 
 from __future__ import annotations
@@ -96,7 +95,7 @@ DAG = """
 
 
 def measure(site: Site, *, pairs: int) -> list[Ratio]:
-    """Return how muster's gangs compare with JobSets."""
+    """Return the ratios of muster's gangs to JobSets by hand."""
     with Recorder(site.layout) as recorder:
         beside = Beside(site, recorder)
         first, free = compare(beside.started_by_hand, beside.started_by_muster, pairs=pairs)
@@ -114,7 +113,7 @@ def measure(site: Site, *, pairs: int) -> list[Ratio]:
 
 
 class Beside:
-    """Runs gangs in both ways, and reads from them and from the API's watches when what happened."""
+    """Runs gangs in both ways, and reads the times of their events from their logs and from the API's watches."""
 
     def __init__(self, site: Site, recorder: Recorder) -> None:
         self._site = site
@@ -160,7 +159,7 @@ class Beside:
         return _told("first", lines)[0] - float(self._began.read_text()), free_at - max(_told("last", lines))
 
     def resumes(self, *, pairs: int) -> tuple[list[float], list[float]]:
-        """What a gang by hand, and one of muster's, takes from the end of rank 0's pod to its next first line."""
+        """Seconds from the end of rank 0's pod to its next first line: by hand, and with muster."""
         (found,) = compare(
             partial(self.resumed, self.apply_training),
             partial(self.resumed, self.submit_training),
@@ -180,7 +179,7 @@ class Beside:
         return (at - killed,)
 
     def restarts(self, by_hand: Callable[[str], None], *, pairs: int) -> tuple[list[float], list[float]]:
-        """What gangs by hand, and those of muster's, take to run again after a killed pod."""
+        """Seconds from a killed pod to a whole gang: by hand, and with muster."""
         (found,) = compare(
             partial(self.restarted, by_hand), partial(self.restarted, self.submit_waiting), pairs=pairs
         )
@@ -197,31 +196,31 @@ class Beside:
         return (max(pod.at for pod in again) - killed,)
 
     def apply_training(self, name: str) -> None:
-        """Begin a gang by hand whose rank 0 says its first line and goes on."""
+        """Begin a gang by hand whose rank 0 prints its first line and goes on."""
         document = job_set(self._site, name, image="train", script=RESUME, torchrun=True)
         kubectl.apply(self._site.layout, [document])
 
     def submit_training(self, name: str) -> None:
-        """Begin a gang of muster's that does the same."""
+        """Begin a gang of muster that does the same."""
         self._submit(name, image="train", script=RESUME, launcher=Launcher.TORCHRUN)
 
     def apply_waiting(self, name: str) -> None:
-        """Begin a gang by hand that waits for its end."""
+        """Begin a gang by hand that only waits."""
         document = job_set(self._site, name, image="python", script=WAIT)
         kubectl.apply(self._site.layout, [document])
 
     def apply_furnished(self, name: str) -> None:
-        """Begin one by hand whose pods mount the claim, and begin with a container that does nothing.
+        """Begin a gang by hand whose pods mount the claim and have an init container that does nothing.
 
-        What these cost is the cluster's: 0.3 s for the first volume, a container's start, and up to a
-        second until the kubelet looks whether it has ended.
+        The cluster takes the time for both: 0.3 s for the first volume, a container's start, and up to a
+        second until the kubelet sees its end.
         """
         document = job_set(self._site, name, image="python", script=WAIT)
         furnish(document, claim=self._site.cluster.claim)
         kubectl.apply(self._site.layout, [document])
 
     def submit_waiting(self, name: str) -> None:
-        """Begin a gang of muster's that waits for its end."""
+        """Begin a gang of muster that only waits."""
         self._submit(name, image="python", script=WAIT, launcher=Launcher.PLAIN)
 
     def _submit(self, name: str, *, image: str, script: str, launcher: Launcher) -> None:
@@ -238,14 +237,14 @@ class Beside:
         self._site.backend.submit(spec, job_id=name)
 
     def _kill(self, pods: Collection[str]) -> float:
-        """Delete the pod of a gang's rank 0, whose name is the least; return when."""
+        """Delete the pod of a gang's rank 0, which has the smallest name; return the time."""
         killed = time.time()
         words = ("delete", "pod", min(pods), f"--namespace={NAMESPACE}", "--wait=false")
         kubectl.run(self._site.layout, *words)
         return killed
 
     def _first_line(self, pods: Collection[str]) -> float:
-        """When rank 0 wrote its first line, read from the log of its pod, whose name is the least."""
+        """Return the time of rank 0's first line, from the log of its pod, which has the smallest name."""
         at: list[float] = []
         words = ("logs", min(pods), f"--namespace={NAMESPACE}", f"--container={MAIN}")
 
@@ -257,7 +256,7 @@ class Beside:
         return at[0]
 
     def _running(self, name: str, *, but: Iterable[str]) -> list[PodSample]:
-        """Return the first sample of each pod that runs, when all pods of one start of the gang do."""
+        """Wait until all pods of one start of the gang run; return the first sample in which each did."""
         found: dict[str, PodSample] = {}
 
         def look() -> bool:
@@ -273,7 +272,7 @@ class Beside:
         return list(found.values())
 
     def _free_at(self, name: str) -> float:
-        """When the cluster had all of a gang's GPUs back: its pods had ended, and Kueue counted it no more."""
+        """Return the time when all of a gang's GPUs were free: its pods had ended, and Kueue no longer counted it."""
         at: list[float] = []
 
         def look() -> bool:
@@ -296,12 +295,12 @@ def _is_end(sample: PodSample | AdmissionSample) -> bool:
 
 
 def _told(which: str, lines: str) -> list[float]:
-    """The moments that the ranks wrote."""
+    """Return the times that the ranks printed."""
     return [float(text) for text in re.findall(rf"{which} line ([0-9.]+)", lines)]
 
 
 def job_set(site: Site, name: str, *, image: str, script: str, torchrun: bool = False) -> dict[str, Any]:
-    """Return the JobSet that a person would write by hand for the same gang: the same image, queue, cards and rules."""
+    """Return a JobSet by hand for the same gang: the same image, queue, cards and rules."""
     command = ["python", "-u", "-c", dedent(script)]
     if torchrun:
         command = ["python", "-m", "torch.distributed.run", "--no-python", *command]
@@ -365,7 +364,7 @@ def job_set(site: Site, name: str, *, image: str, script: str, torchrun: bool = 
 
 
 def furnish(document: dict[str, Any], *, claim: str) -> None:
-    """Give the pods of a JobSet a claim, a folder, and an init container that could fill it."""
+    """Add to the pods of a JobSet a claim, a folder, and an init container that could fill it."""
     pod = document["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]
     (main,) = pod["containers"]
     folder = {"name": "folder", "mountPath": "/mnt/folder"}

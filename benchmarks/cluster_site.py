@@ -1,4 +1,4 @@
-"""Where the cluster's benchmarks work: the test cluster, with a store service of their own in it."""
+"""The site of the cluster's benchmarks: the test cluster, with their own store service in it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _SETTINGS = ("namespace", "claim", "folder", "store_url", "image_prefix", "queue
 class Site:
     """A cluster with a store.
 
-    :param folder: for what is written on this side: a token and a kubeconfig, at first.
+    :param folder: for local files: at first a token and a kubeconfig.
     """
 
     layout: Layout
@@ -42,23 +42,23 @@ class Site:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The cluster's, as a file or a connection says them."""
+        """The cluster's settings, as in a cluster file or a connection."""
         written = {name: getattr(self.cluster, name) for name in _SETTINGS}
         return written | {"token_file": str(self.folder / "token")}
 
     def environment(self) -> dict[str, str]:
-        """Return the variables of a person's commands, whose jobs go to the cluster."""
+        """Return the environment variables with which commands use the cluster."""
         kept = {
             name: text for name, text in os.environ.items() if not name.startswith(("AIRFLOW", "MUSTER_HOME"))
         }
         return kept | {"MUSTER_HOME": str(self.folder / ".muster"), "MUSTER_CLUSTER": str(self._file())}
 
     def digest(self, image: str) -> str:
-        """Return the digest of an image's lock, which the store knows from here on."""
+        """Return the digest of an image's lock, and make it known to the store."""
         return put_image(self.backend.store, find_image(image, [shipped("images")]))
 
     def clear(self) -> None:
-        """Delete all gangs, and return when nothing of them is left."""
+        """Delete all gangs; return once nothing of them is left."""
         kubectl.run(self.layout, "delete", "jobsets", "--all", _OURS, "--wait=true")
         words = ("get", "pods", "--selector=jobset.sigs.k8s.io/jobset-name", _OURS, "--output=name")
         kubectl.until("no gang is left", lambda: not kubectl.ask(self.layout, *words), seconds=300)
@@ -72,7 +72,7 @@ class Site:
 
 @contextmanager
 def site(root: Path | None) -> Iterator[Site]:
-    """Have the test cluster at `root`, brought up if it is not; what is made in it goes afterwards."""
+    """Yield the test cluster at `root`, started if needed; delete afterwards what was made in it."""
     layout = Layout.at(root)
     with (
         tempfile.TemporaryDirectory(prefix="muster-cluster-") as folder,

@@ -1,9 +1,9 @@
-"""Gangs that wait in a queue, on one triggerer: what it asks of the API server, when it hears of an end, what it holds.
+"""Gangs that wait in a queue, on one triggerer: its API calls, its lag after a job's end, and its memory.
 
 The triggerer is a process with Airflow, the provider's connection and muster's triggers in one event loop,
-without a triggerer's own queries. It counts what it asks, by verb and kind. A window begins when the gangs
-are listed, and is as long as a watch: the API server ends each once in it, whatever happens, so that a
-shorter one would count as it chances. It holds as many sweeps each time.
+without a triggerer's own database queries. It counts its API calls, by verb and kind. A window begins when the gangs
+are listed, and is as long as a watch. The API server ends each watch once in that time, so that windows of this
+length count the same number of watches and of sweeps; shorter ones would vary.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ asyncio.run(main())
 
 
 def measure(site: Site, *, waiting: int) -> list[Ratio]:
-    """Return what the promises say of so many gangs that wait."""
+    """Return the promised figures with so many waiting gangs."""
     crowd = Crowd(site)
     crowd.hold()
     probes = crowd.submit(
@@ -113,7 +113,7 @@ def _cards(gpu_class: str, gpus: int) -> Resources:
 
 
 def _gang() -> Role:
-    """Two replicas that need all the new cards."""
+    """Return a gang of two replicas that need all the new cards."""
     return Role(replicas=2, command=("python", "-c", "pass"), resources=_cards("gpu-a100", 8))
 
 
@@ -125,7 +125,7 @@ class Crowd:
         self._image = site.digest("python")
 
     def hold(self) -> None:
-        """Take all cards, and return when they are taken."""
+        """Occupy all cards; return once they are occupied."""
         sleep = ("python", "-c", "import time; time.sleep(36000)")  # a job that goes on
         self.submit("holds-new", 1, Role(replicas=2, command=sleep, resources=_cards("gpu-a100", 8)))
         self.submit("holds-old", 1, Role(command=sleep, resources=_cards("gpu-k80", 4)))
@@ -165,7 +165,7 @@ class Crowd:
         return time.monotonic() - began
 
     def lags(self, triggerer: Triggerer, probes: Sequence[str]) -> list[float]:
-        """Let the probes run, and return how long after the end of each its trigger fired."""
+        """Let the probes run; return the seconds from each probe's end to its trigger's event."""
         self._site.backend.cancel("holds-old-0", wait=False)
         fired = triggerer.fired(probes)
         ended = {each: self._site.backend.store.ledger.status(each).ended for each in probes}
@@ -204,9 +204,9 @@ class Triggerer:
         self._process.wait()
 
     def calls_a_minute(self) -> float:
-        """Return what it asks of the API server when it has got to know all gangs; say it by verb and kind."""
+        """Return its API calls a minute once it has listed all gangs; print them by verb and kind."""
         kubectl.until("the triggerer watches", lambda: self._asked()["watch workloads"], seconds=SECONDS)
-        time.sleep(SETTLE_SECONDS)  # what the start asked is not to be counted
+        time.sleep(SETTLE_SECONDS)  # the calls at its start do not count
         before, worked = self._asked(), self._cpu_seconds()
         time.sleep(WINDOW_SECONDS)  # the time that is measured
         calls, worked = self._asked() - before, (self._cpu_seconds() - worked) / WINDOW_SECONDS
@@ -216,7 +216,7 @@ class Triggerer:
         return (calls.total() - calls["store"]) * 60 / WINDOW_SECONDS
 
     def _asked(self) -> Counter[str]:
-        """What it has asked since it began."""
+        """Return its API calls since its start."""
         self._tell("asked?")
         try:
             return self.answers.get(timeout=SECONDS)
@@ -230,7 +230,7 @@ class Triggerer:
         self._process.stdin.flush()
 
     def memory_mb(self) -> float:
-        """The most that the process held at any moment, shared pages too."""
+        """Return the process's peak memory, shared pages included."""
         text = Path(f"/proc/{self._process.pid}/status").read_text()
         found = re.search(r"^VmHWM:\s+(\d+) kB", text, re.MULTILINE)
         assert found is not None
@@ -241,7 +241,7 @@ class Triggerer:
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     def fired(self, names: Sequence[str]) -> dict[str, float]:
-        """Return when the triggers of these gangs fired, when all have."""
+        """Wait until the triggers of these gangs have fired; return the times."""
         kubectl.until("all have fired", lambda: all(each in self.events for each in names), seconds=SECONDS)
         return {each: self.events[each] for each in names}
 

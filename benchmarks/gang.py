@@ -1,4 +1,4 @@
-"""Two gloo ranks, one all_reduce: torchrun against the worker, from start to rank 0's first line and to the end.
+"""Two gloo ranks, one all_reduce: torchrun against muster's worker, to rank 0's first line and to the end.
 
 ``python -m benchmarks.gang [--pairs N] [--json]``
 """
@@ -43,7 +43,7 @@ dist.destroy_process_group()
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Measure, print, and return 1 where a promise was not kept."""
+    """Measure, print, and return 1 if a promise is missed."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.gang")
     parser.add_argument("--pairs", type=int, default=10)
     parser.add_argument("--json", action="store_true")
@@ -104,7 +104,7 @@ def torchrun(root: Path, python: Path) -> list[str | Path]:
 
 
 def told(root: Path, run: int) -> Path:
-    """Write what the worker of one run reads."""
+    """Write the files that the worker of one run reads."""
     role = Role(ranks=2, command=("python", "gang.py"), resources=Resources(cpus=2))
     spec = JobSpec(
         name="gang",

@@ -1,9 +1,9 @@
-"""A task that is marked failed or cleared at its hand-over to the triggerer: how soon its job is cancelled in the ledger.
+"""A task is marked failed, or cleared, at its hand-over to the triggerer: seconds until its job is cancelled.
 
 ``python -m benchmarks.hand_over [--times N] [--json]``
 
-Each time on an Airflow on which nothing else waits: the task is marked in the moment in which it says `deferred`,
-before a trigger waits for its job. Every second time the task is cleared instead.
+Each round uses an Airflow without other waiting tasks. The task is marked as soon as its state is `deferred`,
+before a trigger waits for its job. Every second round clears the task instead.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ STEPS = """
 
 
 def once(site: Site, store: FolderStore, *, cleared: bool) -> dict[str, object]:
-    """Begin a run, end its task at the hand-over, and see what becomes of the job and its version."""
+    """Begin a run, end its task at the hand-over, and return the end of its job and the number of its versions."""
     run = site.trigger("hand_over")
     site.wait_task("hand_over", run, "train", ("deferred",))
     (job_id,) = [each for each in store.ledger.jobs() if store.ledger.spec(each).origin.run_id == run]
@@ -62,7 +62,7 @@ def once(site: Site, store: FolderStore, *, cleared: bool) -> dict[str, object]:
         site.mark("hand_over", run, "train", "failed")
     ended = until(lambda: store.ledger.status(job_id).state.ended, seconds=120)
     seconds = time.monotonic() - began
-    if cleared:  # its next try runs; it is of no interest here
+    if cleared:  # its next try runs, and is not measured
         site.mark_run("hand_over", run, "failed")
         assert until(lambda: all(each.state.ended for each in _of(store, run))), "the next try's job goes on"
     status = store.ledger.status(job_id)
@@ -86,7 +86,7 @@ def _of(store: FolderStore, run: str) -> list[JobStatus]:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Do it again and again, print each, and return 1 where one of them did not hold."""
+    """Run all rounds, print each, and return 1 if one misses the promise."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.hand_over")
     parser.add_argument("--times", type=int, default=TIMES)
     parser.add_argument("--json", action="store_true")

@@ -1,8 +1,8 @@
-"""Well-behaved clients beside hostile ones: requests, errors and the slowest percent, with and without them.
+"""Well-behaved clients of a model server with and without hostile ones: requests, errors and 99th percentile.
 
-Eight clients ask one row over kept connections, up to a hundred times a second, and one more sends 300 KB each time;
-a second process runs each hostile kind beside them for as long, in turns with times without any. A hostile
-client that is cut off comes again two seconds later. The model is untrained and written on the spot.
+Eight clients send requests of one row over kept connections, up to a hundred a second each; a ninth sends 300 KB each
+time. In turns, a second process runs one kind of hostile client beside them, and none for the same time. A hostile
+client that is disconnected returns two seconds later. The model is untrained and made for the benchmark.
 
 ``python -m benchmarks.hostile [--seconds N] [--pairs N] [--json]``
 """
@@ -40,7 +40,7 @@ MIB = 1 << 20
 
 @dataclass
 class Seen:
-    """What clients saw: the seconds of each answer that was right, and what came instead of others."""
+    """The clients' results: seconds of each right answer, and the error of each other request."""
 
     seconds: list[float] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
@@ -50,7 +50,7 @@ class Seen:
 
 
 def ask(port: int, body: bytes, until: float, seen: Seen, pause: float = 0.0) -> None:
-    """Ask over one kept connection until that moment."""
+    """Send requests over one kept connection until that moment."""
     connection = None
     while time.perf_counter() < until:
         began = time.perf_counter()
@@ -66,12 +66,12 @@ def ask(port: int, body: bytes, until: float, seen: Seen, pause: float = 0.0) ->
         except (OSError, http.client.HTTPException) as error:
             seen.errors.append(type(error).__name__)
             connection = None
-        time.sleep(pause)  # the pace of one client
+        time.sleep(pause)  # the rate of one client
 
 
 def measure(port: int, seconds: float) -> tuple[Seen, Seen]:
-    """Return what the eight saw, and the one with longer bodies."""
-    sys.setswitchinterval(0.0005)  # else a thread waits for another one longer than for its answer
+    """Return the results of the eight clients, and of the one with longer bodies."""
+    sys.setswitchinterval(0.0005)  # else a thread waits longer for other threads than for its answer
     usual, longer = Seen(), Seen()
     body = json.dumps(request()).encode()
     longer_body = json.dumps(request() | {"id": "x" * 300_000}).encode()
@@ -85,23 +85,23 @@ def measure(port: int, seconds: float) -> tuple[Seen, Seen]:
     return usual, longer
 
 
-# what each hostile kind does on a connection of its own, again and again
+# each hostile kind repeats this, on a new connection each time
 
 
 def a_long_header(client: socket.socket) -> None:
-    """90 MB of one header."""
+    """Send 90 MB of one header."""
     client.sendall(f"GET {PATH} HTTP/1.1\r\nHost: x\r\nX: ".encode())
     _pour(client, 90)
 
 
 def a_long_url(client: socket.socket) -> None:
-    """90 MB of one URL."""
+    """Send 90 MB of one URL."""
     client.sendall(b"GET /")
     _pour(client, 90)
 
 
 def a_drip(client: socket.socket) -> None:
-    """One header a second."""
+    """Send one header a second."""
     client.sendall(f"GET {PATH} HTTP/1.1\r\nHost: x\r\n".encode())
     while True:
         client.sendall(b"X: 1\r\n")
@@ -109,17 +109,17 @@ def a_drip(client: socket.socket) -> None:
 
 
 def a_withheld_body(client: socket.socket) -> None:
-    """All of 16 MiB but the last 1000 bytes."""
+    """Send 16 MiB without the last 1000 bytes."""
     client.sendall(f"POST {PATH} HTTP/1.1\r\nHost: x\r\nContent-Length: {16 * MIB}\r\n\r\n".encode())
     client.sendall(b" " * (16 * MIB - 1000))
     client.recv(1)
 
 
 def unread_answers(client: socket.socket) -> None:
-    """50,000 requests one behind the other, and no answer is read."""
+    """Send 50,000 pipelined requests, and read no answer."""
     client.settimeout(DEADLINE_SECONDS)
     client.sendall(b"GET /v2/health/ready HTTP/1.1\r\nHost: x\r\n\r\n" * 50_000)
-    time.sleep(DEADLINE_SECONDS)  # the answers stay unread for so long
+    time.sleep(DEADLINE_SECONDS)  # how long the answers stay unread
 
 
 def _pour(client: socket.socket, mebibytes: int) -> None:
@@ -138,14 +138,14 @@ ATTACKS: dict[str, tuple[Attack, int]] = {
 
 
 def attack(port: int, kind: str) -> None:
-    """Do it until the process is ended."""
+    """Attack until the process is ended."""
     one, times = ATTACKS[kind]
 
     def again() -> None:
         while True:
             with suppress(OSError), socket.create_connection(("127.0.0.1", port)) as client:
                 one(client)
-            time.sleep(PAUSE_SECONDS)  # then the client that was cut off comes again
+            time.sleep(PAUSE_SECONDS)  # then the disconnected client returns
 
     for _ in range(times):
         threading.Thread(target=again, daemon=True).start()
@@ -154,11 +154,11 @@ def attack(port: int, kind: str) -> None:
 
 @contextmanager
 def attacked(port: int, kind: str) -> Iterator[None]:
-    """Have it done by another process."""
+    """Run the attack in another process while the block runs."""
     words = [sys.executable, "-m", "benchmarks.hostile", "--attack", kind, "--port", str(port)]
     process = subprocess.Popen(words)
     try:
-        time.sleep(PAUSE_SECONDS)  # the attack is under way before anything is measured
+        time.sleep(PAUSE_SECONDS)  # the attack begins before the measurement
         yield
     finally:
         process.kill()
@@ -166,14 +166,14 @@ def attacked(port: int, kind: str) -> Iterator[None]:
 
 
 def resident_mib(pid: int) -> float:
-    """What a process holds of the memory."""
+    """Return a process's resident memory."""
     pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE") / MIB
 
 
 @dataclass(frozen=True)
 class Row:
-    """One kind: the pairs' p99 of the eight, and what came of all of them."""
+    """One hostile kind: p99 of the eight clients by pair, and all clients' requests and errors."""
 
     ratio: Ratio
     requests: int
@@ -188,7 +188,7 @@ class Row:
 
 
 def compare(port: int, pid: int, kind: str, *, seconds: float, pairs: int) -> Row:
-    """Measure without and with, in turns."""
+    """Measure without and with the attack, in turns."""
     alone, beside, usual, longer, most = [], [], Seen(), Seen(), 0.0
     for _ in range(pairs):
         alone.append(measure(port, seconds)[0].p99() * 1000)
@@ -210,7 +210,7 @@ def compare(port: int, pid: int, kind: str, *, seconds: float, pairs: int) -> Ro
 
 
 def show(rows: Sequence[Row], *, seconds: float, as_json: bool) -> int:
-    """Print a table for people or one object for scripts; return 1 where a promise was not kept."""
+    """Print a table, or JSON; return 1 if a promise is missed."""
     title = f"8 clients of one row and one of 300 KB, beside hostile ones, {seconds:g} s at a time"
     if as_json:
         kinds = [{**vars(row), "ratio": vars(row.ratio), "kept": row.kept} for row in rows]
@@ -232,7 +232,7 @@ def show(rows: Sequence[Row], *, seconds: float, as_json: bool) -> int:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Measure, print, and return 1 where a promise was not kept."""
+    """Measure, print, and return 1 if a promise is missed."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.hostile")
     parser.add_argument("--seconds", type=float, default=4.0)
     parser.add_argument("--pairs", type=int, default=5)

@@ -1,7 +1,7 @@
-"""Counts of the source itself, for each checkout that is named: ``python -m benchmarks.house [--json] [FOLDER …]``.
+"""Counts of the source itself, for each named checkout: ``python -m benchmarks.house [--json] [FOLDER …]``.
 
-Each count is a function, and its docstring defines it. Nothing of a checkout is run: the counts come from its
-files, its syntax trees and its graph of imports, so that an earlier commit can be counted beside this one.
+Each count is a function, and its docstring defines it. No code of a checkout runs: the counts come from its
+files, its syntax trees and its import graph, so that an earlier commit can be counted beside this one.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class Checkout:
 
     @cached_property
     def imports(self) -> dict[str, set[str]]:
-        """Per module those that it imports, anywhere in it but for the type checker alone."""
+        """The modules that each module imports anywhere, except for the type checker only."""
         sys.path.insert(0, str(self.folder / SOURCE.parent))
         try:
             graph = grimp.build_graph("muster", exclude_type_checking_imports=True, cache_dir=None)
@@ -114,7 +114,7 @@ def lines_of_tests(checkout: Checkout) -> int:
 
 
 def modules(checkout: Checkout) -> int:
-    """Count modules of the package that hold anything but a docstring."""
+    """Count modules of the package that have more than a docstring."""
     return sum(len(tree.body) > 1 for tree in checkout.modules.values())
 
 
@@ -124,12 +124,12 @@ def public_classes(checkout: Checkout) -> int:
 
 
 def names_with_two_meanings(checkout: Checkout) -> int:
-    """Count names that public classes of two or more modules share."""
+    """Count class names that public classes in two or more modules share."""
     return sum(count > 1 for count in Counter(name for name, _ in _classes(checkout)).values())
 
 
 def file_names_in_two_rooms(checkout: Checkout) -> int:
-    """Count file names, but ``__init__`` and ``__main__``, that modules of two or more packages share."""
+    """Count file names, without ``__init__`` and ``__main__``, that modules of two or more packages share."""
     packages = defaultdict(set)
     for name in checkout.modules:
         package, _, last = name.rpartition(".")
@@ -138,14 +138,14 @@ def file_names_in_two_rooms(checkout: Checkout) -> int:
 
 
 def single_importers(checkout: Checkout) -> int:
-    """Count modules, packages left out, that one other module imports and no more."""
+    """Count modules, without packages, that exactly one other module imports."""
     importers = Counter(name for found in checkout.imports.values() for name in found)
     packages = {name.rpartition(".")[0] for name in checkout.imports}
     return sum(count == 1 for name, count in importers.items() if name not in packages)
 
 
 def gang_modules(place: str) -> Callable[[Checkout], int]:
-    """Make the count of modules that the processes of a gang may load at `place`: all that :data:`GANG` reaches."""
+    """Return the count of modules that a gang's processes may load at `place`: all that :data:`GANG` reaches."""
 
     def count(checkout: Checkout) -> int:
         return len(checkout.reached(GANG[place]))
@@ -155,7 +155,7 @@ def gang_modules(place: str) -> Callable[[Checkout], int]:
 
 
 def circles(checkout: Checkout) -> int:
-    """Count circles of imports: groups of modules, each of which reaches all others; for the type checker is none."""
+    """Count circles of imports: groups of modules that all reach each other, without imports for the type checker."""
     reach = {name: checkout.reached(checkout.imports[name]) for name in checkout.imports}
     inside = {name for name in reach if name in reach[name]}
     groups = {
@@ -165,7 +165,7 @@ def circles(checkout: Checkout) -> int:
 
 
 def dialect_lines(checkout: Checkout) -> int:
-    """Count lines of text files, this one left out, with *whoever*, *nobody*, *somebody* or their like."""
+    """Count lines of text files, without this one, that have *whoever*, *nobody*, *somebody* or a similar word."""
     texts = [path for path in checkout.files if path.suffix in PROSE and path.name != Path(__file__).name]
     return sum(
         bool(DIALECT.search(line))

@@ -3,9 +3,9 @@
 ``python -m benchmarks.page [--pairs N] [--versions N] [--jobs N] [--json]``
 
 Both are routes of one api-server of Airflow's on loopback, so its middlewares, the session and HTTP
-cost both the same; the bare route asks no other service and reads no file. First means that the server is new
-and has read nothing yet of what is shown. What is promised there is a time above the bare route's: both
-together are what "by hand" shows.
+cost both the same; the bare route asks no other service and reads no file. "First" is the first request to a new
+server, which has read none of the data yet. Its promise is a number of seconds above the bare route: the column
+"by hand" is their sum.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ FIRST_MS = 1000.0
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Measure, print, and return 1 where a promise was not kept."""
+    """Measure, print, and return 1 if a promise is missed."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.page")
     parser.add_argument("--pairs", type=int, default=15)
     parser.add_argument("--versions", type=int, default=10_000)
@@ -70,7 +70,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def measure(home: Path, *, pairs: int) -> list[Ratio]:
-    """Return two ratios for each page: asked for the first time, and then again and again."""
+    """Return two ratios for each page: of the first request, and of the following ones."""
     ratios = []
     with running(home) as server:
         for name, path in PAGES.items():
@@ -89,7 +89,7 @@ def measure(home: Path, *, pairs: int) -> list[Ratio]:
 
 
 class Server:
-    """A running api-server, asked over one connection as a browser does."""
+    """A running api-server, and one connection to it, as a browser has."""
 
     def __init__(self, port: int, token: str) -> None:
         self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
@@ -97,7 +97,7 @@ class Server:
         self._sizes: dict[str, int] = {}
 
     def milliseconds(self, path: str) -> float:
-        """Ask once and read the whole answer."""
+        """Send one request, read the whole answer, and return the milliseconds."""
         began = time.perf_counter()
         self._connection.request("GET", path, headers=self._headers)
         answer = self._connection.getresponse()
@@ -109,13 +109,13 @@ class Server:
         return took * 1000
 
     def bare(self, path: str) -> str:
-        """The bare route that sends as many bytes as the last answer to `path` had."""
+        """Return the bare route that sends as many bytes as the last answer to `path` had."""
         return f"/bare/{self._sizes[path]}"
 
 
 @contextmanager
 def running(home: Path) -> Iterator[Server]:
-    """A new api-server over `home`; it is ended on the way out."""
+    """Run a new api-server over `home` while the block runs."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -143,11 +143,11 @@ def _await(port: int, *, deadline: float) -> None:
         except OSError:
             if time.monotonic() > deadline:
                 raise
-            time.sleep(0.05)  # the pace of asking, until the deadline above
+            time.sleep(0.05)  # the interval of attempts, until the deadline above
 
 
 def serve(home: Path, port: int) -> None:
-    """Be an api-server with the page and the bare route, and print a session."""
+    """Run an api-server with the page and the bare route, and print a session."""
     dags = home.parent / "dags"
     dags.mkdir(exist_ok=True)
     EmbeddedHome(settings=Settings(home=home, cache=Settings.load().cache), dags=dags).enter()
@@ -167,7 +167,9 @@ def serve(home: Path, port: int) -> None:
 
     app = create_app("core")
     app.mount("/bare", bare)
-    app.router.routes.insert(0, app.router.routes.pop())  # before Airflow's own, which take every path
+    app.router.routes.insert(
+        0, app.router.routes.pop()
+    )  # before Airflow's own routes, which match every path
     print(
         "token",
         get_auth_manager().generate_jwt(SimpleAuthManagerUser(username="admin", role="ADMIN")),

@@ -1,7 +1,7 @@
-"""Measures two ways of doing the same thing in interleaved pairs, and says what came out.
+"""Measures two ways of doing the same work in interleaved pairs, and prints the ratios.
 
-A machine's speed drifts over minutes, so the two take turns and each pair gives one ratio. The median
-of the ratios is what counts; the spread (the middle half of them) says how far to trust it.
+A machine's speed drifts over minutes, so the two ways take turns and each pair gives one ratio. The result is the
+median of the ratios; the spread (their middle half) shows how reliable it is.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from dataclasses import asdict, dataclass
 
 @dataclass(frozen=True, kw_only=True)
 class Ratio:
-    """What two ways cost, and what one costs relative to the other.
+    """The cost of two ways, and the ratio of one to the other.
 
     :param unit: of `base` and `ours`, the medians.
-    :param low: a quarter of the ratios is below, and a quarter above `high`.
-    :param limit: what was promised: at most, or at least where `at_least`.
+    :param low: the lower quartile of the ratios; `high` is the upper one.
+    :param limit: the promised ratio: at most, or at least where `at_least`.
     """
 
     name: str
@@ -41,9 +41,9 @@ class Ratio:
 def compare(
     base: Callable[[], Sequence[float]], ours: Callable[[], Sequence[float]], *, pairs: int
 ) -> list[tuple[list[float], list[float]]]:
-    """Run both `pairs` times in turns, after one round that fills the caches and is not counted.
+    """Run both `pairs` times in turns, after one uncounted round that fills the caches.
 
-    Both return the same figures in the same order; the result has, per figure, what each measured.
+    Both return the same figures in the same order; the result has, for each figure, the measurements of both.
     """
     base(), ours()
     rounds = []
@@ -66,7 +66,7 @@ def ratio(
     limit: float,
     at_least: bool = False,
 ) -> Ratio:
-    """Summarise what :func:`compare` measured of one figure."""
+    """Summarise the measurements of one figure by :func:`compare`."""
     ratios = [mine / theirs for theirs, mine in zip(base, ours, strict=True)]
     low, _, high = statistics.quantiles(ratios, n=4) if len(ratios) > 1 else ratios * 3
     return Ratio(
@@ -84,9 +84,9 @@ def ratio(
 
 
 def show(title: str, ratios: Iterable[Ratio], *, as_json: bool) -> int:
-    """Print a table for people or one object for scripts; return 1 where a promise was not kept.
+    """Print a table, or JSON; return 1 if a promise is missed.
 
-    :param ratios: each is printed, for people, as soon as it comes.
+    :param ratios: a table's rows are printed as they come.
     """
     found: list[Ratio] = []
     for each in ratios:

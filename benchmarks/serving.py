@@ -1,9 +1,9 @@
-"""Server CPU per request for a model of the flights model's shape: ours beside KServe's own way and a bare loop.
+"""Server CPU per request for a model like the flights model: our server beside KServe's default and a bare loop.
 
 Twelve inputs, three of them embedded, 28-128-64-1, one row a request over eight kept connections, one
 process. The servers take turns; CPU is user and system time of the server's process from
-``/proc/PID/stat``. The model is untrained and written on the spot. What metrics and shares cost is
-the same server beside itself with nothing counted and one revision.
+``/proc/PID/stat``. The model is untrained and made for the benchmark. The cost of metrics and shares is the ratio to
+the same server without metrics and with one revision.
 
 ``python -m benchmarks.serving [--rounds N] [--requests N] [--json]``
 """
@@ -31,10 +31,10 @@ LIMIT_RATIO = 1.05
 
 
 class Way(NamedTuple):
-    """One server that takes its turn.
+    """One of the compared servers.
 
-    :param shares: percent by revision, where it is ours as it is deployed.
-    :param fewer: it is sent one of so many requests: its time is not what is asked here.
+    :param shares: percent by revision, for our server as deployed.
+    :param fewer: it gets one of so many requests, since it is slow.
     """
 
     title: str
@@ -54,7 +54,7 @@ WAYS = {
 
 @dataclass(frozen=True, kw_only=True)
 class Cost:
-    """What one server's requests cost; `low` and `high` hold the middle half of the rounds."""
+    """The cost of one server's requests; the middle half of the rounds is between `low` and `high`."""
 
     server: str
     cpu_microseconds: float
@@ -71,7 +71,7 @@ class Cost:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Measure, print, and return 1 where a promise was not kept."""
+    """Measure, print, and return 1 if a promise is missed."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.serving")
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--requests", type=int, default=8000)
@@ -99,7 +99,7 @@ def measure(root: Path, *, rounds: int, requests: int) -> dict[str, list[tuple[f
 
 @contextmanager
 def serving(way: str, python: Path, model: Path, root: Path) -> Iterator[Running]:
-    """Run one server until it is left."""
+    """Run one server while the block runs."""
     shares = WAYS[way].shares
     if shares is None:
         with by_hand(way, python, model, root) as running:
@@ -130,13 +130,13 @@ def summary(way: str, figures: Sequence[tuple[float, float]]) -> Cost:
 
 
 def beside_plain(seen: Mapping[str, Sequence[tuple[float, float]]], way: str) -> Ratio:
-    """Return what metrics and shares cost, as a ratio of each round."""
+    """Return the cost of metrics and shares, as a ratio for each round."""
     plain, mine = ([cost for cost, _ in seen[each]] for each in ("plain", way))
     return ratio(WAYS[way].title, plain, mine, unit="µs", limit=LIMIT_RATIO)
 
 
 def show(seen: Mapping[str, Sequence[tuple[float, float]]], *, as_json: bool) -> int:
-    """Print a table for people or one object for scripts; return 1 where a promise was not kept."""
+    """Print a table, or JSON; return 1 if a promise is missed."""
     title = "server CPU per request, one row, 8 connections, one process"
     costs = [summary(way, figures) for way, figures in seen.items()]
     ratios = [beside_plain(seen, way) for way in ("ours", "shared")]

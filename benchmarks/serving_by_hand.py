@@ -1,9 +1,9 @@
-"""Runs in the image ``serve``: what ours is measured beside. ``WAY MODEL PORT`` are the arguments.
+"""The servers to which ours is compared; runs in the image ``serve`` with the arguments ``WAY MODEL PORT``.
 
 ``bare`` is an ASGI function on uvicorn and uvloop that trusts its client; ``kserve`` is a model
-class on KServe's ModelServer with its defaults (but gRPC, which is not asked here); ``plain`` is our
-server that counts nothing and has one revision to choose from. ``sessions MODEL MODEL`` is no server:
-it opens both with ONNX Runtime and prints by how many bytes of Pss it grew.
+class on KServe's ModelServer with its defaults (but without gRPC, which is not used here); ``plain`` is our
+server without metrics and with one revision. ``sessions MODEL MODEL`` is no server:
+it opens both models with ONNX Runtime and prints by how many bytes its Pss grew.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def bare(model: str, port: int) -> None:
 
 
 def kserve(model: str, port: int) -> None:
-    sys.argv = sys.argv[:1]  # kserve reads them too, when it is imported
+    sys.argv = sys.argv[:1]  # kserve also reads sys.argv, at its import
     from kserve import InferOutput, InferRequest, InferResponse, Model, ModelServer
 
     class Flights(Model):  # type: ignore[misc]
@@ -90,7 +90,7 @@ def sessions(*models: str) -> None:
 
 
 def pss() -> int:
-    """Bytes of memory of this process, what it has in common with others in part; see proc(5)."""
+    """Return this process's Pss in bytes: shared memory counts in part; see proc(5)."""
     lines = Path("/proc/self/smaps_rollup").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith("Pss:")) << 10
 

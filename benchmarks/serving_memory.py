@@ -1,9 +1,9 @@
-"""Memory of our model server with two versions loaded, beside the two models.
+"""Memory of our model server with two loaded versions, relative to the two models.
 
-A model is one table, so that what it holds is known to the byte. The server is measured empty and with two
-versions of which each has a share and has answered; the second is another file of the same size. By hand is a
-process that opens the same two files with ONNX Runtime and asks each once. Memory is Pss of
-``/proc/PID/smaps_rollup`` (proc(5)), in which what several processes have counts in part.
+A model is one table, so its size is known to the byte. The server is measured empty, and with two versions that both
+have a share and have answered; the second is another file of the same size. "By hand" is a process that opens the same
+two files with ONNX Runtime and runs each once. Memory is Pss of ``/proc/PID/smaps_rollup`` (proc(5)), in which
+shared memory counts in part.
 
 ``python -m benchmarks.serving_memory [--rounds N] [--mebibytes N] [--json]``
 """
@@ -28,14 +28,14 @@ from benchmarks.serving_site import BY_HAND, JSON, NAME, ours, serve_image
 LIMIT = 1.10
 MIB = 1 << 20
 ROW_BYTES = 4096
-REQUESTS = 64  # that one of two equal shares gets none of them happens once in 2^63 runs
+REQUESTS = 64  # one of two equal shares gets none of them once in 2^63 runs
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Measure, print, and return 1 where the promise was not kept."""
+    """Measure, print, and return 1 if the promise is missed."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.serving_memory")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--mebibytes", type=int, default=64, help="what a model's table holds (default: 64)")
+    parser.add_argument("--mebibytes", type=int, default=64, help="size of a model's table (default: 64)")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory() as folder:
@@ -44,7 +44,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def measure(root: Path, *, rounds: int, mebibytes: int) -> list[Ratio]:
-    """Load both in turns; return what the server grew by, beside their files and beside two bare sessions."""
+    """Load both in turns; return the server's growth relative to their files and to two bare sessions."""
     python = serve_image(root)
     rows = mebibytes * MIB // ROW_BYTES
     models = [onnx_graph.write_big(root / name, rows=rows, value=float(name)) for name in ("1", "2")]
@@ -78,13 +78,13 @@ def grown(python: Path, folder: Path, models: Sequence[Path]) -> float:
 
 
 def grown_by_hand(python: Path, models: Sequence[Path]) -> float:
-    """Return by how many MiB a process grows that does nothing else."""
+    """Return by how many MiB a bare process grows."""
     words = [str(python), "-P", str(BY_HAND), "sessions", *map(str, models)]
     return int(subprocess.run(words, check=True, stdout=subprocess.PIPE).stdout) / MIB
 
 
 def ask(connection: HTTPConnection) -> str:
-    """Ask for a row; return which revision answered."""
+    """Send one row; return the revision that answered."""
     row = {"name": "row", "datatype": "INT64", "shape": [1], "data": [1]}
     connection.request("POST", f"/v2/models/{NAME}/infer", json.dumps({"inputs": [row]}), JSON)
     answer = json.load(connection.getresponse())
@@ -92,7 +92,7 @@ def ask(connection: HTTPConnection) -> str:
 
 
 def pss(pid: int) -> int:
-    """Bytes of memory that a process has."""
+    """Return a process's memory in bytes."""
     lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith("Pss:")) << 10
 

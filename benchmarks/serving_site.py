@@ -1,4 +1,4 @@
-"""Model servers that benchmarks ask: ours, commanded as its keeper does, and those that are written by hand."""
+"""Model servers for benchmarks: ours, commanded as by its keeper, and those written by hand."""
 
 from __future__ import annotations
 
@@ -27,24 +27,24 @@ from muster.volumes.folder import FolderStore
 
 NAME = "flights"
 DEADLINE_SECONDS = 60
-PACE_SECONDS = 0.01  # of asking whether something is there yet
+PACE_SECONDS = 0.01  # between two attempts to reach the server
 BY_HAND = Path(__file__).with_name("serving_by_hand.py")
 JSON = {"Content-Type": "application/json"}
 
 
 @dataclass(frozen=True)
 class Running:
-    """One server that is up."""
+    """One running server."""
 
     pid: int
     port: int
 
     def measure(self, requests: int) -> tuple[float, float]:
-        """Send so many requests or a few more; return CPU microseconds a request and requests a second."""
+        """Send about so many requests; return CPU microseconds per request and requests a second."""
         before, began = cpu_seconds(self.pid), time.perf_counter()
         with Load(self.port, f"/v2/models/{NAME}/infer", request()) as load:
             while load.sent < requests:
-                time.sleep(PACE_SECONDS)  # the load has a thread of its own
+                time.sleep(PACE_SECONDS)  # the load runs in its own thread
         seconds, cpu = time.perf_counter() - began, cpu_seconds(self.pid) - before
         if load.failed:
             raise SystemExit(f"requests failed: {load.failed}")
@@ -52,7 +52,7 @@ class Running:
 
 
 def serve_image(root: Path) -> Path:
-    """Return the Python of the image ``serve``, whose environment is made if need be."""
+    """Return the Python of the image ``serve``; build its environment if needed."""
     settings = Settings.load()
     image = find_image("serve", image_folders(settings))
     return Environments(settings.cache).ensure(
@@ -61,7 +61,7 @@ def serve_image(root: Path) -> Path:
 
 
 class Ours:
-    """Our server without a revision, as the keeper of a deployment starts it."""
+    """Our server without a revision, started as by the keeper of a deployment."""
 
     def __init__(self, python: Path, folder: Path, public: socket.socket) -> None:
         folder.mkdir()
@@ -69,17 +69,17 @@ class Ours:
         self.pid = self._server.pid
 
     def load(self, revision: str, model: Path) -> None:
-        """Return when a version is loaded."""
+        """Load a version; return once it is loaded."""
         for _ in self._server.load(revision, model, deadline=time.monotonic() + DEADLINE_SECONDS):
             select.select([self._server.control], [], [], DEADLINE_SECONDS)
 
     def open(self) -> None:
-        """Return when users are accepted."""
+        """Open the users' port; return once it is open."""
         self._server.accept(accepts=True)
         self._settle()
 
     def share(self, shares: Mapping[str, int]) -> None:
-        """Return when users are answered by these shares, in percent by revision."""
+        """Set the shares, in percent by revision; return once they are in force."""
         self._server.route(shares, {})
         self._settle()
 
@@ -90,14 +90,14 @@ class Ours:
                 raise SystemExit(f"the server refuses: {failed}")
 
     def close(self) -> None:
-        """End it and wait for that."""
+        """End it, and wait for its end."""
         self._server.leave(since=0)
         self._server.stop(deadline=time.monotonic() + DEADLINE_SECONDS)
 
 
 @contextmanager
 def ours(python: Path, root: Path) -> Iterator[tuple[Ours, int]]:
-    """Run our server until it is left; give it and its port."""
+    """Run our server while the block runs; yield it and its port."""
     with socket.create_server(("127.0.0.1", 0), backlog=2048) as public:
         server = Ours(python, root, public)
         try:
@@ -108,7 +108,7 @@ def ours(python: Path, root: Path) -> Iterator[tuple[Ours, int]]:
 
 @contextmanager
 def by_hand(way: str, python: Path, model: Path, root: Path) -> Iterator[Running]:
-    """Run a server of ``serving_by_hand.py`` until it is left."""
+    """Run a server of ``serving_by_hand.py`` while the block runs."""
     port = free_port()
     words = [python, "-P", BY_HAND, way, model, port]
     environment = {**os.environ, "PYTHONPATH": str(shipped("serving"))}
@@ -124,7 +124,7 @@ def by_hand(way: str, python: Path, model: Path, root: Path) -> Iterator[Running
 
 
 def await_answer(port: int, alive: Callable[[], bool], log: Path) -> None:
-    """Return when the server answers a real request. :raises SystemExit: it ended, or did not in a minute."""
+    """Wait until the server answers a real request. :raises SystemExit: it ended, or did not answer in a minute."""
     deadline = time.monotonic() + DEADLINE_SECONDS
     while True:
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
@@ -138,11 +138,11 @@ def await_answer(port: int, alive: Callable[[], bool], log: Path) -> None:
             connection.close()
         if not alive() or time.monotonic() > deadline:
             raise SystemExit("\n".join(log.read_text().splitlines()[-20:]))
-        time.sleep(PACE_SECONDS)  # the pace of asking, until the deadline above
+        time.sleep(PACE_SECONDS)  # the interval of attempts, until the deadline above
 
 
 def request() -> dict[str, Any]:
-    """One row of the model of :func:`tests.serving.onnx_graph.write_delays`, as a client writes it."""
+    """One row of the model of :func:`tests.serving.onnx_graph.write_delays`, as the bytes of an HTTP request."""
     whole = {"carrier": 3, "origin": 1, "dest": 50}
     inputs = [{"name": n, "datatype": "INT64", "shape": [1], "data": [v]} for n, v in whole.items()]
     inputs += [{"name": f"number_{i}", "datatype": "FP32", "shape": [1], "data": [0.1 * i]} for i in range(9)]
@@ -150,6 +150,6 @@ def request() -> dict[str, Any]:
 
 
 def cpu_seconds(pid: int) -> float:
-    """User and system time of a process so far; fields 14 and 15 of proc(5)'s stat."""
+    """Return a process's user and system time; fields 14 and 15 of proc(5)'s stat."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

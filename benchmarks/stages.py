@@ -1,8 +1,8 @@
 """Five trivial stages that pass on 10 MB: under ``muster run``, under plain Airflow, and as five bare processes.
 
 ``python -m benchmarks.stages [--pairs N] [--json]``. Plain Airflow is ``dag.test()`` with a subprocess
-for each task. Where the promise is a number of seconds or megabytes above something, that something
-and the allowance together are what "by hand" shows, so the promised ratio is 1.
+for each task. Where the promise is a number of seconds or megabytes above a base, the column
+"by hand" is the base plus that number, and the promised ratio is 1.
 """
 
 from __future__ import annotations
@@ -142,7 +142,7 @@ sys.exit(bool(errors))
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Measure, print, and return 1 where a promise was not kept."""
+    """Measure, print, and return 1 if a promise is missed."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.stages")
     parser.add_argument("--pairs", type=int, default=5)
     parser.add_argument("--json", action="store_true")
@@ -154,7 +154,7 @@ def main(arguments: Sequence[str]) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """A project with the same stages written three ways, its homes warm."""
+    """A project with the same stages written in three ways, and warm homes."""
 
     root: Path
     python: Path
@@ -190,13 +190,13 @@ class Place:
 
     @property
     def flag(self) -> Path:
-        """While this file is there, the fourth stage fails."""
+        """The fourth stage fails while this file exists."""
         return self.root / "broken"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Ended:
-    """How a process ended: what it printed, how long it took, and the most memory it held."""
+    """A process's end: its output, its seconds, and its peak memory."""
 
     stdout: str
     seconds: float
@@ -204,9 +204,9 @@ class Ended:
 
 
 def measure(place: Place, *, pairs: int) -> list[Ratio]:
-    """Take turns, in three rounds: the whole, each further stage and memory; resume and parsing; an edit's end."""
+    """Measure in turns, in three groups: whole run, stages and memory; resume and parsing; prompt after an edit."""
     whole, further, peak = compare(
-        lambda: (_plain(place, "plain"), STAGE_SECONDS + _bare(place), PEAK_MB),
+        lambda: (_plain(place, "plain"), STAGE_SECONDS + bare(place), PEAK_MB),
         lambda: _run(place),
         pairs=pairs,
     )
@@ -233,10 +233,10 @@ def measure(place: Place, *, pairs: int) -> list[Ratio]:
 
 def _plain(place: Place, dag_id: str) -> float:
     """Seconds of plain Airflow's ``dag.test()`` in a process of its own."""
-    return _end([sys.executable, "-c", TEST, dag_id, dag_id], place, _airflow(place, dag_id)).seconds
+    return _end([sys.executable, "-c", TEST, dag_id, dag_id], place, airflow(place, dag_id)).seconds
 
 
-def _bare(place: Place) -> float:
+def bare(place: Place) -> float:
     """Seconds of one stage as a bare process: the mean of all but the first."""
     with tempfile.TemporaryDirectory(dir=place.root) as folder:
         outs = [f"{folder}/{number}" for number in range(STAGES)]
@@ -254,12 +254,12 @@ def _run(place: Place) -> tuple[float, float, float]:
 
 
 def _resume(place: Place) -> float:
-    """Seconds of ``muster run --resume`` where the last two of five stages are left."""
+    """Seconds of ``muster run --resume`` where the last two of five stages are left to run."""
     place.flag.touch()
     broken = subprocess.run(
         [str(MUSTER), "run", "stages"],
         cwd=place.root,
-        env=_environment(place),
+        env=environment(place),
         capture_output=True,
         check=False,
     )
@@ -269,12 +269,12 @@ def _resume(place: Place) -> float:
 
 
 def _prompt(place: Place) -> float:
-    """Seconds from the last line of the last stage's code to the end of ``muster run``, which ran it alone."""
+    """Seconds from the last line of the last stage's code to the end of ``muster run``, which ran only that stage."""
     return _since_last_line([str(MUSTER), "run", "stages", "--from", "stage4"], place)
 
 
 def _bare_prompt(place: Place) -> float:
-    """The same of that stage as a bare process."""
+    """The same for that stage as a bare process."""
     with tempfile.TemporaryDirectory(dir=place.root) as folder:
         _end([str(place.python), str(place.stage), f"{folder}/0"], place)
         return _since_last_line([str(place.python), str(place.stage), f"{folder}/0", f"{folder}/1"], place)
@@ -284,7 +284,7 @@ def _since_last_line(command: Sequence[str], place: Place) -> float:
     ended = subprocess.run(
         command,
         cwd=place.root,
-        env=_environment(place),
+        env=environment(place),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -298,13 +298,13 @@ def _since_last_line(command: Sequence[str], place: Place) -> float:
 def _parse(place: Place, folder: str) -> float:
     """Seconds of parsing one folder's Dag file once Airflow is imported."""
     return float(
-        _end([sys.executable, "-c", PARSE, folder], place, _airflow(place, folder)).stdout.split()[-1]
+        _end([sys.executable, "-c", PARSE, folder], place, airflow(place, folder)).stdout.split()[-1]
     )
 
 
 def _end(command: Sequence[str], place: Place, more: dict[str, str] | None = None) -> Ended:
-    """Run a command to its good end; its memory is that of its largest process, its children's jobs aside."""
-    env = _environment(place) | (more or {})
+    """Run a command, which must succeed; its memory is that of its largest process, without jobs of its children."""
+    env = environment(place) | (more or {})
     with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
         began = time.monotonic()
         process = subprocess.Popen(command, cwd=place.root, env=env, stdout=out, stderr=err)
@@ -320,15 +320,18 @@ def _end(command: Sequence[str], place: Place, more: dict[str, str] | None = Non
         return Ended(stdout=out.read(), seconds=seconds, peak_mb=usage.ru_maxrss / 1024)
 
 
-def _environment(place: Place) -> dict[str, str]:
+def environment(place: Place) -> dict[str, str]:
+    """The variables of all commands: the place's home, and no Airflow of this shell."""
     kept = {
-        name: text for name, text in os.environ.items() if not name.startswith(("AIRFLOW", "MUSTER_HOME"))
+        name: text
+        for name, text in os.environ.items()
+        if not name.startswith(("AIRFLOW", "MUSTER_HOME", "MUSTER_NO_WARM"))
     }
     return {**kept, "MUSTER_HOME": str(place.root / ".muster")}
 
 
-def _airflow(place: Place, folder: str) -> dict[str, str]:
-    """A plain Airflow of the same release on a database of its own, as quiet as ours."""
+def airflow(place: Place, folder: str) -> dict[str, str]:
+    """A plain Airflow of the same release on its own database, with logging as quiet as ours."""
     home = place.root / "plain-home"
     return {
         "AIRFLOW_HOME": str(home),

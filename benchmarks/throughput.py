@@ -1,7 +1,7 @@
 """Rows a second of one DDP script on two gloo ranks: started by torchrun by hand, and by GangOperator.
 
-``python -m benchmarks.throughput [--pairs N] [--json]``. The script measures itself, start-up left
-out: what is compared is what a training keeps while logs are tagged, memory is watched and Airflow waits.
+``python -m benchmarks.throughput [--pairs N] [--json]``. The script measures itself, without
+start-up: the ratio shows how much throughput is left while logs are tagged, memory is watched and Airflow waits.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ training()
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Measure, print, and return 1 where the promise was not kept."""
+    """Measure, print, and return 1 if the promise is missed."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.throughput")
     parser.add_argument("--pairs", type=int, default=10)
     parser.add_argument("--json", action="store_true")

@@ -1,15 +1,14 @@
-"""Commits, seal included: against ``dvc add`` with hard links, against reading the same files once, and against each other.
+"""Commits, with the seal: against ``dvc add`` with hard links, against one read of the files, and against each other.
 
 ``python -m benchmarks.volumes [--pairs N] [--folder F] [--against CHECKOUT] [--json]``
 
-Hot is a new version of files that are in memory, cold one whose pages were given up first (posix_fadvise(2), DONTNEED).
-A second version, of which 99 of 100 bytes or files are equal, shares those with the first; with MUSTER_COMPARE it reads
-them again. A volume of ten thousand versions is to cost what a new one does. ``--against`` names a clone of
-an earlier muster, whose commits are measured beside ours.
+"Hot" is a new version of files that are in the page cache; "cold" is one whose pages were dropped first
+(posix_fadvise(2), DONTNEED). A second version with 99 of 100 bytes or files unchanged shares these with the first; with
+MUSTER_COMPARE it reads them again. A commit into a volume of ten thousand versions should cost the same as into a new
+one. ``--against`` names a clone of an earlier muster, whose commits are measured beside ours.
 
-Each commit is made by a process of its own. All start from files that are on disk already and end when
-their result is (DVC does not sync, so its file system is synced after it). DVC gets a virtual environment
-of its own in the cache, once.
+Each commit runs in a process of its own. All start from files that are on disk, and end when the result is on disk (DVC
+does not sync, so its file system is synced after it). DVC gets its own virtual environment in the cache, once.
 """
 
 from __future__ import annotations
@@ -38,17 +37,19 @@ from muster.volumes.tree import files_of, remove
 DVC = "dvc==3.67.1"
 BLOCK_BYTES = 1 << 20
 COMMIT = Path(__file__).with_name("volumes_commit.py")
-# name: files, bytes of each, and how much faster than DVC a commit is promised to be
+# name: number of files, bytes of each, and promised ratio to DVC
 CASES = {"1 GB in 5 files": (5, 200 << 20, 8.0), "20,000 files of 8 KiB": (20_000, 8 << 10, 7.0)}
 SECOND = {"1 GB in 100 files": (100, 10 << 20), "20,000 files of 8 KiB": (20_000, 8 << 10)}
-ROWS = (33, 4 << 10)  # what is committed into a volume of ten thousand versions
+ROWS = (33, 4 << 10)  # committed into a volume of ten thousand versions
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Measure, print, and return 1 where a promise was not kept."""
+    """Measure, print, and return 1 if a promise is missed."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.volumes")
     parser.add_argument("--pairs", type=int, default=3)
-    parser.add_argument("--folder", type=Path, help="on the disk to measure; needs 6 GB (default: $TMPDIR)")
+    parser.add_argument(
+        "--folder", type=Path, help="a folder on the disk to measure; needs 6 GB (default: $TMPDIR)"
+    )
     parser.add_argument("--against", type=Path, metavar="CHECKOUT", help="a clone of an earlier muster")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args(arguments)
@@ -58,7 +59,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def measured(base: Path | None, dvc: Path, against: Path | None, *, pairs: int) -> Iterator[Ratio]:
-    """Yield each case's ratio as soon as it is known: all of them take minutes."""
+    """Yield each case's ratio as soon as it is known: each takes minutes."""
     for name, (files, size_bytes, times) in CASES.items():
         with original(base, files, size_bytes) as folder:
             yield from to_others(folder, dvc, name, pairs=pairs, limit=1 / times)
@@ -77,7 +78,7 @@ def measured(base: Path | None, dvc: Path, against: Path | None, *, pairs: int) 
 
 
 def to_others(folder: Path, dvc: Path, name: str, *, pairs: int, limit: float) -> Iterator[Ratio]:
-    """Yield the ratios of a new version to DVC, and to a read of its files."""
+    """Yield the ratios of a new version's commit to DVC, and to a read of its files."""
     (hot,) = compare(partial(add, folder, dvc), partial(commit, folder, "new"), pairs=pairs)
     yield ratio(f"{name}, hot, to DVC", *hot, unit="s", limit=limit)
     (cold,) = compare(partial(read, folder), partial(commit, folder, "new", "--cold"), pairs=pairs)
@@ -85,7 +86,7 @@ def to_others(folder: Path, dvc: Path, name: str, *, pairs: int, limit: float) -
 
 
 def to_itself(folder: Path, name: str, *, pairs: int) -> Ratio:
-    """Return the ratio of a second version whose shared files are read again to one whose files are known."""
+    """Return the ratio of a second version's commit that reads shared files again to one that does not."""
     second = partial(commit, folder, "second")
     (found,) = compare(second, partial(commit, folder, "second", "--compare"), pairs=pairs)
     return ratio(f"{name}, 99 % equal, compared", *found, unit="s", limit=2.5)
@@ -99,7 +100,7 @@ def to_earlier(folder: Path, checkout: Path, name: str, case: str, *, pairs: int
 
 
 def commit(folder: Path, *words: str, operators: Path | None = None) -> list[float]:
-    """Seconds that one commit takes; `operators` is where an earlier muster's package lies."""
+    """Seconds that one commit takes; `operators` is the folder of an earlier muster's package."""
     environment = dict(os.environ, PYTHONPATH=str(operators)) if operators else None
     case, *options = words
     command = [sys.executable, COMMIT, case, folder, *options]
@@ -131,7 +132,7 @@ def add(folder: Path, dvc: Path) -> list[float]:
 
 
 def read(folder: Path) -> list[float]:
-    """Seconds to read every file once, from the disk, and do nothing with it."""
+    """Seconds to read every file once from the disk."""
     copy(folder, folder / "copy")
     cool(folder / "copy")
     buffer = bytearray(BLOCK_BYTES)
@@ -146,13 +147,13 @@ def read(folder: Path) -> list[float]:
 
 
 def copy(folder: Path, target: Path) -> None:
-    """Copy the original to `target`, and bring it to disk."""
+    """Copy the original to `target`, and sync it."""
     shutil.copytree(folder / "original", target)
     sync_all(folder)
 
 
 def write(folder: Path, *, files: int, size_bytes: int) -> None:
-    """Write random files, a thousand in a folder."""
+    """Write random files, a thousand to a folder."""
     for number in range(files):
         inner = folder / f"{number // 1000:03}"
         inner.mkdir(parents=True, exist_ok=True)
@@ -160,8 +161,8 @@ def write(folder: Path, *, files: int, size_bytes: int) -> None:
 
 
 def environment(folder: Path) -> Path:
-    """Return DVC's command, installed into `folder` if it is not there."""
-    command, uv = folder / "bin" / "dvc", find_uv_bin()  # uv is one of muster's requirements, and on no PATH
+    """Return DVC's command; install it into `folder` if needed."""
+    command, uv = folder / "bin" / "dvc", find_uv_bin()  # uv is a requirement, and not on PATH
     if not command.exists():
         new = folder.with_name(f"{folder.name}.{os.getpid()}")
         run = partial(subprocess.run, check=True)
@@ -173,7 +174,7 @@ def environment(folder: Path) -> Path:
 
 @contextmanager
 def original(base: Path | None, files: int, size_bytes: int) -> Iterator[Path]:
-    """Give a folder with files to commit in its ``original``."""
+    """Yield a folder with the files to commit in its ``original``."""
     with scratch(base) as folder:
         write(folder / "original", files=files, size_bytes=size_bytes)
         yield folder
@@ -181,7 +182,7 @@ def original(base: Path | None, files: int, size_bytes: int) -> Iterator[Path]:
 
 @contextmanager
 def scratch(base: Path | None) -> Iterator[Path]:
-    """Give a folder that is gone afterwards, read-only files included."""
+    """Yield a folder that is deleted afterwards, with its read-only files."""
     folder = Path(tempfile.mkdtemp(prefix="muster-volumes-", dir=base))
     try:
         yield folder

@@ -1,9 +1,9 @@
-"""One measured commit, in a process of its own: of this muster, or of an earlier one that PYTHONPATH names.
+"""One measured commit, in a process of its own: by this muster, or by an earlier one on PYTHONPATH.
 
 ``python volumes_commit.py CASE FOLDER [--compare] [--cold]`` prints the seconds from the end of the author's code to the
-acknowledged version (seal and commit). FOLDER/original is what the job writes. CASE is ``new`` (a new
-volume), ``second`` (a hundredth of the files changed since the version before) or
-``many`` (a volume of ten thousand versions, each of one small file).
+acknowledged version (seal and commit). The job writes the files of FOLDER/original. CASE is ``new`` (a new
+volume), ``second`` (a hundredth of the files changed since the first version) or
+``many`` (a volume of ten thousand versions, each with one small file).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ SPEC = JobSpec(
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Prepare, measure, print the seconds, and leave nothing behind."""
+    """Prepare, measure, print the seconds, and delete everything."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.volumes_commit")
     parser.add_argument("case", choices=["new", "second", "many"])
     parser.add_argument("folder", type=Path)
@@ -53,9 +53,7 @@ def main(arguments: Sequence[str]) -> int:
         commit(store, asked.folder, "benchmark-0", warm)
     elif asked.case == "many":
         many(store, asked.folder)
-        store.add(
-            "data", asked.folder / "row"
-        )  # the first commit into so many versions lists the volume's folder
+        store.add("data", asked.folder / "row")  # the first commit into the volume lists its folder
     seconds = commit(store, asked.folder, "benchmark-1", prepare, changed=asked.case == "second")
     print(json.dumps(seconds))
     remove(root)
@@ -65,7 +63,7 @@ def main(arguments: Sequence[str]) -> int:
 def commit(
     store: FolderStore, folder: Path, job_id: str, prepare: Callable[[Path], None], *, changed: bool = False
 ) -> float:
-    """Run a job that writes what is in `folder`, and commit it; return the seconds of seal and commit."""
+    """Run a job that writes the files of `folder`, and commit it; return the seconds of seal and commit."""
     store.ledger.create(job_id, SPEC)
     staging = store.stage(job_id)
     output = staging.output("main", 0, "data")
@@ -97,7 +95,7 @@ def commit(
 
 
 def change(output: Path) -> None:
-    """Change the last byte of a hundredth of the files, of one at least."""
+    """Change the last byte of a hundredth of the files, and of at least one."""
     files = sorted(entry.path for entry in files_of(output))
     for path in files[: max(1, len(files) // 100)]:
         with Path(path).open("r+b") as file:
@@ -106,7 +104,7 @@ def change(output: Path) -> None:
 
 
 def many(store: FolderStore, folder: Path) -> None:
-    """Make ten thousand versions as commits do, but for the syncing."""
+    """Make ten thousand versions as commits do, without syncs."""
     (folder / "row").write_text("row")
     store.add("data", folder / "row")
     first = store.layout.version("data", 1)
@@ -126,13 +124,13 @@ def many(store: FolderStore, folder: Path) -> None:
 
 
 def warm(folder: Path) -> None:
-    """Have every page in memory."""
+    """Read every page into the page cache."""
     for entry in files_of(folder):
         Path(entry.path).read_bytes()
 
 
 def cool(folder: Path) -> None:
-    """Have no page in memory."""
+    """Drop every page from the page cache."""
     for entry in files_of(folder):
         fd = os.open(entry.path, os.O_RDONLY)
         os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)

@@ -1,11 +1,10 @@
-"""200 jobs that wait: a triggerer's loop with muster's triggers, against Airflow's sleeping ones and against inline waits.
+"""200 waiting jobs: an event loop with muster's triggers, against Airflow's sleeping triggers and against inline waits.
 
 ``python -m benchmarks.waiting [--pairs N] [--json]``
 
-Memory of a loop is all that its process has; of an inline wait only what a fork has for itself.
-What is the same however a task waits (the triggerer's own queries, a worker's supervising process) is
-left out on both sides. An inline wait is a fork of a process that has imported Airflow, as a
-LocalExecutor's task is; eight are measured and reckoned up to 200.
+A loop's memory is that of its whole process; an inline wait's is only the private memory of a fork. Costs that are the
+same in each way (the triggerer's own queries, a worker's supervising process) are left out. An inline wait is a fork of
+a process that has imported Airflow, as a LocalExecutor's task is; eight are measured and scaled to 200.
 """
 
 from __future__ import annotations
@@ -57,7 +56,7 @@ def measure(pids, *kinds):
     time.sleep({SECONDS})  # the time that is measured
     print(json.dumps([sum(memory(pid, *kinds) for pid in pids), (sum(map(cpu, pids)) - before) / {SECONDS} * 1000]))
 """
-# A loop in a child, as a triggerer's runner is, and its parent looks at it.
+# The loop runs in a child, like a triggerer's runner, and the parent measures it.
 _LOOP = """
 child = os.fork()
 if child == 0:
@@ -100,7 +99,7 @@ for child in children:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Measure, print, and return 1 where a promise was not kept."""
+    """Measure, print, and return 1 if a promise is missed."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.waiting")
     parser.add_argument("--pairs", type=int, default=3)
     parser.add_argument("--json", action="store_true")
@@ -127,7 +126,7 @@ def measure(root: Path, *, pairs: int) -> list[Ratio]:
             pairs=pairs,
         )
     finally:
-        for name in reversed(names):  # those that wait first, so that none of them gets its turn
+        for name in reversed(names):  # the waiting jobs first, so that none of them gets its turn
             backend.cancel(name)
     return [
         ratio("memory, sleeping triggers", *memory, unit="MiB", limit=1.2),
@@ -137,7 +136,7 @@ def measure(root: Path, *, pairs: int) -> list[Ratio]:
 
 
 def _enter(backend: LocalBackend, settings: Settings) -> list[str]:
-    """Enter jobs of which one runs and all others wait for its memory; return their ids."""
+    """Submit jobs of which one runs and all others wait for its memory; return their ids."""
     half = Machine.here().memory_gib * 0.6
     image = put_image(backend.store, find_image("python", image_folders(settings)))
     role = Role(

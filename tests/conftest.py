@@ -1,4 +1,4 @@
-"""A home for the Airflow of the test session, before anybody imports it: Airflow reads where it lives only once."""
+"""A home for the Airflow of the test session, set before Airflow is imported: it reads its home only once."""
 
 from __future__ import annotations
 
@@ -25,6 +25,9 @@ def pytest_configure(config: pytest.Config) -> None:
     (root / "dags").mkdir()
     settings = Settings(home=root / ".muster", cache=Settings.load().cache)
     home = config.stash[_HOME] = EmbeddedHome(settings=settings, dags=root / "dags")
+    os.environ["MUSTER_NO_WARM"] = (
+        "1"  # no command of a test leaves a process behind, but where that is what is tested
+    )
     os.environ.update(
         {name: value for name, value in home.environment().items() if name.startswith("AIRFLOW")}
     )

@@ -1,4 +1,4 @@
-# ruff: noqa: A005 it is tests.site, nobody's site
+# ruff: noqa: A005 it is tests.site, and hides no module
 """A whole Airflow in a test: ``muster up`` on a free port of loopback, in a folder of its own, asked over its API.
 
 A module that needs one starts it once, with its Dags already written (Airflow looks for new files
@@ -190,12 +190,23 @@ class Site(Author):
         assert ran.returncode == 0, ran.stdout[-2000:] + ran.stderr[-2000:]
 
     def backfill(
-        self, dag_id: str, first: str, last: str, *, at_once: int = 2, seconds: float = 300
+        self,
+        dag_id: str,
+        first: str,
+        last: str,
+        *,
+        at_once: int = 2,
+        seconds: float = 300,
+        again: bool = False,
     ) -> list[dict[str, Any]]:
-        """Backfill from one date to another by Airflow's own command; return the runs once all have ended."""
+        """Backfill from one date to another by Airflow's own command; return the runs once all have ended.
+
+        :param again: clear the runs that there are.
+        """
         dates = ("--from-date", first, "--to-date", last)
         self.airflow_command(
-            "backfill", "create", "--dag-id", dag_id, *dates, "--max-active-runs", str(at_once)
+            *("backfill", "create", "--dag-id", dag_id, *dates, "--max-active-runs", str(at_once)),
+            *(("--reprocess-behavior", "completed") if again else ()),
         )
         runs: list[dict[str, Any]] = []
 

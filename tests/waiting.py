@@ -1,4 +1,4 @@
-"""Waiting for what comes about by itself: it is asked for again and again, and nobody sleeps for a guessed time."""
+"""Waiting for what comes about by itself: it is asked for again and again, without sleeps of a guessed length."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""The reference pipeline: how likely is a flight out of New York to arrive late."""
+"""The reference pipeline: the probability that a flight out of New York arrives late."""

@@ -1,4 +1,4 @@
-"""How good predicted probabilities are: ranking, calibration, and the score of a model that was exported."""
+"""Measures predicted probabilities: ranking, calibration, and the scores of an exported model."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ BINS = 10
 
 
 def score(model: Path, test: list[Path]) -> dict[str, float]:
-    """Assess an exported model of any training on the flights of `test`; the gate compares by it."""
+    """Measure any exported model on the flights of `test`; the gate compares two models by this."""
     flights = table.read(test)
     probability = predict(model, flights)
     metrics = assess(probability, flights[table.TARGET].to_numpy())
@@ -24,13 +24,13 @@ def score(model: Path, test: list[Path]) -> dict[str, float]:
 
 
 def predict(model: Path, flights: Any) -> np.ndarray:
-    """Return the probabilities that the exported model in folder `model` answers for a table's rows."""
+    """Return the probabilities of the exported model in folder `model` for a table's rows."""
     answer, categories = load(model)
     return answer(table.columns(flights, categories))
 
 
 def load(model: Path) -> tuple[Callable[[dict[str, np.ndarray]], np.ndarray], dict[str, list[str]]]:
-    """Return an exported model as a function of its columns, and the categories that these are coded by."""
+    """Return an exported model as a function of its columns, and the categories of its text columns."""
     import onnxruntime
 
     signature = json.loads((model / "signature.json").read_text())
@@ -53,7 +53,7 @@ def assess(probability: np.ndarray, late: np.ndarray) -> dict[str, float]:
 
 
 def auc(probability: np.ndarray, late: np.ndarray) -> float:
-    """Return the area under the ROC curve, by Mann and Whitney's ranks; equal values share theirs.
+    """Return the area under the ROC curve, by Mann and Whitney's ranks; equal values have the mean of their ranks.
 
     :raises ValueError: all rows are of one class, so there is nothing to rank.
     """
@@ -67,7 +67,7 @@ def auc(probability: np.ndarray, late: np.ndarray) -> float:
 
 
 def reliability(probability: np.ndarray, late: np.ndarray, *, bins: int = BINS) -> list[dict[str, float]]:
-    """Return what was predicted and what came of it, in `bins` groups of about equal size."""
+    """Return predicted and observed rates, in `bins` groups of about equal size."""
     order = np.argsort(probability, kind="stable")
     return [
         {

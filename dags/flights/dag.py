@@ -1,4 +1,4 @@
-"""Will a flight out of New York arrive late? From raw rows to a model that answers, once a month."""
+"""Will a flight out of New York arrive late? From raw rows to a deployed model, once a month."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from muster.airflow import (
 
 A_MONTH: dict[str, Any] = {"type": "string", "pattern": r"^\d{4}-(0[1-9]|1[0-2])$"}
 
-# The data ends with 2013, and so does the schedule: it is there for backfills. Living data has "@monthly".
+# The data ends with 2013, and so does the schedule, which serves backfills. With new data each month: "@monthly".
 MONTHS = EventsTimetable(
     [datetime(2013, month, 1, tzinfo=UTC) for month in range(1, 13)], description="the months of 2013"
 )
 
-# A run by hand asks its Params; a scheduled or backfilled one is about the month of its logical date,
-# which is its test, with all before it to train on.
+# A manual run uses its Params. A scheduled or backfilled run tests on the month of its logical date, and trains on all
+# months before.
 MONTH = "{{ params.month if dag_run.run_type == 'manual' else ds[:7] }}"
 TEST_FROM = "{{ params.test_from if dag_run.run_type == 'manual' else ds[:7] }}"
 
@@ -36,14 +36,15 @@ TEST_FROM = "{{ params.test_from if dag_run.run_type == 'manual' else ds[:7] }}"
     start_date=datetime(2013, 1, 1, tzinfo=UTC),
     catchup=False,
     params={
-        "since": Param("2013-01", **A_MONTH, description="First month whose features are made"),
-        "month": Param("2013-12", **A_MONTH, description="Last of them, and last month of the test"),
+        "since": Param("2013-01", **A_MONTH, description="First month of the features"),
+        "month": Param("2013-12", **A_MONTH, description="Last month of the features and of the test"),
         "test_from": Param(
-            "2013-10", **A_MONTH, description="First month of the test; training takes those before"
+            "2013-10", **A_MONTH, description="First month of the test; training uses the months before"
         ),
         "epochs": Param(4, type="integer", minimum=1, maximum=100),
         "seed": Param(7, type="integer", minimum=0),
     },
+    default_args={"muster": {"cache": True}},
     tags=["muster", "example"],
 )
 def flights() -> None:
@@ -80,7 +81,7 @@ def flights() -> None:
     good = GateOperator(
         task_id="gate",
         volume=model.versions["model"],
-        # months differ more than models do: a model is held against the baseline on the same flights
+        # months differ more than models do, so a model is compared with the baseline on the same flights
         require={"auc": ">= 0.65, >= auc_baseline - 0.005", "ece": "<= ece_baseline + 0.02"},
         not_worse_than="champion",
         metric="auc",
@@ -95,7 +96,7 @@ def flights() -> None:
         model=good.passed,
         smoke="smoke.json",
         steps=[5, 25, 100],
-        hold=timedelta(seconds=2),  # minutes or hours where people use it
+        hold=timedelta(seconds=2),  # minutes or hours in production
     )
 
     checked >> model

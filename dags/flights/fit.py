@@ -1,7 +1,7 @@
-"""Fits the network on the ranks of a gang, epoch by epoch, and what belongs to it: checkpoint, calibration, baseline.
+"""Fits the network on the ranks of a gang, epoch by epoch; with checkpoint, calibration and baseline.
 
-A gang that is started again goes on from its last epoch and ends with the very weights of one that
-was never disturbed: all that is random in an epoch is drawn from (seed, epoch, rank).
+A restarted gang continues after its last complete epoch and ends with the same weights as an undisturbed one: all random
+numbers of an epoch are drawn from (seed, epoch, rank).
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Rank:
 
     @property
     def first(self) -> bool:
-        """Whether it is the one that prints, writes and reports."""
+        """Whether it is rank 0, which prints, writes and reports."""
         return self.index == 0
 
 
@@ -80,20 +80,20 @@ class Tensors:
         return len(self.late)
 
     def take(self, chosen: torch.Tensor | slice) -> Tensors:
-        """Return the rows at some positions."""
+        """Return the rows at these positions."""
         return Tensors(self.codes[chosen], self.numbers[chosen], self.late[chosen])
 
 
 @contextmanager
 def joined() -> Iterator[Rank]:
-    """Meet the other ranks through the launcher's environment; without a launcher be alone.
+    """Join the other ranks by the launcher's environment variables; without a launcher there is one rank.
 
     NCCL where every rank of this machine has a GPU of its own, else gloo.
     """
     local, ranks_here = int(os.environ.get("LOCAL_RANK", "0")), int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     gpu = torch.cuda.is_available() and torch.cuda.device_count() >= ranks_here
     device = torch.device("cuda", local) if gpu else torch.device("cpu")
-    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # without it cuBLAS may add in any order
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # else cuBLAS may add in any order
     torch.use_deterministic_algorithms(True)
     if "WORLD_SIZE" not in os.environ:
         yield Rank(0, 1, device)
@@ -107,7 +107,7 @@ def joined() -> Iterator[Rank]:
 
 @dataclass
 class State:
-    """All that training needs to go on: it is the checkpoint."""
+    """The state of the training, which is the checkpoint."""
 
     network: nn.Module
     optimizer: torch.optim.Optimizer
@@ -116,7 +116,7 @@ class State:
 
     @classmethod
     def begin(cls, network: nn.Module, plan: Plan, steps: int) -> State:
-        """Start from the network as it is: AdamW, its rate up over the first epochs and down to nothing."""
+        """Begin with this network: AdamW, with a learning rate that rises over the first epochs and falls to 0."""
         optimizer = torch.optim.AdamW(network.parameters(), lr=plan.rate, weight_decay=WEIGHT_DECAY)
         total = plan.epochs * steps
         rates = torch.optim.lr_scheduler.OneCycleLR(
@@ -125,7 +125,7 @@ class State:
         return cls(network, optimizer, rates)
 
     def save(self, file: Path) -> None:
-        """Write it whole or not at all: a restart finds the last epoch or the one before."""
+        """Write it atomically: a restart finds the last epoch or the one before."""
         part = file.with_suffix(".part")
         with part.open("wb") as stream:
             torch.save(
@@ -142,7 +142,7 @@ class State:
         part.replace(file)
 
     def load(self, file: Path, device: torch.device) -> None:
-        """Take up where the checkpoint left, if there is one."""
+        """Load the checkpoint, if there is one."""
         if not file.exists():
             return
         saved = torch.load(file, map_location=device, weights_only=True)
@@ -161,7 +161,7 @@ def run_epochs(
     checkpoints: Path,
     board: Board | None,
 ) -> list[dict[str, float]]:
-    """Train to the end, from the last checkpoint where there is one; return what each epoch came to."""
+    """Train to the end, from the checkpoint if there is one; return the figures of each epoch."""
     steps = len(rows) // plan.batch
     if plan.batch % rank.world or not steps:
         raise ValueError(
@@ -188,14 +188,14 @@ def run_epochs(
 
 
 def share(rows: Tensors, plan: Plan, rank: Rank, epoch: int) -> Tensors:
-    """Return this rank's part of the rows, in the epoch's own order; all ranks' parts are of one length.
+    """Return this rank's part of the rows, in the epoch's random order; all parts have the same length.
 
-    A few categories are hidden, so that the unknown one, which no training row has, is learned too.
+    A few categories are hidden, so that the embedding of unknown ones, which no training row has, is learned too.
     """
     draw = torch.Generator().manual_seed(_seed(plan, epoch))
     order = torch.randperm(len(rows), generator=draw)
     hidden = torch.rand(rows.codes.shape, generator=draw) < HIDE
-    hidden[:, len(TEXT) :] = False  # an hour is never unknown
+    hidden[:, len(TEXT) :] = False  # the hour is never unknown
     whole = len(rows) // plan.batch * plan.batch
     mine = order[:whole][rank.index :: rank.world].to(rank.device)
     part = rows.take(mine)
@@ -203,8 +203,8 @@ def share(rows: Tensors, plan: Plan, rank: Rank, epoch: int) -> Tensors:
 
 
 def run_epoch(network: nn.Module, rows: Tensors, state: State, plan: Plan, rank: Rank, epoch: int) -> float:
-    """Take every step of one epoch; return the mean loss over all ranks."""
-    torch.manual_seed(_seed(plan, epoch) + 1 + rank.index)  # what dropout draws
+    """Run one epoch; return the mean loss over all ranks."""
+    torch.manual_seed(_seed(plan, epoch) + 1 + rank.index)  # for dropout
     network.train()
     size = plan.batch // rank.world
     total = torch.zeros((), device=rank.device)
@@ -223,7 +223,7 @@ def run_epoch(network: nn.Module, rows: Tensors, state: State, plan: Plan, rank:
 
 @torch.no_grad()
 def probabilities(network: LateNet, rows: Tensors) -> np.ndarray:
-    """Return what the network answers for every row."""
+    """Return the network's probability for every row."""
     network.eval()
     return torch.sigmoid(network(rows.codes, rows.numbers)).cpu().numpy()
 
@@ -233,7 +233,7 @@ def _seed(plan: Plan, epoch: int) -> int:
 
 
 def _line(plan: Plan, *, epoch: int, loss: float, rows_per_second: float, auc_held: float) -> str:
-    """What muster shows of a job that runs; the AUC is that on the days held back."""
+    """Return the line of progress that muster shows; its AUC is that on the days held back."""
     return (
         f"muster: epoch={epoch}/{plan.epochs} loss={loss:.4f} auc_held={auc_held:.4f} "
         f"rows_per_second={rows_per_second:.0f}"

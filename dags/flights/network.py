@@ -1,4 +1,4 @@
-"""The classifier: embeddings and scaled numbers into a linear part and a small MLP, added up to one logit."""
+"""The classifier: embeddings and scaled numbers into a linear part and a small MLP, whose sum is one logit."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ class LateNet(nn.Module):
 
     The linear part alone is logistic regression on one-hot categories; it is also the baseline.
 
-    :param sizes: how many categories each code column has.
-    :param deep: whether the MLP is there at all.
+    :param sizes: the number of categories of each code column.
+    :param deep: whether it has the MLP.
     """
 
     mean: torch.Tensor
@@ -43,7 +43,7 @@ class LateNet(nn.Module):
 
     @torch.no_grad()
     def stretch(self, slope: float, shift: float) -> None:
-        """Multiply every logit by `slope` and add `shift`, by way of the weights."""
+        """Change the weights so that every logit is multiplied by `slope` and `shift` is added."""
         ends = [self.linear, *self.weights] + ([self.deep[-1]] if self.deep is not None else [])
         for end in ends:
             for parameter in end.parameters():
@@ -63,7 +63,7 @@ class LateNet(nn.Module):
 
 
 def width(size: int) -> int:
-    """How many numbers stand for a category in a column of `size` of them."""
+    """Return the width of the embedding for a column of `size` categories."""
     return min(16, 2 + round(size**0.5))
 
 

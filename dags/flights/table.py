@@ -1,4 +1,4 @@
-"""The model's inputs: which columns it reads, how text becomes codes, and what the training rows taught about both."""
+"""The model's inputs: its columns, the codes of their text, and the vocabularies from the training rows."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class Rows:
 def read(folders: Sequence[Path]) -> pa.Table:
     """Read every Parquet file of the folders, in their order, with the columns that the model needs.
 
-    :raises ValueError: no folder, no rows, a column that is missing, or a value that is.
+    :raises ValueError: there is no folder or no row, or a column or a value is missing.
     """
     files = [file for folder in folders for file in sorted(folder.rglob("*.parquet"))]
     if not files:
@@ -91,19 +91,19 @@ def _read_file(path: Path) -> pa.Table:
 
 
 def vocabularies(table: pa.Table) -> dict[str, list[str]]:
-    """Return the categories of each text column, as the rows hold them, behind :data:`UNKNOWN`."""
+    """Return the categories of each text column in the rows, after :data:`UNKNOWN`."""
     return {name: [UNKNOWN, *sorted(set(table[name].unique().to_pylist()) - {UNKNOWN})] for name in TEXT}
 
 
 def columns(table: pa.Table, categories: dict[str, list[str]]) -> dict[str, np.ndarray]:
-    """Return the model's inputs by name, one array a column; text that is in no vocabulary becomes 0."""
+    """Return the model's inputs by name, one array a column; text outside the vocabulary becomes 0."""
     text = {name: _index(table[name], categories[name]) for name in TEXT}
     cycles = {name: table[name].to_numpy().astype(np.int64) for name in CYCLES}
     return {**text, **cycles, **{name: table[name].to_numpy().astype(np.float32) for name in NUMBERS}}
 
 
 def encode(table: pa.Table, categories: dict[str, list[str]]) -> Rows:
-    """Turn a table into the arrays that the network trains on."""
+    """Turn a table into the arrays for training."""
     named = columns(table, categories)
     return Rows(
         codes=np.stack([named[name] for name in (*TEXT, *CYCLES)], axis=1),

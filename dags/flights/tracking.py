@@ -1,4 +1,4 @@
-"""Where training is followed: TensorBoard events beside the model, and a run in MLflow."""
+"""Tracks training: TensorBoard events beside the model, and a run in MLflow."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Board:
         self._writer = SummaryWriter(folder)
 
     def write(self, epoch: Mapping[str, float]) -> None:
-        """Add the numbers of one epoch, so that MLflow shows them at once."""
+        """Add the figures of one epoch, and flush them, so that TensorBoard shows them at once."""
         for name, value in epoch.items():
             self._writer.add_scalar(f"epoch/{name}", value, int(epoch["epoch"]))
         self._writer.flush()
@@ -32,10 +32,10 @@ class Board:
 def record(
     params: Mapping[str, Any], history: Sequence[Mapping[str, float]], metrics: Mapping[str, float]
 ) -> None:
-    """Write a finished training as one MLflow run, where ``MLFLOW_TRACKING_URI`` says; nowhere if it does not.
+    """Write a finished training as one MLflow run to ``MLFLOW_TRACKING_URI``; without that variable do nothing.
 
-    At the end and in one go: a gang that was started again leaves one run, not two, and no GPU waits
-    for a tracking server.
+    It is written at the end and at once: a restarted gang leaves one run, not two, and no GPU waits for a
+    tracking server.
     """
     if not os.environ.get("MLFLOW_TRACKING_URI"):
         print(
@@ -44,7 +44,7 @@ def record(
         return
     import mlflow
 
-    logging.getLogger("mlflow").setLevel(logging.WARNING)  # it tells at length how it makes its tables
+    logging.getLogger("mlflow").setLevel(logging.WARNING)  # silences its many lines about making tables
     job = os.environ.get("MUSTER_JOB_ID", "")
     with _alone(os.environ["MLFLOW_TRACKING_URI"]):
         mlflow.set_experiment(EXPERIMENT)
@@ -66,7 +66,7 @@ def record(
 
 @contextmanager
 def _alone(uri: str) -> Iterator[None]:
-    """Let one training at a time find or make the tables of a database on this machine: MLflow itself takes no lock."""
+    """Let one training at a time create the tables of a database on this machine: MLflow itself takes no lock."""
     if not uri.startswith(_SQLITE):
         yield
         return

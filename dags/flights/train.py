@@ -1,4 +1,4 @@
-"""Trains the classifier on a gang, calibrates it, exports it, and says how good it is beside a baseline."""
+"""Trains the classifier on a gang, calibrates and exports it, and measures it beside a baseline."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ def train(
     rate: float = 0.004,
     seed: int = 7,
 ) -> dict[str, float]:
-    """Train on the months of `train`, report on those of `test`, write the model to serve into `model`.
+    """Train on the months of `train`, measure on those of `test`, and write the exported model into `model`.
 
     :param epochs: passes over the training rows.
     :param batch: rows a step, of all ranks together.
     :param rate: the highest learning rate.
     :return: on rank 0 the metrics on `test`, with the baseline's; nothing on the others.
-    :raises ValueError: rows or parameters that cannot be trained on.
-    :raises ArithmeticError: the exported model does not answer as the trained one does.
+    :raises ValueError: the rows or parameters do not allow training.
+    :raises ArithmeticError: the exported model's answers differ from the trained one's.
     """
     plan = Plan(epochs=epochs, batch=batch, rate=rate, seed=seed)
     flights = table.read(train)
@@ -67,7 +67,7 @@ def train(
 
 
 def split(rows: table.Rows) -> tuple[table.Rows, table.Rows]:
-    """Hold every tenth day back. Days go whole: flights of one day share its weather and its queues."""
+    """Hold back every tenth day. Days are kept whole: flights of one day share its weather and its delays."""
     days = np.unique(rows.day)
     if len(days) < HELD_EVERY:
         raise ValueError(f"the training months hold {len(days)} days: need {HELD_EVERY} to hold one back")
@@ -78,7 +78,7 @@ def split(rows: table.Rows) -> tuple[table.Rows, table.Rows]:
 def report(
     network: LateNet, simple: LateNet, flights: Any, categories: dict[str, list[str]], model: Path
 ) -> dict[str, float]:
-    """Assess the exported model and the baseline on the test months; write ``report.json`` beside the model."""
+    """Measure the exported model and the baseline on the test months; write ``report.json`` beside the model."""
     rows = table.encode(flights, categories)
     tensors = Tensors.of(rows, network.mean.device)
     answers = predict(model, flights)

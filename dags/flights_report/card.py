@@ -1,4 +1,4 @@
-"""Makes model cards: measures each model on its own test, draws, and writes one folder a card."""
+"""Makes model cards: measures each model on its own test, draws, and writes one folder for each card."""
 
 from __future__ import annotations
 
@@ -49,11 +49,11 @@ def render(
 ) -> dict[str, float]:
     """Write ``PARTITION/card.html``, its pictures and ``card.json`` for every model.
 
-    :param test: the versions that the models were tested on; `test_versions` their addresses.
-    :param lineage: one document a model, as :func:`muster.volumes.lineage.document` writes it.
-    :param seed: of shuffles and resamples.
-    :return: the number of cards and the rows that were read for them.
-    :raises ArithmeticError: a model's AUC is not the recorded one.
+    :param test: the versions of the models' test flights; `test_versions` are their addresses.
+    :param lineage: one document for each model, as :func:`muster.volumes.lineage.document` writes it.
+    :param seed: for shuffles and resamples.
+    :return: the number of cards and of the rows read for them.
+    :raises ArithmeticError: a model's AUC differs from the recorded one.
     """
     folders = dict(zip(test_versions, test, strict=True))
     rows = 0
@@ -71,7 +71,7 @@ def render(
 def describe(
     model: Path, lineage: Mapping[str, Any], folders: Mapping[str, Path], *, seed: int
 ) -> dict[str, Any]:
-    """Measure one model on the flights that it was tested on; all of it is JSON."""
+    """Measure one model on its test flights; return plain JSON."""
     record = lineage["record"]
     tested = record["inputs"]["test"]
     flights, month = measure.months(

@@ -11,21 +11,21 @@ from muster.airflow import JobOperator, Output, Resources, triggering
 
 @dag(
     schedule=[Asset("volume://flights/model")],
-    start_date=datetime(2013, 1, 1),  # noqa: DTZ001 - Airflow's own way: the Dag's timezone
+    start_date=datetime(2013, 1, 1),  # noqa: DTZ001 - Airflow adds the Dag's timezone
     catchup=False,
     params={
         "model": Param(
             "volume://flights/model@latest",
             type="string",
             pattern=r"^volume://flights/model(@.+)?$",
-            description="Whose card is made in a run by hand; other runs take the versions that triggered them",
+            description="The model of the card, in a manual run; other runs take the versions that triggered them",
         ),
         "seed": Param(7, type="integer", minimum=0),
     },
     tags=["muster", "example"],
 )
 def flights_report() -> None:
-    """One card for each model, committed as the partition of its model."""
+    """Make one card for each model, committed as the partition of its model."""
     models = triggering("flights/model", otherwise="{{ params.model }}")
     JobOperator(
         task_id="card",

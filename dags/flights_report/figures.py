@@ -35,13 +35,13 @@ STYLE = {
     "text.color": INK,
     "xtick.color": INK,
     "ytick.color": INK,
-    "svg.hashsalt": "flights-report",  # otherwise each drawing has other ids
+    "svg.hashsalt": "flights-report",  # without it the ids differ in each drawing
     "figure.constrained_layout.use": True,
 }
 
 
 def draw(card: Mapping[str, Any]) -> dict[str, Figure]:
-    """Return every picture by the name of its file."""
+    """Return every picture by its file's name."""
     pictures: dict[str, Callable[[Mapping[str, Any]], Figure]] = {
         "calibration": _calibration,
         "ranking": _ranking,
@@ -54,13 +54,13 @@ def draw(card: Mapping[str, Any]) -> dict[str, Figure]:
 
 
 def save(figure: Figure, folder: Path, name: str) -> str:
-    """Write ``NAME.png`` into the folder, and return the same picture as SVG to stand in a page."""
+    """Write ``NAME.png`` into the folder, and return the same picture as SVG for a page."""
     text = io.StringIO()
     with mpl.rc_context(STYLE):
         figure.savefig(folder / f"{name}.png", dpi=150, metadata={"Software": None})
         figure.savefig(text, format="svg", metadata={"Date": None})
     svg = text.getvalue()
-    svg = re.sub(r'(id="|url\(#|href="#)', rf"\g<1>{name}-", svg)  # ids of one page must differ
+    svg = re.sub(r'(id="|url\(#|href="#)', rf"\g<1>{name}-", svg)  # ids must differ within one page
     return svg[svg.index("<svg") :]
 
 
@@ -142,7 +142,7 @@ def _months(card: Mapping[str, Any]) -> Figure:
 
 
 def _groups(rows: Sequence[Mapping[str, Any]], whole: float) -> Figure:
-    """Draw what was predicted beside what came, and the AUC, one line a group."""
+    """Draw predicted and observed rates, and the AUC, one line for each group."""
     figure = Figure(figsize=(9.6, 1.4 + 0.3 * len(rows)))
     left, right = figure.subplots(1, 2, sharey=True)
     for place, row in enumerate(rows):

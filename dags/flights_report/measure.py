@@ -92,7 +92,7 @@ def by(group: np.ndarray, probability: np.ndarray, late: np.ndarray) -> Iterator
 
 
 def calibration(probability: np.ndarray, late: np.ndarray) -> list[dict[str, float]]:
-    """Return the reliability bins with the standard error of what was observed."""
+    """Return the reliability bins with the standard error of the observed rate."""
     rows = reliability(probability, late)
     return [
         {**row, "error": float(np.sqrt(row["observed"] * (1 - row["observed"]) / row["rows"]))}
@@ -113,7 +113,7 @@ def roc(probability: np.ndarray, late: np.ndarray, *, points: int = 200) -> dict
 def importance(
     model: Path, flights: pa.Table, groups: dict[str, tuple[str, ...]], *, seed: int
 ) -> list[dict[str, Any]]:
-    """Return how much AUC is lost where a column, or several together, is shuffled; the greatest loss first.
+    """Return the loss of AUC when a column, or several together, are shuffled; the greatest loss first.
 
     Permutation importance (Breiman, Random Forests, Machine Learning 45, 2001; for any model Fisher,
     Rudin and Dominici, JMLR 20, 2019), on at most :data:`SAMPLE` rows of the test, mean and standard
@@ -136,7 +136,7 @@ def importance(
 
 
 def histogram(probability: np.ndarray, late: np.ndarray, *, bins: int = 40) -> dict[str, list[float]]:
-    """Return how the probabilities of late and of punctual flights are spread."""
+    """Return the histograms of the probabilities of late and of punctual flights."""
     edges = np.linspace(0, 1, bins + 1)
     return {
         "edges": edges.round(4).tolist(),

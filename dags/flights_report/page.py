@@ -1,4 +1,4 @@
-"""The card as one HTML page that can be read offline: no script, no link to follow, pictures inside."""
+"""The card as one HTML page that works offline: no script, no link, pictures inside."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def html_of(card: Mapping[str, Any], pictures: Mapping[str, str]) -> str:
 
 
 def span(versions: Sequence[Mapping[str, Any]]) -> str:
-    """The months of some versions: the first and the last."""
+    """Return the first and the last month of some versions."""
     names = sorted(str(each["partition"]) for each in versions)
     return names[0] if names[0] == names[-1] else f"{names[0]} to {names[-1]}"
 

@@ -1,1 +1,1 @@
-"""What keeps a site clean: jobs without a task are ended, and what is not needed any more is deleted."""
+"""Cleans a site: ends jobs whose task is gone, and deletes what is not needed any more."""

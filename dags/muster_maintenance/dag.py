@@ -1,4 +1,4 @@
-"""Once an hour: end the jobs and take back the releases that no task of ours sees to, and delete what is not needed any more."""
+"""Once an hour: end jobs and take back releases whose task is gone, and delete what is not needed any more."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from muster.airflow import RetentionOperator, SweepOperator
     dagrun_timeout=timedelta(hours=2),
     params={
         "keep": Param(
-            10, type="integer", minimum=1, description="Newest versions of each partition that stay"
+            10, type="integer", minimum=1, description="Number of newest versions of each partition to keep"
         ),
-        "young_days": Param(7, type="number", minimum=0, description="Younger versions stay in any case"),
-        "job_days": Param(30, type="number", minimum=0, description="How long a job's log is kept"),
-        "dry_run": Param(False, type="boolean", description="Only say what would be deleted"),
+        "young_days": Param(7, type="number", minimum=0, description="Keep all versions younger than this"),
+        "job_days": Param(30, type="number", minimum=0, description="Keep a job's log for this many days"),
+        "dry_run": Param(False, type="boolean", description="Only show what would be deleted"),
     },
     tags=["muster"],
 )
 def muster_maintenance() -> None:
-    """A sweep of jobs and releases and a collection of the store's garbage; neither needs the other."""
+    """Sweep jobs and releases, and collect the store's garbage; the two are independent."""
     SweepOperator(task_id="sweep")
     RetentionOperator(
         task_id="retention",

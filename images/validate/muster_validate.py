@@ -1,6 +1,6 @@
-"""Holds data against a suite of Great Expectations; leaves the result, and Data Docs that need no network.
+"""Validates data by a suite of Great Expectations; writes the result, and Data Docs that need no network.
 
-ValidateOperator runs it as a job in this image. A failed expectation is an answer, not an error: the
+ValidateOperator runs this as a job in this image. A failed expectation is a result, not an error: the
 operator reads ``success`` in ``result.json`` and decides.
 """
 
@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-os.environ["GX_ANALYTICS_ENABLED"] = "False"  # read when Great Expectations is imported
+os.environ["GX_ANALYTICS_ENABLED"] = "False"  # Great Expectations reads it at its import
 
 import duckdb
 import great_expectations as gx
@@ -37,7 +37,7 @@ TABLE = "data"
 
 @atexit.register
 def _close_stderr() -> None:
-    """Keep the job's last lines clean: when Python ends, DuckDB's bindings list what is still referred to."""
+    """Keep the job's last lines clean: when Python ends, DuckDB's bindings print the objects that are left."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
 
 
@@ -47,11 +47,11 @@ def validate(data: list[Path], result: Path, *, suite: dict[str, Any]) -> dict[s
     Writes ``result.json`` (Great Expectations' own form: success, statistics and a result for each
     expectation) and ``docs/index.html`` into `result`.
 
-    Where there is no data, or data or an expectation that cannot be understood, ``result.json`` holds only
-    ``success``, false, and ``error``, which says it: the author's suite or data is to be mended, and not this code.
+    Without data, or with data or an expectation that cannot be read, ``result.json`` holds only ``success``, which is
+    false, and ``error`` with the reason: then the suite or the data needs a change, not this code.
 
-    :param suite: a suite as Great Expectations 1.x writes it: name, expectations, perhaps meta.
-    :return: how many expectations there are, how many failed, and the rows that were looked at.
+    :param suite: a suite in the form of Great Expectations 1.x: name, expectations, perhaps meta.
+    :return: the numbers of expectations, of failed ones, and of rows.
     """
     try:
         expectations = read_suite(suite)
@@ -81,11 +81,11 @@ def validate(data: list[Path], result: Path, *, suite: dict[str, Any]) -> dict[s
 
 
 class SuiteError(ValueError):
-    """The suite, or the data it is to be held against, cannot be used; says what is wrong with it."""
+    """The suite or the data cannot be used; the message says why."""
 
 
 def read_suite(suite: Mapping[str, Any]) -> gx.ExpectationSuite:
-    """Build the suite, one expectation after the other. :raises SuiteError: it names the one that is wrong."""
+    """Build the suite, one expectation after the other. :raises SuiteError: names the wrong one."""
     listed = suite.get("expectations")
     if not isinstance(listed, list) or not listed:
         raise SuiteError("the suite holds no list of expectations: need one or more under 'expectations'")
@@ -108,10 +108,10 @@ def _expectation(number: int, entry: Any) -> Any:
 
 
 def catalogue() -> dict[str, Any]:
-    """Return every expectation that is installed here, with its keywords and whether it needs them.
+    """Return every installed expectation, with its keywords and whether each is required.
 
-    What all of them take stands once, under ``common``. ``catalogue.json`` beside this module holds it, so that a
-    suite can be checked where Great Expectations is not installed; ``python muster_validate.py`` writes it anew.
+    Keywords of all expectations are listed once, under ``common``. ``catalogue.json`` beside this module is the result,
+    with which a suite is checked where Great Expectations is not installed; ``python muster_validate.py`` writes it.
     """
     fields = {
         name: {field: model.required for field, model in get_expectation_impl(name).__fields__.items()}
@@ -130,9 +130,9 @@ def catalogue() -> dict[str, Any]:
 
 @contextmanager
 def database(folders: list[Path]) -> Iterator[tuple[str, int, list[str]]]:
-    """Show all Parquet and CSV files below `folders` as one table; yield its DuckDB file, its rows and its columns.
+    """Make one view of all Parquet and CSV files below `folders`; yield its DuckDB file, its rows and its columns.
 
-    Columns are put together by name; what a file lacks is null.
+    Columns are matched by name; a column that a file lacks is null.
     """
     found = {kind: _files(folders, endings) for kind, endings in _ENDINGS.items()}
     if not any(found.values()):
@@ -179,8 +179,8 @@ class _Dialect(str, enum.Enum):
 
 
 def _batch(connection_string: str) -> Any:
-    # Great Expectations looks for its temporary tables on a new connection unless the dialect is
-    # listed here; for DuckDB, which it does not know, every expectation then ends in an IndexError.
+    # Unless the dialect is in this list, Great Expectations looks for its temporary tables on a new connection;
+    # with DuckDB, which it does not list, every expectation then ends in an IndexError.
     if _Dialect.DUCKDB not in engine._PERSISTED_CONNECTION_DIALECTS:
         engine._PERSISTED_CONNECTION_DIALECTS += (_Dialect.DUCKDB,)  # type: ignore[assignment]
     context = gx.get_context(mode="ephemeral")
@@ -193,7 +193,7 @@ def _batch(connection_string: str) -> Any:
 
 
 def _plain(entry: dict[str, Any]) -> dict[str, Any]:
-    """Reduce what was raised to one message: in the original it is keyed by metric, tracebacks and all."""
+    """Reduce the raised errors to one message: the original has one traceback for each metric."""
     info = entry.get("exception_info") or {}
     raised = [info] if "raised_exception" in info else list(info.values())
     messages = [each["exception_message"] for each in raised if each.get("raised_exception")]
@@ -244,14 +244,14 @@ nav, footer, .navbar, .sticky, .collapse { display: none; }
 
 
 def offline(page: str) -> str:
-    """Take out of a Data Docs page what only other hosts, pages or scripts would fill, and give it a plain style."""
+    """Remove from a Data Docs page what needs other hosts, pages or scripts, and add a plain style."""
     for pattern, kept in _ALONE:
         page = pattern.sub(kept, page)
     return page.replace("</head>", _STYLE, 1)
 
 
 def failed_first(page: str, document: Mapping[str, Any]) -> str:
-    """Put before all else how many expectations failed, which, and what was found."""
+    """Put the failed expectations first: their number, their names and the values found."""
     results = document["results"]
     failed = [each for each in results if not each["success"]]
     if failed:

@@ -13,31 +13,36 @@ from pathlib import Path
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="muster_serving", description="Serve one deployment.")
-    parser.add_argument("name", help="the deployment's name, which is the model's in every path")
+    parser.add_argument("name", help="the deployment's name, which is also the model's name in every path")
     parser.add_argument(
-        "--server", choices=["kserve", "seldon"], default="kserve", help="whose SDK is around it"
+        "--server",
+        choices=["kserve", "seldon"],
+        default="kserve",
+        help="the server around the predictor (default: kserve)",
     )
-    parser.add_argument("--model", type=Path, help="a version's folder to serve from the start")
-    parser.add_argument("--revision", default="1", help="what that version is called (default: 1)")
+    parser.add_argument("--model", type=Path, help="folder of the version to serve from the start")
+    parser.add_argument("--revision", default="1", help="that version's revision name (default: 1)")
     parser.add_argument(
-        "--version", default="", help="its address, such as volume://flights/model@8, which answers then tell"
+        "--version", default="", help="its address, such as volume://flights/model@8: a header of each answer"
     )
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=8080)
     parser.add_argument(
         "--public-fd", type=int, help="an inherited listening socket, instead of host and port"
     )
-    parser.add_argument("--private-fd", type=int, help="an inherited socket on which candidates answer")
-    parser.add_argument("--control-fd", type=int, help="an inherited socket on which the keeper commands")
+    parser.add_argument(
+        "--private-fd", type=int, help="an inherited socket, on which revisions without a share answer, too"
+    )
+    parser.add_argument("--control-fd", type=int, help="an inherited socket for the keeper's commands")
     return parser.parse_args()
 
 
 def main() -> None:
-    """Serve until SIGTERM, then finish the requests that are there."""
-    if os.getpid() == 1:  # in a container: a signal that it does not handle is lost on the first process
-        signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # until it serves, there is nothing to finish
+    """Serve until SIGTERM, then finish the requests under way."""
+    if os.getpid() == 1:  # in a container: Linux drops a signal that process 1 does not handle
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # no request is under way yet
     arguments = _arguments()
-    sys.argv = sys.argv[:1]  # kserve reads them too, when it is imported
+    sys.argv = sys.argv[:1]  # kserve also reads sys.argv, at its import
     from muster_serving.errors import ModelError
 
     try:
@@ -62,7 +67,7 @@ def _serve_kserve(arguments: argparse.Namespace) -> None:
 
 
 def _serve_seldon(arguments: argparse.Namespace) -> None:
-    """Serve one version, on all addresses: the wrapper knows no other way."""
+    """Serve one version, on all addresses: Seldon Core's wrapper has no other mode."""
     from muster_serving.seldon_model import serve
 
     if arguments.model is None:

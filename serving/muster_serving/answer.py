@@ -1,4 +1,4 @@
-"""An answer of a model server, for any server: status, body and headers."""
+"""A model server's answer, independent of the server around it: status, body and headers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ READ = ("GET", "HEAD")
 
 
 class Answer(NamedTuple):
-    """The answer; the server around it sets the body's length."""
+    """Status, body and headers; the server around it adds the Content-Length."""
 
     status: int
     body: bytes
@@ -23,7 +23,7 @@ class Answer(NamedTuple):
 
 
 def refusal(message: str, status: int, headers: Headers = ()) -> Answer:
-    """Return a refusal: the same body for every path, protocol and status."""
+    """Return an error as JSON: the same form for every path, protocol and status."""
     return Answer(status, orjson.dumps({"error": message}), JSON + headers)
 
 
@@ -43,7 +43,7 @@ def not_allowed(method: str, path: str, allowed: tuple[str, ...]) -> Answer:
 
 
 def which(revision: str, model: str | None) -> Headers:
-    """Return the headers that say which version answered.
+    """Return the headers that name the revision, and the version, of an answer.
 
     :param model: the version's address, such as ``volume://flights/model@8``, where it is known.
     """

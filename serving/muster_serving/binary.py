@@ -22,7 +22,7 @@ class Tail:
     """The bytes after a body's JSON."""
 
     def __init__(self, body: bytes, json_length: int) -> None:
-        """Begin after the JSON. :raises RequestError: the body is shorter than its JSON is said to be."""
+        """Begin after the JSON. :raises RequestError: the body is shorter than the stated length of its JSON."""
         if json_length > len(body):
             raise RequestError(
                 f"Inference-Header-Content-Length is {json_length}, the whole body has {len(body)} bytes"
@@ -34,7 +34,7 @@ class Tail:
         """Return the next tensor's values, flat.
 
         :param size: its ``binary_data_size``.
-        :raises RequestError: the bytes are not there, or are no values of the column's data type.
+        :raises RequestError: bytes are missing, or are not values of the column's data type.
         """
         where = f"input {column.name!r}"
         left = len(self._body) - self._at
@@ -59,7 +59,7 @@ NOTHING = Tail(b"", 0)
 
 
 def flag(where: str, parameters: Any, name: str, *, default: bool) -> bool:
-    """Return a parameter that is true or false. :raises RequestError: it is neither, or `parameters` no object."""
+    """Return a boolean parameter. :raises RequestError: it is no boolean, or `parameters` is no object."""
     if parameters is None:
         return default
     value = checked(where, parameters).get(name, default)
@@ -69,7 +69,7 @@ def flag(where: str, parameters: Any, name: str, *, default: bool) -> bool:
 
 
 def checked(where: str, parameters: Any) -> Mapping[str, Any]:
-    """Return the parameters of something. :raises RequestError: they are no object."""
+    """Return a request's or a tensor's parameters. :raises RequestError: they are no object."""
     if type(parameters) is not dict:
         raise RequestError(f"{where}: parameters is {parameters!r:.40}, expected an object")
     return parameters
@@ -100,7 +100,7 @@ def _numbers(where: str, column: Column, raw: bytes) -> list[Any] | Array:
 
 
 def _texts(where: str, raw: bytes) -> list[Any]:
-    """Read texts, each behind its length."""
+    """Read texts: each follows its length."""
     texts: list[Any] = []
     at = 0
     while at < len(raw):

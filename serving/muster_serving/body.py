@@ -1,7 +1,7 @@
 """Reading a request's body over ASGI, with a limit for each body and a budget for all clients' bodies together.
 
-Where the budget is used up, the body is dropped that has waited longest for its client: a client that only holds
-memory cannot keep others from being answered.
+When the budget is used up, the body that has waited longest for its client is dropped. So a client that only holds
+memory cannot block other clients.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ MAX_HELD_BYTES = 256 << 20
 ADVANCE_BYTES = 64 << 10
 STALLED_SECONDS = 0.25  # a body that gets no more for this long may be dropped
 
-_FULL = "the bodies of other requests fill what this server holds at once: try again"
+_FULL = "other requests' bodies fill this server's memory for bodies: try again"
 
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 
@@ -29,11 +29,13 @@ class ClientGone(Exception):
 
 
 class Budget:
-    """How many bytes of bodies that came in pieces are held at once; a body of one piece is not counted."""
+    """The limit for the bytes of all bodies that arrive in pieces; a body of one piece is not counted."""
 
     def __init__(self, limit_bytes: int = MAX_HELD_BYTES) -> None:
         self.free_bytes = limit_bytes
-        self._arriving: OrderedDict[Arriving, None] = OrderedDict()  # the one that stalled longest is first
+        self._arriving: OrderedDict[Arriving, None] = (
+            OrderedDict()
+        )  # in the order of their last progress, oldest first
 
     @contextmanager
     def holding(self) -> Iterator[Callable[[int], None]]:
@@ -81,7 +83,7 @@ class Budget:
 class Arriving:
     """One body that comes in pieces.
 
-    :param patience: of the task that reads it: where it is over, the body has given way.
+    :param patience: the timeout of the task that reads it; it expires when the body is dropped.
     """
 
     def __init__(self, budget: Budget, patience: asyncio.Timeout) -> None:
@@ -95,7 +97,7 @@ class Arriving:
 
     @property
     def stalled(self) -> bool:
-        """Whether it may be dropped."""
+        """Whether it has made no progress for so long that it may be dropped."""
         return asyncio.get_running_loop().time() > self._advanced_at + STALLED_SECONDS
 
     def add(self, piece: bytes) -> None:
@@ -104,7 +106,7 @@ class Arriving:
         if self._gave_way:
             raise RequestError(_FULL, status=503)
         self._budget.take(len(piece))
-        if self._gave_way:  # just now: it had stalled itself
+        if self._gave_way:  # it had stalled, and `take` dropped it just now
             self._budget.give_back(len(piece))
             raise RequestError(_FULL, status=503)
         self._pieces.append(piece)
@@ -133,8 +135,8 @@ class Arriving:
 async def read_body(scope: Any, receive: Receive, budget: Budget) -> bytes:
     """Return a request's whole body.
 
-    :raises RequestError: 413, from the announced length before the body is read where there is one;
-        503 where the budget is used up.
+    :raises RequestError: 413, the body is too long (by its Content-Length, where there is one, before it is read);
+        503, the budget is used up.
     :raises ClientGone: its client is gone.
     """
     message = await receive()

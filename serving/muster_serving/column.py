@@ -1,4 +1,4 @@
-"""One column of a model: a tensor of its graph, what its values may be, and how JSON becomes one.
+"""One column of a model: a tensor of its graph, its allowed values, and the conversion from JSON.
 
 Names of data types are those of the Open Inference Protocol
 (https://github.com/kserve/open-inference-protocol).
@@ -43,7 +43,7 @@ def _bounds(datatype: str) -> tuple[float, float]:
 
 
 def _accepted(datatype: str) -> frozenset[type]:
-    """Return the Python types that JSON gives for good values; a bool is never a number."""
+    """Return the Python types that JSON gives for valid values of a data type; a bool is never a number."""
     if datatype == "BOOL":
         return frozenset({bool})
     if datatype == "BYTES":
@@ -56,8 +56,8 @@ class Column:
     """One tensor of the graph, by name.
 
     :param tail: the dimensions after the batch; ``()`` for a plain column.
-    :param codes: allowed values and what the graph is given for each, or None.
-    :param fallback: what the graph is given for any other value, or None to refuse it.
+    :param codes: allowed values, and the graph's value for each; None allows all.
+    :param fallback: the graph's value for any other value; None refuses it.
     """
 
     name: str
@@ -74,7 +74,7 @@ class Column:
     def parse(cls, where: str, entry: Any) -> Column:
         """Read one entry of ``signature.json``.
 
-        :raises ModelError: a key, a type or a value that cannot be.
+        :raises ModelError: an unknown key, or a wrong type or value.
         """
         known = {"name", "datatype", "shape", "min", "max", "categories", "fallback"}
         need(isinstance(entry, dict), f"{where}: expected an object, found {entry!r:.60}")
@@ -107,7 +107,7 @@ class Column:
 
     @property
     def expects(self) -> str:
-        """What a value must be, for error messages."""
+        """The allowed values, for error messages."""
         if self.codes is not None:
             shown = ", ".join(str(value) for value in list(self.codes)[:12])
             return f"one of {shown}{', …' if len(self.codes) > 12 else ''}"
@@ -120,22 +120,22 @@ class Column:
 
     @property
     def graph_datatype(self) -> str:
-        """The data type of the graph's own tensor: text with categories goes in as an index."""
+        """The data type of the graph's own tensor: a text with categories becomes an index."""
         return "INT64" if self.datatype == "BYTES" and self.codes is not None else self.datatype
 
     @property
     def takes_arrays(self) -> bool:
-        """Whether :meth:`array` takes an array, too: plain numbers, whose ranges can be looked at together."""
+        """Whether :meth:`array` also takes an array: only for plain numbers, whose range it checks at once."""
         return self.codes is None and self.datatype not in ("BYTES", "BOOL")
 
     def metadata(self) -> dict[str, Any]:
-        """Return the column as the protocol's metadata describes a tensor."""
+        """Return the column as a tensor of the protocol's model metadata."""
         return {"name": self.name, "datatype": self.datatype, "shape": [-1, *self.tail]}
 
     def value(self, value: Any) -> Any:
-        """Return what the graph is given for one JSON value.
+        """Return the graph's value for one JSON value.
 
-        :raises RequestError: it is of another type, not finite, out of range or of no category.
+        :raises RequestError: it has another type, or is not finite, out of range or no category.
         """
         if type(value) in self.accepted:
             codes = self.codes
@@ -151,10 +151,10 @@ class Column:
         return value
 
     def array(self, values: list[Any] | Array) -> Array:
-        """Return the graph's tensor, with one dimension, for a list of JSON values.
+        """Return the graph's tensor, of one dimension, for a list of JSON values.
 
-        :param values: or an array of the column's data type, where it :attr:`takes_arrays`.
-        :raises RequestError: as :meth:`value`, with the position of the first at fault.
+        :param values: a list, or an array of the column's data type where it :attr:`takes_arrays`.
+        :raises RequestError: as :meth:`value`, with the position of the first wrong value.
         """
         if not isinstance(values, list):
             good = (values >= self.least) & (values <= self.greatest)  # NaN compares false
@@ -187,7 +187,7 @@ class Column:
             )
 
     def _typed(self, values: list[Any]) -> list[Any]:
-        """Check what JSON made of the values; a whole number is an integer, also where JSON has it as 7.0."""
+        """Check the types of JSON values; a whole number counts as an integer, also as 7.0."""
         if {*map(type, values)} <= self.accepted:
             return values
         if int in self.accepted and float not in self.accepted:
@@ -211,7 +211,7 @@ class Column:
             ) from None
 
     def _check_range(self, values: list[Any]) -> None:
-        # The sum comes last: Python cannot add a float to an integer that no float can hold.
+        # The sum comes last: adding a float to an integer too large for a float raises an error.
         if self.least <= min(values) and max(values) <= self.greatest and not math.isnan(sum(values)):
             return
         for row, value in enumerate(values):
@@ -246,7 +246,7 @@ def _range(where: str, entry: Mapping[str, Any], datatype: str) -> tuple[float, 
     )
     if datatype not in _FLOATS:
         return least, greatest
-    # 0.1 as FP32 is more than 0.1: a bound is allowed itself, as the type holds it
+    # 0.1 as FP32 is more than 0.1: round the bound as the type does, so that the bound itself is allowed
     held = _FLOATS[datatype]
     return min(float(least), float(held(least))), max(float(greatest), float(held(greatest)))
 
@@ -278,7 +278,7 @@ def _codes(
 
 
 def need(holds: bool, message: str) -> None:
-    """Raise ModelError with `message` unless something holds."""
+    """Raise ModelError with `message` unless `holds` is true."""
     if not holds:
         raise ModelError(message)
 
@@ -288,7 +288,7 @@ def _shown(value: Any) -> str:
 
 
 def _worst(array: Array, column: Column) -> str:
-    """Return the first value that breaks the promise."""
+    """Return the first value that the signature does not allow."""
     flat = array.ravel()
     good = (flat >= column.least) & (flat <= column.greatest)
     return f"{flat[~good][0].item()!r}"

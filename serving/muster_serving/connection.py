@@ -1,8 +1,8 @@
-"""One client's connection: how much of a request it may send, and how long each part of it may take.
+"""One client's connection, with limits for the length of a request's parts and for the time that each may take.
 
-uvicorn's parser has limits only where it is h11, which costs a request more than all else here. So they are here, on
-uvicorn's own protocol: what is longer is refused with an answer, what takes longer is ended by :meth:`Connection.look`,
-and what a client sends ahead is not parsed before its earlier requests are answered.
+Of uvicorn's two parsers only h11 has limits, and h11 costs more than all the rest of a request. So this class adds
+limits to uvicorn's faster protocol: a part that is too long is refused with an answer; :meth:`Connection.look` ends a
+connection that is too slow; requests sent ahead are parsed only when the earlier ones are answered.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ HEADERS = 100
 HEAD_SECONDS = 10.0
 REQUEST_SECONDS = 60.0
 ANSWER_SECONDS = 60.0
-IDLE_SECONDS = 65.0  # longer than a gateway keeps a connection that it may use again
+IDLE_SECONDS = 65.0  # longer than a gateway keeps an idle connection for its next request
 LEAVE_SECONDS = 10.0
 
-CONNECTIONS = 2000  # of one socket; beyond them, the one that waits longest is closed
+CONNECTIONS = 2000  # on one socket; beyond them the connection that is idle longest is closed
 _PIECE_BYTES = 4 << 10
 
-_uvicorn = HttpToolsProtocol  # by its name: `super()` takes longer, and a request goes through here ten times
+_uvicorn = HttpToolsProtocol  # called by name: `super()` is slower, and each request makes ten such calls
 _IDLE, _HEAD, _BODY = range(3)
 _TOO_LARGE = HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE
 _LONG_HEADER = f"a header has more than {LINE_BYTES} bytes"
@@ -43,12 +43,12 @@ class _Refused(Exception):
 
 
 class _Transport:
-    """A transport that lets a client that still sends read the answer before it closes."""
+    """A transport that closes only after a client that still sends has had time to read its answer."""
 
     def __init__(self, transport: Any, connection: Connection) -> None:
         self._transport = transport
         self._connection = connection
-        self.write, self.is_closing = transport.write, transport.is_closing  # each request asks for them
+        self.write, self.is_closing = transport.write, transport.is_closing  # each request reads them
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._transport, name)
@@ -60,7 +60,7 @@ class _Transport:
 
 
 class _Flow(FlowControl):
-    """Pauses reading while a request that was read waits for its answer."""
+    """Pauses reading while a complete request waits for its answer."""
 
     def __init__(self, connection: Connection) -> None:
         super().__init__(connection.transport)
@@ -75,7 +75,7 @@ class _Flow(FlowControl):
 class Connection(HttpToolsProtocol):  # type: ignore[misc]
     """uvicorn's connection, with limits.
 
-    :ivar ahead: what came behind requests that are not answered yet; it is not parsed before they are.
+    :ivar ahead: bytes received after a request that is not answered yet; they are parsed after its answer.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -89,11 +89,11 @@ class Connection(HttpToolsProtocol):  # type: ignore[misc]
         self._left: float | None = None
 
     def look(self, now: float) -> None:
-        """End the connection where its client keeps the server waiting. Call it about once a second."""
+        """End the connection if its client is too slow. Call it about once a second."""
         if self._unheard(now):
             self.transport.abort()
         elif self._refused or self.pipeline or self.transport.is_closing():
-            return  # it closes by itself, or the client waits for the server
+            return  # it is closing, or the client waits for the server
         elif self.reading == _BODY:
             if now - self._began > REQUEST_SECONDS:
                 self._refuse(HTTPStatus.REQUEST_TIMEOUT, f"no whole body came in {REQUEST_SECONDS:g} seconds")
@@ -105,7 +105,7 @@ class Connection(HttpToolsProtocol):  # type: ignore[misc]
             self.transport.close()
 
     def _unheard(self, now: float) -> bool:
-        """Whether the client has had time to read its answer, and has not."""
+        """Whether the client has had time to read its answer, and has not read it."""
         if self._left is not None:
             return now - self._left > LEAVE_SECONDS
         unread = self.transport.get_write_buffer_size() > 0
@@ -113,7 +113,7 @@ class Connection(HttpToolsProtocol):  # type: ignore[misc]
 
     @property
     def spare(self) -> tuple[int, float]:
-        """The order in which connections are closed: the least first."""
+        """The order in which connections are closed when there are too many: the smallest first."""
         if self.transport.is_closing():
             return 3, 0.0
         if self.reading != _IDLE or self._refused or self.transport.get_write_buffer_size():
@@ -126,7 +126,7 @@ class Connection(HttpToolsProtocol):  # type: ignore[misc]
         return self.cycle is not None and not self.cycle.response_complete
 
     def connection_made(self, transport: Any) -> None:
-        """Begin; where there are too many, close the first in that order."""
+        """Begin; if there are too many connections, close the first in the order of :attr:`spare`."""
         super().connection_made(transport)
         self.transport = _Transport(transport, self)
         self.flow = _Flow(self)
@@ -170,7 +170,7 @@ class Connection(HttpToolsProtocol):  # type: ignore[misc]
                 self._refuse(HTTPStatus.BAD_REQUEST, f"this is not HTTP: {error}")
 
     def on_message_begin(self) -> None:
-        """Begin a request; the parser calls it, as it does what follows."""
+        """Begin a request. The parser calls this and the next methods."""
         _uvicorn.on_message_begin(self)
         self.reading = _HEAD
         self._began = self.loop.time()
@@ -184,7 +184,7 @@ class Connection(HttpToolsProtocol):  # type: ignore[misc]
             raise _Refused(HTTPStatus.REQUEST_URI_TOO_LONG, f"the URL has more than {LINE_BYTES} bytes")
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Take a header, or one that follows the body."""
+        """Take a header, or a trailer after the body."""
         self._unparsed = 0
         self._headers_bytes += len(name) + len(value)
         if self._headers_bytes > LINE_BYTES or len(self.headers) >= HEADERS:
@@ -192,7 +192,7 @@ class Connection(HttpToolsProtocol):  # type: ignore[misc]
         _uvicorn.on_header(self, name, value)
 
     def _check_headers(self, length: int) -> None:
-        """Refuse too long headers. :raises _Refused: 431. :param length: of the header that came last."""
+        """Refuse too long headers. :raises _Refused: 431. :param length: of the last header."""
         if length > LINE_BYTES:
             raise _Refused(_TOO_LARGE, _LONG_HEADER)
         if self._headers_bytes > HEADERS_BYTES:
@@ -201,7 +201,7 @@ class Connection(HttpToolsProtocol):  # type: ignore[misc]
             raise _Refused(_TOO_LARGE, f"there are more than {HEADERS} headers")
 
     def on_headers_complete(self) -> None:
-        """Have the request answered, after those before it."""
+        """Start the request's answer, after the earlier ones."""
         self.reading = _BODY
         _uvicorn.on_headers_complete(self)
 
@@ -217,7 +217,7 @@ class Connection(HttpToolsProtocol):  # type: ignore[misc]
         _uvicorn.on_message_complete(self)
 
     def on_response_complete(self) -> None:
-        """Begin with the next request. As uvicorn does, but for a timer for each: :meth:`look` sees who asks nothing."""
+        """Begin the next request, as uvicorn does, without its timer for each: :meth:`look` finds idle connections."""
         self._answered = self.loop.time()
         self.server_state.total_requests += 1
         if self.transport.is_closing():
@@ -229,12 +229,12 @@ class Connection(HttpToolsProtocol):  # type: ignore[misc]
         self.flow.resume_reading()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Forget it."""
+        """Drop all unparsed bytes."""
         self._refused, self.ahead = True, memoryview(b"")
         super().connection_lost(exc)
 
     def _unsupported_upgrade_warning(self) -> None:
-        """Say nothing: a client's wish is no warning."""
+        """Log nothing: a client that asks for an upgrade is no problem of the server's."""
 
     def _refuse(self, status: HTTPStatus, message: str) -> None:
         """Stop reading, send outstanding answers, and close when the client has had time to read them."""
@@ -255,13 +255,13 @@ class Connection(HttpToolsProtocol):  # type: ignore[misc]
         self._leave()
 
     def leave(self) -> bool:
-        """Close where the client has more to send, when it has had the time to read its answer; whether it has."""
+        """Close, once its client had time to read the answer, a connection that still sends; return whether that began."""
         if self.reading == _BODY and not self.transport.is_closing():
             self._leave()
         return self._left is not None
 
     def _leave(self) -> None:
-        """Say that no more comes, and read on without a use: what is closed with something unread is reset."""
+        """End the sending side and discard what still arrives: closing with unread bytes would reset the connection."""
         if self._left is None:
             self._refused, self._left = True, self.loop.time()
             self.flow.resume_reading()

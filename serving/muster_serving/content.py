@@ -1,4 +1,4 @@
-"""Checks a request's headers on its body, and refuses bodies that would be misread.
+"""Checks the headers that describe a request's body, and refuses bodies that would be misread.
 
 A body is JSON in UTF-8, or JSON and binary tensors after it (:mod:`muster_serving.binary`).
 """
@@ -13,7 +13,7 @@ JSON_LENGTH = b"inference-header-content-length"
 BINARY = b"application/octet-stream"
 
 _USUAL = b"application/json"
-_FORM = "application/x-www-form-urlencoded"  # what `curl -d` says of any body
+_FORM = "application/x-www-form-urlencoded"  # the type that `curl -d` sends for any body
 _CHARSETS = ("", "utf-8", "utf8", "us-ascii")
 
 
@@ -21,7 +21,7 @@ def json_length(headers: Iterable[tuple[bytes, bytes]]) -> int | None:
     """Check a body's headers; return how many of its bytes are JSON, None if all are.
 
     :param headers: names in lower case.
-    :raises RequestError: 415, a type or an encoding that is not read; 400, the length is no number.
+    :raises RequestError: 415, an unsupported type or encoding; 400, the length is no number.
     """
     length, kind = None, _USUAL
     for name, value in headers:

@@ -1,15 +1,15 @@
-"""The commands of a deployment's keeper to its model server: lines of JSON on a socket pair.
+"""The commands that a deployment's keeper sends to its model server: lines of JSON on a socket pair.
 
 The socket is inherited from the keeper, so no other process can reach it; it has no name. A command is
 ``{"id": 1, "do": "load", "revision": "r8", "folder": "/…"}``, and so on::
 
-    load    revision, folder, model     load it beside the others; the version's address is for answers to tell
-    share   shares, ports               percent by revision; the private port of those in another process
-    unload  revision                    forget one that has no share
+    load    revision, folder, model     load a revision beside the others; `model` is its version's address
+    share   shares, ports               percent by revision; private ports of revisions in another process
+    unload  revision                    forget a revision without a share
     open                                answer users on the public socket
-    drain                               accept no more of them there, and send those that are here elsewhere
+    drain                               accept no more users there, and have the connected ones reconnect
 
-Each is answered ``{"id": 1}`` or ``{"id": 1, "error": "…"}``, one that takes long after those that do not.
+The answer is ``{"id": 1}`` or ``{"id": 1, "error": "…"}``. A slow command does not delay the answers of others.
 """
 
 from __future__ import annotations
@@ -29,10 +29,9 @@ logger = logging.getLogger("muster.serving")
 
 
 class Control:
-    """Carries the keeper's commands out.
+    """Carries out the keeper's commands.
 
-    :param opened: called to answer users.
-    :param drain: called to send them elsewhere.
+    :param opened: called by ``open``. :param drain: called by ``drain``.
     """
 
     def __init__(

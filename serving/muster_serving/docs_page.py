@@ -1,4 +1,4 @@
-"""The OpenAPI document for people: one page of HTML that loads nothing from anywhere."""
+"""The OpenAPI document as one page of HTML, which loads nothing from another server."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def _model(document: Mapping[str, Any], signature: Signature) -> Iterator[str]:
 
 
 def _column(column: Column) -> tuple[str, ...]:
-    values = column.expects if column.fallback is None else "any; those that are unknown are taken as one"
+    values = column.expects if column.fallback is None else "any; all unknown values count as one category"
     return column.name, column.datatype, str([-1, *column.tail]), values
 
 

@@ -1,4 +1,4 @@
-"""Reading a body's JSON: UTF-8 without a mark, one object, no name twice in an object (RFC 8259)."""
+"""Reads a body's JSON: UTF-8 without a byte order mark, one object, no name twice in an object (RFC 8259)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from muster_serving.errors import RequestError
 def read(body: bytes) -> dict[str, Any]:
     """Return the object that a body holds.
 
-    :raises RequestError: it is not JSON, not UTF-8, no object, or has a name twice in one object.
+    :raises RequestError: it is not JSON, not UTF-8 or no object, or an object has a name twice.
     """
     try:
         document = orjson.loads(body)
@@ -23,14 +23,14 @@ def read(body: bytes) -> dict[str, Any]:
         document = _slowly(body)
     else:
         if type(document) is dict and body.count(b":") != _names(document):
-            _slowly(body)  # text holds a colon, objects lie deeper, or a name is there twice
+            _slowly(body)  # a text holds a colon, objects are nested deeper, or a name occurs twice
     if type(document) is not dict:
         raise RequestError(f"the body is {kind(document)}, expected a JSON object")
     return document
 
 
 def kind(value: Any) -> str:
-    """Say what a JSON value is, for error messages."""
+    """Return the kind of a JSON value, for error messages."""
     if value is None:
         return "nothing"
     kinds = {
@@ -43,19 +43,19 @@ def kind(value: Any) -> str:
 
 
 def _names(document: dict[str, Any]) -> int:
-    """Count the names of an object and of the objects in its lists: each of them had a colon."""
+    """Count the names of an object and of the objects in its lists: each had one colon in the body."""
     count = len(document)
     for value in document.values():
         if type(value) is list and value and type(value[0]) is dict:
             try:
                 count += sum(map(dict.__len__, value))
-            except TypeError:  # some of them are none
+            except TypeError:  # some items are no objects
                 return -1
     return count
 
 
 def _slowly(body: bytes) -> Any:
-    """Read with a look at each name. NaN and Infinity are let in, so that the field that holds one can be named."""
+    """Read and check each name. NaN and Infinity are accepted here, so that a later error can name their field."""
     if body.startswith(BOM_UTF8):
         raise RequestError("the body is not JSON: it begins with a byte order mark; send UTF-8 without one")
     try:

@@ -1,7 +1,7 @@
-"""A revision in another process of this machine, to which its share of the requests is passed on.
+"""Passes requests on to a revision in another process of this machine.
 
-Only one process holds the public socket; a revision that needs another environment runs in another one.
-A request goes there as a client's would, over a connection that is kept, and its answer comes back as it is.
+Only one process has the public socket; a revision that needs another environment runs in another process. A request
+is sent there as a client would send it, over a connection that stays open, and the answer is returned unchanged.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Gone(ServingError):
 class Elsewhere:
     """One revision behind the private port of another process.
 
-    :param metrics: for the requests that it leaves unanswered; the others it counts itself.
+    :param metrics: counts the requests that the other process does not answer; it counts the others itself.
     """
 
     def __init__(self, revision: str, port: int, metrics: RevisionMetrics) -> None:
@@ -54,7 +54,7 @@ class Elsewhere:
                 try:
                     return await self._exchange(line, request)
                 except ConnectionError:
-                    continue  # it was closed before it could be used again: nothing was answered
+                    continue  # it was closed while idle: the request was not answered
         try:
             _, line = await asyncio.get_running_loop().create_connection(_Line, "127.0.0.1", self.port)
             return await self._exchange(line, request)
@@ -86,7 +86,7 @@ class _Line(asyncio.Protocol):
         self._answer: asyncio.Future[Answer] | None = None
 
     async def send(self, request: bytes) -> Answer:
-        """Send a request and return the answer. :raises ConnectionError: the connection ended before it."""
+        """Send a request and return the answer. :raises ConnectionError: the connection ended before the answer."""
         if self._transport is None or not self.open:
             raise ConnectionResetError("the connection is closed")
         self._answer = asyncio.get_running_loop().create_future()
@@ -100,37 +100,38 @@ class _Line(asyncio.Protocol):
             self._transport.close()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Begin; asyncio calls it."""
-        self._transport, self.open = cast("asyncio.Transport", transport), True  # uvloop's is none by type
+        """Keep the transport. asyncio calls this."""
+        # uvloop's transport is no subclass of asyncio.Transport
+        self._transport, self.open = cast("asyncio.Transport", transport), True
 
     def data_received(self, data: bytes) -> None:
-        """Read on; asyncio calls it."""
+        """Parse received bytes. asyncio calls this."""
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserError:
             self.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Tell the waiting request; asyncio calls it."""
+        """Fail the waiting request. asyncio calls this."""
         self.open = False
         if self._answer and not self._answer.done():
             self._answer.set_exception(ConnectionResetError(str(exc or "it hung up")))
 
     def on_message_begin(self) -> None:
-        """Begin an answer; the parser calls it."""
+        """Begin an answer. The parser calls this."""
         self._body, self._headers = [], ()
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Take a header of an answer; the parser calls it."""
+        """Take a header of an answer. The parser calls this."""
         if (name := name.lower()) in _PASSED_BACK:
             self._headers += ((name, value),)
 
     def on_body(self, body: bytes) -> None:
-        """Take a piece of an answer; the parser calls it."""
+        """Take a piece of an answer's body. The parser calls this."""
         self._body.append(body)
 
     def on_message_complete(self) -> None:
-        """Give the answer to the waiting request; the parser calls it."""
+        """Give the answer to the waiting request. The parser calls this."""
         if not self._parser.should_keep_alive():
             self.close()
         if self._answer and not self._answer.done():

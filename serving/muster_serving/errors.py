@@ -3,9 +3,9 @@
 ::
 
     ServingError
-    ├── ModelError        a version's folder cannot be served; it is refused when it is loaded
-    ├── RequestError      the request is wrong: HTTP 4xx, the message names the field
-    └── PredictionError   the model failed on a good request, or answered what no client should see: HTTP 500
+    ├── ModelError        a version's folder cannot be served; loading it is refused
+    ├── RequestError      the request is wrong: HTTP 4xx, and the message names the field
+    └── PredictionError   the model failed on a valid request, or its answer breaks its signature: HTTP 500
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class ModelError(ServingError):
 
 
 class RequestError(ServingError):
-    """A request is wrong. :param status: the HTTP status that says how."""
+    """A request is wrong. :param status: the HTTP status of the answer."""
 
     def __init__(self, message: str, *, status: int = 400) -> None:
         super().__init__(message)

@@ -1,10 +1,10 @@
-"""The ASGI front of a model server: predictions by the revisions' shares, readiness and metadata.
+"""The ASGI application of a model server: predictions by the revisions' shares, readiness and metadata.
 
-It answers what is asked often or must be exact, on the bare ASGI messages, and hands three pages to the
-framework behind it, to be read. The others of that one are not reached: KServe would let every client of
-the prediction port unload the model.
+It answers predictions and the model's pages itself, on bare ASGI messages, and passes three read-only pages on to the
+framework behind it. The framework's other pages are not reachable: with KServe's, every client of the prediction port
+could unload the model.
 
-A request that names a revision is a check of that one, not traffic: it is answered and not counted.
+A request that names a revision is a check of that revision, not traffic: it is answered and not counted.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ _NO_FAULT_OF_THE_MODEL = 499
 class Front:
     """The ASGI application of one deployment.
 
-    :param behind: answers the pages that the framework has of its own, :data:`~muster_serving.routes.BESIDE`.
-    :param candidates: whether revisions without a share may be asked too, by their name, and another
-        process may pass requests on: on the private port, never where users are.
+    :param behind: the framework's application, for the pages :data:`~muster_serving.routes.BESIDE`.
+    :param candidates: whether requests may name revisions without a share, and another process may pass
+        requests on: true on the private port, never on the users' port.
     """
 
     def __init__(self, revisions: Revisions, behind: App, *, candidates: bool = False) -> None:
@@ -53,7 +53,7 @@ class Front:
         self._usual = Call(self._infer, "/infer")
 
     async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
-        """Answer one request, as ASGI asks (https://asgi.readthedocs.io)."""
+        """Answer one request (ASGI: https://asgi.readthedocs.io)."""
         if scope["type"] != "http":
             await self._behind(scope, receive, send)
         elif scope["path"] == self._infer and scope["method"] == "POST":
@@ -82,7 +82,7 @@ class Front:
             await self._answer(send, self._page(path))
 
     def _page(self, path: str) -> Answer:
-        """Return a page of the server: of the revision with the greatest share loaded here."""
+        """Return a page of the server, about the revision with the greatest share in this process."""
         sharing = self._revisions.sharing
         here = next((one for one in sharing.values() if isinstance(one, Loaded)), None)
         return pages.page(
@@ -121,9 +121,9 @@ class Front:
     async def _pass_on(
         self, target: Elsewhere, call: Call, body: bytes, length: int | None
     ) -> tuple[Loaded | None, Answer]:
-        """Have another process answer and count; if it does not, answer by the greatest share loaded here.
+        """Have another process answer and count; if it fails, the revision with the greatest share here answers.
 
-        Who names a revision wants no other one's answer.
+        A request that names a revision gets an error instead.
         """
         started = time.perf_counter()
         try:
@@ -141,7 +141,7 @@ class Front:
         return instead, await self._compute_apart(instead, call.verb, body, length)
 
     async def _compute_apart(self, loaded: Loaded, verb: str, body: bytes, length: int | None) -> Answer:
-        """Answer in a thread: small bodies must not wait behind it. :raises RequestError: there is no room."""
+        """Answer in a thread, so that small requests need not wait. :raises RequestError: too much is under way."""
         with self._budget.holding() as take:
             take(len(body))
             return await asyncio.to_thread(self._compute, loaded, verb, body, length)
@@ -164,7 +164,7 @@ class Front:
             return refusal(str(error), 500, loaded.headers)
 
     def _find(self, call: Call) -> Loaded | Elsewhere:
-        """Return the revision for the answer. :raises RequestError: none, or it may not be asked here."""
+        """Return the revision that answers. :raises RequestError: there is none, or it may not be named here."""
         revision, sharing = call.routed or call.revision, self._revisions.sharing
         if revision is None:
             if (picked := self._revisions.pick()) is None:
@@ -183,7 +183,7 @@ class Front:
             raise RequestError(str(error), status=404) from error
 
     async def _describe(self, call: Call, send: Send) -> None:
-        """Answer a model's readiness or its metadata: of the greatest share, where none is named."""
+        """Answer with a model's readiness or metadata: of the revision with the greatest share, unless one is named."""
         name = self._revisions.name
         try:
             found = self._find(call)

@@ -1,8 +1,7 @@
 """The KServe SDK server around the predictor.
 
-KServe keeps the model repository and its own pages of health; predictions and all other pages take the
-short way through :class:`~muster_serving.front.Front`. What KServe's own way costs is measured beside
-it in ``benchmarks/serving.py``.
+KServe keeps the model repository and its own health pages. :class:`~muster_serving.front.Front` answers predictions
+and all other pages, which is faster than KServe's own path: ``benchmarks/serving.py`` measures both.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ SEE_OFF_SECONDS = 0.2
 
 
 class DeployedModel(kserve.Model):  # type: ignore[misc]
-    """A deployment as KServe's repository knows it: by its present revision."""
+    """A deployment as a model of KServe's repository."""
 
     def __init__(self, revisions: Revisions) -> None:
         super().__init__(revisions.name)
@@ -46,14 +45,14 @@ class DeployedModel(kserve.Model):  # type: ignore[misc]
 
 
 class Pages(RESTServer):  # type: ignore[misc]
-    """KServe's own endpoints without TimingMiddleware, which costs every request a seventh of its time."""
+    """KServe's own endpoints without its TimingMiddleware, which takes a seventh of each request's time."""
 
     def _add_middlewares(self, app: FastAPI) -> None:
         """Add none."""
 
 
 class Listener(uvicorn.Server):
-    """One uvicorn server of several in a process: signals are the process's business."""
+    """One of several uvicorn servers in a process; it handles no signals."""
 
     def __init__(self, config: uvicorn.Config, front: Front) -> None:
         super().__init__(config)
@@ -62,16 +61,16 @@ class Listener(uvicorn.Server):
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Leave the process's signals alone."""
+        """Leave the process's signal handlers as they are."""
         yield
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Begin to accept, and say so."""
+        """Begin to accept, and set the event that says so."""
         await super().startup(sockets)
         self.answering.set()
 
     async def on_tick(self, counter: int) -> bool:
-        """Check the connections once a second; uvicorn calls it ten times as often."""
+        """Check the connections once a second; uvicorn calls this ten times a second."""
         if not counter % 10:
             now = asyncio.get_running_loop().time()
             for connection in list(self.server_state.connections):
@@ -80,14 +79,16 @@ class Listener(uvicorn.Server):
 
 
 class DeploymentServer(kserve.ModelServer):  # type: ignore[misc]
-    """A KServe model server of one deployment, on sockets that are there already.
+    """A KServe model server of one deployment, on sockets that are already open.
 
-    :param public: where users ask, from :meth:`open` on.
+    :param public: the users' socket, which answers after :meth:`open`.
     """
 
     def __init__(self, revisions: Revisions, *, public: socket.socket) -> None:
         super().__init__(http_port=0, workers=1, enable_grpc=False, grace_period=GRACE_SECONDS)
-        logging.getLogger("kserve").setLevel(logging.WARNING)  # a line a request costs 200 microseconds
+        logging.getLogger("kserve").setLevel(
+            logging.WARNING
+        )  # an access log costs each request 200 microseconds
         self.register_model(DeployedModel(revisions))
         Pages(kserve_app, self.dataplane, self.model_repository_extension, http_port=0).create_application()
         self._revisions = revisions
@@ -103,7 +104,7 @@ class DeploymentServer(kserve.ModelServer):  # type: ignore[misc]
             self._answering = await self.listen(self._public.dup(), candidates=False)
 
     def drain(self) -> None:
-        """Accept no more users; connected ones are told with their next answer to reconnect. Idempotent."""
+        """Accept no more users; each connected client gets ``connection: close`` with its next answer. Idempotent."""
         listener, self._answering = self._answering, None
         if listener:
             listener.front.draining = True
@@ -112,7 +113,7 @@ class DeploymentServer(kserve.ModelServer):  # type: ignore[misc]
             self._keep(self._see_off(listener))
 
     async def _see_off(self, listener: Listener) -> None:
-        """End a listener when its last client has gone by itself."""
+        """End a listener when its last client has disconnected."""
         while listener.server_state.connections:
             await asyncio.sleep(SEE_OFF_SECONDS)
         listener.should_exit = True
@@ -135,7 +136,7 @@ class DeploymentServer(kserve.ModelServer):  # type: ignore[misc]
                 log_config=None,
                 access_log=False,
                 server_header=False,
-                proxy_headers=False,  # nothing here asks who the client is
+                proxy_headers=False,  # nothing here reads the client's address
                 date_header=False,
                 timeout_graceful_shutdown=GRACE_SECONDS,
                 backlog=2048,
@@ -148,7 +149,7 @@ class DeploymentServer(kserve.ModelServer):  # type: ignore[misc]
         return listener
 
     async def run(self, *, private: socket.socket | None, control: socket.socket | None) -> None:
-        """Serve until SIGTERM or until the keeper hangs up; then finish the requests that are there."""
+        """Serve until SIGTERM or until the keeper hangs up; then finish the requests under way."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stopped.set)
@@ -161,7 +162,7 @@ class DeploymentServer(kserve.ModelServer):  # type: ignore[misc]
         else:
             await self.open()
         await self._stopped.wait()
-        self._public.close()  # else a client that connects now waits for nothing
+        self._public.close()  # else a client that connects now would wait in vain
         for listener in self._listeners:
             listener.should_exit = True
         await asyncio.gather(*self._running)
@@ -177,12 +178,12 @@ def serve(
     revision: str = "1",
     version: str = "",
 ) -> None:
-    """Serve a deployment: `model` from the start, or what the keeper says on `control`.
+    """Serve a deployment: `model` from the start, or the revisions that the keeper loads by `control`.
 
     :raises ModelError: `model` cannot be served.
     """
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # 1024, as usual, are fewer than our connections
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # 1024, the usual limit, is too low
 
     async def main() -> None:
         revisions = Revisions(name)

@@ -18,13 +18,13 @@ from muster_serving.answer import Answer
 _BUCKETS = (0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 _OUTCOMES = {2: "answered", 4: "refused", 5: "failed"}
 
-_REGISTRY = CollectorRegistry()  # not the default: other servers register unused series there
+_REGISTRY = CollectorRegistry()  # not the default registry: other servers register unused series there
 for _collector in (ProcessCollector, PlatformCollector, GCCollector):
     _collector(registry=_REGISTRY)
 
 REQUESTS = Counter(
     "muster_requests",
-    "Prediction requests by outcome: answered, refused (the request was wrong) or failed (the model was)",
+    "Prediction requests by outcome: answered, refused (the request was wrong) or failed (the model failed)",
     ["model", "revision", "outcome"],
     registry=_REGISTRY,
 )
@@ -38,12 +38,12 @@ SECONDS = Histogram(
 
 
 def page() -> Answer:
-    """Return the page for Prometheus."""
+    """Return the metrics in Prometheus's text format."""
     return Answer(200, generate_latest(_REGISTRY), ((b"content-type", CONTENT_TYPE_LATEST.encode("ascii")),))
 
 
 class RevisionMetrics:
-    """The counters of one revision, bound once so that a request pays for no look-up."""
+    """The counters of one revision, bound once so that no request looks them up."""
 
     def __init__(self, model: str, revision: str) -> None:
         self._labels = (model, revision)
@@ -51,7 +51,7 @@ class RevisionMetrics:
         self._counts = {kind: REQUESTS.labels(model, revision, name) for kind, name in _OUTCOMES.items()}
 
     def count(self, status: int, seconds: float) -> None:
-        """Count one request by its HTTP status: failures that are not the model's are below 500 here."""
+        """Count one request. :param status: HTTP status; callers pass failures that are not the model's as 4xx."""
         self._counts[status // 100].inc()
         self._seconds.observe(seconds)
 

@@ -1,7 +1,7 @@
-"""The Open Inference Protocol beside Seldon's own, as routes of the application that Seldon Core's wrapper makes.
+"""The Open Inference Protocol beside Seldon's own: routes of the Flask application of Seldon Core's wrapper.
 
-Paths, answers, counts and their page are those of :mod:`muster_serving.front`, so that a release asks both servers
-by one code, and their users need not know which it is.
+Paths, answers and metrics are the same as those of :mod:`muster_serving.front`: a release uses both servers with the
+same code, and so can users.
 """
 
 from __future__ import annotations
@@ -55,13 +55,13 @@ def open_inference(model: SeldonModel) -> Blueprint:
     for path in routes.PAGES + routes.BESIDE:
         made.add_url_rule(path, path.translate(_ENDPOINT), partial(_page, model, path))
     made.before_app_request(_checked)
-    # The wrapper would call a path that is not there an error of its own.
+    # The wrapper would report an unknown path as an error of its own.
     made.app_errorhandler(HTTPException)(_refused)
     return made
 
 
 def _predict(model: SeldonModel, name: str, revision: str | None, *, verb: str) -> Response:
-    """Answer a prediction. One that names the revision is a check of it, and not counted."""
+    """Answer a prediction. A request that names the revision is a check, and not counted."""
     try:
         _check(model, name, revision)
     except RequestError as error:
@@ -105,7 +105,7 @@ def _page(model: SeldonModel, path: str) -> Response:
 
 
 def _checked() -> Response | None:
-    """Refuse a method that a path of ours does not take: the wrapper has a route for whatever is left."""
+    """Refuse a method that a path of ours does not take: else the wrapper's own route would answer it."""
     allowed = routes.allowed(request.path, routes.call_of(request.path))
     if allowed is None or request.method in allowed:
         return None
@@ -113,7 +113,7 @@ def _checked() -> Response | None:
 
 
 def _refused(error: HTTPException) -> Response:
-    """Say no as every server of ours does."""
+    """Return an HTTP error in the form that all model servers of muster use."""
     if isinstance(error, NotFound):
         return _sent(not_there(request.method, request.path))
     if isinstance(error, MethodNotAllowed):

@@ -15,26 +15,26 @@ _ERRORS = {
     "404": "There is no such page, model or revision.",
     "405": "The page does not take this method; the header Allow names those that it takes.",
     "413": "The body is too long.",
-    "415": "The body's type or encoding is not read.",
+    "415": "The body's type or encoding is not supported.",
     "500": "The model failed.",
-    "503": "No revision answers now, or the server is full: try again soon.",
+    "503": "No revision answers now, or the server is overloaded: try again soon.",
 }
 _READING = ("404", "405", "503")
 _BINARY_TEXT = (
-    "Tensors may be sent and asked for as bytes, by the binary tensor data extension: the body is JSON whose inputs "
-    "have `parameters: {binary_data_size: N}` in place of `data`, then the bytes of each, and the header "
-    "`Inference-Header-Content-Length` says how long the JSON is. `parameters: {binary_data: true}` of an output, or "
-    "`parameters: {binary_data_output: true}` of the request, asks for bytes. A tensor has one row here; any number of "
-    "rows is taken, up to {rows}, the same in every input, and a plain column also as [rows, 1]."
+    "Tensors may also be sent and returned as bytes, by the binary tensor data extension. The body is then JSON whose "
+    "inputs have `parameters: {binary_data_size: N}` in place of `data`, followed by the bytes of each input; the header "
+    "`Inference-Header-Content-Length` is the length of the JSON. `parameters: {binary_data: true}` of an output, or "
+    "`parameters: {binary_data_output: true}` of the request, returns bytes. The schema shows tensors of one row; "
+    "requests may have up to {rows} rows, the same number in every input, and a plain column also as [rows, 1]."
 )
 
 
 def document(name: str, revisions: Sequence[str], signature: Signature | None) -> dict[str, Any]:
     """Return the document.
 
-    :param name: the deployment's, which is the model's in every path.
+    :param name: the deployment's name, which is the model's name in every path.
     :param revisions: those that have a share.
-    :param signature: of the model that is described; None where none is loaded: then bodies are any object.
+    :param signature: of the described model; None where none is loaded: then a body is any object.
     """
     return {
         "openapi": "3.1.0",

@@ -1,4 +1,4 @@
-"""A model server's pages on itself and its model, for any server around it."""
+"""The pages of a model server about itself and its model, independent of the server around it."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ _FIXED = {
 
 
 def page(path: str, *, name: str, revisions: Sequence[str], signature: Signature | None) -> Answer:
-    """Return one of the server's pages, :mod:`~muster_serving.routes` names them.
+    """Return one of the server's pages, whose paths are in :mod:`~muster_serving.routes`.
 
     :param name: the deployment's.
     :param revisions: those that have a share, the greatest first.
-    :param signature: of the model that is described; None where none is loaded here.
+    :param signature: of the described model; None where none is loaded in this process.
     """
     if path == "/metrics":
         return metrics.page()
@@ -42,17 +42,17 @@ def page(path: str, *, name: str, revisions: Sequence[str], signature: Signature
 
 
 def model_ready(name: str) -> Answer:
-    """Return that a model answers."""
+    """Return the answer of a model that is ready."""
     return Answer(200, orjson.dumps({"name": name, "ready": True}))
 
 
 def model(name: str, revision: str, signature: Signature) -> Answer:
-    """Return a model's metadata, as an answer."""
+    """Return the answer with a model's metadata."""
     return Answer(200, orjson.dumps(metadata(name, revision, signature)))
 
 
 def metadata(name: str, revision: str, signature: Signature) -> dict[str, Any]:
-    """Return a model's metadata, its tensors by the model's own signature."""
+    """Return a model's metadata; its tensors are those of its signature."""
     return {
         "name": name,
         "versions": [revision],

@@ -1,7 +1,7 @@
-"""The predictor: one model version on ONNX Runtime, for any server around it.
+"""The predictor: one model version on ONNX Runtime, independent of the server around it.
 
-A version's folder holds ``model.onnx`` and ``signature.json``. The graph's tensors must be those
-of the signature; that is checked when it is loaded, so that no request finds out.
+A version's folder holds ``model.onnx`` and ``signature.json``. The graph's tensors must match
+the signature; that is checked when the version is loaded, before any request.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Predictor:
     def __init__(self, folder: Path) -> None:
         """Load a version's folder.
 
-        :raises ModelError: model or signature is missing, broken, or they do not fit each other.
+        :raises ModelError: the model or the signature is missing or broken, or the two do not match.
         """
         self.folder = folder
         self.signature = Signature.load(folder / SIGNATURE)
@@ -49,9 +49,9 @@ class Predictor:
     def predict(self, columns: Mapping[str, list[Any] | Array], rows: int) -> dict[str, Array]:
         """Check the values of every input, run the graph on them and check its answer.
 
-        :param columns: a flat list of JSON values for every input of the signature, or an array where it takes them.
-        :param rows: 1 to the signature's max_batch; the lists are as long as that makes them.
-        :raises RequestError: a value that the signature or the graph refuses; the message names the input.
+        :param columns: for every input a flat list of JSON values, or an array where its column takes one.
+        :param rows: 1 to the signature's max_batch; it determines the length of the lists.
+        :raises RequestError: the signature or the graph refuses a value; the message names the input.
         :raises PredictionError: the graph failed, or its answer breaks the signature.
         """
         answer = self._row.run(columns) if rows == 1 and self._row else None
@@ -74,16 +74,16 @@ class Predictor:
         return dict(zip(self._outputs, arrays, strict=True))
 
     def __getstate__(self) -> Path:
-        return self.folder  # a session cannot be pickled: the other process loads its own
+        return self.folder  # a session cannot be pickled: the process that unpickles it loads the model again
 
     def __setstate__(self, folder: Path) -> None:
         self.__init__(folder)  # type: ignore[misc]
 
 
 class _Row:
-    """Runs one row on tensors that stay where they are: half the time of handing new ones over.
+    """Runs one row on tensors that are bound once, in half the time of passing new ones.
 
-    The usual request has one row, and for a small model most of its time is the handing over.
+    The usual request has one row, and for a small model passing tensors takes most of the time.
     """
 
     def __init__(self, session: ort.InferenceSession, signature: Signature) -> None:
@@ -100,7 +100,7 @@ class _Row:
             self._binding.bind_ortvalue_output(name, ort.OrtValue.ortvalue_from_numpy(array))
 
     def run(self, columns: Mapping[str, list[Any] | Array]) -> dict[str, Array] | None:
-        """Return the answer, or None where the graph did not run: a plain run says more of why."""
+        """Return the answer; None where the graph failed: a plain run then gives a better message."""
         with self._lock:
             for name, column, array in self._inputs:
                 array[0] = column.value(columns[name][0])
@@ -112,7 +112,7 @@ class _Row:
 
 
 def _fixed(signature: Signature) -> bool:
-    """Whether every tensor of one row has a fixed place: plain columns, no text."""
+    """Whether every tensor of one row has a fixed size: plain columns without text."""
     inputs, outputs = signature.inputs.values(), signature.outputs.values()
     return all(not c.tail and c.graph_datatype != "BYTES" for c in inputs) and all(
         c.datatype != "BYTES" for c in outputs
@@ -144,11 +144,22 @@ def _check_graph(side: str, columns: Mapping[str, Column], tensors: list[Any]) -
         datatype = column.graph_datatype
         wanted = _GRAPH_TYPES.get(datatype, f"tensor({datatype.lower()})")
         if found[name].type != wanted:
-            raise ModelError(
-                f"{side} {name!r}: the signature says {column.datatype}, the graph {found[name].type}"
-            )
+            raise ModelError(_other_type(f"{side} {name!r}", column, wanted=wanted, found=found[name].type))
         shape = found[name].shape
         if shape and len(shape) != 1 + len(column.tail):
+            fixed = ", ".join(str(size) for size in [-1, *shape[1:]])
             raise ModelError(
-                f"{side} {name!r}: the signature has {1 + len(column.tail)} dimensions, the graph {shape}"
+                f"{side} {name!r}: the signature has {1 + len(column.tail)} dimensions, the graph {shape}: "
+                f'write "shape": [{fixed}] into the signature'
             )
+
+
+def _other_type(what: str, column: Column, *, wanted: str, found: str) -> str:
+    coded = column.datatype == "BYTES" and column.graph_datatype != "BYTES"
+    said = f"{column.datatype} with categories" if coded else column.datatype
+    hint = (
+        ": leave its categories out, and the graph gets the text"
+        if coded and found == "tensor(string)"
+        else ""
+    )
+    return f"{what}: the signature says {said}, which is {wanted}, the graph {found}{hint}"

@@ -1,6 +1,6 @@
-"""The wire: bodies of the Open Inference Protocol v2 and of v1 to tensors, and answers back.
+"""The wire format: turns bodies of the Open Inference Protocol v2 and of v1 into tensors, and predictions into answers.
 
-Pure functions of bytes, so that every server speaks the same. Sources:
+Pure functions of bytes, so that all servers answer the same. Sources:
 https://github.com/kserve/open-inference-protocol (v2) and
 https://kserve.github.io/website/docs/concepts/architecture/data-plane/v1-protocol (v1).
 """
@@ -24,7 +24,7 @@ from muster_serving.errors import RequestError
 from muster_serving.predictor import Predictor
 from muster_serving.signature import Signature
 
-_HALF_PAIR = re.compile("[\ud800-\udfff]")  # of surrogates: what lenient JSON lets in and no answer can hold
+_HALF_PAIR = re.compile("[\ud800-\udfff]")  # a lone surrogate: Python's JSON accepts it, UTF-8 cannot hold it
 
 
 def answer(
@@ -41,7 +41,7 @@ def answer(
 
     :param verb: ``:predict`` for v1, else v2.
     :param json_length: see :func:`infer_v2`.
-    :param which: the headers that say which version answers.
+    :param which: the headers that name the revision and the version.
     :raises RequestError: as :func:`infer_v2`.
     :raises PredictionError: the model failed.
     """
@@ -58,8 +58,8 @@ def infer_v2(
 ) -> tuple[bytes, Headers]:
     """Answer ``POST /v2/models/NAME/infer`` with a body and its headers.
 
-    :param json_length: how much of the body is JSON; binary tensors come after it. All of it where None.
-    :raises RequestError: not JSON, or not what the signature takes; the message names the field.
+    :param json_length: length of the JSON, in bytes, before binary tensors; None: the whole body is JSON.
+    :raises RequestError: the body is not JSON, or the signature does not allow it; the message names the field.
     :raises PredictionError: the model failed.
     """
     tail = NOTHING if json_length is None else Tail(body, json_length)
@@ -81,7 +81,7 @@ def infer_v2(
 def _answered(
     response: dict[str, Any], answer: Mapping[str, Array], wanted: list[tuple[Column, bool]]
 ) -> tuple[bytes, Headers]:
-    """Write the outputs: as JSON, or as bytes after it where they are wanted so."""
+    """Write the outputs as JSON, or as bytes after the JSON where the request asks for bytes."""
     outputs = response["outputs"] = []
     parts: list[bytes] = []
     for column, as_bytes in wanted:
@@ -126,7 +126,7 @@ def predict_v1(predictor: Predictor, body: bytes) -> bytes:
 def predict_columns(predictor: Predictor, columns: Any) -> dict[str, list[Any]]:
     """Predict for an object of JSON lists by input, all of one length; return lists by output.
 
-    :raises RequestError: it is not what the signature takes; the message names the field.
+    :raises RequestError: the signature does not allow it; the message names the field.
     :raises PredictionError: the model failed.
     """
     if type(columns) is not dict:
@@ -137,7 +137,7 @@ def predict_columns(predictor: Predictor, columns: Any) -> dict[str, list[Any]]:
 
 
 def from_rows(rows: Any) -> dict[str, list[Any]]:
-    """Turn v1's rows into columns. :raises RequestError: not rows, or of different names."""
+    """Turn v1's rows into columns. :raises RequestError: they are no rows, or their names differ."""
     if type(rows) is not list or not rows:
         raise RequestError(f"instances: found {_kind(rows)}, expected a list of one or more objects")
     first = rows[0]
@@ -153,7 +153,7 @@ def from_rows(rows: Any) -> dict[str, list[Any]]:
 
 
 def _tensors(signature: Signature, tensors: Any, tail: Tail) -> tuple[dict[str, list[Any] | Array], int]:
-    """Read the v2 list of tensors: a flat list of values for each input, and the number of rows."""
+    """Read v2's list of tensors; return a flat list of values for each input, and the number of rows."""
     if type(tensors) is not list:
         raise RequestError(f"inputs: found {_kind(tensors)}, expected a list of tensors")
     columns: dict[str, list[Any] | Array] = {}
@@ -200,7 +200,7 @@ def _tensor(column: Column, tensor: Mapping[str, Any], tail: Tail) -> tuple[list
 
 
 def _shaped(column: Column, data: list[Any], shape: Any) -> tuple[list[Any] | Array, int]:
-    """Read a tensor of several dimensions, or say what is wrong with its shape."""
+    """Read a tensor of several dimensions. :raises RequestError: its shape is wrong."""
     sizes = _sizes(column, shape)
     return _counted(column, _flat(column, data, sizes), sizes)
 
@@ -217,7 +217,7 @@ def _sizes(column: Column, shape: Any) -> list[int]:
 
 
 def _counted(column: Column, flat: list[Any] | Array, sizes: list[int]) -> tuple[list[Any] | Array, int]:
-    """Return the values and how many rows they are. :raises RequestError: too many or too few for the shape."""
+    """Return the values and their number of rows. :raises RequestError: too many or too few for the shape."""
     count = math.prod(sizes)
     if len(flat) != count:
         raise RequestError(
@@ -227,7 +227,7 @@ def _counted(column: Column, flat: list[Any] | Array, sizes: list[int]) -> tuple
 
 
 def _flat(column: Column, data: list[Any], shape: list[int]) -> list[Any]:
-    """Flatten data that is nested as its shape says; flat data stays as it is."""
+    """Flatten data that is nested by its shape; flat data stays as it is."""
     for depth, size in enumerate(shape[1:], start=1):
         if not data or type(data[0]) is not list:
             return data
@@ -240,7 +240,7 @@ def _flat(column: Column, data: list[Any], shape: list[int]) -> list[Any]:
 
 
 def _columns(signature: Signature, columns: Mapping[str, Any]) -> tuple[dict[str, list[Any] | Array], int]:
-    """Read v1's columns, whose shapes are those of their lists."""
+    """Read v1's columns, whose lists give their shapes."""
     flat: dict[str, list[Any] | Array] = {}
     rows = -1
     for name, values in columns.items():
@@ -257,7 +257,7 @@ def _columns(signature: Signature, columns: Mapping[str, Any]) -> tuple[dict[str
 
 
 def _wanted(signature: Signature, outputs: Any, parameters: Any) -> list[tuple[Column, bool]]:
-    """Return the outputs that a v2 request asks for, and whether as bytes: all, unless it names some."""
+    """Return the outputs that a v2 request names (all, if it names none), each with whether it is sent as bytes."""
     default = parameters is not None and binary.flag(
         "the request", parameters, "binary_data_output", default=False
     )

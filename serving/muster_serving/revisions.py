@@ -1,9 +1,8 @@
 """The revisions of one deployment that are loaded in this process, and the shares of traffic of all of them.
 
-Loading is done in a thread; a change of shares is one assignment, so that every request is answered
-whole by one revision. A revision that is unloaded goes when the last request that holds it is answered.
-A revision that is loaded in another process of this machine has its share by way of
-:mod:`muster_serving.elsewhere`.
+Loading runs in a thread. A change of shares is one assignment, so that one revision answers each request whole. An
+unloaded revision is freed when the last request that uses it is answered. Requests for a revision in another process
+of this machine are passed on by :mod:`muster_serving.elsewhere`.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from muster_serving.predictor import Predictor
 class Loaded:
     """One revision, ready to answer.
 
-    :param headers: of each of its answers: which version it is.
+    :param headers: headers of each of its answers, which name the version.
     """
 
     revision: str
@@ -48,9 +47,9 @@ class Revisions:
         self._table: tuple[Loaded | Elsewhere, ...] = ()
 
     def load(self, revision: str, folder: Path, *, model: str | None = None) -> None:
-        """Load a version's folder beside the others; it takes no traffic yet. Idempotent.
+        """Load a version's folder beside the others, without a share. Idempotent.
 
-        :param model: the version's address, for those who ask which version answered.
+        :param model: the version's address, for a header of each answer.
         :raises ModelError: it cannot be served, or another folder is loaded under that name.
         """
         there = self._loaded.get(revision)
@@ -62,11 +61,11 @@ class Revisions:
             )
 
     def share(self, shares: Mapping[str, int], ports: Mapping[str, int]) -> None:
-        """Share the traffic out from the next request on.
+        """Divide the traffic, from the next request on.
 
-        :param shares: percent by revision, in sum 100.
-        :param ports: of those that are loaded in another process, the private port of 127.0.0.1.
-        :raises ModelError: one is neither loaded here nor there, or they are not 100 in sum.
+        :param shares: percent by revision; the sum is 100.
+        :param ports: by revision that is loaded in another process, that process's private port of 127.0.0.1.
+        :raises ModelError: a revision is loaded neither here nor there, or the sum is not 100.
         """
         if sum(shares.values()) != 100:
             raise ModelError(f"shares {dict(shares)}: need percents, in sum 100")
@@ -102,9 +101,9 @@ class Revisions:
             RevisionMetrics(self.name, revision).forget()
 
     def pick(self) -> Loaded | Elsewhere | None:
-        """Return which revision is to answer a request, by chance and the shares; None where none serves."""
+        """Choose the revision for a request at random, weighted by the shares; None where none serves."""
         table = self._table
-        return table[int(random() * 100)] if table else None  # noqa: S311 guessing it gains nothing
+        return table[int(random() * 100)] if table else None  # noqa: S311 no secret depends on it
 
     def find(self, revision: str) -> Loaded:
         """Return a loaded revision. :raises ModelError: it is not loaded."""
@@ -115,7 +114,7 @@ class Revisions:
 
     @property
     def sharing(self) -> Mapping[str, Loaded | Elsewhere]:
-        """Those that have a share, the greatest first."""
+        """The revisions with a share, the greatest first."""
         return self._sharing
 
     @property

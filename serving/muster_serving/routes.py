@@ -9,7 +9,7 @@ from muster_serving.answer import READ
 
 ROUTED = "/routed/"  # and a revision's name, before the path: on private ports only
 PAGES = ("/v2", "/v2/health/ready", "/metrics", "/openapi.json", "/docs")
-BESIDE = ("/", "/v1/models", "/v2/health/live")  # which a server around it may have of its own
+BESIDE = ("/", "/v1/models", "/v2/health/live")  # pages that the server around it may have itself
 
 _PATH = re.compile(
     rf"({ROUTED}(?P<routed>[^/:]+))?"
@@ -19,9 +19,9 @@ _PATH = re.compile(
 
 
 class Call(NamedTuple):
-    """What a path asks for.
+    """A path of a model, taken apart.
 
-    :param routed: the revision to which another process has passed it on, by the shares.
+    :param routed: the revision for which another process passed the request on, by the shares.
     :param revision: the revision that the client names.
     """
 
@@ -39,9 +39,9 @@ class Call(NamedTuple):
 
 
 def call_of(path: str, *, routed: bool = False) -> Call | None:
-    """Return what is asked of a model; None where the path is none of a model's.
+    """Return a model's path, taken apart; None where the path is not a model's.
 
-    :param routed: whether another process may have passed it on.
+    :param routed: whether paths are accepted that another process passes on.
     """
     match = _PATH.match(path)
     return Call(**match.groupdict()) if match and (routed or not match["routed"]) else None

@@ -1,6 +1,6 @@
-"""JSON schemas of a model's requests and answers, by its signature (https://json-schema.org/draft/2020-12).
+"""JSON schemas of a model's requests and answers, made from its signature (https://json-schema.org/draft/2020-12).
 
-No schema can say that lists are equally long, so tensors and columns have one row there.
+A schema cannot require lists of equal length, so it describes tensors and columns of one row.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ _PARAMETERS: Schema = {"type": "object"}
 
 
 def record(properties: Mapping[str, Schema]) -> dict[str, Any]:
-    """Return the schema of an object that has all of these."""
+    """Return the schema of an object with all of these properties."""
     return {"type": "object", "required": list(properties), "properties": dict(properties)}
 
 
 def predict(signature: Signature | None) -> Schema:
-    """Return v1's request."""
+    """Return the schema of v1's request."""
     if signature is None:
         return _ANY
     inputs = signature.inputs.values()
@@ -38,7 +38,7 @@ def predict(signature: Signature | None) -> Schema:
 
 
 def predicted(signature: Signature | None) -> Schema:
-    """Return v1's answer: by rows or by columns, as it was asked."""
+    """Return the schema of v1's answer: by rows or by columns, like its request."""
     if signature is None:
         return _ANY
     outputs = {column.name: _nested(column, column.tail) for column in signature.outputs.values()}
@@ -49,7 +49,7 @@ def predicted(signature: Signature | None) -> Schema:
 
 
 def infer(signature: Signature | None) -> Schema:
-    """Return v2's request."""
+    """Return the schema of v2's request."""
     if signature is None:
         return _ANY
     tensors = [_tensor(column) for column in signature.inputs.values()]
@@ -69,7 +69,7 @@ def infer(signature: Signature | None) -> Schema:
 
 
 def inferred(signature: Signature | None) -> Schema:
-    """Return v2's answer in JSON."""
+    """Return the schema of v2's answer in JSON."""
     datatype = {"type": "string"}
     shape = {"type": "array", "items": {"type": "integer"}}
     output = record({"name": TEXT, "datatype": datatype, "shape": shape})
@@ -84,7 +84,7 @@ def inferred(signature: Signature | None) -> Schema:
 
 
 def metadata() -> Schema:
-    """Return a model's metadata."""
+    """Return the schema of a model's metadata."""
     shape = {"type": "array", "items": {"type": "integer"}}
     tensors = {"type": "array", "items": record({"name": TEXT, "datatype": TEXT, "shape": shape})}
     versions = {"type": "array", "items": TEXT}
@@ -94,7 +94,7 @@ def metadata() -> Schema:
 
 
 def example(signature: Signature) -> dict[str, Any]:
-    """Return a v1 request of one row that the model takes."""
+    """Return a valid v1 request of one row."""
     columns = signature.inputs.values()
     return {"instances": [{column.name: _example(column, column.tail) for column in columns}]}
 
@@ -108,7 +108,7 @@ def _list(items: Schema, number: int) -> dict[str, Any]:
 
 
 def _nested(column: Column, sizes: Sequence[int]) -> Schema:
-    """Return the schema of one row of a column: a value, or lists of such sizes."""
+    """Return the schema of one row of a column: a value, or nested lists of these sizes."""
     return _list(_nested(column, sizes[1:]), sizes[0]) if sizes else _value(column)
 
 

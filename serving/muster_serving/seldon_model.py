@@ -36,9 +36,9 @@ _NO_FAULT_OF_THE_MODEL = 499
 
 
 def serve(name: str, *, model: Path, revision: str, version: str, port: int) -> None:
-    """Serve one version until SIGTERM, by the wrapper's own command; then finish the requests that are there.
+    """Serve one version until SIGTERM, by the wrapper's own command; then finish the requests under way.
 
-    No connection is kept: the wrapper would close an idle one while a gateway sends a request on it.
+    Connections are not kept alive: the wrapper would close an idle one while a gateway sends a request on it.
 
     :raises ModelError: the version cannot be served.
     """
@@ -52,18 +52,20 @@ def serve(name: str, *, model: Path, revision: str, version: str, port: int) -> 
     try:
         microservice.main()
     except SystemExit as ended:
-        if ended.code and os.getpid() == mine:  # its worker could not load the model, and has not said why
+        if (
+            ended.code and os.getpid() == mine
+        ):  # its worker could not load the model: loading it here raises the reason
             Predictor(model)
         raise
 
 
 class SeldonModel:
-    """One model version as the wrapper wants it.
+    """One model version, with the methods that Seldon Core's wrapper calls.
 
     :param model: the version's folder.
     :param name: the deployment's name, for metadata and metrics.
-    :param revision: what the version is called.
-    :param version: the version's address, for those who ask which one answered.
+    :param revision: the version's revision name.
+    :param version: the version's address, for a header of each answer.
     """
 
     def __init__(
@@ -79,7 +81,7 @@ class SeldonModel:
 
     @property
     def model_error_handler(self) -> Blueprint:
-        """What the wrapper adds to its application, by this name: routes of our own."""
+        """Our own routes. The wrapper adds the blueprint of this name to its application."""
         return open_inference(self)
 
     @property
@@ -94,7 +96,7 @@ class SeldonModel:
     def predict(self, x: Any, names: Sequence[str], meta: Any = None) -> Any:  # noqa: ARG002 the wrapper's interface
         """Answer ``jsonData`` by columns with columns, ``ndarray`` by rows with rows of all outputs.
 
-        :raises SeldonMicroserviceException: HTTP 400 and the field, or 500 where the model failed.
+        :raises SeldonMicroserviceException: HTTP 400 with the wrong field, or 500 where the model failed.
         """
         try:
             with self.counted():
@@ -109,7 +111,7 @@ class SeldonModel:
 
     @contextmanager
     def counted(self) -> Iterator[None]:
-        """Count what is done meanwhile as one request: answered, refused or failed by what it raises."""
+        """Count the block as one request: answered, refused or failed, by the error that it raises."""
         started, status = time.perf_counter(), 500
         try:
             yield
@@ -121,17 +123,17 @@ class SeldonModel:
             self._metrics.count(status, time.perf_counter() - started)
 
     def ready(self) -> Predictor:
-        """Return what predicts. :raises SeldonMicroserviceException: HTTP 503, the model is not loaded."""
+        """Return the loaded predictor. :raises SeldonMicroserviceException: HTTP 503, the model is not loaded."""
         if self._predictor is None:
             raise SeldonMicroserviceException(f"{self.name} is not loaded yet", status_code=503)
         return self._predictor
 
     def class_names(self) -> list[str]:
-        """Return what the columns of an answer in rows are."""
+        """Return the names of the columns of an answer in rows."""
         return list(self.signature.outputs)
 
     def tags(self) -> dict[str, str]:
-        """Return what each answer says of itself."""
+        """Return the tags of each answer."""
         return {"revision": self.revision}
 
     def health_status(self) -> dict[str, Any]:
@@ -140,11 +142,11 @@ class SeldonModel:
         return {"ready": True, "revision": self.revision}
 
     def init_metadata(self) -> dict[str, Any]:
-        """Return the model's metadata, its tensors by the model's own signature."""
+        """Return the model's metadata; its tensors are those of its signature."""
         return pages.metadata(self.name, self.revision, self.signature)
 
     def _columns(self, x: Array, names: Sequence[str]) -> dict[str, list[Any]]:
-        """Cut rows into columns; numpy made one type of them all."""
+        """Turn rows into columns; numpy has given all values one type."""
         if getattr(x, "ndim", 0) != 2 or x.shape[1] != len(names):
             shape = list(getattr(x, "shape", []))
             raise RequestError(f"data: found shape {shape} and {len(names)} names; expected rows by names")

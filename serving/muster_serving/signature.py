@@ -1,6 +1,6 @@
 """A model's signature: its inputs and outputs, read from ``signature.json`` beside the model.
 
-It is the model's own: requests are checked by it, and so is the graph when it is loaded.
+Each request is checked against it, and so is the graph when the model is loaded.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Signature:
     def load(cls, path: Path) -> Signature:
         """Read ``signature.json``.
 
-        :raises ModelError: it is missing, is not JSON, or says what cannot be.
+        :raises ModelError: it is missing, not JSON, or not valid.
         """
         try:
             document = json.loads(path.read_bytes())
@@ -44,7 +44,7 @@ class Signature:
 
     @classmethod
     def parse(cls, document: Any, *, what: str = "signature") -> Signature:
-        """Read a signature that is already JSON. :raises ModelError: it says what cannot be."""
+        """Read a signature from parsed JSON. :raises ModelError: it is not valid."""
         need(isinstance(document, dict), f"{what}: expected an object")
         unknown = sorted(set(document) - {"format", "inputs", "outputs", "max_batch"})
         need(not unknown, f"{what}: unknown key {', '.join(unknown)!r:.60}")
@@ -63,7 +63,7 @@ class Signature:
         return cls(inputs=columns["inputs"], outputs=columns["outputs"], max_batch=max_batch)
 
     def metadata(self) -> dict[str, Any]:
-        """Return inputs and outputs as the protocol's model metadata lists them."""
+        """Return inputs and outputs in the form of the protocol's model metadata."""
         return {
             "inputs": [column.metadata() for column in self.inputs.values()],
             "outputs": [column.metadata() for column in self.outputs.values()],

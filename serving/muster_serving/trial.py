@@ -1,7 +1,7 @@
-"""Load a version and answer requests in a process of its own, before a live server is given it.
+"""Loads a version and answers requests in a process of its own, before a live server loads the version.
 
-``python -m muster_serving.trial FOLDER REQUESTS.json`` reads a list of v1 requests, each with a name. What ends
-this process (a crash in a kernel, too much memory) would have ended the server that users are asking.
+``python -m muster_serving.trial FOLDER REQUESTS.json`` reads a list of v1 requests, each with a name. A crash
+in native code, or too much memory, ends this process and not the server that answers users.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from muster_serving.predictor import Predictor
 
 
 def main() -> None:
-    """Exit 0 if the version loads and answers each request; else say why in the last line."""
+    """Exit 0 if the version loads and answers each request; else print the reason as the last line."""
     requests = json.loads(Path(sys.argv[2]).read_bytes())
     try:
         predictor = Predictor(Path(sys.argv[1]))

@@ -1,4 +1,4 @@
-"""The Dag `starter`, tested: its first stage alone, and all of it from rows to a prediction."""
+"""Tests of the Dag `starter`: its first stage alone, and the whole Dag from rows to a prediction."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 PROJECT = Path(__file__).parents[1]
 DAGS = PROJECT / "dags"
-sys.path.insert(0, str(DAGS))  # the folder of a Dag is its package
+sys.path.insert(0, str(DAGS))  # a Dag's folder is a package
 
 
 def test_rows(tmp_path: Path) -> None:
@@ -24,7 +24,7 @@ def test_rows(tmp_path: Path) -> None:
 
 
 def test_from_rows_to_a_prediction(tmp_path: Path) -> None:
-    home = {**os.environ, "MUSTER_HOME": str(tmp_path)}  # its versions and jobs are this test's own
+    home = {**os.environ, "MUSTER_HOME": str(tmp_path)}  # the test has its own versions and jobs
 
     def muster(*words: str, check: bool = True) -> str:
         done = subprocess.run(
@@ -44,4 +44,4 @@ def test_from_rows_to_a_prediction(tmp_path: Path) -> None:
         with urllib.request.urlopen(request) as answer:
             assert "price" in json.load(answer)["outputs"]
     finally:
-        muster("deployments", "retire", "starter", check=False)  # there is none where the run failed
+        muster("deployments", "retire", "starter", check=False)  # a failed run deploys nothing

@@ -26,8 +26,8 @@ def careful(name: str) -> str:
 def answer(site: Site, run_id: str, choice: str) -> None:
     """Do what a person does on Airflow's page. :param choice: ``Approve`` or ``Reject``.
 
-    Nobody answers before the scheduler has heard that the process which asked is gone: Airflow 3.3.2 then takes the
-    end of that process for the end of the task, and fails it (apache/airflow#72716 is of the same family).
+    The answer comes only after the scheduler has heard that the process which asked is gone: else Airflow 3.3.2 takes
+    the end of that process for the end of the task, and fails it (apache/airflow#72716 is of the same family).
     """
     heard = re.compile(
         rf"TaskInstance Finished: dag_id=careful, task_id=approve, run_id={re.escape(run_id)},.* executor_state=success,"

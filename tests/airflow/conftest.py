@@ -47,7 +47,7 @@ def undamaged(home: EmbeddedHome) -> Iterator[None]:
 def keeps(home: EmbeddedHome) -> Callable[[str], list[str]]:
     """Tell which files of the home hold a text.
 
-    Another process reads them: whoever closes a file gives up all locks that its process has on it
+    Another process reads them: closing a file gives up all locks that the process has on it
     (fcntl(2)), and SQLite's on Airflow's database are this process's.
     """
 

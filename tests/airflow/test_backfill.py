@@ -65,6 +65,34 @@ STEPS = """
         return {"months": len(names)}
 """
 
+SHEETS = """
+    from datetime import UTC, datetime
+    from airflow.sdk import dag
+    from airflow.timetables.events import EventsTimetable
+    from muster.airflow import JobOperator, Output, Resources
+
+    @dag(
+        schedule=EventsTimetable([datetime(2024, month, 1, tzinfo=UTC) for month in range(1, 13)]),
+        start_date=datetime(2024, 1, 1, tzinfo=UTC), catchup=False,
+        default_args={"muster": {"cache": True}, "resources": Resources(memory_gib=0.5), "retries": 0},
+    )
+    def sheets():
+        JobOperator(
+            task_id="sheet", image="python", entrypoint="sheets.steps:sheet",
+            inputs={"raw": "volume://sheets/raw@{{ ds[:7] }}"},
+            outputs={"sheet": Output(volume="sheets/sheet", partition="{{ ds[:7] }}")},
+        )
+
+    sheets()
+"""
+
+SHEET = """
+    from pathlib import Path
+
+    def sheet(raw: Path, sheet: Path) -> None:
+        (sheet / "rows").write_text((raw / "rows").read_text().upper())
+"""
+
 CARDS = """
     from datetime import UTC, datetime
     from airflow.sdk import Asset, dag
@@ -105,6 +133,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     with Site(tmp_path_factory.mktemp("site")) as site:
         site.write("months", MONTHS, steps=STEPS, onnx_graph=Path(onnx_graph.__file__).read_text())
         site.write("cards", CARDS, steps=CARD)
+        site.write("sheets", SHEETS, steps=SHEET)
         site.write("muster_maintenance", MAINTENANCE.read_text())
         site.up()
         yield site
@@ -146,6 +175,40 @@ def test_months_are_backfilled_side_by_side_and_what_serves_does_not_go_back(
         assert site.states("months", run["dag_run_id"])["deploy"] == "skipped"
         assert "is before 2024-0" in site.task_log("months", run["dag_run_id"], "deploy")
     assert site.states("months", runs[-1]["dag_run_id"])["deploy"] == "success"
+
+
+def test_a_backfill_makes_only_the_months_that_changed(
+    site: Site, store: FolderStore, tmp_path: Path
+) -> None:
+    def put(month: str, text: str) -> None:
+        (tmp_path / "rows").write_text(text)
+        store.add("sheets/raw", tmp_path / "rows", partition=month)
+
+    def numbers() -> dict[str | None, int]:
+        return {version.partition: version.number for version in store.versions("sheets/sheet")}
+
+    months = ("2024-01", "2024-02", "2024-03")
+    for month in months:
+        put(month, f"rows of {month}")
+    runs = site.backfill("sheets", "2024-01-01", "2024-03-01", at_once=1)
+    assert [run["state"] for run in runs] == ["success"] * 3
+    before = numbers()
+    assert set(before) == set(months)
+
+    put("2024-02", "other rows")
+    runs = site.backfill("sheets", "2024-01-01", "2024-03-01", at_once=1, again=True)
+    assert [run["state"] for run in runs] == ["success"] * 3
+    assert numbers() == before | {"2024-02": 4}, (
+        "the others are kept, though the backfill cleared their tasks"
+    )
+    assert "kept sheets/sheet@" in site.task_log("sheets", runs[0]["dag_run_id"], "sheet", try_number=2)
+    assert "not kept: input raw: sheets/raw@2 → @4" in site.task_log(
+        "sheets", runs[1]["dag_run_id"], "sheet", try_number=2
+    )
+
+    site.clear("sheets", runs[2]["dag_run_id"], "sheet")
+    assert site.wait("sheets", runs[2]["dag_run_id"]) == "success"
+    assert numbers()["2024-03"] == 5, "a person who clears a task wants it made again"
 
 
 def test_every_new_version_triggers_its_consumer_once(site: Site, store: FolderStore) -> None:

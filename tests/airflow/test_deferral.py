@@ -183,11 +183,11 @@ def test_what_a_failing_test_leaves_is_ended(site: Waiting) -> None:
 def test_a_deferred_task_is_followed_without_a_process(site: Waiting) -> None:
     run = site.begin("later", "deferred")
     (job_id,) = run.jobs()
-    assert until(lambda: not site.tasks(), seconds=10), "nobody waits but the triggerer"
+    assert until(lambda: not site.tasks(), seconds=10), "only the triggerer waits"
     assert until(lambda: "line 3" in site.trigger_log(run))
     assert run.ends_well() == [job_id]
     said = [line for line in site.task_log("later", run.run_id, "slow").splitlines() if "[rank 0]" in line]
-    assert len(said) == len(set(said)) > 3, "each line once, whoever waited when it came"
+    assert len(said) == len(set(said)) > 3, "each line once, no matter which process waited when it came"
     assert site.xcom("later", run.run_id, "slow")["job_id"] == job_id
 
 

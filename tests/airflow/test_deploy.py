@@ -195,7 +195,7 @@ def test_smoke_requests_that_changed_since_it_was_kept_are_named(deploy: Any, tm
     recalled = loads(DeploymentSpec, dumps(replace(SPEC, smoke=asked))).smoke
     assert smoke_digest(recalled) == smoke_digest(asked), "also as a retry reads them back"
     smoke.write_text('[{"name": "one", "inputs": {"x": [2]}}]')
-    assert deploy.changed_since(kept, folder, store) == "smoke.json"
+    assert deploy.changed_since(kept, folder, store) == "smoke.json changed"
     assert deploy.changed_since({"version": "volume://f/model@2"}, folder, store) == "", "none was kept"
 
 

@@ -450,7 +450,7 @@ def test_a_job_of_another_try_is_not_ended_by_an_old_trigger(
         ({"state": "refused", "reason": "wrong"}, True, "rolled back"),
         ({"state": "retired"}, True, "superseded"),
         ({"state": "starting"}, True, None),
-        (None, True, "superseded"),  # somebody retired the deployment
+        (None, True, "superseded"),  # the deployment was retired
     ],
 )
 def test_a_release_is_driven_until_it_has_ended(

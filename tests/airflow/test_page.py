@@ -123,7 +123,7 @@ def make_job(
 
 @pytest.fixture(scope="module")
 def made(home: EmbeddedHome) -> dict[str, Version]:
-    """A raw version, a report made from it, and one of a Dag that not everybody may read."""
+    """A raw version, a report made from it, and one of a Dag that only some users may read."""
     store = FolderStore(home.settings.store)
     raw = make_job(store, "page-raw-1", {"rows.parquet": b"PAR1"}, volume="pages/raw")
     card = b"<h1>card</h1><script>parent.document.title = 'mine'</script>"
@@ -164,7 +164,7 @@ READS = (
 
 
 class TestLetIn:
-    """Nobody whom Airflow does not let in sees anything."""
+    """A user whom Airflow does not let in sees nothing."""
 
     @pytest.mark.parametrize("path", READS)
     def test_nobody_without_a_session(self, let: Let, made: dict[str, Version], path: str) -> None:
@@ -195,11 +195,11 @@ class TestLetIn:
         from starlette.routing import Mount
 
         (mount,) = [r for r in api_server.routes if isinstance(r, Mount) and r.path == "/muster"]
-        nobody = let(None)
+        stranger = let(None)
         for route in mount.app.routes:
             path = "/muster" + route.path.replace("{", "").replace("}", "").replace(":path", "")
             for method in route.methods:
-                assert nobody.request(method, path).status_code in (307, 401), (method, path)
+                assert stranger.request(method, path).status_code in (307, 401), (method, path)
 
 
 @pytest.fixture
@@ -293,7 +293,7 @@ class TestCancel:
         store.ledger.create(job_id, spec)
         yield job_id
         status = store.ledger.status(job_id)
-        if not status.state.ended:  # nobody works on it, which only this machine's backend can tell
+        if not status.state.ended:  # no process works on it, which only this machine's backend can tell
             store.ledger.update(replace(status, state=JobState.CANCELLED, ended=status.submitted))
 
     def test_who_may_change_the_dag_ends_its_job(self, let: Let, waiting: str) -> None:

@@ -191,7 +191,7 @@ def test_what_is_marked_failed_is_taken_back(site: Site, released: Released, tmp
 
 
 def begun(log: str) -> bool:
-    """Whether the triggerer has started the task's trigger, as a task's log says: before that nobody hears of a mark."""
+    """Whether the triggerer has started the task's trigger, by its log: before that no process hears of a mark."""
     return any(line.startswith("trigger ") and line.endswith(" starting") for line in log.splitlines())
 
 
@@ -226,7 +226,7 @@ def test_killed_at_ten_points_every_release_goes_on(site: Site, released: Releas
 def strike(site: Site, released: Released, who: str, model: str, percent: int, run: str) -> int:
     """Kill those that there are once the version has its percent and is still under way; how many there were."""
     assert site.run_state("steps", run) not in ("success", "failed"), (
-        "it was over before anybody could be killed"
+        "it was over before a process could be killed"
     )
     status = released.status
     mine, release = status.revision(model), status.release

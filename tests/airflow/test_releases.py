@@ -86,7 +86,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
 
 @pytest.fixture(scope="module")
 def released(site: Site, tmp_path_factory: pytest.TempPathFactory) -> Released:
-    """One whose first version serves everybody."""
+    """One whose first version serves all users."""
     released = Released(site)
     first = released.version(tmp_path_factory.mktemp("first"), slope=2.0)
     assert site.wait("stepwise", site.trigger("stepwise", {"model": first})) == "success"
@@ -130,7 +130,7 @@ def test_the_latest_version_is_the_one_that_was_latest_when_the_release_began(
     version(slope=3.6)
     revision = released.status.revision(new)
     assert revision is not None
-    promote(released.backend.deployments, NAME, revision.name, by="somebody")
+    promote(released.backend.deployments, NAME, revision.name, by="ann")
     assert site.wait("patient", run) == "success"
     assert site.xcom("patient", run, "deploy")["version"] == new
     assert released.champion == new

@@ -80,16 +80,16 @@ def test_what_was_refused_is_not_released_anew_by_a_retry(task: Task, world: Wor
 def test_what_a_person_rolled_back_stays_so_whatever_is_tried_again(task: Task, world: World) -> None:
     task.begin()
     world.come_up("r2")
-    roll_back(world, NAME, by="somebody")
+    roll_back(world, NAME, by="ann")
     outcome = driven(world, task.begin())
-    assert (outcome.ending, outcome.reason) == (Ending.ROLLED_BACK, "rolled back by somebody")
+    assert (outcome.ending, outcome.reason) == (Ending.ROLLED_BACK, "rolled back by ann")
     assert world.deployment(NAME).shares == {"r1": 100}
 
 
 def test_a_task_that_is_cleared_asks_for_it_again(task: Task, world: World) -> None:
     task.begin()
     world.come_up("r2")
-    roll_back(world, NAME, by="somebody")
+    roll_back(world, NAME, by="ann")
     again = task.begin(max_tries=5)
     assert again.revision == "r3"
     world.come_up("r3")
@@ -101,16 +101,16 @@ def test_nor_is_it_forgotten_that_it_was_cleared_where_its_retries_were_lowered_
 ) -> None:
     task.begin()
     world.come_up("r2")
-    roll_back(world, NAME, by="somebody")
+    roll_back(world, NAME, by="ann")
     assert task.begin(retries=1).revision == "r3"
 
 
 def test_its_retries_were_edited_while_it_was_deferred(task: Task, world: World) -> None:
-    """Whoever rolled it back meanwhile did so with what this very try had asked for."""
+    """It was rolled back meanwhile, and this very try had asked for that revision."""
     task.begin(owner="first")
     task.begin(owner="second")
     world.come_up("r2")
-    roll_back(world, NAME, by="somebody")
+    roll_back(world, NAME, by="ann")
     resumed = task.begin(owner="second", retries=3)
     assert resumed.revision == "r2"
     assert driven(world, resumed).ending is Ending.ROLLED_BACK

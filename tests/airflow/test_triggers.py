@@ -24,7 +24,7 @@ _turn = asyncio.sleep
 
 
 class Clock:
-    """Time since the deferral, which passes when somebody sleeps."""
+    """Time since the deferral, which passes when a caller sleeps."""
 
     def __init__(self) -> None:
         self.now = 0.0

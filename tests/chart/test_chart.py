@@ -205,7 +205,7 @@ def test_everything_is_called_after_what_is_said() -> None:
     assert "fullnameOverride" in refused({**LEAST, "fullnameOverride": "Models"})
 
 
-# What an account of muster's may make that holds pods, or the means to be somebody else; the rest holds neither.
+# What an account of muster's may make that holds pods, or the means to act as another account; the rest holds neither.
 _LOOKED_AT = {
     "jobsets",
     "jobs",
@@ -397,7 +397,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         {"queues": {"teams": [{"name": "team-b"}]}},
         "queues.teams: team team-b has no quotas: say what it may use of each flavor",
     ),
-    "a limit of borrowing from nobody": (
+    "a limit of borrowing without a lender": (
         {
             "queues": {
                 "teams": [
@@ -436,7 +436,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         {"queues": {"queueingStrategy": "Random"}},
         "at '/queues/queueingStrategy': value must be one of",
     ),
-    "serving that nobody reaches": (
+    "serving that no client reaches": (
         {"serving": {"enabled": True}},
         "networkPolicy.gateway is empty, so no client could reach a model server",
     ),

@@ -62,7 +62,7 @@ def reached(ends: dict[str, End], policies: list[Document], source: str, port: i
 
 
 UNGUARDED = {"stranger", "foreign", "airflow", "gateway", "dns", "api", "agent", "database", "internet"}
-"""What no policy of the chart speaks of: nobody keeps others away from it, but for who may not go there."""
+"""What no policy of the chart speaks of: nothing else keeps others away from it."""
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What there was of deployments when a test of them failed, in its report: nobody can look later, when it is gone."""
+"""Puts the deployments' objects into the report of a test of them that failed: later they are gone."""
 
 from __future__ import annotations
 

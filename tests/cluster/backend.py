@@ -46,7 +46,7 @@ def backend(of: Layout, folder: Path) -> Iterator[KubernetesBackend]:
 
 
 class WithoutKueue(Client):
-    """Sees a cluster where nobody has installed Kueue: its scheduler keeps gangs together."""
+    """Sees a cluster without Kueue: its scheduler keeps gangs together."""
 
     def served(self) -> frozenset[tuple[str, str]]:
         return frozenset(each for each in super().served() if "kueue.x-k8s.io" not in each[0])

@@ -1,6 +1,6 @@
 """Starts and stops the cluster's programs, each in a control group that is called as it is.
 
-A program is nobody's child: whoever started it may end, or be killed, and it stays in its group.
+A program has no parent: the process that started it may end, or be killed, and the program stays in its group.
 """
 
 from __future__ import annotations

@@ -132,7 +132,7 @@ def may_write_services(of: Layout) -> Iterator[None]:
 
 @contextmanager
 def seldon_defined(of: Layout) -> Iterator[None]:
-    """Have the API server know SeldonDeployments, and the operator write them; nobody does anything about them."""
+    """Have the API server know SeldonDeployments, and the operator write them; nothing acts on them."""
     client = Client(administrator(of), patience_seconds=20)
     with _there(of, _MANIFESTS / "seldon.yaml"):
         words = ("wait", f"crd/{SELDON_DEPLOYMENT.resource}", "--for=condition=Established")
@@ -160,7 +160,7 @@ def administrator(of: Layout) -> Access:
 
 
 def infer(name: str, x: float, *, seconds: float = 10) -> tuple[str, float]:
-    """Return who answers a user through the Gateway, and what. :raises OSError: nobody does."""
+    """Return the revision that answers a user through the Gateway, and its answer. :raises OSError: none does."""
     body = json.dumps({"inputs": [{"name": "x", "datatype": "FP32", "shape": [1], "data": [x]}]})
     with closing(http.client.HTTPConnection("127.0.0.1", serving.PORT, timeout=seconds)) as asked:
         asked.request("POST", f"/v2/models/{name}/infer", body)

@@ -133,7 +133,7 @@ class Faulty:
             return find_image(name, [shipped("images")])
         folder = self._folder / "images" / name
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / "requirements.txt").write_text("# an environment that nobody has built\n")
+        (folder / "requirements.txt").write_text("# an environment that is not built\n")
         return folder
 
     def _ended(self, job_id: str, refused: list[str] | None) -> Ended:

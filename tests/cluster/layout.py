@@ -1,7 +1,7 @@
 """Where one test cluster lives: its folder, the names it goes by in the kernel, its addresses.
 
 Everything outside the folder carries the cluster's name, which is made from the folder's path: so two
-clusters live side by side, and one can be cleared away by whoever knows no more than its folder.
+clusters live side by side, and a process that knows only its folder can clear one away.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ class Layout:
 
     @property
     def lock(self) -> Path:
-        """Held by whoever changes the cluster; outside the folder, which ``down`` removes."""
+        """The lock of the process that changes the cluster; outside the folder, which ``down`` removes."""
         return self.root.with_name(f".{self.root.name}.lock")
 
     @property

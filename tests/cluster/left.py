@@ -16,7 +16,7 @@ _KINDS = f"{_LABELLED},podgroups,workloads.kueue.x-k8s.io"
 
 
 def of_anybody(of: Layout) -> list[str]:
-    """Return the objects of any kind that are anybody's jobs'."""
+    """Return the objects of any kind that belong to any job."""
     words = (f"--namespace={NAMESPACE}", f"--selector={JOB}", "--output=name", "--ignore-not-found")
     return kubectl.run(of, "get", _LABELLED, *words).split()
 

@@ -116,7 +116,7 @@ class Line:
             eventually(lambda: load.sent > sent + 100)
 
     def answers(self) -> tuple[str, float] | None:
-        """Who answers a user, and what; None where nobody does."""
+        """The revision that answers a user, and its answer; None where none does."""
         try:
             return infer(self.name, 2.0)
         except (OSError, http.client.HTTPException):

@@ -75,7 +75,7 @@ def more_watchers(clusters: int = 1) -> Iterator[None]:
     except OSError as error:
         raise BackendError(
             f"{clusters} more on this machine need {needed} inotify instances, and fewer are left; "
-            f"{_WATCHERS_LIMIT} cannot be written ({error.strerror}): whoever owns this machine says "
+            f"{_WATCHERS_LIMIT} cannot be written ({error.strerror}): its owner runs "
             f"sysctl fs.inotify.max_user_instances={wanted}"
         ) from error
     try:
@@ -85,13 +85,13 @@ def more_watchers(clusters: int = 1) -> Iterator[None]:
 
 
 def check_root() -> None:
-    """Refuse whoever is not root."""
+    """Refuse a user who is not root."""
     if os.geteuid():
         raise BackendError("a test cluster makes namespaces and control groups: run it as root")
 
 
 def _watchers(wanted: int) -> int:
-    """How many of so many inotify instances can be had: tried, for nobody tells."""
+    """Return how many of the wanted inotify instances are left, by trying: the kernel does not tell."""
     make = ctypes.CDLL(None).inotify_init1
     made = [file for file in (make(os.O_CLOEXEC) for _ in range(wanted)) if file >= 0]
     for file in made:

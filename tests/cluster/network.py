@@ -1,7 +1,7 @@
 """The cluster's networks: a namespace for the control plane, one for each node, a bridge between them.
 
 No namespace has a way out, and nothing of them shows on the machine: no port is taken, no link appears,
-and what runs inside reaches nobody outside.
+and what runs inside reaches nothing outside.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ For the tests of faults::
 
     nodes.power_off(layout, node)  # as a machine that loses power: nothing of it runs on
     nodes.power_on(layout, node)
-    nodes.disconnect(layout, node)  # what runs there goes on, and nobody hears of it
+    nodes.disconnect(layout, node)  # its pods go on, and nothing hears of them
     nodes.reconnect(layout, node)
 """
 
@@ -41,7 +41,7 @@ cd /sys/devices/system
 mount -t tmpfs tmpfs cpu
 for number in $(seq 0 $((processors - 1))); do mkdir "cpu/cpu$number"; done
 cd /
-# mounts of the kubelet reach the containers, and nobody else
+# mounts of the kubelet reach the containers alone
 mount --make-rshared /
 """
 
@@ -137,7 +137,7 @@ def small_claim(layout: Layout, node: Node, *, size_mib: int) -> Iterator[None]:
 
 
 def disconnect(layout: Layout, node: Node) -> None:
-    """Pull a node's cable: its pods live on and reach nobody."""
+    """Pull a node's cable: its pods live on and reach nothing."""
     network.connect(layout, node, up=False)
 
 

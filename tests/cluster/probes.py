@@ -12,7 +12,7 @@ from pathlib import Path
 def answers(url: str, *, authority: Path | None = None) -> Callable[[], bool]:
     """Return a question: whether a page is served.
 
-    :param authority: the certificate that the server is trusted by; anybody's is fine without one.
+    :param authority: the certificate that the server is trusted by; without one any certificate counts.
     """
 
     def ask() -> bool:

@@ -33,7 +33,7 @@ _LONGEST_SECONDS = 7200
 class PodSample:
     """A pod as it was at one version.
 
-    :param room: why there is none for it; empty where it has a node, or nobody has looked for one yet.
+    :param room: why there is none for it; empty where it has a node, or the scheduler has not looked for one yet.
     :param ran: when its ranks began and ended, seconds since the epoch, as its node told.
     :param at: when this was told, seconds since the epoch.
     """

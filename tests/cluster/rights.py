@@ -80,7 +80,7 @@ _ASKS_ONLY = {"get": {}, "list": {}, "watch": {"watch": "true", "resourceVersion
 _CHANGE = ("update", "patch")
 
 _JOBS = (*(deed for kind in (kinds.JOB_SET, kinds.JOB) for deed in _on(kind, *_READ, "create", "delete")),)
-_GROUPS = _on(kinds.POD_GROUP, *_READ, "create")  # nobody's, where Kueue starts gangs whole
+_GROUPS = _on(kinds.POD_GROUP, *_READ, "create")  # no job's, where Kueue starts gangs whole
 _PODS = _on(kinds.POD, *_READ)
 _SERVES = (
     *_on(kinds.INFERENCE_SERVICE, "get", "list", "create", "delete"),
@@ -175,7 +175,7 @@ DEEDS: tuple[Deed, ...] = (
     *_on(_DEFINITION, *_READ, "create", "delete"),
 )
 
-_NAME = "nobody"  # of the objects: there are none, and it is for the asking that one is refused
+_NAME = "missing"  # no object has that name: the request itself is refused
 
 
 def may(client: Client, deed: Deed) -> bool:

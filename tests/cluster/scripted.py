@@ -131,7 +131,7 @@ class Jobs:
 
         :param change: to each pod's spec, in place.
         :param longest_seconds: how long Kubernetes lets it go on, if that is not to be what its spec says.
-        :param without: a kind of object that is not made, as if somebody had deleted it.
+        :param without: a kind of object that is not made, as if it had been deleted.
         """
         submission = Submission(
             job=spec, job_id=name, attempt=1, site=SITE, cluster=cluster or self.cluster, queue=queue

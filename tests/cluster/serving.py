@@ -3,7 +3,7 @@
 ::
 
     serving.up(layout)  # some 10 s
-    daemons.stop(layout, "traefik")  # nobody is served
+    daemons.stop(layout, "traefik")  # no user is served
     serving.start(layout, "traefik")
 
 Both run beside the control plane. The Gateway answers at :data:`GATEWAY_URL`, and does what it is told within
@@ -62,7 +62,7 @@ def is_asked_for(words: Sequence[str]) -> bool:
 
 
 def up(layout: Layout) -> None:
-    """Have it in a cluster that is up, whoever else brings it up at the same time.
+    """Have it in a cluster that is up, also where another process brings it up at the same time.
 
     :raises BackendError: it was not built, and nothing can be inside a cluster, which has no way out.
     """

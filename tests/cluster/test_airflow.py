@@ -139,7 +139,7 @@ def test_a_verdict_ends_the_tasks_log(here: Layout, author: Author) -> None:
     document = run(author, "small", "--param", "fail=true")
     assert document["state"] == "failed"
     message = stages(document)["train"]["message"]
-    assert message.splitlines()[0] in ("user error, rank 0", "user error, rank 1"), "whoever was first"
+    assert message.splitlines()[0] in ("user error, rank 0", "user error, rank 1"), "the first rank to fail"
     assert "ValueError: the tape is torn" in message
     kubectl.until("nothing is left", lambda: not left.of_anybody(here))
 

@@ -90,7 +90,7 @@ def test_a_claim_that_is_not_shared(
 def test_a_token_counts_for_its_own_attempt_alone(
     of: str, attempt: int, codes: tuple[int, int, int], here: Layout, there: KubernetesBackend, job_id: str
 ) -> None:
-    """Of the bundle, which nobody has equipped; of lines; and of what is an operator's."""
+    """Of the bundle, which is not there yet; of lines; and of what is an operator's."""
     there.store.ledger.create(job_id, spec(there))
     assert there.store.stage(job_id).attempt == 1
     token = store.job_token(here, of.format(job_id), attempt=attempt)

@@ -164,7 +164,7 @@ def test_one_that_was_let_through_harms_within_its_share_alone(line: Line, recor
     assert outcome.ending is Ending.ROLLED_BACK
     assert "requests failed" in outcome.reason
     assert {what[:8] for what in load.failed} == {"HTTP 500"}
-    assert sum(load.failed.values()) == bad  # nobody asks it any more
+    assert sum(load.failed.values()) == bad  # it gets no more requests
     assert line.answers() == (before, 4.0)
 
 

@@ -146,7 +146,7 @@ def test_what_the_cluster_lacks_is_said_before_anything_is_made(installed: Relea
 def test_a_second_store_stands_by_and_serves_when_the_first_is_gone(
     installed: Release, tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
-    """Both are ready, so that a drain may take either; whoever asks is refused nothing when the one that serves is killed."""
+    """Both are ready, so that a drain may take either; no request is refused when the one that serves is killed."""
     installed.install(command="upgrade", store={**VALUES["store"], "replicas": 2})
     budget = kubectl.get(installed.layout, "poddisruptionbudget", f"{NAME}-store", _NAMESPACE)["status"]
     assert (budget["currentHealthy"], budget["disruptionsAllowed"]) == (2, 1)

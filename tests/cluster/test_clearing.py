@@ -45,7 +45,7 @@ assert kubectl.get(here, "jobsets", "--all-namespaces")["items"] == []
 """
 
 
-# What a test that was killed leaves: a process of nobody's.
+# What a test that was killed leaves: a process without a parent.
 ORPHAN = """
 import os, time
 read, write = os.pipe()
@@ -56,7 +56,7 @@ elif os.fork() == 0:
     os.setsid()
     os.dup2(os.open(os.devnull, os.O_RDWR), 1)
     os.write(write, str(os.getpid()).encode())
-    time.sleep(3600)  # until somebody ends it
+    time.sleep(3600)  # until it is ended
 """
 
 
@@ -85,7 +85,7 @@ def started(of: Layout, *words: str) -> str:
 
 
 def links() -> set[str]:
-    """The network links of the machine: /sys shows the namespace of whoever mounted it, not ours."""
+    """The network links of the machine: /sys shows the namespace of the process that mounted it, not ours."""
     return {path.name for path in Path("/sys/class/net").iterdir()}
 
 

@@ -263,7 +263,7 @@ class TestDoctor:
             ({"claim": "elsewhere"}, "claim", "has no PersistentVolumeClaim elsewhere"),
             ({"store_url": "http://10.96.0.99"}, "store service", "does not answer"),
             ({"image_prefix": ""}, "images", "no image_prefix"),
-            ({"context": "nobody"}, "cluster file", "nobody"),
+            ({"context": "stranger"}, "cluster file", "stranger"),
             ({"gpu_resource": "amd.com/gpu"}, "GPUs", "no node has amd.com/gpu"),
         ],
     )

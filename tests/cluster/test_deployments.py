@@ -120,7 +120,7 @@ class TestClusterDeployments(DeploymentsContract):
         self, served: Served
     ) -> None:
         site = replace(SITE, images={"trial": "trial"}, serving=Platform.KSERVE)
-        place = trial.Place(site=site, keys="muster-store", account=REAPER)
+        place = trial.TrialPlace(site=site, keys="muster-store", account=REAPER)
         asking = Client(connection(served.of), patience_seconds=10)
         assert trial.refusal(asking, trial.server(place)) == ""
         tried = {each.what: each.document for each in trial.attempts_of(trial.server(place), place)}

@@ -101,7 +101,7 @@ def preempt(training: Training) -> None:
 
 
 def sweep_up(training: Training) -> None:
-    """Nobody has waited for the other job: its objects are for the sweep."""
+    """No process waited for the other job: its objects are for the sweep."""
     kubectl.until("the urgent job has ended", lambda: training.backend.status(_urgent(training)).state.ended)
     assert _urgent(training) in training.backend.sweep()
 

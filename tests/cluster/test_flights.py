@@ -214,7 +214,7 @@ def test_a_person_agrees_and_it_has_everything_step_by_step(
     before = ask(flown)
     answer(site, canary.run_id, "Approve")
     assert site.wait("careful", canary.run_id, seconds=SECONDS) == "success"
-    told = [*steps(site, canary.run_id, "canary"), *steps(site, canary.run_id, "everybody")]
+    told = [*steps(site, canary.run_id, "canary"), *steps(site, canary.run_id, "full")]
     sent = canary.users.sent
     eventually(lambda: canary.users.sent > sent + 100)
     for line in (*told, f"{lost(canary.users)} requests"):

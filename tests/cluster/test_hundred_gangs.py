@@ -3,7 +3,7 @@
 A gang cannot begin in one instant: room is set aside for it, then its pods are made, bound and started one
 after the other. What must never be is a gang that has begun and cannot go on:
 
-1. a gang is let in once, with room for all of its pods, which nobody takes away again;
+1. a gang is let in once, with room for all of its pods, which is never taken away again;
 2. no pod of it is there before that;
 3. at no sample does one of its pods run while another has no room;
 4. what is let in at once never exceeds the quota;

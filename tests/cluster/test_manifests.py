@@ -1,4 +1,4 @@
-"""Every manifest that somebody reviewed is one that the API server and its webhooks take, Pod Security included."""
+"""Every reviewed manifest is one that the API server and its webhooks take, Pod Security included."""
 
 from __future__ import annotations
 

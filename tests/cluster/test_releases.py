@@ -243,7 +243,7 @@ def test_the_command_tells_what_serves_and_takes_it_back(
 
 @pytest.mark.nightly
 def test_replicas_that_follow_the_load_have_their_autoscaler(line: Line) -> None:
-    """There are as many as wanted though nobody measures here; by how much it scales is the autoscaler's business."""
+    """There are as many as wanted though no metrics server runs here; the autoscaler decides how far it scales."""
     outcome = line.release(line.spec(replicas=2, most_replicas=3), Plan(rules=QUIET))
     assert outcome.ending is Ending.DONE
     status = line.deployments.deployment(line.name)

@@ -68,7 +68,7 @@ def given(account: str) -> set[tuple[str, str, str]]:
     }
 
 
-PLACE = trial.Place(site=replace(SITE, images={"trial": "trial"}), keys="muster-store", account=REAPER)
+PLACE = trial.TrialPlace(site=replace(SITE, images={"trial": "trial"}), keys="muster-store", account=REAPER)
 POD_OF_A_JOB = {
     "apiVersion": "v1",
     "kind": "Pod",

@@ -48,7 +48,7 @@ class Runs:
         if image != "python":
             folder = self.author.folder / "dags" / name / "images" / image
             folder.mkdir(parents=True)
-            (folder / "requirements.txt").write_text("# an environment that nobody has built\n")
+            (folder / "requirements.txt").write_text("# an environment that is not built\n")
         with self._log(name).open("wb") as log:
             self._begun[name] = subprocess.Popen(
                 [MUSTER, "run", name],

@@ -141,7 +141,7 @@ class TestReleases:
 
 
 def _answer() -> tuple[str, float] | None:
-    """Who answers a user, and what; None where nobody does yet."""
+    """The revision that answers a user, and its answer; None where none does yet."""
     try:
         return deploying.infer(NAME, 3)
     except OSError:

@@ -17,7 +17,7 @@ from tests.cluster.scripted import SMALL, WAIT, Jobs, job, jobs, record
 
 from muster.backends.kubernetes.api.kinds import POD_GROUP, Document
 from muster.backends.kubernetes.labels import MAIN
-from muster.backends.kubernetes.state.observe import Observed, observe
+from muster.backends.kubernetes.state.observe import ObservedJob, observe
 from muster.backends.kubernetes.state.seen import Seen
 from muster.backends.kubernetes.state.verdicts import verdict
 from muster.core.errors import BackendError
@@ -153,10 +153,10 @@ FAULTS = {
         message=r"image localhost/shell:1 has no python3: muster's worker runs in the image's own Python",
     ),
     "no-secret": Fault(
-        spec=job("secret", secrets={"KEY": SecretRef(source="kubernetes", name="nobody/key")}),
+        spec=job("secret", secrets={"KEY": SecretRef(source="kubernetes", name="absent/key")}),
         ahead_seconds=LATER,
         cause=Cause.SPEC_ERROR,
-        message=r'replica main-\d cannot be made: secret "nobody" not found',
+        message=r'replica main-\d cannot be made: secret "absent" not found',
     ),
     "disk": Fault(
         script=f"import time\nif {INDEX} == 0: open('/tmp/much', 'wb').write(bytes(50_000_000))\ntime.sleep(600)",
@@ -220,15 +220,15 @@ def test_the_verdict_on(name: str, faulty: Jobs) -> None:
 class TestWhatGoesOn:
     """What the cluster gets over by itself has no verdict."""
 
-    def shown(self, here: Jobs, name: str, spec: JobSpec, state: JobState, **wanted: Any) -> Observed:
-        def look(seen: Seen) -> Observed | None:
+    def shown(self, here: Jobs, name: str, spec: JobSpec, state: JobState, **wanted: Any) -> ObservedJob:
+        def look(seen: Seen) -> ObservedJob | None:
             found = observe(seen, spec)
             whole = found.state is state and all(
                 getattr(found, key) == value for key, value in wanted.items()
             )
             return found if whole else None
 
-        found: Observed = here.until(name, f"it is {state.value}", look, seconds=90)
+        found: ObservedJob = here.until(name, f"it is {state.value}", look, seconds=90)
         record(f"{name}-{state.value}", here.seen(name), spec, now=time.time())
         assert verdict(here.seen(name), spec, now=time.time(), cluster=here.cluster) is None
         return found

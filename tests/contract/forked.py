@@ -489,7 +489,7 @@ def _resident(pid: int) -> int:
 
 
 def _free_ports(count: int) -> list[int]:
-    """Ports that nobody listens on; they are all open at once, so that each is another one."""
+    """Ports on which nothing listens; they are all bound at once, so that no two are equal."""
     opened = [socket.create_server((LOOPBACK, 0)) for _ in range(count)]
     try:
         return [each.getsockname()[1] for each in opened]

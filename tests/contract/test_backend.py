@@ -174,6 +174,9 @@ class BackendContract:
         assert status.result is not None
         assert dict(status.result.links) == {"MLflow": "https://example.com/1"}
         assert "[rank 0] muster: epoch=3/3" in lines
+        told = {curve.name: curve for curve in backend.store.ledger.series(one).numbers}
+        assert told["epoch"].values == (1.0, 1.0, 3.0)
+        assert (told["loss"].values, told["loss"].steps, told["loss"].not_finite) == ((0.5,), (1.0,), 1)
 
     def test_one_rank_that_talks_is_enough_for_a_gang_not_to_hang(
         self, backend: Backend, job: Callable[..., JobSpec]
@@ -252,10 +255,10 @@ class BackendContract:
         finish(backend, taken)
 
     def test_no_such_job(self, backend: Backend) -> None:
-        with pytest.raises(NotFound, match="nobody"):
-            backend.status("nobody")
-        with pytest.raises(NotFound, match="nobody"):
-            backend.cancel("nobody")
+        with pytest.raises(NotFound, match="no-such-job"):
+            backend.status("no-such-job")
+        with pytest.raises(NotFound, match="no-such-job"):
+            backend.cancel("no-such-job")
 
     def test_a_gang_that_does_not_fit_waits_whole_and_says_why(
         self, backend: Backend, job: Callable[..., JobSpec]

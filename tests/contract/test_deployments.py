@@ -164,7 +164,7 @@ class DeploymentsContract:
         return status
 
     def answers(self, deployments: Any, name: str) -> str | None:
-        """Return who answers a user; None where nobody does yet."""
+        """Return the revision that answers a user; None where none does yet."""
         try:
             return self.infer(deployments, name, 3)[0]
         except (OSError, http.client.HTTPException):
@@ -223,7 +223,7 @@ class DeploymentsContract:
         self.serve(deployments, first)
         assert deployments.deployment(name).token != token
         token = deployments.deployment(name).token
-        assert deployments.prepare(first, by="somebody else").name in made
+        assert deployments.prepare(first, by="another task").name in made
         assert deployments.deployment(name).token == token
         assert len(deployments.deployment(name).revisions) == 1
 
@@ -353,7 +353,7 @@ class DeploymentsContract:
             eventually(lambda: load.answers[f"revision {good.name}"] > 2000)
             sent = dict(load.failed)
             eventually(lambda: load.sent > sum(sent.values()) + 3000)
-            assert load.failed == sent  # nobody asks it any more
+            assert load.failed == sent  # it gets no more requests
         assert outcome.ending is Ending.ROLLED_BACK
         assert "requests failed, above the 1.00% that are allowed" in outcome.reason
         assert set(load.failed) <= {what for what in load.failed if what.startswith("HTTP 500")}
@@ -364,7 +364,7 @@ class DeploymentsContract:
     ) -> None:
         token = self.serve(deployments, spec(2)).token
         begun = deployments.prepare(spec(3), by="test", token=token)
-        with pytest.raises(Conflict, match="written by somebody else meanwhile"):
+        with pytest.raises(Conflict, match="another writer changed"):
             deployments.prepare(spec(4), by="other", token=token)
         assert deployments.deployment(name).release.revision == begun.name
 
@@ -804,7 +804,7 @@ class TestLocalDeployments(DeploymentsContract):
     def test_what_died_together_comes_back_apart(
         self, deployments: Any, spec: Any, name: str, folder: DeploymentFolder
     ) -> None:
-        """A canary that dies again, while nobody drives its release, takes no other with it."""
+        """A canary that dies again, while no process drives its release, takes no other with it."""
         self.serve(deployments, spec(2))
         driver = self.begin(deployments, spec(3), replace(STEPS, hold_seconds=(600.0,)), by="test")
         eventually(lambda: not driver.step() and deployments.deployment(name).called("r2").percent == 20)
@@ -841,7 +841,7 @@ class TestLocalDeployments(DeploymentsContract):
         slow = onnx_graph.write_line(tmp_path / "slow")
         (slow / "signature.json").unlink()
         endless = store.add("lines/slow", slow).pinned
-        os.mkfifo(store.path(endless.address) / "signature.json")  # whoever loads it waits for ever
+        os.mkfifo(store.path(endless.address) / "signature.json")  # loading it never ends
         deployments.prepare(spec(5, model=endless), by="other")
         eventually(lambda: deployments.deployment(name).called("r3").reason)
         promote(deployments, name, "r1", by="ann")

@@ -58,7 +58,7 @@ class Line:
 
 
 class Users:
-    """Users who ask whenever somebody looks how they fare."""
+    """Users whose requests come whenever a test looks at their answers."""
 
     def __init__(self, platform: MemoryPlatform, name: str) -> None:
         self._platform = platform

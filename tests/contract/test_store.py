@@ -11,12 +11,15 @@ from tests.unit.volumes.memory import MemoryStore
 from tests.unit.volumes.service.process import Service
 
 from muster.core.cancelling import UNKNOWN
+from muster.core.comparison import key_of, task_key_of
 from muster.core.errors import Conflict, NotFound, SpecError, StoreError
-from muster.core.job import Input, JobSpec, Output, Role
+from muster.core.job import Input, JobSpec, Origin, Output, Role
 from muster.core.replica import Replica
+from muster.core.series import Series
 from muster.core.status import JobState, JobStatus
 from muster.core.verdict import Cause, Verdict
 from muster.volumes.folder import FolderStore
+from muster.volumes.service.table import MOST_SPECS
 from muster.worker.seal import seal
 
 DIGEST = "b3:" + "0" * 64
@@ -404,8 +407,8 @@ class StoreContract:
 
     def test_a_job_must_be_known(self, store):
         for act in (store.stage, store.staging, store.sealed, lambda job: store.commit(job, attempt=1)):
-            with pytest.raises(NotFound, match="no job nobody"):
-                act("nobody")
+            with pytest.raises(NotFound, match="no job no-such-job"):
+                act("no-such-job")
 
     def test_adding_a_folder_and_a_file(self, store, tmp_path):
         (tmp_path / "in" / "d").mkdir(parents=True)
@@ -554,7 +557,7 @@ class StoreContract:
         assert store.ledger.status("a-1").owner == str(won.index(True))
 
     def test_many_are_asked_about_at_once(self, store, again):
-        names = [f"a-{number}" for number in range(250)]
+        names = [f"a-{number}" for number in range(MOST_SPECS + 1)]
         for name in names:
             store.ledger.create(name, replace(ONE, name=f"of {name}"))
         asked = [*names, "gone"]
@@ -563,6 +566,19 @@ class StoreContract:
         assert {name: spec.name for name, spec in specs.items()} == {name: f"of {name}" for name in names}
         assert again.ledger.statuses([]) == []
         assert again.ledger.specs([]) == {}
+
+    def test_the_tasks_of_all_jobs_are_asked_for_at_once(self, store, again):
+        made = {
+            f"a-{number}": Origin(dag_id=dag, run_id=run, task_id="train", map_index=number)
+            for number, (dag, run) in enumerate([("a", "r1"), ("a", "r2"), ("b", "r1"), ("a", "r1")])
+        }
+        for name, origin in made.items():
+            store.ledger.create(name, replace(ONE, origin=origin))
+        store.ledger.create("by-hand", replace(ONE, origin=Origin()))
+        assert list(again.ledger.origins().items()) == list(made.items())
+        assert list(again.ledger.origins(dag_id="a")) == ["a-0", "a-1", "a-3"]
+        assert list(again.ledger.origins(dag_id="a", run_id="r1")) == ["a-0", "a-3"]
+        assert again.ledger.origins(dag_id="c") == {}
 
     def test_the_log_is_read_in_whole_lines(self, store, again):
         store.ledger.create("a-1", ONE)
@@ -585,6 +601,47 @@ class StoreContract:
         with ThreadPoolExecutor(10) as pool:
             list(pool.map(lambda n: (store, again)[n % 2].ledger.append("a-1", lines[n]), range(10)))
         assert sorted(store.ledger.read("a-1")[0].splitlines(keepends=True)) == sorted(lines)
+
+    def test_what_ranks_and_workers_tell_becomes_series_beside_the_log(self, store, again):
+        store.ledger.create("a-1", ONE)
+        assert store.ledger.series("a-1") == Series()
+        store.ledger.append(
+            "a-1",
+            b"[rank 0] begins\n[rank 0] muster: epoch=1/3 loss=0.5\n[use main-0] muster: cpu_cores=1.5\n"
+            b"[rank 1] muster: epoch=1/3 loss=nan\n",
+        )
+        store.ledger.append("a-1", b"[rank 0] muster: epoch=2/3 loss=0.25\n")
+        assert again.ledger.read("a-1")[0].count(b"\n") == 4
+        assert b"[use" not in again.ledger.read("a-1")[0]
+        series = again.ledger.series("a-1")
+        assert series == store.ledger.series("a-1")
+        assert [(c.name, c.source, c.step_name, c.steps, c.values, c.not_finite) for c in series.numbers] == [
+            ("epoch", "0", "", (), (1.0, 2.0), 0),
+            ("epoch", "1", "", (), (1.0,), 0),
+            ("loss", "0", "epoch", (1.0, 2.0), (0.5, 0.25), 0),
+            ("loss", "1", "", (), (), 1),
+        ]
+        assert [(c.name, c.source, c.values) for c in series.use] == [("cpu_cores", "main-0", (1.5,))]
+        assert all(0 <= second < 60 for curve in series.numbers for second in curve.seconds)
+
+    def test_there_are_no_series_of_a_job_that_is_not_there(self, store):
+        with pytest.raises(NotFound, match="no job a-1"):
+            store.ledger.series("a-1")
+
+    def test_series_last_as_long_as_a_version_of_their_job(self, store, again):
+        for job_id in ("a-1", "a-2"):
+            run(store, job_id, ONE, {"features": {"x": job_id.encode()}})
+            store.ledger.append(job_id, b"[rank 0] muster: loss=0.5\n")
+            end(store, job_id, JobState.SUCCEEDED)
+        store.collect(keep_last=1, job_days=0)
+        assert again.ledger.jobs() == []
+        assert [curve.values for curve in again.ledger.series("a-2").numbers] == [(0.5,)]
+        with pytest.raises(NotFound):
+            again.ledger.series("a-1")
+        run(store, "a-3", ONE, {"features": {"x": b"3"}})
+        store.collect(keep_last=1, job_days=0)
+        with pytest.raises(NotFound):
+            again.ledger.series("a-2")
 
     def test_jobs_come_oldest_first(self, store):
         for job_id in ("b-1", "c-1", "a-1"):
@@ -665,6 +722,83 @@ class StoreContract:
         room = store.room()
         assert 0 < room.free_bytes <= room.total_bytes
         assert "free of" in str(room)
+
+    def test_what_was_made_is_found_by_what_it_was_made_from(self, store, again):
+        origin = Origin(instance="one", dag_id="flights", run_id="run-1", task_id="features")
+        spec = replace(TWO, origin=origin)
+        made = run(
+            store,
+            "a-1",
+            spec,
+            {"features": {"x": b"1"}, "table": {"t": b"2"}},
+            metrics={"rows": 3.0},
+            modules=["etl.py"],
+        )
+        end(store, "a-1", JobState.SUCCEEDED)
+        later = replace(spec, name="another", origin=replace(origin, run_id="run-2"))
+        (found,) = again.made(key_of(later))
+        assert found.job_id == "a-1"
+        assert found.spec == spec
+        assert found.outputs == {name: (versions[0].address,) for name, versions in made.items()}
+        assert (found.metrics, found.modules) == ({"rows": 3.0}, ("etl.py",))
+        assert found.created == store.record(found.addresses[0]).created
+        other = replace(spec, params={"month": "2013-02"})
+        assert again.made(key_of(other)) == []
+        assert [each.job_id for each in again.made(task_key_of(origin))] == ["a-1"]
+
+    def test_what_was_made_is_found_newest_first_up_to_a_limit(self, store):
+        for number in range(3):
+            run(store, f"a-{number}", ONE, {"features": {"x": b"%d" % number}})
+        assert [each.job_id for each in store.made(key_of(ONE))] == ["a-2", "a-1", "a-0"]
+        assert [each.job_id for each in store.made(key_of(ONE), limit=2)] == ["a-2", "a-1"]
+
+    def test_only_what_is_live_is_found(self, store):
+        files = {"features": {"x": b"1"}, "table": {"t": b"2"}}
+        made = run(store, "a-1", TWO, files)
+        end(store, "a-1", JobState.SUCCEEDED)
+        address = made["table"][0].address
+        store.retire(address, reason="wrong")
+        assert store.made(key_of(TWO)) == []
+        with pytest.raises(NotFound, match="is not live any more"):
+            store.use("a-1")
+        store.reinstate(address)
+        assert len(store.made(key_of(TWO))) == 1
+        store.retire(address, reason="wrong")
+        store.collect()
+        assert store.made(key_of(TWO)) == []
+
+    def test_what_is_forgotten_is_never_found_again_and_stays(self, store):
+        made = run(store, "a-1", ONE, {"features": {"x": b"1"}})
+        assert store.forget("a-1")
+        assert not store.forget("a-1")
+        assert store.made(key_of(ONE)) == []
+        assert store.resolve(made["features"][0].address) == made["features"]
+
+    def test_for_gc_a_version_is_as_old_as_its_last_use(self, store):
+        for number in range(1, 5):
+            run(store, f"a-{number}", ONE, {"features": {"x": b"%d" % number}})
+            end(store, f"a-{number}", JobState.SUCCEEDED)
+        before = time.time() - 1
+        assert store.used("volume://flights/features@1") == 0.0
+        store.use("a-1")
+        assert before < store.used("volume://flights/features@1") < time.time() + 1
+        gone = [version.number for version in store.plan(keep_last=2).versions]
+        assert gone == [2, 3], "the newest by number stays too: selectors find it"
+        assert store.plan(keep_last=1).kept == {"volume://flights/features@4": "one of the last 1"}
+
+    def test_one_job_makes_what_many_want(self, store, again):
+        key = key_of(ONE)
+        assert store.claim(key, job_id="a-1") == "a-1"
+        assert again.claim(key, job_id="b-1") == "a-1"
+        assert store.claim(key, job_id="a-1") == "a-1", "asked twice"
+        assert again.claim(key, job_id="b-1", expected="c-1") == "a-1"
+        assert again.claim(key, job_id="b-1", expected="a-1") == "b-1", "the job was not alive"
+        assert store.claim(key, job_id="a-1") == "b-1"
+
+    def test_of_many_that_claim_at_once_one_gets_it(self, store):
+        with ThreadPoolExecutor(8) as threads:
+            holders = set(threads.map(lambda n: store.claim("ab" * 20, job_id=f"job-{n}"), range(8)))
+        assert len(holders) == 1
 
 
 def staged(store, job_id, files):

@@ -11,6 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import muster
 import muster.airflow
 from muster.airflow.provider import get_provider_info
 
@@ -20,6 +21,11 @@ FURTHER = {
     "Triggering": "muster.airflow.authoring.triggering",
 }
 """What some of those make; no author makes them by hand."""
+CLIENT = "muster.client."
+CLIENT_METHODS = {
+    *("path", "files", "record", "params", "metrics", "lineage"),
+    *("to_pandas", "predict"),
+}
 BASE = ("muster.airflow.operators.base", "MusterOperator")
 HEAD = """# What a Dag file writes
 
@@ -38,6 +44,7 @@ class Docstring:
     prose: str
     params: Mapping[str, str]
     raises: Mapping[str, str]
+    attributes: Mapping[str, str]
 
     @classmethod
     def of(cls, node: ast.ClassDef | ast.FunctionDef) -> Docstring:
@@ -47,7 +54,9 @@ class Docstring:
         found: dict[str, dict[str, str]] = {"param": {}, "raises": {}, "cvar": {}, "ivar": {}}
         for kind, name, said in zip(fields[::3], fields[1::3], fields[2::3], strict=True):
             found[kind][name.strip()] = _inline(" ".join(said.split()))
-        return cls(prose=_prose(prose), params=found["param"], raises=found["raises"])
+        return cls(
+            prose=_prose(prose), params=found["param"], raises=found["raises"], attributes=found["ivar"]
+        )
 
 
 def page() -> str:
@@ -62,6 +71,10 @@ def _parts() -> Iterator[str]:
         yield from _section(title, getattr(muster.airflow, name).__module__, name, source="muster.airflow")
     for name, module in FURTHER.items():
         yield from _section(name, module, name, source=module)
+    yield "# What a program or notebook uses\n"
+    yield "`import muster`; [Python and notebooks](howto/python.md) has examples.\n"
+    for name in sorted(muster.__all__, key=str.swapcase):
+        yield from _section(f"muster.{name}", getattr(muster, name).__module__, name, source="")
     yield from _options()
 
 
@@ -78,6 +91,8 @@ def _section(title: str, module: str, name: str, *, source: str) -> Iterator[str
     yield said.prose + "\n"
     declared = list(_declared(module, node).values()) if isinstance(node, ast.ClassDef) else []
     keywords = [] if source in FURTHER.values() else [*map(str, declared or _fields(node))]
+    if isinstance(node, ast.FunctionDef) and module.startswith(CLIENT):
+        keywords = [f"{name}({ast.unparse(node.args)})"]
     if keywords:
         yield "```python\n" + "\n".join(keywords) + "\n```\n"
     for each in declared:
@@ -85,6 +100,8 @@ def _section(title: str, module: str, name: str, *, source: str) -> Iterator[str
             yield f"- `{each.word}`: {each.text}{' (templated)' * each.templated}"
     for param, text in said.params.items():
         yield f"- `{param}`: {text}"
+    for attribute, text in said.attributes.items():
+        yield f"- `.{attribute}`: {text}"
     for error, text in said.raises.items():
         yield f"- raises `{error}`: {text}"
     for method in _methods(node):
@@ -125,8 +142,8 @@ class Declared:
 
 def _declared(module: str, node: ast.ClassDef) -> dict[str, Declared]:
     """The keywords of an operator by attribute: its own, then those of bases that have no section of their own."""
-    base = _base(module, node)
-    inherited = _declared(*base) if base else {}
+    bases = list(_bases(module, node))
+    inherited = {name: one for base in reversed(bases) for name, one in _declared(*base).items()}
     own = {}
     for each, after in zip(node.body, [*node.body[1:], None], strict=True):
         if isinstance(each, ast.AnnAssign) and isinstance(each.value, ast.Call):
@@ -134,15 +151,19 @@ def _declared(module: str, node: ast.ClassDef) -> dict[str, Declared]:
                 own[ast.unparse(each.target)] = Declared.of(each, each.value, after)
         elif isinstance(each, ast.Assign) and (name := ast.unparse(each.targets[0])) in inherited:
             own[name] = replace(inherited[name], default=ast.unparse(each.value))
-    has_section = base is None or base[1].name in {*muster.airflow.__all__, BASE[1]}
+    has_section = not bases or bases[0][1].name in {*muster.airflow.__all__, BASE[1]}
     return own if has_section else own | {name: one for name, one in inherited.items() if name not in own}
 
 
-def _base(module: str, node: ast.ClassDef) -> tuple[str, ast.ClassDef] | None:
-    """The base of a class and its module, if it is one of muster's."""
-    if not node.bases:
-        return None
-    name, tree = ast.unparse(node.bases[0]), _tree(module)
+def _bases(module: str, node: ast.ClassDef) -> Iterator[tuple[str, ast.ClassDef]]:
+    """The bases of a class that are muster's, each with its module."""
+    for each in node.bases:
+        if (found := _base(module, ast.unparse(each))) is not None:
+            yield found
+
+
+def _base(module: str, name: str) -> tuple[str, ast.ClassDef] | None:
+    tree = _tree(module)
     imported = (each for each in ast.walk(tree) if isinstance(each, ast.ImportFrom))
     places = [each.module for each in imported if name in {alias.name for alias in each.names}]
     place = places[0] if places else module
@@ -198,12 +219,12 @@ def _methods(node: ast.ClassDef | ast.FunctionDef) -> Iterator[ast.FunctionDef]:
         "lineage",
     }
     for each in node.body if isinstance(node, ast.ClassDef) and node.name != BASE[1] else ():
-        if isinstance(each, ast.FunctionDef) and each.name in wanted:
+        if isinstance(each, ast.FunctionDef) and (each.name in wanted or each.name in CLIENT_METHODS):
             yield each
 
 
 def _call(method: ast.FunctionDef) -> str:
-    if any(ast.unparse(decorator) == "property" for decorator in method.decorator_list):
+    if any(ast.unparse(decorator) in ("property", "cached_property") for decorator in method.decorator_list):
         return f".{method.name}"
     return "task(…)" if method.name == "__call__" else f".{method.name}(…)"
 

@@ -1,7 +1,7 @@
 """A file system that behaves as NFS does at its worst: one client's view of a server's folder.
 
 ``python -m tests.fuse.filesystem SERVER MOUNTPOINT FAULTS`` serves until it is told to end (SIGTERM),
-or until whoever started it is gone. Several mounts of one SERVER are several clients; who writes
+or until the process that started it is gone. Several mounts of one SERVER are several clients; who writes
 into SERVER itself is another one. :class:`Faults` says what is amiss; it can be changed while it runs.
 """
 
@@ -206,7 +206,7 @@ class Client:
             self._lose_unsynced()
 
     def _lose_unsynced(self):
-        """The server's power goes: of what nobody synced the names are left, and no data."""
+        """The server's power goes: unsynced files keep their names, and lose their data."""
         for folder, _, names in os.walk(self._server):
             for name in names:
                 path = os.path.join(folder, name)

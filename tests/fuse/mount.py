@@ -46,7 +46,7 @@ class Mount:
         os.setxattr(self.root, FAULTS, faults.dumps().encode())
 
     def cut_power(self) -> None:
-        """Lose the data of every file that this client wrote and nobody synced."""
+        """Lose the data of every file that this client wrote and that was not synced."""
         os.setxattr(self.root, POWER, b"cut")
 
 
@@ -115,7 +115,7 @@ def _end(process: subprocess.Popen[bytes], root: Path) -> None:
 
 
 def sweep() -> None:
-    """Take away the mounts whose process was killed: nobody can read them any more."""
+    """Take away the mounts whose process was killed: they cannot be read any more."""
     for point in ours():
         try:
             point.stat()
@@ -131,7 +131,7 @@ def unmount(root: Path) -> None:
 
 
 def ours() -> list[Path]:
-    """Where file systems of this kind are mounted now, whoever did it."""
+    """Where file systems of this kind are mounted now, by any process."""
     lines = Path("/proc/self/mounts").read_text(errors="surrogateescape").splitlines()
     points = [line.split(" ")[1] for line in lines if line.split(" ")[2] == "fuse.nfs-at-its-worst"]
     return [Path(re.sub(r"\\(\d{3})", lambda octal: chr(int(octal[1], 8)), point)) for point in points]

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.soak
 
 BASE = "localhost/debian-python:bookworm"
 PACKAGES = "python3,python3-venv,ca-certificates,libgomp1,libstdc++6"
-ANYBODY, OF_GROUP_0 = "12345:12345", "12345:0"  # Airflow's folder is its group's, as in Airflow's own image
+ANY_USER, OF_GROUP_0 = "12345:12345", "12345:0"  # Airflow's folder is its group's, as in Airflow's own image
 AIRFLOW = """
 from airflow.providers_manager import ProvidersManager
 from muster.airflow import GangOperator
@@ -100,7 +100,7 @@ def test_what_is_in_an_image_runs_for_anybody(
 ) -> None:
     container = command("buildah", "from", build(name)["reference"])
     try:
-        user = OF_GROUP_0 if name == "airflow" else ANYBODY
+        user = OF_GROUP_0 if name == "airflow" else ANY_USER
         run = ("buildah", "run", "--isolation=chroot", f"--user={user}", "--env=HOME=/tmp")
         assert said in command(*run, container, "--", *words)
     finally:

@@ -106,7 +106,7 @@ def test_a_revision_is_asked_in_private_before_it_serves(server: Commanded, mode
     assert server.share(r1=100) == {"id": 1}
     assert server.do("open") == server.do("open") == {"id": 1}
     assert server.public.ask("POST", INFER, BODY)[1]["outputs"][0]["data"] == [3.0]
-    assert server.counted("r1") == {"answered": 1}  # whoever names a revision only looks at it
+    assert server.counted("r1") == {"answered": 1}  # a request that names a revision is not counted
 
 
 def test_users_never_reach_a_candidate(server: Commanded, models: dict[str, str]) -> None:
@@ -164,7 +164,7 @@ def test_a_command_does_not_wait_for_one_that_takes_long(
     folder = onnx_graph.write_line(tmp_path / "slow")
     signature = (folder / "signature.json").read_bytes()
     (folder / "signature.json").unlink()
-    os.mkfifo(folder / "signature.json")  # loading waits until somebody writes it
+    os.mkfifo(folder / "signature.json")  # loading waits until it is written
     server.line.write(json.dumps({"id": 7, "do": "load", "revision": "r2", "folder": str(folder)}) + "\n")
     assert server.share(r1=100) == {"id": 1}
     (folder / "signature.json").write_bytes(signature)
@@ -185,7 +185,7 @@ def test_a_server_that_drains_sends_its_clients_elsewhere_and_may_come_back(
             assert response.read()
             assert (response.status, response.getheader("connection")) == (200, ending)
             assert server.do("drain") == {"id": 1}
-        client.request("POST", INFER, json.dumps(BODY))  # it waits for whoever accepts next
+        client.request("POST", INFER, json.dumps(BODY))  # it waits for the next server to accept
         assert server.do("open") == {"id": 1}
         assert client.getresponse().status == 200
 

@@ -461,7 +461,7 @@ class TestBadRequests:
             answered: list[socket.socket] = []
             while len(answered) < 4:
                 answered = select.select(clients, [], [], GUARD_SECONDS)[0]
-                assert answered, "nobody was refused"
+                assert answered, "no request was refused"
             assert all(client.recv(100).startswith(b"HTTP/1.1 503") for client in answered)
             assert resident(server) - before < 300 * MIB
             assert server.ask("POST", INFER, request())[0] == 200

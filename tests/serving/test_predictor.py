@@ -38,7 +38,10 @@ BAD_SIGNATURES: list[tuple[Any, str]] = [
     ),
     ({"format": 1, "inputs": [X | {"shape": [1]}], "outputs": [Y]}, "'x': shape [1]; expected -1"),
     ({"format": 1, "inputs": [X | {"shape": [-1, -1]}], "outputs": [Y]}, "'x': shape [-1, -1]"),
-    ({"format": 1, "inputs": [X | {"shape": [-1, 3]}], "outputs": [Y]}, "2 dimensions, the graph ['rows']"),
+    (
+        {"format": 1, "inputs": [X | {"shape": [-1, 3]}], "outputs": [Y]},
+        "2 dimensions, the graph ['rows']: write \"shape\": [-1] into",
+    ),
     (
         {"format": 1, "inputs": [X | {"min": 2, "max": 1}], "outputs": [Y]},
         "min 2 and max 1 are no range of FP32",
@@ -51,7 +54,11 @@ BAD_SIGNATURES: list[tuple[Any, str]] = [
     ({"format": 1, "inputs": [X | {"fallback": 1}], "outputs": [Y]}, "a fallback needs categories"),
     (
         {"format": 1, "inputs": [X | {"datatype": "FP64"}], "outputs": [Y]},
-        "says FP64, the graph tensor(float)",
+        "says FP64, which is tensor(double), the graph tensor(float)",
+    ),
+    (
+        {"format": 1, "inputs": [X | {"datatype": "BYTES", "categories": ["a"]}], "outputs": [Y]},
+        "says BYTES with categories, which is tensor(int64), the graph tensor(float)",
     ),
     (
         {"format": 1, "inputs": [X | {"name": "z"}], "outputs": [Y]},
@@ -115,6 +122,22 @@ def test_a_folder_must_hold_a_model_that_can_be_read(said: Any, tmp_path: Path) 
     assert answers[0] == f"model.onnx is missing from {without}"
     assert answers[1].startswith("model.onnx cannot be loaded: ")
     assert answers[2:] == ["takes x", "takes code, day, place"]
+
+
+def test_a_graph_of_text_columns_is_told_how_its_signature_reads(said: Any, tmp_path: Path) -> None:
+    texts = [("x", onnx_graph.STRING, [1])], [("y", onnx_graph.STRING, [1])]
+    graph = onnx_graph.model([onnx_graph.node("Identity", ["x"], "y")], [], *texts)
+    column = {"name": "x", "datatype": "BYTES"}
+    answer = {"name": "y", "datatype": "BYTES", "shape": [-1, 1]}
+    tries = [column | {"categories": ["a"]}, column, column | {"shape": [-1, 1]}]
+    folders = [
+        onnx_graph.write(tmp_path / str(i), graph, {"format": 1, "inputs": [each], "outputs": [answer]})
+        for i, each in enumerate(tries)
+    ]
+    coded, flat, right = said(*folders)
+    assert coded.endswith("leave its categories out, and the graph gets the text")
+    assert flat.endswith('write "shape": [-1, 1] into the signature')
+    assert right == "takes x"
 
 
 def test_the_signature_of_the_docs_is_one(said: Any, tmp_path: Path) -> None:

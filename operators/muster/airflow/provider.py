@@ -81,6 +81,14 @@ def get_provider_info() -> dict[str, Any]:
                         "example": "30",
                         "default": "7",
                     },
+                    "cache": {
+                        "description": "Whether a stage takes versions that were made of the same code, image, inputs "
+                        "and params, and runs nothing. A Dag may say otherwise.",
+                        "version_added": "0.2.0",
+                        "type": "boolean",
+                        "example": "True",
+                        "default": "False",
+                    },
                     "mlflow_url": {
                         "description": "Where people find what `muster mlflow` shows: a task's link *MLflow run* leads "
                         "there. To be set where it has another port, or is reached from another machine.",

@@ -136,6 +136,13 @@ def checkpoint_days() -> float:
     return _number("checkpoint_days", CHECKPOINT_DAYS, "days")
 
 
+def cache_default() -> bool:
+    """Return whether stages take what was made before where their Dag does not say: ``[muster] cache``."""
+    from airflow.sdk.configuration import conf
+
+    return bool(conf.getboolean("muster", "cache", fallback=False))
+
+
 def mlflow_url() -> str:
     """Return where people find what ``muster mlflow`` shows: ``[muster] mlflow_url``, without a slash at its end."""
     from airflow.sdk.configuration import conf

@@ -79,7 +79,7 @@ class Backend(Protocol):
         """
 
     def sweep(self) -> tuple[str, ...]:
-        """Take away what ended jobs left where they ran because nobody looked any more; return which jobs.
+        """Delete what jobs that ended unwatched left where they ran; return the ids of those jobs.
 
         Idempotent, and any number of us may do it at once.
         """

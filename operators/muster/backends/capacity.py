@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from muster.backends.forecast import Outlook
+    from muster.core.job import JobSpec
 
 NO_CLASS = "-"
 
@@ -21,7 +25,7 @@ class Cards:
 
     @property
     def free(self) -> int:
-        """Cards that nobody holds and a job may have now: none of a node that takes no pods."""
+        """Free cards that a job may have now: none of a node that takes no pods."""
         return max(0, self.total - self.used) if self.ready else 0
 
 
@@ -68,7 +72,7 @@ class Place:
 class Waiting:
     """A job that waits in a queue.
 
-    :param job_id: None where what waits is nobody's of muster.
+    :param job_id: None where what waits is not a job of muster.
     :param name: of the object that waits: a JobSet's or Job's; on a machine the job_id.
     :param title: what its author calls it, such as ``flights.train``.
     :param needs: of all its replicas together, by resource: cores, bytes, cards.
@@ -135,3 +139,9 @@ class Capacity(Protocol):
 
     def parts(self, job_id: str) -> tuple[Part, ...]:
         """Return what of a job runs now, in the order of its ranks; nothing of one that does not run."""
+
+    def outlook(self, jobs: Sequence[JobSpec] = ()) -> Outlook:
+        """Return what jobs compete for here, which do now, and what each of `jobs` would take.
+
+        :raises Forbidden: the queues may not be read.
+        """

@@ -144,7 +144,7 @@ def cluster_capacity(cluster: ClusterSettings, access: Access) -> Capacity:
 
     client = Client(access, patience_seconds=LOOK_SECONDS)
     site = cluster.site
-    return ClusterCapacity(client, namespace=site.namespace, resource=site.gpu_resource)
+    return ClusterCapacity(client, namespace=site.namespace, resource=site.gpu_resource, queue=site.queue)
 
 
 def cluster_backend(

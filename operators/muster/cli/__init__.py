@@ -1,1 +1,1 @@
-"""The `muster` command: for people at a terminal and for scripts. Imports nothing heavy until it must."""
+"""The `muster` command: for people at a terminal and for scripts. Heavy packages are imported only where needed."""

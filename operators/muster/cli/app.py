@@ -6,29 +6,35 @@ is a usage message and 2; any other error is a bug of muster and keeps its trace
 
 from __future__ import annotations
 
+import sys
 from typing import Annotated
 
 import typer
 
 from muster import __version__
-from muster.cli import capacity, deployments, images, jobs, volumes
+from muster.cli import cache, capacity, deployments, images, jobs, runs, volumes
 from muster.cli.command import Commands, example
 from muster.cli.demo import demo
 from muster.cli.doctor import doctor
 from muster.cli.init import init
 from muster.cli.leaving import leave
 from muster.cli.mlflow import mlflow
+from muster.cli.notebook import notebook
+from muster.cli.plan import plan
 from muster.cli.run import Resumable, run
 from muster.cli.tensorboard import tensorboard
 from muster.cli.up import up
+from muster.cli.warm import here
+from muster.core.deprecated import old_options
 
 HELP = """The whole road of a model in one Airflow Dag, on this machine or a cluster.
 
 \b
-MUSTER_HOME     volumes, jobs, deployments; the nearest .muster folder unless set
-MUSTER_CACHE    environments and downloads, may be deleted; ~/.cache/muster unless set
-MUSTER_CLUSTER  a file that names a cluster: jobs, volumes and deployments are there then
-MUSTER_COMPARE  1: a commit reads each file again that it shares with the version before
+MUSTER_HOME     volumes, jobs, deployments; default: the nearest .muster folder
+MUSTER_CACHE    environments and downloads, safe to delete; default: ~/.cache/muster
+MUSTER_CLUSTER  a file that names a cluster, on which jobs, volumes and deployments then are
+MUSTER_NO_WARM  1: muster run leaves no process behind that has Airflow imported for the next run
+MUSTER_COMPARE  1: a commit also reads the files that it shares with the version before
 """
 
 app = typer.Typer(
@@ -50,9 +56,14 @@ app.command(
         "muster run flights --param epochs=6",
         "muster run flights --resume=strict",
         "muster run flights --from train",
+        "muster run flights --no-cache",
         "muster run flights --json",
     ),
 )(run)
+app.command(
+    "plan",
+    epilog=example("muster plan flights --param epochs=6", "muster plan flights --json | jq .gpu_hours"),
+)(plan)
 app.command("up", epilog=example("muster up", "muster up --dags pipelines --port 8090"))(up)
 app.command("gpus", epilog=example("muster gpus", "muster gpus --json | jq '.classes[] | {name, free}'"))(
     capacity.gpus
@@ -63,10 +74,19 @@ app.command("queue", epilog=example("muster queue", "muster queue --json | jq '.
 app.command("doctor", epilog=example("muster doctor", "muster doctor --json"))(doctor)
 app.command("tensorboard", epilog=example("muster tensorboard flights/model"))(tensorboard)
 app.command("mlflow", epilog=example("muster mlflow", "muster mlflow --port 5001"))(mlflow)
+app.command(
+    "notebook",
+    epilog=example(
+        "muster notebook --image train --inputs flights/features@latest",
+        "muster notebook --inputs rows=flights/features@2013-03 --execute report.ipynb",
+    ),
+)(notebook)
 app.add_typer(jobs.app, name="jobs")
+app.add_typer(runs.app, name="runs")
 app.add_typer(volumes.app, name="volumes")
 app.add_typer(deployments.app, name="deployments")
 app.add_typer(images.app, name="images")
+app.add_typer(cache.app, name="cache")
 
 
 def _version(wanted: bool) -> None:
@@ -87,8 +107,12 @@ def root(
 
 def main() -> None:
     """Run the command; the entry point of the installed `muster`."""
+    here.arguments = sys.argv[1:]
+    words, warned = old_options(here.arguments)
+    for line in () if here.forked else warned:
+        typer.echo(f"muster: {line}", err=True)
     try:
-        app(prog_name="muster")
+        app(words, prog_name="muster")
     except SystemExit as end:
         if not isinstance(end.code, (int, type(None))):
             raise

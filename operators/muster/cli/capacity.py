@@ -20,10 +20,10 @@ GIB = 1 << 30
 
 
 def gpus(*, as_json: Json = False) -> None:
-    """Show the GPUs: free and used, by class, node and team.
+    """Show free and used GPUs, by class, node and team.
 
-    A card is used from the moment its job is given a node until that job's pod or process has ended.
-    A team's quota is its own; what others leave of theirs it may borrow.
+    A card is used from the placement of its job until that job's pod or process has ended.
+    A team may also borrow quota that other teams do not use.
     """
     found = open_capacity().gpus()
     if as_json:
@@ -85,10 +85,10 @@ def _by_team(found: Gpus) -> None:
 
 
 def queue(*, as_json: Json = False) -> None:
-    """Show what waits, its place in its queue, and why.
+    """Show the waiting jobs, each with its place and the reason.
 
-    The next to leave a queue comes first. What others let wait there is listed too, under the name of
-    its own object.
+    The next job to start is first. Other programs' workloads in the same queues are listed too, by the name of
+    their object.
     """
     found, room = open_capacity().queues(), _room()
     if as_json:

@@ -1,4 +1,4 @@
-"""``muster volumes code``: the code that made a version, from the store."""
+"""``muster volumes code``: shows the code that made a version, from the store."""
 
 from __future__ import annotations
 
@@ -28,9 +28,7 @@ def code(
             metavar="ADDRESS", help="A version, or the digest of a code snapshot, such as b3:46ada269."
         ),
     ],
-    file: Annotated[
-        str | None, typer.Argument(metavar="[FILE]", help="One of its files, which is printed as it is.")
-    ] = None,
+    file: Annotated[str | None, typer.Argument(metavar="[FILE]", help="A file of it, to print.")] = None,
     *,
     as_json: Json = False,
 ) -> None:
@@ -55,7 +53,7 @@ def code(
 
 
 def snapshot_files(folder: Path) -> Mapping[str, Path]:
-    """Return every file of a code snapshot by its path below it."""
+    """Return every file of a code snapshot, by its path in it."""
     return {path.relative_to(folder).as_posix(): path for path in folder.rglob("*") if path.is_file()}
 
 
@@ -64,15 +62,15 @@ def _digest(store: LocalStore, address: str) -> str:
     if not address.startswith(_PREFIX):
         record = store.record(address)
         if record.code is None:
-            made = record.note or "it is not known what made it"
-            raise NotFound(f"{record.volume}@{record.number} was made by no code of a Dag: {made}")
+            made = record.note or "its origin is unknown"
+            raise NotFound(f"{record.volume}@{record.number} was not made by a Dag's code: {made}")
         return record.code
     digits = address.removeprefix(_PREFIX)
     if len(digits) == _DIGITS:
         return address
     if not digits or set(digits) - set("0123456789abcdef"):
         raise SpecError(
-            f"{address!r:.80} is no digest: expected b3: and the first digits of one, such as b3:46ada269"
+            f"{address!r:.80} is no digest: expected b3: and its first digits, such as b3:46ada269"
         )
     if not store_is_here():
         raise SpecError(

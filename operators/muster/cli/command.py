@@ -1,6 +1,6 @@
-"""Shared by all commands: errors, examples, ``--json``, and opening the store and the backend.
+"""What all commands share: errors, examples, ``--json``, and opening the store and the backend.
 
-The store and the backend are imported when a command needs them, so that ``--help`` costs nothing.
+A command imports the store and the backend only when it needs them, so that ``--help`` is fast.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ import typer
 from typer.core import TyperGroup
 
 from muster.cli.screen import complain, kept_for_the_document
-from muster.core.errors import MusterError, NotFound
+from muster.client.place import check_home
+from muster.core.errors import MusterError
 from muster.core.settings import Settings
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ Where = Annotated[
     str, typer.Argument(metavar="ADDRESS", help="Such as flights/model@7 or flights/features@2013-03.")
 ]
 
-_opened = ExitStack()  # what the command closes at its end
+_opened = ExitStack()  # resources that are closed when the command ends
 
 
 class Commands(TyperGroup):
@@ -54,17 +55,17 @@ class Commands(TyperGroup):
             complain(error)
             raise typer.Exit(1) from error
 
-    def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002 - the signature is click's
-        """Name the commands in the order in which a newcomer meets them, not by the alphabet."""
+    def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002 - click defines the signature
+        """List the commands in the order in which a new user needs them."""
         first = [
-            *("demo", "init", "run", "up", "jobs", "queue", "gpus", "volumes", "deployments", "images"),
-            *("tensorboard", "mlflow", "doctor"),
+            *("demo", "init", "run", "plan", "up", "runs", "jobs", "queue", "gpus"),
+            *("volumes", "cache", "deployments", "images", "notebook", "tensorboard", "mlflow", "doctor"),
         ]
         return sorted(self.commands, key=lambda name: (first.index(name) if name in first else 99, name))
 
 
-def group(help: str) -> typer.Typer:  # noqa: A002 - typer's own word
-    """Make the group of one noun's commands."""
+def group(help: str) -> typer.Typer:  # noqa: A002 - typer's keyword
+    """Return the group of one noun's commands."""
     return typer.Typer(help=help, no_args_is_help=True, rich_markup_mode=None)
 
 
@@ -81,8 +82,8 @@ def open_store(*, make: bool = False) -> LocalStore:
     :raises NotFound: there is none.
     """
     settings = Settings.load()
-    if settings.cluster is None and not make:
-        _check_home(settings)
+    if not make:
+        check_home(settings)
     from muster.backends.choose import LOOK_SECONDS, choose_store
 
     store = choose_store(settings, patience_seconds=LOOK_SECONDS)
@@ -106,12 +107,11 @@ def store_is_here() -> bool:
 def open_backend(*, patient: bool = False) -> Backend:
     """Open the backend: this machine's, or the cluster's.
 
-    :param patient: wait for a cluster that is away as long as a job does, which is longer than a person does.
+    :param patient: wait as long for an unreachable cluster as a job does, and not only for seconds.
     :raises NotFound: nothing was ever run here.
     """
     settings = Settings.load()
-    if settings.cluster is None:
-        _check_home(settings)
+    check_home(settings)
     from muster.backends.base import PATIENCE_SECONDS
     from muster.backends.choose import LOOK_SECONDS, choose_backend
 
@@ -126,8 +126,7 @@ def open_deployments() -> Deployments:
     :raises NotFound: nothing was ever run here.
     """
     settings = Settings.load()
-    if settings.cluster is None:
-        _check_home(settings)
+    check_home(settings)
     from muster.backends import choose
 
     return _opened.enter_context(choose.open_deployments(settings, patience_seconds=choose.LOOK_SECONDS))
@@ -138,11 +137,3 @@ def open_capacity() -> Capacity:
     from muster.backends.choose import choose_capacity
 
     return choose_capacity(Settings.load())
-
-
-def _check_home(settings: Settings) -> None:
-    if not settings.store.is_dir():
-        raise NotFound(
-            f"nothing is kept in {settings.home} yet: run `muster demo` or `muster run`, "
-            "go to the folder that holds the .muster you mean, or set MUSTER_HOME"
-        )

@@ -43,7 +43,7 @@ Next:
 def demo() -> None:
     """Run the reference pipeline, from rows to a prediction.
 
-    It says first what it will do. The Dag is that of ./dags, or a copy of the shipped one.
+    It first prints its plan. The Dag is the one in ./dags, or else a copy of the shipped one.
     """
     settings = Settings.load()
     say(INTRO)
@@ -62,10 +62,10 @@ def _build(settings: Settings) -> None:
     wanted = [image for image in images_of(settings, Path.cwd()) if image.name in IMAGES]
     missing = [image for image in wanted if not image.built]
     if not missing:
-        say("Its environments are there.")
+        say("Its environments are built.")
         return
     say(
-        f"First its environments are made: {len(missing)} of {len(wanted)}, some minutes and about "
+        f"First its environments are built: {len(missing)} of {len(wanted)}, some minutes and about "
         f"{CACHE_GIB} GiB in {safe(settings.cache)}. This happens once."
     )
     for image in missing:
@@ -77,8 +77,8 @@ def dags_folder() -> Path:
     """Return ``./dags``; if it lacks the Dag, copy the shipped one there."""
     here = Path("dags").absolute()
     if not (here / DAG).is_dir():
-        part = here / f".{DAG}.{secrets.token_hex(4)}"  # renamed when it is complete
+        part = here / f".{DAG}.{secrets.token_hex(4)}"  # renamed once complete
         shutil.copytree(shipped("dags") / DAG, part, ignore=shutil.ignore_patterns("__pycache__"))
         part.rename(here / DAG)
-        say(f"The Dag is copied to {safe(here / DAG)}: it is yours to read and to change.")
+        say(f"The Dag is copied to {safe(here / DAG)}: read it and change it.")
     return here

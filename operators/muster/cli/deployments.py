@@ -26,20 +26,20 @@ LOOK_SECONDS = 1.0
 ANSWER_LOOK_SECONDS = 0.1
 _CLEAR = "\x1b[H\x1b[2J"
 
-app = group("Deployments: names that answer predictions; released, taken back.")
+app = group("Deployments: named models that answer predictions.")
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="A deployment's name, such as flights.")]
 Watch = Annotated[
     bool,
     typer.Option(
-        "--watch", help=f"Look every second until Ctrl-C; figures of the last {WINDOW_SECONDS:g} s."
+        "--watch", help=f"Refresh every second until Ctrl-C; figures of the last {WINDOW_SECONDS:g} s."
     ),
 ]
 
 
 @app.command("ls", epilog=example("muster deployments ls", "muster deployments ls --json | jq -r '.[].url'"))
 def list_deployments(*, watch: Watch = False, as_json: Json = False) -> None:
-    """List what each deployment serves, what is under way, and figures."""
+    """List deployments: what each serves, its release, and figures."""
     for found in _looks(open_deployments().look_at, watch=watch):
         if as_json:
             emit([_document(seen) for seen in found])
@@ -72,7 +72,7 @@ def _show_list(found: list[Seen]) -> None:
     "show", epilog=example("muster deployments show flights", "muster deployments show flights --watch")
 )
 def show(name: Name, *, watch: Watch = False, as_json: Json = False) -> None:
-    """Show one deployment: its revisions with shares and figures."""
+    """Show one deployment: its revisions with their shares and figures."""
     from muster.backends.releases.figures import look
 
     deployments = open_deployments()
@@ -126,13 +126,14 @@ def promote(
     revision: Annotated[
         str | None,
         typer.Argument(
-            metavar="[REVISION]", help="Such as r7 or flights/model@7; what is under way if not given."
+            metavar="[REVISION]", help="Such as r7 or flights/model@7; by default the one under way."
         ),
     ] = None,
 ) -> None:
-    """Give a revision all traffic at once, and look at no rule.
+    """Give a revision all traffic at once, without checking any rule.
 
-    The one that had it is kept for a rollback. It waits until users are answered, a minute at most.
+    The revision that had the traffic is kept for a rollback. The command waits until users get answers, for at most a
+    minute.
     """
     from muster.backends.releases.manual import promote as give_everything
 
@@ -154,12 +155,12 @@ def promote(
 def rollback(
     name: Name,
     *,
-    reason: Annotated[str, typer.Option(help="One line, kept with what is rolled back.")] = "",
+    reason: Annotated[str, typer.Option(help="One line, recorded with the revision.")] = "",
 ) -> None:
-    """Give the traffic back, in force within two seconds.
+    """Roll back: traffic moves within two seconds.
 
-    Of a release under way to its champion, else to the revision that is kept. Where that one does not answer yet, it
-    waits, a minute at most.
+    A release under way gives its traffic back to its champion; otherwise the kept revision gets it. If that revision
+    does not answer yet, the command waits, for at most a minute.
     """
     from muster.backends.releases.manual import roll_back, to_be_rolled_back
 
@@ -178,7 +179,7 @@ def rollback(
 def _await_answer(
     deployments: Deployments, name: str, what: str, *, seen: DeploymentStatus | None = None
 ) -> None:
-    """Return when users are answered. :raises DeploymentError: they are not, a minute long."""
+    """Wait until users get answers. :raises DeploymentError: they get none for a minute."""
     deadline, told = time.monotonic() + ANSWER_SECONDS, False
     status = seen or deployments.deployment(name)
     while not status.ready:
@@ -186,7 +187,7 @@ def _await_answer(
         if time.monotonic() > deadline:
             raise DeploymentError(
                 f"{name}: the traffic goes to {what}, which does not answer yet{why}. `muster deployments show {name} "
-                "--watch` says when it does"
+                "--watch` shows when it does"
             )
         if not told:
             note(f"{name}: the traffic goes to {what}, which does not answer yet{why}; waiting")
@@ -197,10 +198,10 @@ def _await_answer(
 
 @app.command("repair", epilog=example("muster deployments repair flights"))
 def repair(name: Name) -> None:
-    """Bring a deployment back to how muster left it.
+    """Restore a deployment to muster's last state of it.
 
-    Its route where that was edited, what was deleted of a revision, and on one machine its keeper. It waits until all who
-    have traffic answer, three minutes at most. A release that is under way goes on.
+    This restores an edited route, deleted objects of a revision, and on one machine its keeper. The command waits until
+    all revisions with traffic answer, for at most three minutes. A release under way goes on.
     """
     from muster.backends.releases.manual import repair as bring_back
 
@@ -210,12 +211,12 @@ def repair(name: Name) -> None:
         note(f"{name}: {line}")
         done = True
     shares = ", ".join(f"{each} {percent} %" for each, percent in deployments.deployment(name).shares.items())
-    note(f"{name}: {'' if done else 'nothing was to be mended; '}it serves {shares or 'nothing'}")
+    note(f"{name}: {'' if done else 'nothing to repair; '}it serves {shares or 'nothing'}")
 
 
 @app.command("retire", epilog=example("muster deployments retire flights"))
 def retire(name: Name) -> None:
-    """Take a deployment away; its model versions stay."""
+    """End a deployment; its model versions stay."""
     deployments = open_deployments()
     known = deployments.names()
     if check_label("deployment", name) not in known:
@@ -226,7 +227,7 @@ def retire(name: Name) -> None:
 
 
 def _looks(look: Callable[[], list[Seen]], *, watch: bool) -> Iterator[list[Seen]]:
-    """Yield one reading, or one per second with the figures of the last seconds."""
+    """Yield one reading, or one each second with the figures of the last seconds."""
     earlier: list[tuple[float, dict[str, Seen]]] = []
     while True:
         now, found = time.monotonic(), look()
@@ -271,7 +272,7 @@ def _chosen(status: DeploymentStatus, wanted: str | None) -> Revision:
 
 
 def _by() -> str:
-    """Return the user as recorded with a revision."""
+    """Return the user, as recorded with a revision."""
     return f"{person()} at the command line"
 
 
@@ -307,7 +308,7 @@ def _release(status: DeploymentStatus) -> str:
         return ""
     said = f"{release.revision} at {status.shares.get(release.revision, 0)} % since {when(release.since)}"
     why = f"; it is taken back: {release.failed}" if release.failed else ""
-    waits = "; it is held there until more is asked for" if release.held else ""
+    waits = "; it is held there until it is given more" if release.held else ""
     return f"{said}, asked for by {release.by}{waits}{why}"
 
 

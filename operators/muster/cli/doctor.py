@@ -13,9 +13,10 @@ from muster.core.settings import Settings
 
 
 def doctor(*, as_json: Json = False) -> None:
-    """Look at this machine, or the cluster, and say what to mend.
+    """Check this machine, or the cluster, and show what to fix.
 
-    The cluster is the one that MUSTER_CLUSTER names; nothing is made there. The exit code is 1 where something will not work.
+    The cluster is the one that MUSTER_CLUSTER names; nothing is created there. The exit code is 1 if something will not
+    work.
     """
     checks = list(all_checks(Settings.load()))
     bad = any(check.state == "bad" for check in checks)
@@ -25,7 +26,7 @@ def doctor(*, as_json: Json = False) -> None:
         table = Table(["state", "what", "found"])
         for check in checks:
             table.add(check.state, check.name, check.found)
-        table.show(empty="nothing was looked at")
+        table.show(empty="nothing was checked")
         for check in checks:
             if check.advice:
                 say(safe(f"\n{check.name}: {check.advice}".strip()))

@@ -23,7 +23,7 @@ def python_of_image(name: str) -> str:
     settings = Settings.load()
     image = next((image for image in images_of(settings, Path.cwd()) if image.name == name), None)
     if image is None:
-        raise ImageError(f"image {name!r:.60} is not there: `muster images ls` lists those that are")
+        raise ImageError(f"image {name!r:.60} does not exist: `muster images ls` lists the images")
     return str(python_of(settings, image))
 
 
@@ -36,7 +36,7 @@ def serve(
 ) -> None:
     """Run a server until it ends or Ctrl-C; the kernel ends it if this process is killed.
 
-    :param command: a server of one process: its children are not ended with it.
+    :param command: a server of one process; child processes would not be ended with it.
     :param folder: its working folder; the present one by default.
     :param variables: variables added to its environment.
     :raises ImageError: it ended by itself with an error.
@@ -61,5 +61,5 @@ def serve(
         process.wait()
     if code:
         raise ImageError(
-            f"{what} ended with exit code {code}: its last lines above say why; where the port is taken, try another --port"
+            f"{what} ended with exit code {code}: its last lines above say why; if the port is in use, try another --port"
         )

@@ -23,7 +23,7 @@ app = group("Images: the locked environments that jobs run in.")
 
 @app.command("ls", epilog=example("muster images ls"))
 def list_images(*, as_json: Json = False) -> None:
-    """List the images that a Dag here may name. One below dags/NAME/images is that Dag's alone."""
+    """List the images that a Dag here may name. Only the Dag NAME may use the images in dags/NAME/images."""
     from muster.images.folders import images_of
 
     found = list(images_of(Settings.load(), Path.cwd()))
@@ -51,23 +51,20 @@ def list_images(*, as_json: Json = False) -> None:
     ),
 )
 def build(
-    names: Annotated[list[str] | None, typer.Argument(metavar="NAME...", help="Which to build.")] = None,
+    names: Annotated[list[str] | None, typer.Argument(metavar="NAME...", help="Images to build.")] = None,
     *,
     every: Annotated[bool, typer.Option("--all", help="Every image that a Dag here may name.")] = False,
     container: Annotated[
-        bool, typer.Option("--container", help="A container image for a cluster, and no environment here.")
+        bool,
+        typer.Option("--container", help="Build a container image for a cluster, and no environment here."),
     ] = False,
     push: Annotated[
         str | None,
-        typer.Option(
-            "--push", metavar="REGISTRY", help="Send the container image there: REGISTRY/NAME:LOCK."
-        ),
+        typer.Option("--push", metavar="REGISTRY", help="Push the container image as REGISTRY/NAME:LOCK."),
     ] = None,
     base: Annotated[
         str | None,
-        typer.Option(
-            "--base", metavar="IMAGE", envvar="MUSTER_BASE", help="What it stands on; has Python 3.11."
-        ),
+        typer.Option("--base", metavar="IMAGE", envvar="MUSTER_BASE", help="Base image; needs Python 3.11."),
     ] = None,
     build_base: Annotated[
         str | None,
@@ -75,7 +72,7 @@ def build(
             "--build-base",
             metavar="IMAGE",
             envvar="MUSTER_BUILD_BASE",
-            help="What is compiled is built on it: the base with a C++ compiler.",
+            help="Base image with a C++ compiler, for packages that are compiled.",
         ),
     ] = None,
     builder: Annotated[
@@ -83,9 +80,9 @@ def build(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Build environments ahead of their jobs, or container images.
+    """Build environments before jobs need them, or container images.
 
-    A container image is called by the digest of its lock, as a cluster's backend will ask for it. `muster` and
+    A container image's tag is the digest of its lock, from which the cluster's backend derives its name. `muster` and
     `airflow` are images of muster itself, for the chart and for Airflow.
     """
     if every == bool(names):
@@ -123,7 +120,9 @@ def _build_containers(
     from muster.images.containers import build
 
     program, found = Builder.find(builder), []
-    for recipe, arguments in [(each, bases.arguments(each)) for each in wanted]:  # none before all are sound
+    for recipe, arguments in [
+        (each, bases.arguments(each)) for each in wanted
+    ]:  # build none unless all are valid
         with progress() as tell:
             made = build(
                 recipe,
@@ -139,17 +138,17 @@ def _build_containers(
                 f"{safe(made.name)}  {safe(made.reference)}  {safe(made.size)}{'  pushed' if made.pushed else ''}"
             )
             if made.also:
-                say(f"  also {safe(made.also)}: the code that is in it is this muster's")
+                say(f"  also {safe(made.also)}: it holds the code of this muster")
     if as_json:
         emit({"images": found})
 
 
 @app.command("lock", epilog=example("muster images lock train"))
-def lock(name: Annotated[str, typer.Argument(metavar="NAME", help="A folder below images/.")]) -> None:
+def lock(name: Annotated[str, typer.Argument(metavar="NAME", help="A folder in images/.")]) -> None:
     """Resolve an image's requirements.in into its lock.
 
-    The lock, requirements.txt, holds hashes and is the same for every platform. Versions that it holds already stay where
-    they can; delete it to renew them.
+    The lock, requirements.txt, has hashes and is the same for every platform. Versions already in it stay if possible;
+    delete it to update them.
     """
     from muster.images.folders import known_images, project_folders
     from muster.images.lock import WANTED, entries, lock_image, trouble
@@ -171,7 +170,7 @@ def lock(name: Annotated[str, typer.Argument(metavar="NAME", help="A folder belo
 
 
 def build_image(settings: Settings, image: Image) -> float | None:
-    """Build one image with progress; the seconds it took, or None where it was there."""
+    """Build one image with progress; return the seconds, or None if it was built already."""
     import time
 
     if image.built:
@@ -182,12 +181,12 @@ def build_image(settings: Settings, image: Image) -> float | None:
 
 
 def python_of(settings: Settings, image: Image) -> Path:
-    """Return the Python of an image's environment, built now with progress if it is not there yet."""
+    """Return the Python of an image's environment; build that first, with progress, if needed."""
     from muster.images.environment import Environments
 
     try:
         with progress() as tell:
             return Environments(settings.cache).ensure(image.name, Path(image.folder), image.lock, tell)
     except KeyboardInterrupt:
-        note(f"image {safe(image.name)} is not built; what was downloaded is kept")
+        note(f"image {safe(image.name)} is not built; downloads are kept")
         raise

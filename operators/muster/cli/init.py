@@ -1,4 +1,4 @@
-"""``muster init``: a Dag of one's own that runs, with its image and its test, to be changed from there."""
+"""``muster init``: writes a new Dag that runs, with its image and its test, as a start for the user's own."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ _NAME = re.compile(r"[a-z][a-z0-9]{0,29}", re.ASCII)
 
 NEXT = (
     ("muster run {name}{option}", "from rows to a model that answers"),
-    ("{folder}/work.py", "what the stages do: put your own data and model there"),
-    ("{folder}/dag.py", "which stages there are, and what they pass on"),
+    ("{folder}/work.py", "the functions of the stages: put your own data and model there"),
+    ("{folder}/dag.py", "the stages, and the versions that they pass on"),
     ("{images}muster images lock {name}", "after a change of its requirements.in"),
     ("python -m pytest {test}", "its test; pip install pytest first"),
 )
@@ -33,21 +33,26 @@ NEXT = (
 
 def init(
     name: Annotated[
-        str, typer.Argument(metavar="NAME", help="The Dag's id, and the name of all that belongs to it.")
+        str,
+        typer.Argument(
+            metavar="NAME", help="The Dag's id, also the name of its image, deployment and volumes."
+        ),
     ],
     *,
-    dags: Annotated[Path, typer.Option("--dags", help="The folder of Dags; it is made.")] = Path("dags"),
+    dags: Annotated[Path, typer.Option("--dags", help="The folder of Dags; created if missing.")] = Path(
+        "dags"
+    ),
 ) -> None:
     """Write a Dag that runs, with its image and its test.
 
     DAGS/NAME holds the Dag, its functions, and its image with the lock; tests/test_NAME.py, beside that folder,
-    runs it. What is there already is never overwritten.
+    runs it. Existing files are never overwritten.
     """
     _check_name(name)
     folder, test = dags / name, dags.absolute().parent / "tests" / f"test_{name}.py"
     for path in (folder, test):
         if path.exists():
-            raise SpecError(f"{path} is there already: choose another name, or move it away")
+            raise SpecError(f"{path} already exists: choose another name, or move it away")
     made = shipped(STARTER)
     try:
         test.parent.mkdir(parents=True, exist_ok=True)
@@ -75,23 +80,23 @@ def init(
 
 
 def _shown(path: Path) -> Path:
-    """Return a path relative to the working folder, if it is below it."""
+    """Return a path relative to the working folder, if it is inside."""
     return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
 
 
 def _check_name(name: str) -> None:
-    """Refuse what cannot be a Dag's id, a package, an image and a deployment at once."""
+    """Refuse a name that is not valid for a Dag, a package, an image and a deployment."""
     if not _NAME.fullmatch(name):
         raise SpecError(
-            f"name {name!r:.60}: write small letters and digits, a letter first, 30 at most, such as flats2"
+            f"name {name!r:.60}: use lower-case letters and digits, first a letter, at most 30, such as flats2"
         )
     if name == "images":
-        raise SpecError(f"name {name!r}: images of all Dags lie in a folder of that name: choose another")
+        raise SpecError(f"name {name!r}: the folder of that name holds images for all Dags: choose another")
     if iskeyword(name):
-        raise SpecError(f"name {name!r}: Python itself has that word: choose another")
+        raise SpecError(f"name {name!r}: it is a keyword of Python: choose another")
     if name in sys.stdlib_module_names or find_spec(name) is not None:
         raise SpecError(
-            f"name {name!r}: a Python package is called so, and the Dag's folder would hide it: choose another"
+            f"name {name!r}: a Python package has that name, and the Dag's folder would hide it: choose another"
         )
 
 

@@ -11,6 +11,7 @@ import typer
 
 from muster.cli import leftovers
 from muster.cli.command import Json, example, group, open_backend, open_capacity, open_store, person
+from muster.cli.curves import drawn
 from muster.cli.screen import Table, digest, emit, fields, note, safe, say, seconds, when
 from muster.core.cancelling import by_command
 from muster.core.errors import NotFound, SpecError
@@ -25,15 +26,13 @@ if TYPE_CHECKING:
 
 _LOOKED_AT = 30
 
-app = group("Jobs: what ran and what runs, with their logs and verdicts.")
+app = group("Jobs: running and ended ones, with their logs and verdicts.")
 
-Which = Annotated[
-    str, typer.Argument(metavar="JOB", help="A job's id, or enough of its start to be the only one.")
-]
+Which = Annotated[str, typer.Argument(metavar="JOB", help="A job's id, or a unique beginning of it.")]
 Newest = Annotated[
     str,
     typer.Argument(
-        metavar="JOB", help="A job's id or the start of it; of several jobs of one task the newest is taken."
+        metavar="JOB", help="A job's id, or its beginning; if several jobs of one task match, the newest."
     ),
 ]
 # JobState as the choices of an option: typer shows an Enum's values.
@@ -46,7 +45,7 @@ State = Enum("State", {state.name: state.value for state in JobState}, type=str)
 def list_jobs(
     *,
     state: Annotated[State | None, typer.Option(help="Only jobs in this state.")] = None,
-    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="At most so many.")] = 30,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="Largest number of jobs.")] = 30,
     as_json: Json = False,
 ) -> None:
     """List jobs, newest first."""
@@ -72,7 +71,7 @@ def list_jobs(
 def _newest(
     backend: Backend, ledger: Ledger, *, state: str | None, limit: int
 ) -> list[tuple[JobStatus, JobSpec]]:
-    """Return the newest jobs in a state, and read no more jobs than necessary."""
+    """Return the newest jobs in a state, reading no more jobs than needed."""
     chosen: list[JobStatus] = []
     job_ids, step = ledger.jobs()[::-1], limit if state is None else _LOOKED_AT
     for start in range(0, len(job_ids), step):
@@ -111,8 +110,7 @@ def _now() -> float:
 
 def _why(status: JobStatus) -> str:
     if status.verdict is not None:
-        rank = "" if status.verdict.rank is None else f", rank {status.verdict.rank}"
-        return f"{status.verdict.cause.value}{rank}: {status.verdict.message}"
+        return status.verdict.line
     return status.reason or (_progress(status) if not status.state.ended else "")
 
 
@@ -124,19 +122,30 @@ def _progress(status: JobStatus) -> str:
 def show(job: Newest, *, as_json: Json = False) -> None:
     """Show one job: its spec, result and verdict.
 
-    While it runs, where too: its ranks with their pids, on a cluster its pods with their nodes.
+    While it runs, also where: its ranks with their pids, or on a cluster its pods with their nodes.
     """
     backend = open_backend()
     job_id = find_newest(backend.store.ledger, job)
     status, spec = backend.status(job_id), backend.store.ledger.spec(job_id)
     parts = () if status.state.ended else open_capacity().parts(job_id)
+    series = backend.store.ledger.series(job_id)
     if as_json:
-        emit({"status": plain(status), "spec": plain(spec), "parts": [plain(part) for part in parts]})
+        emit(
+            {
+                "status": plain(status),
+                "spec": plain(spec),
+                "parts": [plain(part) for part in parts],
+                "series": plain(series),
+            }
+        )
         return
     say(typer.style(job_id, bold=True))
     fields(chain(_status_fields(status), map(_where, parts)))
     say()
     fields(_spec_fields(spec))
+    if pictures := list(drawn(series)):
+        say()
+        fields(pictures)
     if status.verdict is not None:
         say()
         for line in status.verdict.render(job_id=job_id).splitlines():
@@ -189,9 +198,9 @@ def _spec_fields(spec: JobSpec) -> Iterator[tuple[str, object]]:
 
 
 def find_going_on(ledger: Ledger, text: str) -> str:
-    """Return the job whose id is `text` or alone begins with it, or of several the only one that has not ended.
+    """Return the job whose id is `text` or begins with it; if several do, the only one that has not ended.
 
-    :raises NotFound: none does. :raises SpecError: several do; the message names them.
+    :raises NotFound: no job matches. :raises SpecError: several match; the message names them.
     """
     matches = _matches(ledger, text)
     if len(matches) == 1:
@@ -201,9 +210,9 @@ def find_going_on(ledger: Ledger, text: str) -> str:
 
 
 def find_newest(ledger: Ledger, text: str) -> str:
-    """Return the job whose id is `text` or alone begins with it, or the newest of several of one task, and say so.
+    """Return the job whose id is `text` or begins with it; if several jobs of one task do, the newest, with a note.
 
-    :raises NotFound: no job begins with `text`. :raises SpecError: jobs of several tasks do.
+    :raises NotFound: no job matches. :raises SpecError: jobs of several tasks match.
     """
     matches = _matches(ledger, text)
     if len(matches) == 1:
@@ -216,7 +225,7 @@ def find_newest(ledger: Ledger, text: str) -> str:
 
 
 def _matches(ledger: Ledger, text: str) -> list[str]:
-    """Return the job with that id, or all that begin so, oldest first. :raises NotFound: none does."""
+    """Return the job with that id, or all whose id begins with it, oldest first. :raises NotFound: there is none."""
     known = ledger.jobs()
     if text in known:
         return [text]
@@ -229,7 +238,7 @@ def _matches(ledger: Ledger, text: str) -> list[str]:
 
 def _refuse(text: str, matches: list[str]) -> NoReturn:
     shown = ", ".join(matches[-5:])
-    raise SpecError(f"{text!r:.60} is the start of {len(matches)} jobs ({shown}): give more of the id")
+    raise SpecError(f"{text!r:.60} is the beginning of {len(matches)} jobs ({shown}): give more of the id")
 
 
 @app.command(
@@ -239,12 +248,15 @@ def logs(
     job: Newest,
     *,
     follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="Go on until the job ends; Ctrl-C leaves it alone.")
+        bool,
+        typer.Option(
+            "--follow", "-f", help="Print new lines until the job ends; Ctrl-C does not end the job."
+        ),
     ] = False,
-    tail: Annotated[int | None, typer.Option(min=0, help="Only the last lines.")] = None,
+    tail: Annotated[int | None, typer.Option(min=0, help="Only the last N lines.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Print a job's log. With -f, follow it until the job has ended."""
+    """Print a job's log. With -f, follow it until the job ends."""
     if follow and (as_json or tail is not None):
         raise typer.BadParameter("--follow prints lines as they come: leave out --json and --tail")
     if follow:
@@ -269,7 +281,7 @@ def _note_silence(status: JobStatus) -> None:
 
 
 def _lines(ledger: Ledger, job_id: str) -> Iterator[str]:
-    """Yield the log's lines; the log is read in pieces, however long it is."""
+    """Yield the log's lines, read in pieces."""
     after = 0
     while True:
         data, end = ledger.read(job_id, after=after)
@@ -312,9 +324,9 @@ async def _watch(backend: Backend, job_id: str) -> None:
 
 @app.command("cancel", epilog=example("muster jobs cancel flights-train"))
 def cancel(job: Which) -> None:
-    """End a job and leave no process of it.
+    """End a job and all its processes.
 
-    A job that has ended stays as it is.
+    A job that has already ended stays as it is.
     """
     backend = open_backend(patient=True)
     job_id = find_going_on(backend.store.ledger, job)

@@ -1,4 +1,4 @@
-"""``muster jobs gc`` and ``muster jobs get``: show, delete and fetch the files that ended jobs still hold."""
+"""``muster jobs gc`` and ``muster jobs get``: show, delete and fetch the files that ended jobs still keep."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ if TYPE_CHECKING:
 def gc(
     job: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[JOB]...", help="Only these jobs, by their ids; all that ended if left out."),
+        typer.Argument(metavar="[JOB]...", help="Ids of jobs; by default all that ended."),
     ] = None,
     *,
-    yes: Annotated[bool, typer.Option("--yes/--dry-run", help="Do it, or only show it.")] = False,
+    yes: Annotated[bool, typer.Option("--yes/--dry-run", help="Delete, or only show.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Show what ended jobs still hold; with --yes, delete it.
+    """Show the files that ended jobs keep; with --yes, delete them.
 
-    A job without success gives back at once what it had written, but for its checkpoints: its next run
-    goes on from those. What was written whole and could not be committed is kept too: `muster jobs get` fetches it.
+    A failed job's outputs are deleted at its end, except its checkpoints, from which its next run continues. Complete
+    outputs that could not be committed are kept too: `muster jobs get` fetches them.
     """
     store = open_store()
     for job_id in job or ():
@@ -55,7 +55,7 @@ def room_of(store: Store) -> Room | None:
     try:
         return store.room()
     except MusterError as error:  # such as a service of an older release
-        note(f"warning: how much room the store has is not known: {safe(error)}")
+        note(f"warning: the store's free space is unknown: {safe(error)}")
         return None
 
 
@@ -63,21 +63,22 @@ def _show(found: list[Held]) -> None:
     table = Table(["job", "ended", ">checkpoints", ">outputs"])
     for held in found:
         table.add(held.job_id, when(held.ended), size(held.checkpoints_bytes), size(held.outputs_bytes))
-    table.show(empty="no job that ended holds anything")
+    table.show(empty="no ended job keeps any files")
 
 
 def get(
-    job: Annotated[str, typer.Argument(metavar="JOB", help="The job's id, as its verdict names it.")],
+    job: Annotated[str, typer.Argument(metavar="JOB", help="The job's id, from its verdict.")],
     target: Annotated[
-        Path | None, typer.Argument(metavar="[FOLDER]", help="Where to; a new folder named after the job.")
+        Path | None,
+        typer.Argument(metavar="[FOLDER]", help="Target folder; by default a new one named after the job."),
     ] = None,
 ) -> None:
-    """Fetch what a job wrote that could not be committed.
+    """Fetch a job's outputs that could not be committed.
 
-    There is a folder for each replica, and in it one for each output.
+    The target has a folder for each replica, and in it one for each output.
     """
     folder = target or Path(job)
     if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
-        raise SpecError(f"{safe(folder)} is there already: name a folder that is not, or is empty")
+        raise SpecError(f"{safe(folder)} already exists: name a new or an empty folder")
     count = open_store().salvage(job, folder)
     say(f"{count} file{'s' * (count != 1)} in {safe(folder)}")

@@ -1,4 +1,4 @@
-"""The origin of a version, for people and scripts: for ``muster volumes log`` and ``show``."""
+"""Shows the origin of a version, to people and scripts, for ``muster volumes log`` and ``show``."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from muster.volumes.base import Record, Version
 from muster.volumes.lineage import Ancestor
 
 LONGEST = 60
-SHOWN = 3  # versions of one input on its line; `muster volumes show` lists them all
+SHOWN = 3  # versions of one input on one line; `muster volumes show` lists them all
 
 
 def document(record: Record, version: Version | None) -> dict[str, Any]:
@@ -35,7 +35,7 @@ def document(record: Record, version: Version | None) -> dict[str, Any]:
 
 
 def show(record: Record, version: Version | None) -> None:
-    """Print one version and its record, a line for each known fact."""
+    """Print one version and its record, one line for each known fact."""
     facts = [
         record.partition and f"partition {record.partition}",
         digest(record.digest, digits=12),
@@ -54,7 +54,7 @@ def line(name: str, text: object) -> None:
 
 
 def trace(ancestors: Iterable[Ancestor]) -> Iterator[str]:
-    """Yield all ancestors of a version, deeper ones further to the right."""
+    """Yield all ancestors of a version, each indented by its depth."""
     for ancestor in ancestors:
         if ancestor.depth:
             name = ancestor.address.removeprefix("volume://")
@@ -90,7 +90,7 @@ def _made(record: Record) -> Iterator[tuple[str, str]]:
     }
     yield from ((name, text) for name, text in known.items() if text)
     for name, versions in record.inputs.items():
-        yield "input", f"{name} = {_inputs(versions)}"
+        yield "input", f"{name} = {inputs(versions)}"
     rest = {"params": values(record.params), "metrics": values(record.metrics), "note": record.note}
     yield from ((name, text) for name, text in rest.items() if text)
 
@@ -102,7 +102,8 @@ def _kept(version: Version) -> Iterator[tuple[str, str]]:
         yield "retired", version.retired or "yes"
 
 
-def _inputs(versions: Sequence[Pinned]) -> str:
+def inputs(versions: Sequence[Pinned]) -> str:
+    """Write the versions of one input on one line, short where they are many."""
     if len(versions) > SHOWN:
         return f"{len(versions)} versions, {_input(versions[0])} … {_input(versions[-1])}"
     return ", ".join(map(_input, versions)) or "no version"

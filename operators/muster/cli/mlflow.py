@@ -1,4 +1,4 @@
-"""``muster mlflow``: the runs that jobs on this machine tracked, shown by MLflow's own server."""
+"""``muster mlflow``: shows the runs that jobs on this machine tracked, in MLflow's own server."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ _APP = "mlflow.server.fastapi_app:app"
 
 def mlflow(
     *,
-    image: Annotated[str, typer.Option(help="The image whose MLflow is run.")] = "mlflow",
-    port: Annotated[int, typer.Option(min=1, max=65535, help="Where on 127.0.0.1 it answers.")] = PORT,
+    image: Annotated[str, typer.Option(help="The image with MLflow.")] = "mlflow",
+    port: Annotated[int, typer.Option(min=1, max=65535, help="Its port on 127.0.0.1.")] = PORT,
 ) -> None:
     """Show the MLflow runs of this machine's jobs, until Ctrl-C.
 
-    A job finds the database in MLFLOW_TRACKING_URI unless its task's env says otherwise. The first time an image
-    is built. The link "MLflow run" of a task in Airflow leads here while it runs; for another port than 5000 Airflow
-    has to know: mlflow_url, under [muster].
+    A job gets the database's address in MLFLOW_TRACKING_URI, unless its task's env sets another. The first use builds an
+    image. While the server runs, the link "MLflow run" of a task in Airflow leads to it; for a port other than 5000, set
+    mlflow_url under [muster] in Airflow's configuration.
     """
     settings = Settings.load()
     database = tracking_database(settings.home)
     if not database.is_file():
         raise NotFound(
             f"no job here has tracked a run: there is no {database}. A job that calls mlflow.log_metric(…), in an "
-            "image with mlflow-skinny, sqlalchemy and alembic, makes it; on a cluster MLflow is where the task's env says"
+            "image with mlflow-skinny, sqlalchemy and alembic, creates it; on a cluster the task's env names the MLflow server"
         )
     python = python_of_image(image)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the server ends with this process
     say(f"http://127.0.0.1:{port}/   Ctrl-C ends it")
-    # `mlflow server` starts a process for this and others for its own jobs, which would outlive it.
+    # `mlflow server` would start a child process for this, and more for its own jobs; they would outlive it.
     server = (python, "-m", "uvicorn", "--host", "127.0.0.1", "--port", str(port), _APP)
     serve("MLflow", server, folder=database.parent, variables={"MLFLOW_TRACKING_URI": tracking_uri(database)})

@@ -1,4 +1,4 @@
-"""Progress of long work on stderr: one line that changes on a terminal, a line now and then anywhere else."""
+"""Progress of long work on stderr: on a terminal one line that changes, elsewhere a line now and then."""
 
 from __future__ import annotations
 
@@ -11,16 +11,18 @@ from contextlib import contextmanager
 from muster.cli.screen import note, safe
 
 SOONEST_SECONDS = 60.0
-_CLOCK = re.compile(r"\d+ s$|^(\d+)/(?!\1 )\d+ .*")  # seconds so far, or a count of done items but the last
+_CLOCK = re.compile(
+    r"\d+ s$|^(\d+)/(?!\1 )\d+ .*"
+)  # seconds so far, or a count that has not reached its total
 
 
 class Seldom:
-    """Passes lines on for a log: one that only counts on from the line before it, once a minute.
+    """Passes lines on to a log; a line that only continues a count passes once a minute.
 
-    Lines count on that differ in the seconds at their end, or begin with ``12/100``.
+    A line continues a count if it differs only in the seconds at its end, or begins with ``12/100``.
 
     :param write: takes one line.
-    :param clock: seconds, from any start.
+    :param clock: returns seconds, from any start.
     """
 
     def __init__(self, write: Callable[[str], None], *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -40,7 +42,7 @@ class Seldom:
 
 @contextmanager
 def progress() -> Iterator[Callable[[str], None]]:
-    """Yield a function that shows the present step; its line is cleared at the end."""
+    """Yield a function that shows the current step; its line is cleared at the end."""
     if not sys.stderr.isatty():
         seldom = Seldom(note)
         yield lambda line: seldom(safe(line))

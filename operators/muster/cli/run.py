@@ -1,4 +1,4 @@
-"""``muster run``: one Dag from its first stage to its last, on this machine, under real Airflow."""
+"""``muster run``: runs one Dag from its first stage to its last, on this machine, under real Airflow."""
 
 from __future__ import annotations
 
@@ -11,28 +11,30 @@ import typer
 from typer.core import TyperCommand
 
 from muster.cli.command import Json
-from muster.cli.screen import emit
+from muster.cli.screen import emit, note
+from muster.cli.warm import here
 from muster.core.errors import SpecError
 
 if TYPE_CHECKING:
     from muster.airflow.embedded.result import RunResult
 
 INTERRUPTED = 130
+STARTING = "starting Airflow"
 
 
-class Resume(str, Enum):
-    """How much of the last run is kept."""
+class ResumeMode(str, Enum):
+    """Which stages of the last run are kept."""
 
     KEEP = "keep"
     STRICT = "strict"
 
 
 class Resumable(TyperCommand):
-    """Lets ``--resume`` stand alone: click's options take a value always or never."""
+    """Lets ``--resume`` have a value or none: an option of click always or never has one."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Read the words after ``run``."""
-        keep = f"--resume={Resume.KEEP.value}"
+        """Parse the words after ``run``."""
+        keep = f"--resume={ResumeMode.KEEP.value}"
         return super().parse_args(ctx, [keep if word == "--resume" else word for word in args])
 
 
@@ -46,43 +48,89 @@ def run(
         ),
     ] = None,
     resume: Annotated[
-        Resume | None,
+        ResumeMode | None,
         typer.Option(
             "--resume",
             metavar="[=strict]",
-            help="Go on from the first stage that did not succeed; strict also runs again what changed.",
+            help="Continue the last run at the first stage that did not succeed; strict also reruns changed stages.",
         ),
     ] = None,
     start: Annotated[
         str | None,
-        typer.Option(
-            "--from", metavar="STAGE", help="Run this stage of the last run again, and what follows it."
-        ),
+        typer.Option("--from", metavar="STAGE", help="Rerun this stage of the last run, and all after it."),
     ] = None,
     only: Annotated[
         str | None,
-        typer.Option("--only", metavar="STAGE", help="Run this stage of the last run again, alone."),
+        typer.Option("--only", metavar="STAGE", help="Rerun only this stage of the last run."),
     ] = None,
+    no_cache: Annotated[
+        bool,
+        typer.Option(
+            "--no-cache", help="Make every stage anew, also those that earlier runs made of the same."
+        ),
+    ] = False,
+    serial: Annotated[
+        bool,
+        typer.Option("--serial", help="Run one stage after the other, each on this terminal itself."),
+    ] = False,
     dags: Annotated[Path, typer.Option("--dags", help="The folder of Dags.")] = Path("dags"),
     as_json: Json = False,
 ) -> None:
     """Run a Dag from its first stage to its last.
 
-    Missing environments are built first. Stages run one after another; under muster up, side by side. --resume
-    needs no id: it goes on with the last run from the first stage that did not succeed. A kept stage whose own code
-    changed is named in a warning; with --resume=strict it runs again. Ctrl-C ends the running job, and with it the run; --resume goes on from there,
-    and a stage that saves checkpoints from its last one. --from and --only keep the earlier stages of the last run
-    as --resume does, and run a stage again that had succeeded.
+    Missing environments are built first. Stages that do not wait for each other run side by side, as far as the machine
+    has room and Airflow's limits allow (pools, max_active_tasks, max_active_tis_per_dagrun). --serial runs one after the
+    other, and a breakpoint() in a @task then works. --resume needs no run id: it continues the last run at the first
+    stage that did not succeed. A warning names each kept stage whose own code changed; --resume=strict reruns it. Ctrl-C
+    ends the running jobs and the run; --resume continues there, and a stage with checkpoints at its last one. --from and
+    --only keep the earlier stages of the last run as --resume does, and rerun a stage that succeeded.
     """
     params = dict(map(read_param, param or []))
-    result = execute(dag, params=params, resume=resume, start=start, only=only, dags=dags)
+    ended = _run_there(dag, dags=dags, params=params, resume=resume, start=start, only=only)
+    if ended is not None:
+        raise typer.Exit(ended)
+    result = execute(
+        dag,
+        params=params,
+        resume=resume,
+        start=start,
+        only=only,
+        no_cache=no_cache,
+        serial=serial,
+        dags=dags,
+    )
     finish(result, as_json=as_json)
 
 
-def read_param(text: str) -> tuple[str, str]:
-    """Split ``month=2013-11``; the Dag's Param says of which type the value is.
+def _run_there(
+    dag: str,
+    *,
+    dags: Path,
+    params: Mapping[str, Any],
+    resume: ResumeMode | None,
+    start: str | None,
+    only: str | None,
+) -> int | None:
+    """Have the waiting process run this command, and return its exit code; None if it is to run here."""
+    from muster.airflow.embedded.home import EmbeddedHome
+    from muster.airflow.embedded.runner import Wanted, needs_airflow
+    from muster.cli.screen import answers_go_to
+    from muster.cli.warm.client import end_as, run_there
+    from muster.core.settings import Settings
 
-    :raises SpecError: there is no name before a ``=``.
+    home = EmbeddedHome(settings=Settings.load(), dags=dags.absolute())
+    home.check()
+    wanted = Wanted(params=params, resume=None if resume is None else resume.value, start=start, only=only)
+    if not needs_airflow(dag, home, wanted):
+        return None
+    ended = run_there(home, stdout=answers_go_to(), starting=lambda: note(STARTING))
+    return None if ended is None else end_as(ended)
+
+
+def read_param(text: str) -> tuple[str, str]:
+    """Split ``month=2013-11``; the Dag's Param determines the value's type.
+
+    :raises SpecError: there is no name or no ``=``.
     """
     name, equals, value = text.partition("=")
     if not equals or not name:
@@ -94,16 +142,19 @@ def execute(
     dag: str,
     *,
     params: Mapping[str, Any],
-    resume: Resume | None,
+    resume: ResumeMode | None,
     dags: Path,
     start: str | None = None,
     only: str | None = None,
+    no_cache: bool = False,
+    serial: bool = False,
 ) -> RunResult:
-    """Run a Dag while showing it on stderr; see :func:`muster.airflow.embedded.runner.run_dag`."""
+    """Run a Dag and show its progress on stderr; see :func:`muster.airflow.embedded.runner.run_dag`."""
     from muster.cli.stages import view
 
     with view() as listener:
-        listener.note("starting Airflow")
+        if not here.forked:
+            listener.note(STARTING)
         from muster.airflow.embedded.runner import run_dag
 
         return run_dag(
@@ -114,11 +165,13 @@ def execute(
             listener=listener,
             start=start,
             only=only,
+            no_cache=no_cache,
+            serial=serial,
         )
 
 
 def finish(result: RunResult, *, as_json: bool = False) -> None:
-    """Print how a run ended and leave with its exit code: 0, 1, or 130 where it was interrupted."""
+    """Print how a run ended, and exit with its code: 0, 1, or 130 if it was interrupted."""
     from muster.cli import run_summary
 
     if as_json:

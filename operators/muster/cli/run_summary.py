@@ -1,6 +1,6 @@
 """The summary of an ended run: its stages, its figures, and its deployments.
 
-A failed run ends with its verdict, and nothing after it.
+A failed run's summary ends with its verdict.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ LONG = 120
 def show(result: RunResult) -> None:
     """Print the summary on stdout: stages, figures, and after a success the deployments.
 
-    Warnings are not repeated: the view showed them.
+    Warnings are not repeated: they were shown during the run.
     """
     table = Table(["stage", "state", ">seconds", ">overhead", "versions"])
     for stage in result.stages:
@@ -39,7 +39,7 @@ def show(result: RunResult) -> None:
         for each in stage.instances:
             table.add(
                 f"  {each.label.removeprefix(stage.task_id)}",
-                each.state,
+                "kept" if each.kept else each.state,
                 seconds(each.seconds),
                 seconds(each.overhead_seconds),
                 versions(each.versions),
@@ -54,7 +54,7 @@ def show(result: RunResult) -> None:
 def _succeeded(result: RunResult) -> None:
     say(f"\n{safe(result.only or result.dag_id)} succeeded in {seconds(result.seconds)}")
     if result.only and any(stage.state == "none" for stage in result.stages):
-        say(f"what follows it has not run: muster run {safe(result.dag_id)} --resume")
+        say(f"the stages after it have not run: muster run {safe(result.dag_id)} --resume")
     for deployed in result.deployments:
         for line in answer(deployed):
             say(line)
@@ -68,7 +68,7 @@ def answer(deployed: Deployed) -> Iterator[str]:
 
 
 def _shorter(deployed: Deployed) -> str:
-    """Return the command, a long body in a file, so that the line fits a screen."""
+    """Return the command, with a long body moved to a file, so that the line fits a screen."""
     words = shlex.split(deployed.curl)
     if len(deployed.curl) <= LONG or "-d" not in words[:-1]:
         return deployed.curl
@@ -82,10 +82,10 @@ def _shorter(deployed: Deployed) -> str:
 
 
 def complain_of(result: RunResult) -> None:
-    """Print on stderr why a run failed: the verdicts, and where the full log is."""
+    """Print on stderr why a run failed: its verdicts, and the path of the full log."""
     failed = [stage for stage in result.stages if stage.state == "failed"]
     messages = [f"{_first_failed(stage)}: {stage.message}" for stage in failed if stage.message]
-    if not messages or result.state == "interrupted":  # the job's own verdict is that it was cancelled
+    if not messages or result.state == "interrupted":  # the job's own verdict says only that it was cancelled
         messages = [
             f"{result.dag_id} was {result.state}; `muster run {result.dag_id} --resume` goes on from there"
         ]
@@ -97,12 +97,12 @@ def complain_of(result: RunResult) -> None:
 
 
 def _first_failed(stage: Stage) -> str:
-    """Name the stage of a message: of a mapped one, its first failed instance."""
+    """Name a message's stage: of a mapped stage, the first failed instance."""
     return next((each.label for each in stage.instances if each.message), stage.task_id)
 
 
 def _show_figures(result: RunResult) -> None:
-    """Print the metrics of each stage and instance: those with a baseline beside it, then the rest on one line."""
+    """Print the metrics of each stage and instance: first those with a baseline, then the others on one line."""
     told = [
         (name, metrics)
         for stage in result.stages
@@ -130,7 +130,7 @@ def _figures(metrics: Mapping[str, float]) -> Iterator[str]:
 
 
 def figure(value: float) -> str:
-    """Write a metric for people: counts whole, shares to four places, small ones as powers of ten."""
+    """Format a metric for people: counts whole, fractions with four places, small numbers as powers of ten."""
     if value == int(value) and abs(value) < 1e15:
         return f"{int(value):,}"
     return f"{value:.4f}" if 0.001 <= abs(value) < 100_000 else f"{value:.3g}"

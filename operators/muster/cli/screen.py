@@ -1,8 +1,8 @@
 """Output to the screen: safe text, tables, one JSON document, and notes on stderr.
 
 Answers go to stdout, everything else (notes, progress, errors) to stderr, so that a script reads
-only what it asked for. Names, messages and log lines were written by others: none of their control
-characters reaches the terminal.
+only its answer. Names, messages and log lines come from others: none of their control characters
+reaches the terminal.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from muster.core.text import escaped, shortened
 from muster.core.wire import plain
 
 _STDOUT, _STDERR = 1, 2
-_kept: list[TextIO] = []  # where the document goes while stdout is kept for it
+_kept: list[TextIO] = []  # the original stdout, while it is kept for the document
 STATE_COLOURS = {
     "succeeded": "green",
     "success": "green",
@@ -41,25 +41,25 @@ STATE_COLOURS = {
 
 
 def safe(text: object) -> str:
-    """Return `text` as one line that a terminal shows as it is (:func:`muster.core.text.escaped`)."""
+    """Return `text` as one line without control characters (:func:`muster.core.text.escaped`)."""
     return escaped(str(text))
 
 
 def say(text: str = "", *, style: str | None = None, bold: bool | None = None) -> None:
-    """Print an answer's line on stdout; `text` is ours or has been through :func:`safe`.
+    """Print a line of an answer on stdout; `text` is muster's own or was escaped by :func:`safe`.
 
-    Colours are dropped where the output is no terminal, or where NO_COLOR is set.
+    Colours are removed if the output is no terminal, or if NO_COLOR is set.
     """
     typer.secho(text, fg=style, bold=bold)
 
 
 def note(text: str = "", *, style: str | None = None) -> None:
-    """Print what accompanies an answer on stderr, where no script reads it."""
+    """Print a note on stderr, where no script reads it."""
     typer.secho(text, fg=style, err=True)
 
 
 def complain(message: object) -> None:
-    """Print an error on stderr: its lines as they are meant, its control characters escaped."""
+    """Print an error on stderr: its lines stay lines, other control characters are escaped."""
     first, *rest = str(message).splitlines() or [""]
     typer.secho("muster: ", fg="red", bold=True, err=True, nl=False)
     typer.echo(safe(first), err=True)
@@ -77,18 +77,20 @@ def emit(document: object) -> None:
 
 @contextmanager
 def kept_for_the_document() -> Iterator[None]:
-    """Keep stdout for :func:`emit`: what a library, a task or a program prints there meanwhile goes to stderr."""
+    """Keep stdout for :func:`emit`: what libraries, tasks or programs print there meanwhile goes to stderr."""
     sys.stdout.flush()
     try:
         shared = sys.stdout.fileno() == _STDOUT
-    except OSError:  # a stand-in for stdout that is no file
+    except OSError:  # stdout is replaced by an object that is no file
         shared = False
     with ExitStack() as after:
         if shared:
             answer: TextIO = after.enter_context(os.fdopen(os.dup(_STDOUT), "w", encoding="ascii"))
             os.dup2(_STDERR, _STDOUT)
             after.callback(os.dup2, answer.fileno(), _STDOUT)
-            after.callback(sys.stdout.flush)  # before that: what is still in there belongs to stderr
+            after.callback(
+                sys.stdout.flush
+            )  # before the switch back: what is still buffered belongs to stderr
         else:
             answer = sys.stdout
             after.enter_context(redirect_stdout(sys.stderr))
@@ -97,8 +99,13 @@ def kept_for_the_document() -> Iterator[None]:
         yield
 
 
+def answers_go_to() -> int:
+    """Return the file of answers: stdout, also while it is kept for the document."""
+    return (_kept[-1] if _kept else sys.stdout).fileno()
+
+
 def when(epoch_seconds: float | None) -> str:
-    """Return a moment in local time, to the second; ``-`` where there is none."""
+    """Return a time in local time, to the second; ``-`` for None."""
     if epoch_seconds is None:
         return "-"
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(epoch_seconds))
@@ -119,15 +126,15 @@ def seconds(duration_seconds: float | None) -> str:
 
 
 def digest(text: str | None, *, digits: int = 8) -> str:
-    """Return a digest short enough for a table, long enough for an address: ``b3:9f2c41aa``."""
+    """Return the beginning of a digest, which is long enough for an address: ``b3:9f2c41aa``."""
     return "-" if not text else text[: len("b3:") + digits]
 
 
 @dataclass
 class Table:
-    """Rows in aligned columns; ``>`` before a column's name sets it to the right.
+    """Rows in aligned columns; ``>`` before a column's name aligns it to the right.
 
-    On a terminal each row is one line: the last column is cut where the window ends. In a pipe
+    On a terminal each row is one line: the last column is cut at the window's edge. In a pipe
     nothing is cut.
     """
 
@@ -139,7 +146,7 @@ class Table:
         self.rows.append(tuple(safe("-" if cell in (None, "") else cell) for cell in cells))
 
     def lines(self, *, width: int | None = None) -> Iterable[str]:
-        """Yield the head and the rows, states painted; `width` is where the last column is cut."""
+        """Yield the head and the rows, with coloured states; the last column is cut at `width`."""
         names = [name.removeprefix(">") for name in self.columns]
         table = [tuple(names), *self.rows]
         widths = [max(len(row[i]) for row in table) for i in range(len(names))]
@@ -157,7 +164,7 @@ class Table:
         return padding + cell if self.columns[i].startswith(">") else cell + padding
 
     def show(self, *, empty: str) -> None:
-        """Print the table, or on stderr `empty` where it has no rows."""
+        """Print the table; if it has no rows, print `empty` on stderr."""
         if not self.rows:
             note(empty)
             return
@@ -173,7 +180,7 @@ def _painted(cell: str) -> str:
 
 
 def fields(pairs: Iterable[tuple[str, object]]) -> None:
-    """Print names and values in two columns, leaving out what is empty."""
+    """Print names and values in two columns, without empty values."""
     shown = [(name, safe(value)) for name, value in pairs if value not in (None, "", ())]
     wide = max((len(name) for name, _ in shown), default=0)
     for name, value in shown:

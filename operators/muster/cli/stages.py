@@ -1,7 +1,7 @@
 """Shows a run in progress on stderr: a table of stages below the ranks' lines, or plain lines.
 
-On a terminal the table stays at the bottom and what the ranks print scrolls above it. Anywhere else
-each event is a line of its own.
+On a terminal the table stays at the bottom, and the ranks' lines scroll above it. Elsewhere each event is
+a line.
 """
 
 from __future__ import annotations
@@ -10,10 +10,11 @@ import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from muster.cli.progress import Seldom
 from muster.cli.screen import STATE_COLOURS, note, safe, seconds
+from muster.core.address import shown
 from muster.core.status import JobState
 
 if TYPE_CHECKING:
@@ -34,27 +35,30 @@ def view() -> AbstractContextManager[Listener]:
 
 
 def state_of(stage: Stage) -> str:
-    """Return a stage's state for people: Airflow's word, but for what was kept or never ran."""
+    """Return a stage's state for people: Airflow's word, except for stages that were kept or never ran."""
     return "kept" if stage.kept else _WORDS.get(stage.state, stage.state)
 
 
 def versions(outputs: Mapping[str, Iterable[str]]) -> str:
-    """Write the versions of a stage shortly: ``flights/features@1…@12, flights/report@3``."""
-    return ", ".join(text for addresses in outputs.values() if (text := _span(list(addresses))))
+    """Format the versions of a stage: ``flights/features@1…@12, flights/report@3``."""
+    return shown([address for addresses in outputs.values() for address in addresses])
 
 
-def _span(addresses: Sequence[str]) -> str:
-    names = [address.removeprefix("volume://") for address in addresses]
-    if len(names) < 3:
-        return ", ".join(names)
-    return f"{names[0]}…@{names[-1].rpartition('@')[2]}"
+class _Running(NamedTuple):
+    """A task, or an instance of a mapped one, that runs: what it is called, how its job stands, and why."""
+
+    label: str
+    state: str = RUNNING
+    why: str = ""
 
 
 class PlainView:
-    """One line for each event, for logs and pipes; long preparations print a line now and then."""
+    """Prints one line for each event, for logs and pipes; a long preparation prints a line now and then."""
 
     def __init__(self) -> None:
-        self._started, self._again = True, ""
+        self._unstarted: dict[
+            str, str
+        ] = {}  # tasks whose job has not started, and what is added to "started"
         self._seldom = Seldom(note)
 
     def __enter__(self) -> Listener:
@@ -65,7 +69,7 @@ class PlainView:
         """Do nothing."""
 
     def note(self, text: str) -> None:
-        """Print what is being prepared."""
+        """Print the current preparation."""
         self._seldom(safe(text))
 
     def warning(self, text: str) -> None:
@@ -78,20 +82,19 @@ class PlainView:
 
     def task_started(self, task: str, try_number: int, *, runs_a_job: bool) -> None:
         """Print that a stage began; a stage with a job begins when its job does."""
-        self._started = not runs_a_job
-        self._again = _again(try_number)
-        if self._started:
-            note(f"{safe(task)}: started{self._again}")
+        self._unstarted[_instance(task)] = _again(try_number)
+        if not runs_a_job:
+            self._start(task)
 
     def job(self, task: str, status: JobStatus) -> None:
-        """Print what its job waits for, and when it starts."""
+        """Print why a stage's job waits, and its start."""
         if status.state is JobState.RUNNING:
             self._start(task)
         elif status.reason:
             note(f"{safe(task)}: {safe(waits_for(status))}")
 
     def lines(self, task: str, lines: Sequence[str]) -> None:
-        """Print what its ranks printed."""
+        """Print the ranks' lines."""
         for line in lines:
             if line.startswith(OF_A_RANK):  # a line may come before the job's running state
                 self._start(task)
@@ -99,16 +102,19 @@ class PlainView:
 
     def instance_ended(self, instance: Instance) -> None:
         """Print how it ended."""
-        self._ended(instance.label, instance.state, instance)
+        self._ended(instance.label, "kept" if instance.kept else instance.state, instance)
 
     def task_ended(self, stage: Stage) -> None:
         """Print how it ended."""
         self._ended(stage.task_id, state_of(stage), stage)
 
+    def beat(self) -> None:
+        """Do nothing."""
+
     def _start(self, task: str) -> None:
-        if not self._started:
-            note(f"{safe(task)}: started{self._again}")
-        self._started = True
+        again = self._unstarted.pop(_instance(task), None)
+        if again is not None:
+            note(f"{safe(task)}: started{again}")
 
     def _ended(self, label: str, state: str, of: Stage | Instance) -> None:
         took = "" if of.seconds is None else f", {seconds(of.seconds)}"
@@ -117,7 +123,7 @@ class PlainView:
 
 
 class LiveView:
-    """A table at the bottom of the terminal, lines above it."""
+    """Draws a table at the bottom of the terminal, and lines above it."""
 
     def __init__(self, console: Console | None = None) -> None:
         from rich.console import Console
@@ -125,11 +131,11 @@ class LiveView:
 
         self._stages: dict[str, Stage | float | None] = {}
         self._status = ""
-        # Of the stage that runs: its instance where it is mapped, how its job stands, and why.
-        self._instance, self._state, self._why = "", RUNNING, ""
+        self._running: dict[str, _Running] = {}  # by instance
         self._console = console or Console(stderr=True)
+        # It draws when something is told to it: a thread of its own would be in the way of the forks of the run.
         self._live = Live(
-            console=self._console, get_renderable=self.render, refresh_per_second=8, transient=True
+            console=self._console, get_renderable=self.render, auto_refresh=False, transient=True
         )
 
     def __enter__(self) -> Listener:
@@ -137,13 +143,19 @@ class LiveView:
         self._live.start()
         return self
 
+    def beat(self) -> None:
+        """Draw the clocks."""
+        self._live.refresh()
+
     def __exit__(self, *_: object) -> None:
         """Remove the table: the summary replaces it."""
         self._live.stop()
 
     def note(self, text: str) -> None:
-        """Show what is being prepared below the table, until the next note."""
+        """Show the current preparation below the table, until the next note."""
         self._status = safe(text)
+        if not self._stages:  # later the run draws, and this may come from a signal's handler
+            self.beat()
 
     def warning(self, text: str) -> None:
         """Print a warning above the table."""
@@ -153,38 +165,40 @@ class LiveView:
         """Draw every stage as waiting."""
         self._status = safe(run_id)
         self._stages = dict.fromkeys(tasks)
+        self.beat()
 
     def task_started(self, task: str, try_number: int, *, runs_a_job: bool) -> None:  # noqa: ARG002
-        """Let a stage's clock run."""
-        task_id, instance, _ = task.partition("[")
+        """Start a stage's clock."""
+        task_id = _instance(task).partition("[")[0]
         if not isinstance(
             self._stages.get(task_id), float
         ):  # a mapped task's clock runs from its first instance
             self._stages[task_id] = time.monotonic()
-        self._instance, self._state, self._why = task if instance else "", RUNNING, ""
+        self._running[_instance(task)] = _Running(task)
         if try_number > 1:
             self._print(f"{task} ", f"started{_again(try_number)}", "yellow")
 
     def job(self, task: str, status: JobStatus) -> None:
-        """Show what its job waits for in its row."""
-        self._state, self._why = status.state.value, status.reason
-        if self._instance:
-            self._instance = task
+        """Show why a stage's job waits, in its row."""
+        self._running[_instance(task)] = _Running(task, status.state.value, status.reason)
 
     def lines(self, task: str, lines: Sequence[str]) -> None:
-        """Print what its ranks printed above the table."""
+        """Print the ranks' lines above the table."""
         for line in lines:
             self._print(f"{task} │ ", line, "")
 
     def instance_ended(self, instance: Instance) -> None:
-        """Print how it ended above the table."""
+        """Print above the table how an instance ended."""
+        self._running.pop(_instance(instance.label), None)
         made = versions(instance.versions)
         took = f"{instance.state}, {seconds(instance.seconds)}{f', {made}' if made else ''}"
         self._print(f"{instance.label} ", took, STATE_COLOURS.get(instance.state, ""))
 
     def task_ended(self, stage: Stage) -> None:
         """Stop its clock."""
+        self._running.pop(stage.task_id, None)
         self._stages[stage.task_id] = stage
+        self.beat()
 
     def _print(self, head: str, text: str, style: str) -> None:
         from rich.text import Text
@@ -193,7 +207,7 @@ class LiveView:
         self._console.print(line, soft_wrap=True)
 
     def render(self) -> RenderableType:
-        """Return the table of stages as it is drawn now."""
+        """Return the current table of stages."""
         from rich.console import Group
         from rich.table import Table
         from rich.text import Text
@@ -208,14 +222,24 @@ class LiveView:
         status = Text(self._status, style="dim", no_wrap=True, overflow="ellipsis")
         return Group(Text(), table, status) if self._stages else status
 
+    def _now(self, task_id: str) -> tuple[str, str]:
+        """Return the state of a task that runs, and what its instances wait for."""
+        found = [each for name, each in self._running.items() if name.partition("[")[0] == task_id]
+        if not found:
+            return RUNNING, ""
+        first = next((each for each in found if each.state == RUNNING), found[0])
+        instance = first.label if "[" in first.label else ""
+        more = f"and {len(found) - 1} more" if len(found) > 1 else ""
+        return first.state, "  ".join(filter(None, (instance, first.why, more)))
+
     def _row(self, table: Table, task_id: str, stage: Stage | float | None) -> None:
         from rich.text import Text
 
         if stage is None:
             state, took, made = WAITING, "", ""
         elif isinstance(stage, float):
-            state, took = self._state, seconds(time.monotonic() - stage)
-            made = "  ".join(filter(None, (self._instance, self._why)))
+            state, made = self._now(task_id)
+            took = seconds(time.monotonic() - stage)
         else:
             state, took, made = state_of(stage), seconds(stage.seconds), versions(stage.versions)
         cells = (
@@ -228,9 +252,14 @@ class LiveView:
 
 
 def waits_for(status: JobStatus) -> str:
-    """Say what a job that has not started waits for: ``queued: 2 before it``."""
+    """Return why a job has not started: ``queued: 2 before it``."""
     state = status.state.value
     return status.reason if status.reason.startswith(state) else f"{state}: {status.reason}"
+
+
+def _instance(label: str) -> str:
+    """Return what a task or an instance is called without its arguments, which may be known only later: ``fit[2]``."""
+    return label.partition(" ")[0]
 
 
 def _again(try_number: int) -> str:

@@ -1,4 +1,4 @@
-"""``muster tensorboard``: the event files of model versions, shown by the TensorBoard of an image."""
+"""``muster tensorboard``: shows the event files of model versions, in the TensorBoard of an image."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ EVENTS = "events.out.tfevents."
 
 def tensorboard(
     address: Annotated[
-        str | None, typer.Argument(metavar="ADDRESS", help="A volume or version; all unless given.")
+        str | None, typer.Argument(metavar="ADDRESS", help="A volume or version; by default all.")
     ] = None,
     *,
-    image: Annotated[str, typer.Option(help="The image whose TensorBoard is run.")] = "train",
-    port: Annotated[int, typer.Option(min=1, max=65535, help="Where on 127.0.0.1 it answers.")] = 6006,
+    image: Annotated[str, typer.Option(help="The image with TensorBoard.")] = "train",
+    port: Annotated[int, typer.Option(min=1, max=65535, help="Its port on 127.0.0.1.")] = 6006,
 ) -> None:
     """Show the training curves of versions, until Ctrl-C."""
     runs = dict(_runs(open_store(), address))
@@ -61,7 +61,7 @@ def tensorboard(
 
 
 def _runs(store: LocalStore, address: str | None) -> Iterator[tuple[str, Path]]:
-    """Yield a name and a folder for each version that holds event files."""
+    """Yield a name and a folder for each version with event files."""
     for version in _versions(store, address):
         if any(path.rpartition("/")[2].startswith(EVENTS) for path in store.manifest(version.address)):
             yield f"{version.volume.replace('/', '.')}@{version.number}", store.path(version.address)

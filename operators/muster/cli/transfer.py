@@ -22,19 +22,18 @@ if TYPE_CHECKING:
 
 def put(
     source: Annotated[Path, typer.Argument(metavar="FOLDER", help="A folder, or one file.")],
-    volume: Annotated[
-        str, typer.Argument(metavar="VOLUME", help="Such as raw/flights; made where it is new.")
-    ],
+    volume: Annotated[str, typer.Argument(metavar="VOLUME", help="Such as raw/flights; created if new.")],
     *,
-    partition: Annotated[str | None, typer.Option(help="The partition it becomes, such as 2013-03.")] = None,
-    origin: Annotated[str, typer.Option("--note", help="For the record: where it comes from.")] = "",
+    partition: Annotated[
+        str | None, typer.Option(help="The new version's partition, such as 2013-03.")
+    ] = None,
+    origin: Annotated[str, typer.Option("--note", help="Where the data comes from, for the record.")] = "",
     as_json: Json = False,
 ) -> None:
-    """Copy a folder or file into a new version."""
-    if not source.exists():
-        raise SpecError(f"{source} is not there: name a folder or file to copy")
-    text = origin or f"put from {source.absolute()}"
-    version = open_store(make=True).add(volume, source.absolute(), partition=partition, note=text)
+    """Copy a folder or file into the store, as a new version."""
+    from muster.client.versions import add
+
+    version = add(open_store(make=True), source, volume, partition=partition, note=origin)
     if as_json:
         emit({**plain(version), "address": version.address})
     else:
@@ -43,14 +42,14 @@ def put(
 
 def get(
     address: Where,
-    target: Annotated[Path, typer.Argument(metavar="TARGET", help="What to make; it must not be there yet.")],
+    target: Annotated[Path, typer.Argument(metavar="TARGET", help="The copy's path; it must not exist.")],
 ) -> None:
-    """Copy a version, or one file of it, out.
+    """Copy a version, or one file of it, out of the store.
 
-    The copy is yours to write; blocks are shared where the file system can.
+    You may change the copy; it shares disk blocks with the store if the file system supports that.
     """
     if os.path.lexists(target):
-        raise SpecError(f"{target} is there already: name a target that is not")
+        raise SpecError(f"{target} already exists: name another target")
     store = open_store()
     wanted, version = Address.parse(address), store.resolve(address)[0]
     if not wanted.many:  # else the store raises the error
@@ -68,7 +67,7 @@ def get(
 def _copy(source: Path, target: Path, entries: Mapping[str, Entry], *, inner: str) -> None:
     """Copy beside the target and rename, so that an interrupted copy never looks complete.
 
-    :raises Corrupt: a file is not what was committed.
+    :raises Corrupt: a file differs from its committed content.
     """
     from muster.volumes import tree
 
@@ -85,7 +84,7 @@ def _copy(source: Path, target: Path, entries: Mapping[str, Entry], *, inner: st
 
 
 def _check(copy: Path, entries: Mapping[str, Entry], inner: str) -> None:
-    """Check the copy against the manifest: a copy of damaged bytes would look good."""
+    """Check the copy against the manifest, to find damaged bytes."""
     from muster.volumes.hashing import hash_file
 
     for path, entry in entries.items():
@@ -97,6 +96,6 @@ def _check(copy: Path, entries: Mapping[str, Entry], inner: str) -> None:
             continue
         if not copied.is_file() or hash_file(str(copied)) != entry.hash:
             raise Corrupt(
-                f"{path!r:.200} is not what was committed: nothing was copied. `muster volumes fsck --deep` names all "
+                f"{path!r:.200} differs from what was committed: nothing was copied. `muster volumes fsck --deep` names all "
                 "such files; retire this version and run the stage that wrote it again, or restore it from a backup"
             )

@@ -1,4 +1,4 @@
-"""``muster up``: Airflow on this machine, with its pages, its schedules and the Dags of a folder."""
+"""``muster up``: runs Airflow on this machine, with its pages, its schedules and the Dags of a folder."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import typer
 from muster.cli.screen import note, safe, say
 
 if TYPE_CHECKING:
-    from muster.airflow.up.api import Found
+    from muster.airflow.up.api import FoundDags
     from muster.airflow.up.home import UpHome
 
 PORT = 8080
@@ -21,14 +21,14 @@ PORT = 8080
 def up(
     *,
     dags: Annotated[Path, typer.Option("--dags", help="The folder of Dags.")] = Path("dags"),
-    port: Annotated[int, typer.Option(min=1, max=65535, help="Where on 127.0.0.1 it answers.")] = PORT,
+    port: Annotated[int, typer.Option(min=1, max=65535, help="Its port on 127.0.0.1.")] = PORT,
 ) -> None:
-    """Keep Airflow running on this machine, until Ctrl-C.
+    """Run Airflow on this machine, until Ctrl-C.
 
-    A Dag that is new is paused: its schedule begins when you start it, and the first screen says how.
-    Its pages are on loopback, behind a password. What dies of it is started again; Ctrl-C leaves
-    nothing of it. Jobs that run then go on, and the next start takes them up again. Settings of
-    Airflow's that you want otherwise go into up/own.cfg in MUSTER_HOME.
+    A new Dag is paused: its schedule begins when you unpause it, and the first screen says how.
+    Airflow's pages are on loopback, behind a password. A process of Airflow's that dies is restarted; Ctrl-C ends
+    them all. Running jobs go on then, and the next start finds them again. To change Airflow's settings, write them
+    into up/own.cfg in MUSTER_HOME.
     """
     note("starting Airflow")
     from muster.airflow.up.site import run
@@ -37,7 +37,7 @@ def up(
 
 
 class _Screen:
-    """Shows the progress at the terminal."""
+    """Shows the progress on the terminal."""
 
     def note(self, text: str) -> None:
         note(f"  {safe(text)}")
@@ -47,7 +47,7 @@ class _Screen:
         for line in lines:
             note(f"  {safe(line)}")
 
-    def ready(self, home: UpHome, found: Found, *, new_password: bool) -> None:
+    def ready(self, home: UpHome, found: FoundDags, *, new_password: bool) -> None:
         say()
         say(f"Airflow is up at {home.url}   Ctrl-C ends it", bold=True)
         secret = home.password() if new_password else f"in {safe(home.passwords)}"
@@ -62,8 +62,8 @@ class _Screen:
             note(f"  {safe(file)} cannot be imported: {safe(*last)}", style="red")
 
 
-def _of_paused(home: UpHome, found: Found) -> Iterator[str]:
-    """Yield the Dags that run by themselves, the paused ones, and how to start those."""
+def _of_paused(home: UpHome, found: FoundDags) -> Iterator[str]:
+    """Yield the Dags that run without a start, the paused ones, and how to unpause these."""
     if found.shipped:
         yield f"from muster: {', '.join(found.shipped)}, which ends what no task owns and deletes old versions"
     if not found.paused:

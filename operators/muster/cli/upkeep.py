@@ -1,4 +1,4 @@
-"""``muster volumes fsck`` and ``gc``: check the store, and delete what is not needed."""
+"""``muster volumes fsck`` and ``gc``: check the store, and delete unneeded versions."""
 
 from __future__ import annotations
 
@@ -20,18 +20,20 @@ if TYPE_CHECKING:
 
 def fsck(
     *,
-    deep: Annotated[bool, typer.Option("--deep", help="Hash every file again.")] = False,
+    deep: Annotated[bool, typer.Option("--deep", help="Also hash every file.")] = False,
     protect: Annotated[
         bool,
-        typer.Option("--protect", help="Write the digests of unprotected records, as they are now."),
+        typer.Option(
+            "--protect", help="Write the digests of unprotected records, from their present content."
+        ),
     ] = False,
     as_json: Json = False,
 ) -> None:
     """Check every version; no version is changed.
 
-    Commit records against the versions that are there and these against them, manifests against the files, with
-    --deep also their content. The exit code is 1 where a committed version is damaged. What is harmless, and what
-    an earlier muster left unprotected, is only named.
+    Compares commit records with versions, and manifests with files (with --deep also their content). The exit code is 1
+    if a committed version is damaged. Harmless findings, and records that an earlier muster left unprotected, are only
+    listed.
     """
     store = open_store()
     with progress() as tell:
@@ -63,29 +65,29 @@ def _show_report(report: Report) -> None:
 def gc(
     volume: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="[VOLUME]...", help="Only versions of these volumes; all of them if left out."
-        ),
+        typer.Argument(metavar="[VOLUME]...", help="Only versions of these volumes; by default of all."),
     ] = None,
     *,
-    keep: Annotated[int, typer.Option("--keep", min=1, help="Newest versions kept of each partition.")] = 3,
+    keep: Annotated[
+        int, typer.Option("--keep", min=1, help="Newest versions to keep of each partition.")
+    ] = 3,
     young_days: Annotated[
-        float, typer.Option("--young-days", min=0, help="Versions that were made within so many days stay.")
+        float, typer.Option("--young-days", min=0, help="Keep versions younger than this many days.")
     ] = 0.0,
     checkpoint_days: Annotated[
         float,
         typer.Option(
-            "--checkpoint-days", min=0, help="Days that checkpoints of a stage that did not succeed stay."
+            "--checkpoint-days", min=0, help="Keep checkpoints of failed stages for this many days."
         ),
     ] = 7.0,
-    yes: Annotated[bool, typer.Option("--yes/--dry-run", help="Do it, or only show the plan.")] = False,
+    yes: Annotated[bool, typer.Option("--yes/--dry-run", help="Delete, or only show the plan.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Show what nothing needs any more; with --yes, delete it.
+    """Show what is not needed any more; with --yes, delete it.
 
-    The newest versions, young, pinned and leased ones, and whatever those were made from stay. Where volumes
-    are named, nothing of any other is deleted, and what those were made from stays. Of a deleted
-    version the record stays, and its number is never given out again.
+    These versions stay: the newest, the young, the pinned, the leased, and all versions from which these were made. If
+    volumes are named, only their versions are deleted. A deleted version's record stays, and its number is never used
+    again.
     """
     store = open_store()
     names = [name.removeprefix(SCHEME) for name in volume or ()]

@@ -19,16 +19,18 @@ if TYPE_CHECKING:
     from muster.volumes.base import Record, Version
     from muster.volumes.protocols import LocalStore
 
+EVERY = 1 << 30
+
 app = group("Versioned volumes: what jobs read and write.")
 
-Limit = Annotated[int, typer.Option("--limit", "-n", min=1, help="At most so many versions, newest first.")]
-Reason = Annotated[str, typer.Option("--reason", help="Why; each reason is a pin of its own.")]
-Why = Annotated[str, typer.Option("--reason", help="Why; shown where the version is named.")]
+Limit = Annotated[int, typer.Option("--limit", "-n", min=1, help="Largest number of versions, newest first.")]
+Reason = Annotated[str, typer.Option("--reason", help="The reason; each reason is a separate pin.")]
+Why = Annotated[str, typer.Option("--reason", help="The reason, which is shown with the version.")]
 
 
 @app.command("ls", epilog=example("muster volumes ls", "muster volumes ls --json | jq -r '.[].volume'"))
 def list_volumes(*, as_json: Json = False) -> None:
-    """List the volumes, each with its latest version."""
+    """List the volumes with their latest versions."""
     store = open_store()
     found = [(name, store.count(name), _latest(store, name)) for name in store.volumes()]
     if as_json:
@@ -62,35 +64,60 @@ def _volume(name: str, count: int, latest: Version | None) -> dict[str, Any]:
 
 @app.command(
     "log",
-    epilog=example("muster volumes log flights/model", "muster volumes log 'flights/features@<2013-10'"),
+    epilog=example(
+        "muster volumes log flights/model",
+        "muster volumes log flights/model --sort auc --columns auc,epochs",
+        "muster volumes log flights/model --sort loss --ascending",
+        "muster volumes log 'flights/features@<2013-10'",
+    ),
 )
 def log(
     volume: Annotated[
         str, typer.Argument(metavar="VOLUME", help="A volume, or an address of one or more versions.")
     ],
     *,
+    sort: Annotated[
+        str | None,
+        typer.Option(
+            "--sort", metavar="NAME", help="By this metric or param, the greatest first; as a table."
+        ),
+    ] = None,
+    ascending: Annotated[bool, typer.Option("--ascending", help="With --sort: the least first.")] = False,
+    columns: Annotated[
+        str | None,
+        typer.Option("--columns", metavar="A,B", help="A table with these metrics and params, by name."),
+    ] = None,
     limit: Limit = 20,
     as_json: Json = False,
 ) -> None:
-    """Show where versions come from, newest first.
+    """Show the origin of versions, newest first.
 
-    For each version: code, inputs with their digests, params, metrics, job and run.
+    For each version: code, inputs with their digests, params, metrics, job and run. With --sort or --columns a line each.
     """
-    from muster.cli import lineage
+    from muster.cli import lineage, ranking
 
+    if ascending and sort is None:
+        raise typer.BadParameter("--ascending is for --sort: give it a metric or param")
     store = open_store()
-    versions, count = _newest(store, volume, limit)
+    versions, count = _newest(store, volume, limit if sort is None else EVERY)
     records = store.records([version.address for version in versions])
     chosen = list(zip(records, versions, strict=True))
+    names = ranking.names(columns, sort)
+    ranking.check(names, records)
+    if sort is not None:
+        chosen = ranking.ranked(chosen, sort, ascending=ascending)[:limit]
     if as_json:
         emit([lineage.document(record, version) for record, version in chosen])
-        return
-    for index, (record, version) in enumerate(chosen):
-        if index:
-            say()
-        lineage.show(record, version)
-    if len(versions) == limit < count:
-        note(f"{count - limit} older versions: --limit {count} shows them")
+    elif names:
+        ranking.table(chosen, names).show(empty="no versions")
+    else:
+        for index, (record, version) in enumerate(chosen):
+            if index:
+                say()
+            lineage.show(record, version)
+    if not as_json and len(chosen) == limit < count:
+        which = "older" if sort is None else "other"
+        note(f"{count - limit} {which} versions: --limit {count} shows them")
 
 
 def _newest(store: LocalStore, where: str, limit: int) -> tuple[Sequence[Version], int]:
@@ -108,7 +135,7 @@ def _newest(store: LocalStore, where: str, limit: int) -> tuple[Sequence[Version
     epilog=example("muster volumes show flights/model", "muster volumes show flights/features@2013-03"),
 )
 def show(address: Where, *, as_json: Json = False) -> None:
-    """Show one version: what it was made from, and its files."""
+    """Show one version: its origin and its files."""
     from muster.cli import lineage
     from muster.volumes.lineage import ancestors
 
@@ -152,7 +179,7 @@ def pin(address: Where, *, reason: Reason = "by hand") -> None:
 
 @app.command("unpin", epilog=example("muster volumes unpin flights/model@7 --reason 'in the paper'"))
 def unpin(address: Where, *, reason: Reason = "by hand") -> None:
-    """Take one pin away."""
+    """Remove one pin."""
     version = open_store().unpin(address, reason=reason)
     left = f"still pinned: {safe(', '.join(version.pins))}" if version.pins else "not pinned"
     say(f"{version.address} is {left}")

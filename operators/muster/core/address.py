@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -99,6 +99,18 @@ class Address:
 def pinned(volume: str, number: int) -> str:
     """Write the address of exactly one version, ``volume://flights/features@7``."""
     return f"{SCHEME}{volume}@{number}"
+
+
+def shown(addresses: Sequence[str]) -> str:
+    """Write the addresses of versions for people: ``flights/features@1…@12, flights/report@3``; none is empty."""
+    by_volume: dict[str, list[str]] = {}
+    for address in addresses:
+        by_volume.setdefault(address.removeprefix(SCHEME).rpartition("@")[0], []).append(address)
+    return ", ".join(_span([each.removeprefix(SCHEME) for each in many]) for many in by_volume.values())
+
+
+def _span(names: Sequence[str]) -> str:
+    return ", ".join(names) if len(names) < 3 else f"{names[0]}…@{names[-1].rpartition('@')[2]}"
 
 
 def _selector(text: str, selector: str) -> tuple[Select, str]:

@@ -181,6 +181,8 @@ class JobSpec:
     :param pod_override: a pod in the Kubernetes API's form, merged over every replica's pod; ignored on one
         machine.
     :param follows: an ended job; the first attempt begins with its checkpoints.
+    :param cache_key: a JSON value that the author gives for what no other field shows: jobs that differ in it make
+        something else.
     """
 
     name: str
@@ -205,6 +207,7 @@ class JobSpec:
     pod_override: Mapping[str, Any] = field(default_factory=dict)
     origin: Origin = field(default_factory=Origin)
     follows: str | None = None
+    cache_key: Any = None
 
     def __post_init__(self) -> None:
         if not self.name or len(self.name) > 250 or not self.name.isprintable():
@@ -271,6 +274,7 @@ class JobSpec:
             )
         for name, value in self.pod_override.items():
             _check_json(f"pod_override {name!r:.60}", value)
+        check_cache_key(self.cache_key)
 
     def _check_limits(self) -> None:
         for what in ("run_timeout_seconds", "queue_timeout_seconds"):
@@ -305,6 +309,11 @@ def check_digest(what: str, digest: str) -> str:
 def check_param(name: str, value: Any) -> None:
     """Refuse a value that JSON cannot hold, such as NaN. :raises SpecError: names the param."""
     _check_json(f"param {name!r}", value)
+
+
+def check_cache_key(value: Any) -> None:
+    """Refuse a cache key that JSON cannot hold. :raises SpecError: it names the value."""
+    _check_json("cache_key", value)
 
 
 def _check_json(what: str, value: Any) -> None:

@@ -11,6 +11,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+_held: set[int] = set()
+
+
+def leave_to_parent() -> None:
+    """Close in a fork the lock files that its parent held, so that they are free as soon as the parent dies."""
+    for handle in _held:
+        os.close(handle)
+    _held.clear()
+
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
@@ -54,9 +63,11 @@ def _opened(path: Path) -> Iterator[int]:
     except FileNotFoundError:
         path.parent.mkdir(parents=True, exist_ok=True)
         handle = _open(path)
+    _held.add(handle)
     try:
         yield handle
     finally:
+        _held.discard(handle)
         os.close(handle)
 
 

@@ -8,6 +8,8 @@ One line on stdout, from any rank, in one of two forms; the last line for a name
 At most 8 names, ``[a-z][a-z0-9_]{0,31}``, each with a finite number, or a number and its total.
 At most 5 links, to http or https, each with a title of 1 to 40 characters. Any other line that
 begins with ``muster:`` is an ordinary line. A script need not print either.
+
+Numbers that are not finite (``loss=nan``) are no progress; :mod:`muster.core.series` counts them.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ MOST_NUMBERS = 8
 MOST_LINKS = 5
 LONGEST_LINE = 2400
 
-_NUMBER = r"[-+]?(?:\d{1,20}(?:\.\d{0,20})?|\.\d{1,20})(?:[eE][-+]?\d{1,3})?"
+_NUMBER = r"[-+]?(?:(?:\d{1,20}(?:\.\d{0,20})?|\.\d{1,20})(?:[eE][-+]?\d{1,3})?|(?i:nan|inf(?:inity)?))"
 _PAIR = re.compile(rf"([a-z][a-z0-9_]{{0,31}})=({_NUMBER})(?:/({_NUMBER}))?", re.ASCII)
 _PAIRS = re.compile(rf"muster: ({_PAIR.pattern}(?: {_PAIR.pattern}){{0,{MOST_NUMBERS - 1}}})", re.ASCII)
 # No user and password before the host: they would be shown to all users.
@@ -43,6 +45,13 @@ class Progress:
 
     value: float
     total: float | None = None
+
+    @property
+    def sensible(self) -> bool:
+        """Whether the number, and its total where it has one, are finite, and the total is above 0."""
+        if not math.isfinite(self.value):
+            return False
+        return self.total is None or (math.isfinite(self.total) and self.total > 0)
 
     def __str__(self) -> str:
         """``3/10``, or ``0.412``."""
@@ -74,13 +83,18 @@ def parse(line: str) -> Told | None:
         return None
     if link := _LINK.fullmatch(line):
         return Told(links={link[1].strip(): link[2]})
-    if not (pairs := _PAIRS.fullmatch(line)):
-        return None
-    progress = {
+    progress = numbers(line)
+    return Told(progress=progress) if progress and all(each.sensible for each in progress.values()) else None
+
+
+def numbers(line: str) -> dict[str, Progress]:
+    """Return the numbers in one line as its rank wrote it, also those that are not finite; none in another line."""
+    if len(line) > LONGEST_LINE or not (pairs := _PAIRS.fullmatch(line)):
+        return {}
+    return {
         name: Progress(value=float(value), total=float(total) if total else None)
         for name, value, total in _PAIR.findall(pairs[1])
     }
-    return Told(progress=progress) if all(map(_sensible, progress.values())) else None
 
 
 def heard(log: bytes) -> Told:
@@ -100,14 +114,15 @@ def heard(log: bytes) -> Told:
     return told
 
 
+def use_lines(replica: str, use: Mapping[str, float]) -> str:
+    """Return the lines, without the last one's end, with which a worker tells what its replica uses."""
+    pairs = [f"{name}={value:.6g}" for name, value in use.items()]
+    groups = (pairs[first : first + MOST_NUMBERS] for first in range(0, len(pairs), MOST_NUMBERS))
+    return "\n".join(f"[use {replica}] muster: {' '.join(group)}" for group in groups)
+
+
 def _newest(before: Mapping[str, T], later: Mapping[str, T], most: int) -> dict[str, T]:
     return dict(list({**before, **later}.items())[-most:])
-
-
-def _sensible(progress: Progress) -> bool:
-    if not math.isfinite(progress.value):
-        return False
-    return progress.total is None or (math.isfinite(progress.total) and progress.total > 0)
 
 
 def _text(number: float) -> str:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from muster.core.errors import SpecError
 
-_PACKAGE = Path(__file__).parent.parent
+_PACKAGE = Path(__file__).resolve().parent.parent  # a notebook's kernel reaches it by a link
 
 
 def shipped(name: str) -> Path:

@@ -130,8 +130,16 @@ class Verdict:
 
     def render(self, *, job_id: str) -> str:
         """Return four lines: cause and rank, message, what to do, where the full log is."""
-        where = "" if self.rank is None else f", rank {self.rank}"
-        return "\n".join((f"{self.cause.value}{where}", self.message, self.advice, full_log(job_id)))
+        return "\n".join((self._where, self.message, self.advice, full_log(job_id)))
+
+    @property
+    def line(self) -> str:
+        """Cause, rank and message on one line, for tables."""
+        return f"{self._where}: {self.message}"
+
+    @property
+    def _where(self) -> str:
+        return self.cause.value if self.rank is None else f"{self.cause.value}, rank {self.rank}"
 
 
 def full_log(job_id: str) -> str:

@@ -33,7 +33,7 @@ _UNSHIPPED = shutil.ignore_patterns("__pycache__", "*.pyc", ".*")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Container:
+class ContainerImage:
     """One image that was built.
 
     :param reference: what it is called, ``registry.example/team-a/etl:4edec067fdea``.
@@ -141,7 +141,7 @@ class Bases:
 
 def build(
     recipe: Recipe, *, builder: Builder, prefix: str, arguments: Sequence[str], push: bool, tell: Progress
-) -> Container:
+) -> ContainerImage:
     """Build one image, and push it where that is asked for.
 
     :param prefix: the registry and path that its name begins with.
@@ -156,7 +156,7 @@ def build(
     if push:
         for tag in tags:
             builder.push(tag, tell)
-    return Container(
+    return ContainerImage(
         name=recipe.name,
         reference=tags[0],
         also=tags[1] if len(tags) > 1 else None,

@@ -23,7 +23,7 @@ SETTLED_SECONDS = 60.0
 
 
 @dataclass(frozen=True)
-class Attempts:
+class FolderAttempts:
     """The staging folders of all jobs of one store."""
 
     layout: Layout

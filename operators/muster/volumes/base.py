@@ -107,6 +107,44 @@ class Record:
             modules=None if modules is None else tuple(modules),
         )
 
+    def is_of(self, spec: JobSpec, job_id: str) -> bool:
+        """Whether a job of this spec made the version, as far as the record tells."""
+        told = Record.of_job(spec, job_id, metrics={}, modules=None, created=0.0)
+        same = (
+            "job_id",
+            "job_name",
+            "origin",
+            "inputs",
+            "params",
+            "code",
+            "image",
+            "image_digest",
+            "entrypoint",
+        )
+        return all(getattr(self, name) == getattr(told, name) for name in same)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Made:
+    """What one job made, all of it live, and what it was made from.
+
+    :param outputs: the addresses of its versions, by output.
+    :param modules: the author's files that it imported or read, or None where every file of its code counts.
+    :param created: when its last replica sealed, in seconds since the epoch.
+    """
+
+    job_id: str
+    spec: JobSpec
+    outputs: Mapping[str, tuple[str, ...]]
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    modules: tuple[str, ...] | None = None
+    created: float = 0.0
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """All of its versions."""
+        return tuple(address for addresses in self.outputs.values() for address in addresses)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Staging:

@@ -25,12 +25,13 @@ from muster.volumes.manifest import Head, read_head
 from muster.volumes.selection import no_number, no_volume, select
 
 RECORDS = 1_000
+FACTS = 100_000
 
 _SETTLED_NS = 2_000_000_000  # two changes within one tick of a file system's clock look like one
 
 
 class _Facts(NamedTuple):
-    """The facts of a version that never change and every read needs: some hundred bytes."""
+    """The facts of a version that never change and every read needs: some 600 bytes."""
 
     head: Head
     created: float
@@ -40,7 +41,8 @@ class _Facts(NamedTuple):
 class Catalog:
     """Reads the versions of one store.
 
-    Facts that never change are cached; of records, which may be large, only the last :data:`RECORDS`.
+    Facts that never change are cached, of :data:`FACTS` versions at most; of records, which may be large, only the
+    last :data:`RECORDS`.
     """
 
     def __init__(self, layout: Layout) -> None:
@@ -152,6 +154,8 @@ class Catalog:
             if whole is None:
                 return None
             head, record = whole
+            if len(self._known) >= FACTS:
+                self._known = {}  # not one by one: a look at more versions than fit would find none of them
             known = self._known[volume, number] = _Facts(head, record.created, record.partition)
         return known
 

@@ -24,7 +24,7 @@ from pathlib import Path
 
 from muster.core import wire
 from muster.core.address import pinned
-from muster.core.errors import Corrupt, StoreError
+from muster.core.errors import Corrupt, SpecError, StoreError
 from muster.volumes import manifest, numbers, sharing
 from muster.volumes.base import Record
 from muster.volumes.catalog import Catalog
@@ -182,15 +182,18 @@ def decide(layout: Layout, plan: Sequence[Placed], *, ready: Path) -> None:
         sync_tree(ready)
         for placed in plan:
             sync_upward(layout.volume(placed.volume), top=layout.root)
-    write_whole(ready / "PLAN", json.dumps([vars(placed) for placed in plan]))
+    write_whole(ready / "PLAN", json.dumps([wire.written(placed) for placed in plan]))
 
 
 def read_plan(ready: Path) -> list[Placed] | None:
-    """Return the plan that was written before a crash, or None."""
+    """Return the plan that was written before a crash, or None. :raises Corrupt: another release wrote it."""
+    path = ready / "PLAN"
     try:
-        return [Placed(**line) for line in json.loads((ready / "PLAN").read_bytes())]
+        return [wire.build(Placed, line) for line in json.loads(path.read_bytes())]
     except FileNotFoundError:
         return None
+    except SpecError as error:
+        raise Corrupt(f"{path}: {error}; run the release of muster that began this commit") from error
 
 
 def publish(layout: Layout, plan: Sequence[Placed], *, ready: Path, job_id: str) -> dict[str, list[Place]]:

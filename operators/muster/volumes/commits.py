@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from muster.core.errors import BadOutput, Conflict, MusterError
-from muster.volumes.attempts import Attempts
+from muster.core.errors import BadOutput, Conflict, Corrupt, MusterError
+from muster.volumes.attempts import FolderAttempts
 from muster.volumes.base import Record, Staging, Version
 from muster.volumes.catalog import Catalog
 from muster.volumes.commit import assemble, decide, publish, read_plan
@@ -18,6 +18,7 @@ from muster.volumes.durability import translated
 from muster.volumes.gather import Draft, gather, plan_drafts, union
 from muster.volumes.layout import Layout
 from muster.volumes.ledger import FolderLedger
+from muster.volumes.makings import remember
 
 
 class Commits:
@@ -27,7 +28,13 @@ class Commits:
     """
 
     def __init__(
-        self, layout: Layout, catalog: Catalog, ledger: FolderLedger, attempts: Attempts, *, compare: bool
+        self,
+        layout: Layout,
+        catalog: Catalog,
+        ledger: FolderLedger,
+        attempts: FolderAttempts,
+        *,
+        compare: bool,
     ) -> None:
         self._layout, self._catalog = layout, catalog
         self._ledger, self._attempts = ledger, attempts
@@ -117,6 +124,8 @@ class Commits:
                 record = Record.of_job(spec, job_id, metrics=metrics, modules=modules, created=sealed_at)
                 plan = assemble(self._layout, self._catalog, drafts, record=record, compare=self._compare)
             decide(self._layout, plan, ready=ready)
+        with suppress(OSError, Corrupt):  # without it the same is made again some time
+            remember(self._layout, job_id, self._ledger.spec(job_id))
         done = publish(self._layout, plan, ready=ready, job_id=job_id)
         with suppress(OSError):  # the versions are visible; gc deletes what stays
             self._attempts.clear(staging)

@@ -57,7 +57,7 @@ class Problem:
 
 
 @dataclass
-class Found:
+class DamageFound:
     """The result of a check.
 
     :param commits: per version the commit record that names it.
@@ -72,13 +72,13 @@ class Found:
     size_bytes: int = 0
 
 
-def look(store: FolderStore, *, deep: bool = False, progress: Progress | None = None) -> Found:
+def look(store: FolderStore, *, deep: bool = False, progress: Progress | None = None) -> DamageFound:
     """Check commit records against versions, and versions against commit records.
 
     :param deep: hash every file again.
     :param progress: called with an address, the number of checked versions and of all.
     """
-    found = Found()
+    found = DamageFound()
     found.problems += _commits(store, found.commits)
     for done, place in enumerate(sorted(found.commits)):
         if progress is not None:
@@ -125,7 +125,7 @@ def _commits(store: FolderStore, commits: dict[Place, tuple[str, CommitRecord]])
                 yield Problem(where=pinned(*place), what=what, advice=_RESTORE)
 
 
-def _look_at(store: FolderStore, place: Place, found: Found, *, deep: bool) -> None:
+def _look_at(store: FolderStore, place: Place, found: DamageFound, *, deep: bool) -> None:
     """Check one version, and add its problems to `found`."""
     folder, address = store.layout.version(*place), pinned(*place)
     job_id, commit = found.commits[place]

@@ -17,14 +17,15 @@ from muster.core.names import check_partition, check_volume
 from muster.core.replica import PartManifest
 from muster.core.room import Room
 from muster.volumes import held, manifest, snapshot
-from muster.volumes.attempts import Attempts
-from muster.volumes.base import Collected, Held, Plan, Record, Saved, Staging, Version
+from muster.volumes.attempts import FolderAttempts
+from muster.volumes.base import Collected, Held, Made, Plan, Record, Saved, Staging, Version
 from muster.volumes.catalog import Catalog
 from muster.volumes.commits import Commits
 from muster.volumes.durability import translated
 from muster.volumes.gather import draft_copy
 from muster.volumes.layout import open_layout
 from muster.volumes.ledger import FolderLedger
+from muster.volumes.makings import FolderMakings
 from muster.volumes.marks import Marks
 
 if TYPE_CHECKING:
@@ -43,9 +44,10 @@ class FolderStore:
         self.layout = open_layout(Path(root))
         self.catalog = Catalog(self.layout)
         self._ledger = FolderLedger(self.layout)
-        self.attempts = Attempts(self.layout, self._ledger)
+        self.attempts = FolderAttempts(self.layout, self._ledger)
         self.commits = Commits(self.layout, self.catalog, self._ledger, self.attempts, compare=compare)
         self.marks = Marks(self.layout, self.catalog)
+        self.makings = FolderMakings(self.layout, self.catalog, self.marks)
 
     @property
     def ledger(self) -> FolderLedger:
@@ -114,6 +116,26 @@ class FolderStore:
         if not folder.is_dir():
             raise NotFound(f"no code snapshot {digest}: it was deleted by gc, or put into another store")
         return folder
+
+    def made(self, key: str, *, limit: int = 20) -> list[Made]:
+        """Return what the jobs of a key made, newest first, where all that a job made is live."""
+        return self.makings.made(key, limit=limit)
+
+    def use(self, job_id: str) -> None:
+        """Note that a later run uses what a job made."""
+        self.makings.use(job_id)
+
+    def used(self, address: str) -> float:
+        """Return when a run last used a version again that was made before; 0.0: none did."""
+        return self.makings.used(self.marks.one(address))
+
+    def forget(self, job_id: str) -> bool:
+        """Have what a job made never be used again; its versions stay."""
+        return self.makings.forget(job_id)
+
+    def claim(self, key: str, *, job_id: str, expected: str | None = None) -> str:
+        """Take the making of a key for a job if no job has it, or `expected` has."""
+        return self.makings.claim(key, job_id=job_id, expected=expected)
 
     def stage(self, job_id: str) -> Staging:
         """Begin a new attempt; every earlier one is fenced."""

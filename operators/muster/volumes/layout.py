@@ -4,13 +4,15 @@
 
     STORE/VOLUME.json                      uuid, format, abilities
     STORE/v/<volume>/<n>/data/             one version; files 0444, folders 0555
-                         MANIFEST  RECORD.json  KNOWN  RETIRED  TOMBSTONE  pins/<key>
+                         MANIFEST  RECORD.json  KNOWN  RETIRED  USED  TOMBSTONE  pins/<key>
     STORE/v/<volume>/.<n>                  a number that a commit has reserved
     STORE/commits/<job_id>.json            the versions of one commit: it makes them visible
+        STORE/commits/<job_id>.series          their job's series, once its ledger entry is deleted
         STORE/hints/<volume>/                  saves a commit from listing a volume; may be deleted (``:`` for ``/``)
     STORE/staging/<job_id>/<attempt>/      where an attempt writes
     STORE/code/<hex>/                      code snapshots, unpacked
-    STORE/jobs/<job_id>/                   the ledger: spec.json, status.json, owner, log, attempt
+    STORE/made/                            what was made from what (:mod:`muster.volumes.makings`); may be deleted
+    STORE/jobs/<job_id>/                   the ledger: spec.json, status.json, owner, log, series, attempt
         STORE/leases/<holder>/<volume>@<n>     versions in use, by reader (``:`` for ``/``)
         STORE/trash/                           deleted, to be unlinked later
 
@@ -73,6 +75,10 @@ class Layout:
     def commit(self, job_id: str) -> Path:
         """The file that makes a job's versions visible."""
         return self.root / "commits" / f"{check_job_id(job_id)}.json"
+
+    def series(self, job_id: str) -> Path:
+        """The series of a job that the ledger no longer has, as long as one of its versions has data."""
+        return self.root / "commits" / f"{check_job_id(job_id)}.series"
 
     def job(self, job_id: str) -> Path:
         """The ledger's folder of one job."""

@@ -5,15 +5,18 @@ from __future__ import annotations
 import json
 import os
 import time
+import typing
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import lru_cache
+from io import FileIO
 from pathlib import Path
 
 from muster.core import wire
 from muster.core.errors import Conflict, Corrupt, NotFound, SpecError
-from muster.core.job import JobSpec
+from muster.core.job import JobSpec, Origin
+from muster.core.series import Series, segments
 from muster.core.status import JobState, JobStatus
 from muster.volumes.durability import (
     TEMPORARY,
@@ -26,14 +29,20 @@ from muster.volumes.durability import (
     write_whole,
 )
 from muster.volumes.layout import Layout
+from muster.volumes.series import NAME as SERIES
+from muster.volumes.series import SeriesFile, read_series
 from muster.volumes.tree import remove
+
+_OPEN_SERIES = 64
 
 
 class FolderLedger:
-    """Per job_id: ``spec.json``, ``status.json``, ``owner`` and ``log``."""
+    """Per job_id: ``spec.json``, ``status.json``, ``owner``, ``log`` and ``series``."""
 
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
+        self._series = lru_cache(_OPEN_SERIES)(self.series_file)
+        self._origins: dict[str, Origin] = {}  # they never change
 
     def create(self, job_id: str, spec: JobSpec, *, owner: str | None = None) -> bool:
         """Enter a job; see :meth:`muster.volumes.protocols.Ledger.create`."""
@@ -94,7 +103,10 @@ class FolderLedger:
             return True
 
     def append(self, job_id: str, data: bytes) -> None:
-        """Add whole lines to the log; a line that a crash cut is ended first."""
+        """Add whole lines to the log; a line that a crash cut is ended first.
+
+        What workers say of their replicas' use gets into the series alone.
+        """
         if not data:
             return
         folder = self.check(job_id)
@@ -105,10 +117,21 @@ class FolderLedger:
             (folder / "log").open("ab+", buffering=0) as log,
         ):
             size = log.seek(0, os.SEEK_END)
-            torn = size > 0 and os.pread(log.fileno(), 1, size - 1) != b"\n"
-            view = memoryview(b"\n" * torn + data + b"\n" * (not data.endswith(b"\n")))
-            while view:
-                view = view[log.write(view) :]
+            lines = b"".join(part for part, logged in segments(data) if logged)
+            if lines:
+                _add_whole(log, lines, size=size)
+            self._series(job_id).take(data, before=size, after=log.seek(0, os.SEEK_END))
+
+    def series(self, job_id: str) -> Series:
+        """Return the series of a job; also of one that gc deleted, as long as one of its versions has data."""
+        folder = self._layout.job(job_id)
+        if not folder.is_dir() and (kept := self._layout.series(job_id)).is_file():
+            return read_series(kept)
+        return read_series(self.check(job_id) / SERIES)
+
+    def series_file(self, job_id: str) -> SeriesFile:
+        """Return the series of a job for the process that writes its log."""
+        return SeriesFile(self.check(job_id), started=lambda: self.status(job_id).started)
 
     def read(self, job_id: str, *, after: int = 0, limit_bytes: int = 1 << 20) -> tuple[bytes, int]:
         """Return whole lines from offset `after`; a line longer than the limit comes in pieces."""
@@ -156,6 +179,24 @@ class FolderLedger:
                 found[job_id] = self.spec(job_id)
         return found
 
+    def origins(self, *, dag_id: str = "", run_id: str = "") -> dict[str, Origin]:
+        """Return the task of every job that a Dag submitted, by job_id, oldest first."""
+        found = {}
+        for job_id in self.jobs():
+            with suppress(NotFound, Corrupt):
+                found[job_id] = self._origins.get(job_id) or self._origin(job_id)
+        self._origins = found  # without the jobs that gc deleted
+        return {
+            job_id: origin
+            for job_id, origin in found.items()
+            if origin.run_id and dag_id in ("", origin.dag_id) and run_id in ("", origin.run_id)
+        }
+
+    def _origin(self, job_id: str) -> Origin:
+        path = self._layout.job(job_id) / "spec.json"
+        with _readable(path):
+            return typing.cast("Origin", wire.loads_field(JobSpec, "origin", read_whole(path)))
+
     def _enter(self, folder: Path, job_id: str, spec: JobSpec, owner: str | None) -> bool:
         new = temporary(folder)
         new.mkdir()
@@ -190,6 +231,18 @@ def _owner(folder: Path) -> str | None:
         return read_whole(folder / "owner").decode()
     except FileNotFoundError:
         return None
+
+
+def _add_whole(log: FileIO, lines: bytes, *, size: int) -> None:
+    """Add all of `lines` behind the log's `size` bytes, or nothing: whoever could not add them says them again."""
+    torn = size > 0 and os.pread(log.fileno(), 1, size - 1) != b"\n"
+    view = memoryview(b"\n" * torn + lines + b"\n" * (not lines.endswith(b"\n")))
+    try:
+        while view:
+            view = view[log.write(view) :]
+    except OSError:
+        log.truncate(size)
+        raise
 
 
 @contextmanager

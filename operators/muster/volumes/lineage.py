@@ -95,7 +95,7 @@ def _maker(record: Record | None) -> dict[str, Any]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Difference:
+class FileDifference:
     """What changed from one version to another. Sizes are bytes.
 
     :param changed: path to its size before and after.
@@ -107,11 +107,11 @@ class Difference:
     same_files: int
 
 
-def compare(before: Mapping[str, Entry], after: Mapping[str, Entry]) -> Difference:
+def compare(before: Mapping[str, Entry], after: Mapping[str, Entry]) -> FileDifference:
     """Compare two manifests (:meth:`muster.volumes.folder.FolderStore.manifest`) by path and hash."""
     both = sorted(before.keys() & after.keys())
     changed = [path for path in both if before[path].hash != after[path].hash]
-    return Difference(
+    return FileDifference(
         added={path: after[path].size_bytes for path in sorted(after.keys() - before.keys())},
         removed={path: before[path].size_bytes for path in sorted(before.keys() - after.keys())},
         changed={path: (before[path].size_bytes, after[path].size_bytes) for path in changed},

@@ -37,7 +37,7 @@ class Entry:
     size_bytes: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Head:
     """The first two lines of a manifest."""
 

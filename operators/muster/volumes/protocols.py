@@ -1,10 +1,11 @@
-"""The calls of a store, in five parts. Each store has all, and passes ``tests/contract/test_store.py``.
+"""The calls of a store, in six parts. Each store has all, and passes ``tests/contract/test_store.py``.
 
 ==============  ==============================================================================
 Versions        committed data, its origin, and which of it is kept or hidden
 Snapshots       code, and the locks of images, by digest
+Makings         what was made from what, so that nothing is made twice
 Attempts        the staged files of jobs: sealed, committed, or fetched after a failure
-Ledger          jobs: spec, status, owner, log
+Ledger          jobs: spec, status, owner, log, series
 Upkeep          checks, disk space and garbage collection
 ==============  ==============================================================================
 
@@ -21,11 +22,12 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from muster.core.job import JobSpec
+from muster.core.job import JobSpec, Origin
 from muster.core.replica import PartManifest
 from muster.core.room import Room
+from muster.core.series import Series
 from muster.core.status import JobStatus
-from muster.volumes.base import Collected, Held, Plan, Record, Saved, Staging, Version
+from muster.volumes.base import Collected, Held, Made, Plan, Record, Saved, Staging, Version
 from muster.volumes.manifest import Entry
 
 if TYPE_CHECKING:
@@ -102,6 +104,36 @@ class Snapshots(Protocol):
         """Whether a code snapshot, or an image's lock, is in the store."""
 
 
+class Makings(Protocol):
+    """What was made from what. A key is a digest that :mod:`muster.core.comparison` makes of a job."""
+
+    def made(self, key: str, *, limit: int = 20) -> list[Made]:
+        """Return what the jobs of a key made, newest first, where all that a job made is live.
+
+        Live is what is committed and neither retired, damaged nor deleted. No manifest is read.
+
+        :param limit: at most so many.
+        """
+
+    def use(self, job_id: str) -> None:
+        """Note that a later run uses what a job made: for gc it is as old as its last use.
+
+        :raises NotFound: some of it is not live any more.
+        """
+
+    def used(self, address: str) -> float:
+        """Return when a run last used a version again that was made before, in seconds since the epoch; 0.0: none did."""
+
+    def forget(self, job_id: str) -> bool:
+        """Have what a job made never be used again; its versions stay. Return whether it was known."""
+
+    def claim(self, key: str, *, job_id: str, expected: str | None = None) -> str:
+        """Take the making of a key for a job if no job has it, or `expected` has; compared and set in one step.
+
+        :return: the job that has it now.
+        """
+
+
 class Attempts(Protocol):
     """The staged files of jobs."""
 
@@ -148,7 +180,7 @@ class Attempts(Protocol):
 
 
 class Ledger(Protocol):
-    """Per job_id: spec, owner, status, log. The backend writes it, every part of muster reads it."""
+    """Per job_id: spec, owner, status, log, series. The backend writes it, every part of muster reads it."""
 
     def create(self, job_id: str, spec: JobSpec, *, owner: str | None = None) -> bool:
         """Enter a job, whole or not at all; False where it is there already with the same spec.
@@ -175,13 +207,21 @@ class Ledger(Protocol):
         """Set the owner if it is `expected` now; return whether it was."""
 
     def append(self, job_id: str, data: bytes) -> None:
-        """Add whole lines to the job's log."""
+        """Add whole lines to the job's log, and the numbers in them to its series (:mod:`muster.core.series`)."""
 
     def read(self, job_id: str, *, after: int = 0, limit_bytes: int = 1 << 20) -> tuple[bytes, int]:
         """Return whole lines of the log from offset `after`, and the offset after them."""
 
     def log_bytes(self, job_id: str) -> int:
         """Return the length of the job's log now; 0 before its first line."""
+
+    def series(self, job_id: str) -> Series:
+        """Return what the lines of a job's log, and its workers, told over time: small, and read without the log.
+
+        Those of a job whose versions have their data are there, also when its ledger entry is deleted.
+
+        :raises NotFound: no such job.
+        """
 
     def jobs(self) -> list[str]:
         """Return every job_id, oldest first."""
@@ -194,6 +234,12 @@ class Ledger(Protocol):
 
     def specs(self, job_ids: Sequence[str]) -> dict[str, JobSpec]:
         """Return the specs of many jobs, as :meth:`statuses` does."""
+
+    def origins(self, *, dag_id: str = "", run_id: str = "") -> dict[str, Origin]:
+        """Return the task of every job that a Dag submitted, by job_id, oldest first; unreadable jobs are left out.
+
+        :param dag_id: only jobs of this Dag. `run_id`: only jobs of runs with this id.
+        """
 
 
 class Upkeep(Protocol):
@@ -231,7 +277,7 @@ class Upkeep(Protocol):
         """Return the free space of the store's disk."""
 
 
-class Store(Versions, Snapshots, Attempts, Upkeep, Protocol):
+class Store(Versions, Snapshots, Makings, Attempts, Upkeep, Protocol):
     """A whole store; its ledger is an attribute."""
 
     @property

@@ -32,6 +32,8 @@ from muster.volumes.held import (
     named,
     resumable,
 )
+from muster.volumes.makings import last_used, tidy
+from muster.volumes.series import keep_series, sweep_series
 from muster.volumes.sharing import KNOWN
 
 if TYPE_CHECKING:
@@ -66,6 +68,7 @@ def plan(
     _check_volumes(volumes, known)
     damaged = {version.address: version for volume in known for version in store.catalog.damaged(volume)}
     live = {version.address: version for volume in known for version in store.versions(volume)} | damaged
+    used = {address: last_used(store.layout, version) for address, version in live.items()}
     spared = [version.address for version in live.values() if volumes and version.volume not in volumes]
     born_before = time.time() - young_days * DAY_SECONDS
     kept = why_kept(
@@ -74,6 +77,7 @@ def plan(
         spared=spared,
         keep_last=keep_last,
         born_before=born_before,
+        used=used,
         leased=leased(store),
         awaited=dict(_awaited(store)),
         inputs=lambda address: _inputs(store, address),
@@ -160,7 +164,10 @@ def collect(
             if has_ended(store, reader.name):
                 store.release(reader.name)
         for job_id in decided.jobs:
+            keep_series(store.layout, job_id)
             store.layout.discard(store.layout.job(job_id))
+        sweep_series(store.layout)
+        tidy(store.layout)
         freed_bytes = staged + (trash.remove_all(store.layout, buried) if scarce else 0)
         freed_bytes += trash.empty(store.layout, before=time.time() - grace_seconds)
         if failed is not None:
@@ -187,6 +194,7 @@ def why_kept(
     spared: Iterable[str] = (),
     keep_last: int,
     born_before: float,
+    used: Mapping[str, float] | None = None,
     leased: Mapping[str, str],
     awaited: Mapping[str, str],
     inputs: Callable[[str], Iterable[str]],
@@ -194,10 +202,13 @@ def why_kept(
     """Return for each version that stays the reason, by address. Other versions are deleted.
 
     :param spared: versions that stay since their volumes are not to be collected.
+    :param used: when versions were last used again, by address: for gc that is their age. The newest by its number
+        stays in any case, since selectors find it.
     :param leased: holders by the addresses that they read; `awaited`: job ids by the addresses that they
         wait for.
     :param inputs: returns the addresses that a version was made from.
     """
+    ages = {address: version.created for address, version in live.items()} | dict(used or {})
     series: dict[tuple[str, str | None], list[Version]] = defaultdict(list)
     for address, version in live.items():
         if version.retired is None and address not in damaged:
@@ -210,12 +221,12 @@ def why_kept(
         version.address: "young: a run that goes on may name it"
         for many in series.values()
         for version in many
-        if version.created > born_before
+        if ages[version.address] > born_before
     }
     kept |= {
         version.address: f"one of the last {keep_last}"
         for many in series.values()
-        for version in many[-keep_last:]
+        for version in _last(many, keep_last, ages)
     }
     kept |= {address: f"leased by {holder}" for address, holder in leased.items() if address in live}
     kept |= {address: f"{job_id} waits for it" for address, job_id in awaited.items() if address in live}
@@ -230,6 +241,13 @@ def why_kept(
                 kept[pinned] = f"{address} was made from it"
                 waiting.append(pinned)
     return kept
+
+
+def _last(versions: list[Version], count: int, ages: Mapping[str, float]) -> list[Version]:
+    """The last versions of one partition, by their ages; the newest by its number is one of them."""
+    newest = versions[-1]
+    rest = sorted(versions[:-1], key=lambda version: (ages[version.address], version.number))
+    return [*rest[max(len(rest) - count + 1, 0) :], newest]
 
 
 def _awaited(store: FolderStore) -> Iterator[tuple[str, str]]:

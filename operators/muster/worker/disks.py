@@ -9,7 +9,7 @@ from dataclasses import replace
 from muster.core.replica import Replica
 from muster.core.room import CLAIM, Room, make_room
 from muster.core.verdict import Cause
-from muster.worker.faults import Fault
+from muster.worker.faults import WorkerFault
 
 IN_POD = "MUSTER_STORE_URL"
 
@@ -32,7 +32,7 @@ class Disks:
         self._replica = replica
         self._claim = CLAIM if claim else ""
 
-    def blamed(self, fault: Fault) -> Fault:
+    def blamed(self, fault: WorkerFault) -> WorkerFault:
         """Return the fault, changed to that of a full disk where a disk is full."""
         if fault.cause is not Cause.USER_ERROR:
             return fault

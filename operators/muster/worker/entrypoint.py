@@ -45,8 +45,12 @@ def _prepare(replica: Replica) -> None:
 
 
 def _call(replica: Replica) -> dict[str, Any]:
+    from muster.worker.reads import Reads
     from muster.worker.signature import arguments
 
+    reads = Reads(replica.code) if replica.code is not None else None
+    if reads is not None:
+        reads.begin()
     function = load(str(replica.job_role.entrypoint))
     given = arguments(function, replica)
     try:
@@ -55,7 +59,7 @@ def _call(replica: Replica) -> dict[str, Any]:
         if error.code not in (None, 0):
             raise
         returned = None
-    return {"metrics": _metrics(returned), "modules": modules_below(replica.code)}
+    return {"metrics": _metrics(returned), "modules": [] if reads is None else reads.names()}
 
 
 def load(entrypoint: str) -> Callable[..., Any]:
@@ -83,15 +87,6 @@ def load(entrypoint: str) -> Callable[..., Any]:
             f"it has {', '.join(_functions(module)) or 'none'}"
         )
     return function  # type: ignore[no-any-return]  # whatever is callable
-
-
-def modules_below(code: str | None) -> list[str]:
-    """Return the author's modules that are imported now: paths below the code folder, sorted."""
-    if code is None:
-        return []
-    root = code.rstrip("/") + "/"
-    files = [getattr(module, "__file__", None) for module in list(sys.modules.values())]
-    return sorted({file[len(root) :] for file in files if isinstance(file, str) and file.startswith(root)})
 
 
 class MetricError(Exception):

@@ -62,7 +62,7 @@ _MODULE = "ModuleNotFoundError: No module named "
 
 
 @dataclass(frozen=True, kw_only=True)
-class Fault:
+class WorkerFault:
     """How one rank failed.
 
     :param at: when, in seconds since the epoch.
@@ -107,17 +107,17 @@ class Fault:
         return Verdict(cause=self.cause, message=self.message, advice=advice, rank=self.rank)
 
 
-def faults(ranks: Sequence[Rank], *, world_size: int) -> list[Fault]:
+def faults(ranks: Sequence[Rank], *, world_size: int) -> list[WorkerFault]:
     """Return every rank's fault, the culprit first: own failures before followers, each by time."""
     found = [_fault(rank, world_size=world_size) for rank in ranks if rank.status or _vanished(rank)]
     return sorted(found, key=lambda fault: (fault.follower, fault.at))
 
 
-def hang(ranks: Sequence[Rank], *, seconds: float) -> Fault:
+def hang(ranks: Sequence[Rank], *, seconds: float) -> WorkerFault:
     """Return the fault of a hang: where each rank was when all had been silent for `seconds`."""
     stacks = [(rank, stack(rank)) for rank in ranks]
     places = [f"rank {rank.number} at {words.where}" for rank, words in stacks if words.where]
-    return Fault(
+    return WorkerFault(
         rank=ranks[0].number if len(ranks) == 1 else None,
         cause=Cause.HANG,
         message=f"no line and no progress for {seconds:g} s: {', '.join(places[:8]) or 'no stack is known'}",
@@ -137,14 +137,14 @@ def names_lost_peer(message: str) -> bool:
     return any(text in message for text in _LOST_PEER)
 
 
-def _fault(rank: Rank, *, world_size: int) -> Fault:
+def _fault(rank: Rank, *, world_size: int) -> WorkerFault:
     said = last_words(rank)
     if rank.status == -signal.SIGKILL and rank.stopped is None and not said.kind:
         said = LastWords()  # its earlier output is not the reason it was killed
     lost = world_size > 1 and names_lost_peer(said.message)
     at = said.at or rank.traced or rank.ended
     stopped = rank.stopped is not None and (not said.message or at > rank.stopped)
-    return Fault(
+    return WorkerFault(
         rank=rank.number,
         cause=Cause.RANK_LOST if lost else _cause(rank, said),
         message=_message(rank, said),

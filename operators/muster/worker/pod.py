@@ -22,6 +22,7 @@ from muster.core.linux import die_with
 from muster.core.masking import Masking
 from muster.core.patience import Patience
 from muster.core.replica import Replica, Report
+from muster.core.series import segments
 from muster.core.verdict import Cause, ExitCode
 from muster.core.wire import dumps, loads
 from muster.worker import outcome
@@ -180,7 +181,7 @@ class Pod:
     def _pass_on(self, lines: bytes) -> None:
         lines = self._masking.log(lines)
         self._spool.add(lines)
-        view = memoryview(lines)
+        view = memoryview(b"".join(part for part, logged in segments(lines) if logged))
         with contextlib.suppress(OSError):  # a container runtime that takes no lines must not end the replica
             while view:
                 view = view[os.write(1, view) :]

@@ -15,9 +15,9 @@ from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Protocol
 
 from muster.core.linux import adopt_orphans
-from muster.worker.doubles import Doubles
 from muster.worker.lines import LineBuffer
 from muster.worker.processes import Forked, end_descendants, has_children, spawn
 from muster.worker.silence import Silence
@@ -85,13 +85,23 @@ class Rank:
         return self.plan.rank
 
 
+class Watch(Protocol):
+    """Looks at a running replica now and then."""
+
+    def left(self) -> float:
+        """Seconds until :meth:`look` is due."""
+
+    def look(self) -> None:
+        """Look, if it is due."""
+
+
 class Ranks:
     """The ranks of one replica.
 
     :param grace_seconds: between SIGTERM to the worker and the end of everything.
     :param silence: detects a hang of the whole gang.
     :param follows: tells whether a rank failed only because it lost a peer.
-    :param doubles: detects files that other replicas write too.
+    :param watches: what looks now and then while they run.
     """
 
     def __init__(
@@ -100,7 +110,7 @@ class Ranks:
         grace_seconds: float,
         silence: Silence,
         follows: Callable[[Rank], bool] = lambda _: False,
-        doubles: Doubles | None = None,
+        watches: Sequence[Watch] = (),
     ) -> None:
         self.ranks: list[Rank] = []
         self.interrupted_at: float | None = None
@@ -108,7 +118,7 @@ class Ranks:
         self._grace = grace_seconds
         self._silence = silence
         self._follows = follows
-        self._doubles = doubles
+        self._watches = watches
         self._stop_at: float | None = None
         self._kill_at: float | None = None
         self._selector: selectors.BaseSelector
@@ -174,8 +184,8 @@ class Ranks:
 
     def _turn(self) -> None:
         self._wait(self._patience())
-        if self._doubles is not None:
-            self._doubles.look()
+        for watch in self._watches:
+            watch.look()
         now = time.time()
         self._mind_hang(now)
         if self.interrupted_at is not None and self._kill_at is None:
@@ -197,8 +207,7 @@ class Ranks:
         due = [at - now for at in (self._stop_at, self._kill_at) if at is not None]
         if not self.hung:
             due.append(self._silence.left(now))
-        if self._doubles is not None:
-            due.append(self._doubles.left())
+        due += [watch.left() for watch in self._watches]
         return max(0.05, min([LONGEST_SLEEP_SECONDS, *due]))
 
     def _reap(self) -> None:

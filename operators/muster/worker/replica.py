@@ -13,9 +13,9 @@ import errno
 import os
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from muster.core.advice import advice_on
 from muster.core.errors import SpecError
@@ -29,13 +29,14 @@ from muster.worker import command, entrypoint
 from muster.worker.code import copy_code, left_behind
 from muster.worker.disks import IN_POD, Disks
 from muster.worker.doubles import Doubles
-from muster.worker.faults import EXIT_CODES, Fault, faults, hang, lost_peer
+from muster.worker.faults import EXIT_CODES, WorkerFault, faults, hang, lost_peer
 from muster.worker.last_words import read_json
 from muster.worker.launchers.launcher import launcher_of, rank_environment
 from muster.worker.mounts import protect
 from muster.worker.ranks import InRank, Rank, RankPlan, Ranks, say
 from muster.worker.seal import seal, write_durably
 from muster.worker.silence import Silence
+from muster.worker.usage import Usage
 
 FOLLOWER_LENGTH = 160
 MOST_LEFT = 5
@@ -60,7 +61,7 @@ def main(arguments: Sequence[str]) -> int:
     try:
         replica = _own_folder(replica)
         protect(path for paths in replica.inputs.values() for path in paths)
-        report = _run_ranks(replica, Disks(replica, claim=in_pod))
+        report = _run_ranks(replica, Disks(replica, claim=in_pod), Usage(replica, say=say, in_pod=in_pod))
     except InRank as here:
         plan = here.plan
     except SpecError as error:
@@ -83,7 +84,7 @@ def _own_folder(replica: Replica) -> Replica:
     return replace(replica, scratch=scratch, code=code)
 
 
-def _run_ranks(replica: Replica, disks: Disks) -> Report:
+def _run_ranks(replica: Replica, disks: Disks, usage: Usage) -> Report:
     spec = replica.spec
     plans = plan_ranks(replica)
     launcher = launcher_of(spec.launcher)
@@ -99,7 +100,7 @@ def _run_ranks(replica: Replica, disks: Disks) -> Report:
             watched=(replica.checkpoints, *replica.staging.values()),
         ),
         follows=lost_peer,
-        doubles=doubles,
+        watches=(doubles, usage),
     )
     ended = ranks.run(plans, aside=aside)
     if ranks.hung:
@@ -148,11 +149,10 @@ def _succeeded(replica: Replica, ended: Sequence[Rank], disks: Disks) -> Report:
     """Seal. The report is written first: a sealed replica is committed even if its end is not seen."""
     first = next((rank for rank in ended if rank.number == 0), None)
     outcome = (read_json(first.plan.outcome) if first else None) or {}
-    modules = outcome.get("modules")
     report = Report(
         exit_code=ExitCode.SEALED,
         metrics=outcome.get("metrics") or {},
-        modules=None if modules is None else tuple(modules),
+        modules=_read_by([read_json(rank.plan.outcome) or {} for rank in ended]) if first else None,
     )
     try:
         write_durably(replica.report, dumps(report))
@@ -163,6 +163,14 @@ def _succeeded(replica: Replica, ended: Sequence[Rank], disks: Disks) -> Report:
         cause = _cause(error, else_cause=Cause.COMMIT_FAILED, authors=Cause.USER_ERROR)
         return _unable(cause, f"cannot seal what was staged: {error}", disks)
     return report
+
+
+def _read_by(outcomes: Sequence[Mapping[str, Any]]) -> tuple[str, ...] | None:
+    """The author's files that any of these ranks read; None where one of them does not tell."""
+    told = [outcome.get("modules") for outcome in outcomes]
+    if any(names is None for names in told):
+        return None
+    return tuple(sorted({name for names in told for name in names or ()}))
 
 
 def _tell_left_behind(snapshot: str, copy: str) -> None:
@@ -179,7 +187,7 @@ def _tell_left_behind(snapshot: str, copy: str) -> None:
         )
 
 
-def _failed(found: Sequence[Fault], *, whole: bool = True) -> Report:
+def _failed(found: Sequence[WorkerFault], *, whole: bool = True) -> Report:
     """Report the culprit, and end the log with it: one line for each follower, then the culprit's words.
 
     :param whole: these ranks are the whole gang; else, if the first fault is a follower's, the culprit is in
@@ -203,7 +211,7 @@ def _failed(found: Sequence[Fault], *, whole: bool = True) -> Report:
     )
 
 
-def _followed(fault: Fault) -> str:
+def _followed(fault: WorkerFault) -> str:
     where = f" at {fault.where}" if fault.where else ""
     return shortened(f"rank {fault.rank} followed{where}: {fault.message}", FOLLOWER_LENGTH)
 

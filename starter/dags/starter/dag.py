@@ -10,8 +10,8 @@ SMALL = Resources(cpus=1, memory_gib=1)
 
 
 @dag(
-    schedule=None,  # or "@monthly", with a start_date
-    params={"count": Param(500, type="integer", minimum=50, description="How many rows are drawn")},
+    schedule=None,  # or "@monthly" with a start_date
+    params={"count": Param(500, type="integer", minimum=50, description="Number of random rows")},
 )
 def starter() -> None:
     """Every stage is a function of work.py; its parameters are the names of inputs, outputs and params here."""

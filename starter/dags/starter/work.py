@@ -1,4 +1,4 @@
-"""What the stages do: plain functions that know nothing of muster. What they return are the version's metrics."""
+"""The stages: plain functions without muster. A stage returns the metrics of its version."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ ANSWER = "price"
 
 
 def rows(rows: Path, *, count: int) -> dict[str, float]:
-    """Leave rows.csv in the output `rows`. Here it is drawn by lot: read your own data instead."""
+    """Write rows.csv into the output `rows`. Here the rows are random: read your own data instead."""
     draw = random.Random(0)
     lines = [",".join((*COLUMNS, ANSWER))]
     for _ in range(count):
@@ -24,7 +24,7 @@ def rows(rows: Path, *, count: int) -> dict[str, float]:
 
 
 def train(rows: Path, model: Path) -> dict[str, float]:
-    """Fit a line to four of five rows, measure it on the fifth, and leave a model that the server can load."""
+    """Fit a line to four of five rows, measure it on the fifth, and write a model that the server can load."""
     import numpy as np
 
     table = np.loadtxt(rows / "rows.csv", delimiter=",", skiprows=1)
@@ -39,7 +39,7 @@ def train(rows: Path, model: Path) -> dict[str, float]:
 
 
 def save(model: Path, weights: Sequence[float]) -> None:
-    """Write model.onnx, and signature.json, by which the server checks every request."""
+    """Write model.onnx, and signature.json, against which the server checks every request."""
     from onnx import TensorProto, checker, helper
     from onnx import save as save_onnx
 

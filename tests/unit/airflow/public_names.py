@@ -1,7 +1,7 @@
 """All that a Dag, a script or a configuration may name: ``python -m tests.unit.airflow.public_names`` writes the list anew.
 
 The list is public_names.txt. A line that is taken away, or changed, breaks what a user wrote: keep the old name for a
-release and warn of it. A line that is new is a promise.
+release in muster.core.deprecated, which warns of it. A line that is new is a promise.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from muster.core.deprecated import NAMES
+
 LIST = Path(__file__).with_name("public_names.txt")
 JSON = {
     "job": "muster.core.status:JobStatus",
@@ -21,6 +23,9 @@ JSON = {
     "deployment": "muster.core.deployment:DeploymentStatus",
     "revision": "muster.core.deployment:Revision",
     "answer": "muster.core.deployment:Answer",
+    "run": "muster.volumes.runs:Run",
+    "stage": "muster.volumes.runs:RunStage",
+    "stage job": "muster.volumes.runs:StageJob",
 }
 """What ``--json`` and the page's API write whole, and the dataclass that its keys are."""
 CHOICES = (
@@ -35,17 +40,22 @@ CHOICES = (
 
 def lines() -> Iterator[str]:
     """Return every public name with what it takes, a line each."""
+    import muster
     import muster.airflow as public
     from muster.airflow.provider import get_provider_info
     from muster.core.settings import Settings
 
     for name in public.__all__:
         yield from (f"muster.airflow.{name}{each}" for each in _signature(getattr(public, name)))
+    for name in muster.__all__:
+        yield from (f"muster.{name}{each}" for each in _client(getattr(muster, name)))
     for place, attribute in get_provider_info()["config"]["muster"]["options"].items():
         yield f"[muster] {place} = {attribute['default']!r}"
     yield from (f"Settings.{name}" for name in Settings.__dataclass_fields__)
     for kind, path in JSON.items():
         yield from (f"json {kind}.{name}" for name in _load(path).__dataclass_fields__)
+    for name, renamed in NAMES.items():
+        yield f"deprecated {renamed.text(name)}"
     for path in CHOICES:
         kind = _load(path)
         yield from (f"{kind.__name__} {member.value}" for member in kind)
@@ -54,6 +64,15 @@ def lines() -> Iterator[str]:
 def _load(path: str) -> Any:
     module, _, name = path.partition(":")
     return getattr(import_module(module), name)
+
+
+def _client(found: Any) -> Iterator[str]:
+    """Return what a program may use: a function's keywords, or what an object has; no program makes one."""
+    if not isinstance(found, type):
+        yield from _signature(found)
+        return
+    yield ""
+    yield from (f".{name}" for name in vars(found) if not name.startswith("_"))
 
 
 def _signature(found: Any) -> Iterator[str]:

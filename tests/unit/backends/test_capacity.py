@@ -13,8 +13,9 @@ from muster.backends.capacity import Line, Place
 from muster.backends.local.capacity import LocalCapacity
 from muster.backends.local.machine import GIB, Machine
 from muster.backends.local.places import Places
-from muster.backends.local.queue import PRIORITIES, Queue, Ticket
+from muster.backends.local.queue import PRIORITIES, JobQueue, Ticket
 from muster.core.job import JobSpec, Role
+from muster.core.resources import Resources
 from muster.core.settings import Settings
 from muster.volumes.folder import FolderStore
 
@@ -36,7 +37,7 @@ def capacity(settings: Settings) -> LocalCapacity:
 
 def hold(settings: Settings, job_id: str, *, gpus: int) -> Started:
     """Let a job run that holds `gpus` cards, until the answer is closed."""
-    started = Started(Queue(Places(settings.home), MACHINE))
+    started = Started(JobQueue(Places(settings.home), MACHINE))
     started.queue.enter(ticket(job_id, gpus=gpus))
     assert started.admit() == [job_id]
     return started
@@ -57,7 +58,7 @@ def ticket(job_id: str, *, gpus: int, priority: str = "normal", submitted: float
 def test_nothing_is_made_by_looking(capacity: LocalCapacity, settings: Settings) -> None:
     assert capacity.queues().lines == (Line(name="local", waiting=0, running=0),)
     assert capacity.gpus().by_class[0].free == 2
-    assert capacity.parts("nobody-1") == ()
+    assert capacity.parts("unknown-1") == ()
     assert not settings.home.exists()
 
 
@@ -91,3 +92,32 @@ def test_what_waits_with_its_place_and_why(capacity: LocalCapacity, settings: Se
     assert (second.job_id, second.priority, first.priority) == ("waits-1", 0, 1)
     assert second.why == "waits for 1 GPU: 0 of 2 free, kept for first-1; 1 job before it"
     started.close()
+
+
+def test_the_outlook_has_what_runs_waits_and_is_planned(capacity: LocalCapacity, settings: Settings) -> None:
+    store = FolderStore(settings.store)
+    started = hold(settings, "runs-1", gpus=2)
+    store.ledger.create("runs-1", replace(SPEC, name="flights.features"))
+    store.ledger.create("waits-1", SPEC)
+    started.queue.enter(ticket("waits-1", gpus=1, priority="high", submitted=1000.0))
+    role = Role(entrypoint="a.b:c", replicas=2, resources=Resources(gpus=1, memory_gib=1))
+    found = capacity.outlook(
+        [replace(SPEC, roles=(role,)), replace(SPEC, roles=(replace(role, replicas=3),))]
+    )
+    assert found.pools == {"memory": 4 * GIB, "nvidia.com/gpu": 2.0}
+    (runs,), (waits,) = found.running, found.waiting
+    assert (runs.name, runs.choices) == (
+        "flights.features",
+        ({"memory": float(GIB), "nvidia.com/gpu": 2.0},),
+    )
+    assert (waits.name, waits.since, waits.priority) == ("flights.train", 1000.0, 1)
+    two, three = found.planned
+    assert two.choices == ({"memory": 2.0 * GIB, "nvidia.com/gpu": 2.0},)
+    assert three.choices == ({"memory": 3.0 * GIB},)  # with fewer cards than it asks for, it runs on CPUs
+    started.close()
+
+
+def test_the_outlook_of_a_machine_without_a_store(capacity: LocalCapacity, settings: Settings) -> None:
+    found = capacity.outlook([SPEC])
+    assert (found.running, found.waiting, len(found.planned)) == ((), (), 1)
+    assert not settings.home.exists()

@@ -12,7 +12,7 @@ import pytest
 
 from muster.backends.local.machine import Machine
 from muster.backends.local.places import Places
-from muster.backends.local.queue import Claim, Queue, Ticket
+from muster.backends.local.queue import Claim, JobQueue, Ticket
 
 MACHINE = Machine(memory_gib=10, gpus=("0", "1"))
 
@@ -20,7 +20,7 @@ MACHINE = Machine(memory_gib=10, gpus=("0", "1"))
 class Started:
     """Stands for supervisors: holds their claims' locks until they are told to end."""
 
-    def __init__(self, queue: Queue) -> None:
+    def __init__(self, queue: JobQueue) -> None:
         self.queue = queue
         self.claims: dict[str, Claim] = {}
         self.overdue: dict[str, str] = {}
@@ -71,37 +71,37 @@ def ticket(
 
 
 @pytest.fixture
-def queue(tmp_path: Path) -> Queue:
-    return Queue(Places(tmp_path), MACHINE)
+def queue(tmp_path: Path) -> JobQueue:
+    return JobQueue(Places(tmp_path), MACHINE)
 
 
 @pytest.fixture
-def started(queue: Queue) -> Iterator[Started]:
+def started(queue: JobQueue) -> Iterator[Started]:
     started = Started(queue)
     yield started
     started.close()
 
 
-def test_jobs_start_in_the_order_of_their_submission(queue: Queue, started: Started) -> None:
+def test_jobs_start_in_the_order_of_their_submission(queue: JobQueue, started: Started) -> None:
     for name in ("c", "a", "b"):
         queue.enter(ticket(name))
     assert started.admit() == ["c", "a", "b"]
 
 
-def test_a_higher_priority_goes_first(queue: Queue, started: Started) -> None:
+def test_a_higher_priority_goes_first(queue: JobQueue, started: Started) -> None:
     queue.enter(ticket("low", rank=2, memory_gib=8))
     queue.enter(ticket("high", rank=0, memory_gib=8))
     assert started.admit() == ["high"]
 
 
-def test_a_gang_starts_whole_or_not_at_all(queue: Queue, started: Started) -> None:
+def test_a_gang_starts_whole_or_not_at_all(queue: JobQueue, started: Started) -> None:
     queue.enter(ticket("one", gpus=1))
     queue.enter(ticket("two", gpus=2))
     assert started.admit() == ["one"]
     assert queue.reasons()["two"] == "waiting for 2 GPUs: 1 of 2 free"
 
 
-def test_small_jobs_pass_a_big_one_at_first(queue: Queue, started: Started) -> None:
+def test_small_jobs_pass_a_big_one_at_first(queue: JobQueue, started: Started) -> None:
     queue.enter(ticket("running", memory_gib=6))
     queue.enter(ticket("big", memory_gib=8))
     queue.enter(ticket("small", memory_gib=1))
@@ -114,7 +114,7 @@ def test_small_jobs_pass_a_big_one_at_first(queue: Queue, started: Started) -> N
 
 
 def test_what_has_waited_for_five_minutes_is_overtaken_by_nothing_that_delays_it(
-    queue: Queue, started: Started
+    queue: JobQueue, started: Started
 ) -> None:
     queue.enter(ticket("running", memory_gib=4, gpus=1, waited=400))
     queue.enter(ticket("big", memory_gib=8, waited=301))
@@ -132,14 +132,14 @@ def test_what_has_waited_for_five_minutes_is_overtaken_by_nothing_that_delays_it
     assert started.admit() == ["running", "big", "small", "gang"]
 
 
-def test_what_delays_nobody_runs_beside_what_waits(queue: Queue, started: Started) -> None:
+def test_what_delays_nobody_runs_beside_what_waits(queue: JobQueue, started: Started) -> None:
     queue.enter(ticket("running", gpus=2))
     queue.enter(ticket("gang", gpus=2))
     queue.enter(ticket("etl", memory_gib=2))
     assert started.admit() == ["running", "etl"]
 
 
-def test_every_gang_has_cards_and_a_port_of_its_own(queue: Queue, started: Started) -> None:
+def test_every_gang_has_cards_and_a_port_of_its_own(queue: JobQueue, started: Started) -> None:
     for name in ("a", "b"):
         queue.enter(ticket(name, gpus=1))
     started.admit()
@@ -147,7 +147,7 @@ def test_every_gang_has_cards_and_a_port_of_its_own(queue: Queue, started: Start
     assert len({claim.port for claim in started.claims.values()}) == 2
 
 
-def test_a_crash_gives_everything_back(queue: Queue, started: Started) -> None:
+def test_a_crash_gives_everything_back(queue: JobQueue, started: Started) -> None:
     queue.enter(ticket("a", gpus=2, memory_gib=10))
     queue.enter(ticket("b", gpus=2, memory_gib=10))
     assert started.admit() == ["a"]
@@ -157,7 +157,7 @@ def test_a_crash_gives_everything_back(queue: Queue, started: Started) -> None:
     assert started.admit() == ["a", "b"]
 
 
-def test_whoever_cannot_start_a_job_leaves_it_its_place(queue: Queue, started: Started) -> None:
+def test_whoever_cannot_start_a_job_leaves_it_its_place(queue: JobQueue, started: Started) -> None:
     started.refused.add("secretive")
     queue.enter(ticket("secretive", memory_gib=8))
     queue.enter(ticket("later", memory_gib=8))
@@ -168,7 +168,9 @@ def test_whoever_cannot_start_a_job_leaves_it_its_place(queue: Queue, started: S
     assert started.admit() == ["secretive"]
 
 
-def test_a_job_that_waited_too_long_is_ended_with_what_it_waited_for(queue: Queue, started: Started) -> None:
+def test_a_job_that_waited_too_long_is_ended_with_what_it_waited_for(
+    queue: JobQueue, started: Started
+) -> None:
     queue.enter(ticket("running", memory_gib=10))
     started.admit()
     queue.enter(ticket("late", memory_gib=4, wait=-1))
@@ -177,13 +179,13 @@ def test_a_job_that_waited_too_long_is_ended_with_what_it_waited_for(queue: Queu
     assert not queue.waits("late")
 
 
-def test_a_job_that_can_start_is_never_too_late(queue: Queue, started: Started) -> None:
+def test_a_job_that_can_start_is_never_too_late(queue: JobQueue, started: Started) -> None:
     queue.enter(ticket("late", wait=-1))
     assert started.admit() == ["late"]
     assert started.overdue == {}
 
 
-def test_a_job_enters_once(queue: Queue, started: Started) -> None:
+def test_a_job_enters_once(queue: JobQueue, started: Started) -> None:
     queue.enter(ticket("a"))
     started.admit()
     queue.enter(ticket("a"))
@@ -191,7 +193,7 @@ def test_a_job_enters_once(queue: Queue, started: Started) -> None:
     assert started.admit() == ["a"]
 
 
-def test_a_withdrawn_job_never_starts(queue: Queue, started: Started) -> None:
+def test_a_withdrawn_job_never_starts(queue: JobQueue, started: Started) -> None:
     done: list[str] = []
     queue.enter(ticket("a"))
     assert queue.withdraw("a", lambda: done.append("a"))
@@ -200,7 +202,7 @@ def test_a_withdrawn_job_never_starts(queue: Queue, started: Started) -> None:
     assert not queue.withdraw("a", lambda: done.append("again"))
 
 
-def test_a_lost_job_is_seized_by_one(queue: Queue) -> None:
+def test_a_lost_job_is_seized_by_one(queue: JobQueue) -> None:
     with queue.seize("a") as mine:
         assert mine
         with queue.seize("a") as theirs:
@@ -208,7 +210,7 @@ def test_a_lost_job_is_seized_by_one(queue: Queue) -> None:
     assert not queue.holds("a")
 
 
-def test_many_who_admit_at_once_start_each_job_once(queue: Queue, started: Started) -> None:
+def test_many_who_admit_at_once_start_each_job_once(queue: JobQueue, started: Started) -> None:
     for number in range(40):
         queue.enter(ticket(f"job-{number}", memory_gib=0.1))
     with ThreadPoolExecutor(8) as pool:
@@ -216,17 +218,19 @@ def test_many_who_admit_at_once_start_each_job_once(queue: Queue, started: Start
     assert len(started.claims) == 40
 
 
-def test_a_job_whose_secrets_nobody_has_waits_no_longer_than_it_may(queue: Queue, started: Started) -> None:
+def test_a_job_whose_secrets_nobody_has_waits_no_longer_than_it_may(
+    queue: JobQueue, started: Started
+) -> None:
     started.refused = {"a"}
     queue.enter(ticket("a", wait=-1))
     queue.enter(ticket("b", memory_gib=MACHINE.memory_gib))
     assert started.admit() == ["b"]
-    assert started.overdue == {"a": "waiting for somebody who has its secrets"}
+    assert started.overdue == {"a": "waiting for a process that has its secrets"}
     assert not queue.waits("a")
 
 
 def test_a_ticket_that_a_power_cut_emptied_stops_nobody(
-    queue: Queue, started: Started, tmp_path: Path
+    queue: JobQueue, started: Started, tmp_path: Path
 ) -> None:
     queue.enter(ticket("a"))
     queue.enter(ticket("b"))

@@ -65,10 +65,12 @@ def test_the_first_sentence_fits_a_list_of_commands(path: tuple[str, ...]) -> No
 
 def test_the_issue_s_commands_are_there() -> None:
     wanted = {
-        (): "demo init run up gpus queue tensorboard mlflow doctor",
+        (): "demo init run plan up gpus queue notebook tensorboard mlflow doctor",
+        ("runs",): "ls show diff",
         ("jobs",): "ls show logs cancel gc get",
         ("volumes",): "ls log show diff code put get pin unpin retire reinstate fsck gc",
         ("deployments",): "ls show promote rollback repair retire",
+        ("cache",): "why drop",
         ("images",): "ls lock build",
     }
     assert set(ALL) == {(*path, name) for path, names in wanted.items() for name in names.split()}
@@ -89,6 +91,7 @@ def test_every_command_that_reads_speaks_json() -> None:
         "repair",
         "rollback",
         "tensorboard",
+        "notebook",
         "mlflow",
         "lock",
         "demo",
@@ -132,7 +135,7 @@ def test_where_nothing_was_run_it_says_so_and_makes_nothing(words: Any, muster: 
         (("volumes", "show", "flights/model@b3:zz"), "hex digits"),
         (("volumes", "show", "flights/features@*"), "names several versions"),
         (("volumes", "get", "flights/model@1/../../x", "here"), "plain and relative"),
-        (("volumes", "put", "nowhere", "raw/x"), "nowhere is not there"),
+        (("volumes", "put", "nowhere", "raw/x"), "nowhere does not exist"),
         (("jobs", "show", "nothing"), "no job 'nothing'"),
         (("jobs", "logs", "\x1b[2J"), r"\x1b[2J"),
         (("deployments", "show", "nothing"), "no deployment 'nothing'"),

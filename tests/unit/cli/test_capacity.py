@@ -12,9 +12,10 @@ from tests.unit.backends.kubernetes.site_api import SiteApi, kubeconfig, site_ap
 from tests.unit.backends.kubernetes.state.test_capacity import in_namespace, reserve, root, waits
 from tests.unit.backends.kubernetes.state.test_queueing import pod
 
+from muster.backends import choose
 from muster.backends.local.machine import Machine
 from muster.backends.local.places import Places
-from muster.backends.local.queue import Queue, Ticket
+from muster.backends.local.queue import JobQueue, Ticket
 from muster.cli.capacity import needs
 
 Run = Callable[..., Any]
@@ -31,6 +32,7 @@ def site(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterato
             'token_file = "token"\nkubeconfig = "config"\n'
         )
         monkeypatch.setenv("MUSTER_CLUSTER", str(tmp_path / "cluster.toml"))
+        monkeypatch.setattr(choose, "LOOK_SECONDS", 0.1)  # there is no store service to wait for
         yield site
 
 
@@ -58,7 +60,7 @@ class TestMachine:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
         store.ledger.create("train-1", make_spec())
         now = time.time()
-        Queue(Places(home), Machine.here()).enter(
+        JobQueue(Places(home), Machine.here()).enter(
             Ticket(job_id="train-1", submitted=now - 65, deadline=now + 100, memory_gib=1 << 20, gpus=0)
         )
         head, row = muster("queue").out.splitlines()[-2:]
@@ -130,8 +132,8 @@ class TestCluster:
         self, muster: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     ) -> None:
         monkeypatch.setenv("MUSTER_CLUSTER", str(tmp_path / "nowhere.toml"))
-        for command in ("gpus", "queue"):
-            answer = muster(command)
+        for asked in ("gpus", "queue"):
+            answer = muster(asked)
             assert (answer.code, answer.out) == (1, "")
             assert "nowhere.toml cannot be read" in answer.err
 

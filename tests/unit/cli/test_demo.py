@@ -27,7 +27,7 @@ def test_elsewhere_the_shipped_one_is_copied_to_be_changed(
     copied = {path.name for path in (tmp_path / "dags" / "flights").iterdir()}
     assert {"dag.py", "train.py", "smoke.json"} <= copied
     assert "__pycache__" not in copied
-    assert "yours to read and to change" in capsys.readouterr().out
+    assert "read it and change it" in capsys.readouterr().out
 
 
 def test_what_it_says_is_what_the_dag_does() -> None:

@@ -195,7 +195,7 @@ def test_what_never_answers_is_not_said_to_serve(
     answer = muster("deployments", command, NAME)
     assert answer.code == 1
     assert "of the traffic" not in answer.err
-    assert f"`muster deployments show {NAME} --watch` says when it does" in answer.err
+    assert f"`muster deployments show {NAME} --watch` shows when it does" in answer.err
 
 
 def test_promote_names_what_there_is(muster: Run, world: World) -> None:

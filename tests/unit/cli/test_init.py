@@ -76,21 +76,21 @@ def test_it_overwrites_nothing(muster: Run, folder: Path, there: str) -> None:
     (folder / there).write_text("mine")
     answer = muster("init", "flats")
     assert answer.code == 1
-    assert "is there already: choose another name" in answer.err
+    assert "already exists: choose another name" in answer.err
     assert [path for path in folder.rglob("*") if path.is_file()] == [folder / there]
 
 
 @pytest.mark.parametrize(
     ("name", "why"),
     [
-        ("Flats", "small letters and digits"),
-        ("my_flats", "small letters and digits"),
-        ("../flats", "small letters and digits"),
-        ("2flats", "a letter first"),
-        ("lambda", "Python itself has that word"),
-        ("queue", "a Python package is called so"),
-        ("airflow", "a Python package is called so"),
-        ("images", "images of all Dags lie in a folder of that name"),
+        ("Flats", "lower-case letters and digits"),
+        ("my_flats", "lower-case letters and digits"),
+        ("../flats", "lower-case letters and digits"),
+        ("2flats", "first a letter"),
+        ("lambda", "it is a keyword of Python"),
+        ("queue", "a Python package has that name"),
+        ("airflow", "a Python package has that name"),
+        ("images", "the folder of that name holds images for all Dags"),
     ],
 )
 def test_a_name_that_cannot_be_all_of_it_is_refused(muster: Run, folder: Path, name: str, why: str) -> None:

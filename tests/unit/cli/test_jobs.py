@@ -106,6 +106,18 @@ class TestReading:
         assert document["progress"]["epoch"] == {"value": 3.0, "total": 10.0}
         assert document["links"] == {"MLflow": "https://a.example/1"}
 
+    def test_numbers_are_drawn_as_curves(self, muster: Run, jobs: FolderStore) -> None:
+        for epoch, loss in enumerate(("0.8", "0.4", "nan", "0.1")):
+            jobs.ledger.append(RUNNING, f"[rank 0] muster: epoch={epoch}/4 loss={loss}\n".encode())
+        jobs.ledger.append(RUNNING, b"[use main-0] muster: cpu_cores=1.5\n")
+        shown = muster("jobs", "show", RUNNING).out.splitlines()
+        (loss,) = [line for line in shown if line.startswith("loss ")]
+        assert loss.split()[1:] == ["█▄▁", "0.8", "→", "0.1", "1", "not", "finite"]
+        assert any(line.split() == ["cpu_cores,", "main-0", "▁", "1.5"] for line in shown)
+        document = muster("jobs", "show", RUNNING, "--json").json()["series"]
+        assert [curve["values"] for curve in document["numbers"]] == [[0, 1, 2, 3], [0.8, 0.4, 0.1]]
+        assert [curve["source"] for curve in document["use"]] == ["main-0"]
+
     def test_a_running_job_has_its_ranks(self, muster: Run, monkeypatch: pytest.MonkeyPatch) -> None:
         from muster.backends.local import capacity
 
@@ -183,14 +195,14 @@ class TestPrefixes:
         jobs.ledger.create("train-evaluation-1", spec("flights.train-evaluation"))
         answer = muster("jobs", word, "train")
         assert answer.code == 1
-        assert "is the start of 3 jobs" in answer.err
+        assert "is the beginning of 3 jobs" in answer.err
         assert DONE in answer.err
         assert FAILED in answer.err
 
     def test_only_one_exact_job_is_cancelled(self, muster: Run) -> None:
         answer = muster("jobs", "cancel", "train")
         assert answer.code == 1
-        assert "is the start of 2 jobs" in answer.err
+        assert "is the beginning of 2 jobs" in answer.err
 
     def test_of_several_the_one_that_goes_on_is_cancelled(self, muster: Run, jobs: FolderStore) -> None:
         jobs.ledger.create("train-zz-1", spec("flights.train"))

@@ -40,6 +40,6 @@ def test_without_airflow_python_ends_as_ever() -> None:
 
 
 def test_a_thread_that_has_to_be_waited_for_is() -> None:
-    more = "threading.Timer(0.05, print, ['waited']).start()"
+    more = "threading.Thread(target=lambda: (threading.main_thread().join(), print('waited'))).start()"
     code, words = end(airflow=True, more=more)
     assert (code, sorted(words)) == (3, ["freed", "registered", "waited", "written"])

@@ -35,14 +35,14 @@ def test_gc_shows_what_a_job_holds_and_deletes_it(muster: Run, failed: str) -> N
     assert "nothing was deleted" in shown.err
     assert " free of " in shown.err
     assert muster("jobs", "gc", "--yes", "--json").json()["freed_bytes"] > 2048
-    assert "no job that ended holds anything" in muster("jobs", "gc").err
+    assert "no ended job keeps any files" in muster("jobs", "gc").err
 
 
 def test_get_fetches_what_it_wrote(muster: Run, failed: str, tmp_path: Path) -> None:
     assert muster("jobs", "get", failed, str(tmp_path / "written")).code == 0
     assert (tmp_path / "written/main-0/features/model.pt").read_bytes() == b"abc"
     again = muster("jobs", "get", failed, str(tmp_path / "written"))
-    assert "is there already" in again.err
+    assert "already exists" in again.err
 
 
 @pytest.mark.usefixtures("failed")

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.unit.cli import test_upkeep, test_volumes
+from tests.unit.cli import test_runs, test_upkeep, test_volumes
+from tests.unit.cli.test_runs import ran  # noqa: F401 - a fixture
 from tests.unit.volumes.service.process import Service
 
 from muster.volumes.folder import FolderStore
@@ -42,6 +43,10 @@ class TestReading(test_volumes.TestReading):
         assert not list((tmp_path / "cache").rglob("model.onnx"))
 
 
+class TestRuns(test_runs.TestReading):
+    """In a few requests."""
+
+
 class TestFsck(test_upkeep.TestFsck):
     """Where the store is, told line by line."""
 
@@ -58,7 +63,7 @@ class TestPutAndGet:
         assert muster("volumes", "get", "raw/rows@1", "copy").code == 0
         assert (tmp_path / "copy" / "a.csv").read_text() == "1,2\n"
         assert muster("volumes", "get", "raw/rows@1/a.csv", "a.csv").code == 0
-        assert "is there already" in muster("volumes", "get", "raw/rows@1", "copy").err
+        assert "already exists" in muster("volumes", "get", "raw/rows@1", "copy").err
 
     def test_pins_and_retirement(self, muster: Run, history: FolderStore) -> None:
         assert muster("volumes", "pin", "flights/model@1", "--reason", "in the paper").code == 0

@@ -63,6 +63,35 @@ class TestReading:
         (only,) = muster("volumes", "log", "flights/model", "--limit", "1", "--json").json()
         assert only["record"]["number"] == 2
 
+    def test_log_sorts_by_a_metric_or_a_param(self, muster: Run) -> None:
+        head, *rows = muster(
+            "volumes", "log", "flights/model", "--sort", "auc", "--columns", "epochs,auc"
+        ).out.splitlines()
+        assert head.split() == ["version", "partition", "made", "epochs", "auc"]
+        assert [(row.split()[0], *row.split()[-2:]) for row in rows] == [
+            ("@2", "2", "0.72"),
+            ("@1", "1", "0.71"),
+        ]
+        least = muster("volumes", "log", "flights/model", "--sort", "epochs", "--ascending", "--limit", 1)
+        assert least.out.splitlines()[1].split()[0] == "@1"
+        assert "1 other version" in least.err
+        told = muster("volumes", "log", "flights/model", "--sort", "auc", "--ascending", "--json").json()
+        assert [each["number"] for each in told] == [1, 2]
+        assert told == muster("volumes", "log", "flights/model", "--json").json()[::-1]
+
+    def test_log_with_columns_alone_stays_newest_first(self, muster: Run) -> None:
+        rows = muster("volumes", "log", "flights/model", "--columns", "auc").out.splitlines()[1:]
+        assert [row.split()[0] for row in rows] == ["@2", "@1"]
+
+    @pytest.mark.parametrize("option", ["--sort", "--columns"])
+    def test_log_refuses_a_name_that_no_version_has(self, muster: Run, option: str) -> None:
+        answer = muster("volumes", "log", "flights/model", option, "acu")
+        assert answer.code == 1
+        assert (
+            "no version here has a metric or param 'acu'; did you mean auc?; there are auc, epochs"
+            in answer.err
+        )
+
     def test_log_takes_a_selector(self, muster: Run) -> None:
         found = muster("volumes", "log", "flights/features@<2013-02", "--json").json()
         assert [version["number"] for version in found] == [1]
@@ -157,7 +186,7 @@ class TestCode:
         [
             (["flights/model", "none.py"], "holds no 'none.py'; it holds lib/same.py, only2.py, train.py"),
             (["b3:0000"], "no code snapshot b3:0000"),
-            (["b3:"], "is no digest: expected b3: and the first digits"),
+            (["b3:"], "is no digest: expected b3: and its first digits"),
             (["b3:../"], "is no digest"),
         ],
     )
@@ -169,7 +198,7 @@ class TestCode:
 
     @pytest.mark.usefixtures("history")
     def test_a_version_that_no_code_made_says_so(self, muster: Run) -> None:
-        assert "was made by no code" in muster("volumes", "code", "flights/features@1").err
+        assert "was not made by a Dag's code" in muster("volumes", "code", "flights/features@1").err
 
     @pytest.mark.usefixtures("trained")
     def test_diff_names_the_files_of_the_code_that_differ(self, muster: Run) -> None:
@@ -183,7 +212,7 @@ class TestCode:
         store.layout.delete(store.layout.code(trained[0]))
         answer = muster("volumes", "diff", "flights/model@1", "flights/model@2")
         assert answer.code == 0
-        assert "which files of the code differ is not known" in " ".join(answer.err.split())
+        assert "the differing files of the code are unknown" in " ".join(answer.err.split())
 
 
 class TestPutAndGet:
@@ -220,7 +249,7 @@ class TestPutAndGet:
         card.write_bytes(b"a mODEL")
         answer = muster("volumes", "get", address, tmp_path / "out")
         assert answer.code == 1
-        assert "'card.md' is not what was committed: nothing was copied" in " ".join(answer.err.split())
+        assert "'card.md' differs from what was committed: nothing was copied" in " ".join(answer.err.split())
         assert not (tmp_path / "out").exists()
         assert muster("volumes", "get", "flights/model@1/model.onnx", tmp_path / "out").code == 0
 
@@ -235,7 +264,7 @@ class TestPutAndGet:
         (tmp_path / "mine").write_text("mine")
         answer = muster("volumes", "get", "flights/model@1", tmp_path / "mine")
         assert answer.code == 1
-        assert "is there already" in answer.err
+        assert "already exists" in answer.err
         assert (tmp_path / "mine").read_text() == "mine"
 
 

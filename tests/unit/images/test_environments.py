@@ -300,5 +300,5 @@ def test_what_builds_an_image_dies_with_whoever_asked_for_it(tmp_path: Path) -> 
         builder.kill()
         builder.wait()
         signal.alarm(20)
-        assert pipe.read() == ""  # its end: nobody holds the other one any more
+        assert pipe.read() == ""  # its end: no process holds the other one any more
         signal.alarm(0)

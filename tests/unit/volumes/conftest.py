@@ -124,7 +124,7 @@ def opened():
 
 @pytest.fixture
 def unprivileged():
-    """Permissions hold in this thread as for anybody, also where the tests run as root (capset(2))."""
+    """Permissions hold in this thread as for any user, also where the tests run as root (capset(2))."""
     libc, header, sets = ctypes.CDLL(None), (ctypes.c_uint32 * 2)(0x20080522, 0), (ctypes.c_uint32 * 6)()
     libc.capget(header, sets)
     before = sets[0]

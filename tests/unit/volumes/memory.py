@@ -19,14 +19,16 @@ from blake3 import blake3
 
 from muster.core import wire
 from muster.core.address import Address, Select, pinned
+from muster.core.comparison import key_of, task_key_of
 from muster.core.errors import Conflict, NotFound, SpecError, StoreError
-from muster.core.job import JobSpec, check_digest
+from muster.core.job import JobSpec, Origin, check_digest
 from muster.core.names import check_job_id, check_partition, check_volume
 from muster.core.replica import PartManifest
 from muster.core.room import Room
+from muster.core.series import Folding, Series, segments
 from muster.core.status import JobState, JobStatus
 from muster.volumes import snapshot
-from muster.volumes.base import Collected, Held, Plan, Record, Saved, Staging, Version
+from muster.volumes.base import Collected, Held, Made, Plan, Record, Saved, Staging, Version
 from muster.volumes.fsck import Problem, Progress, Report
 from muster.volumes.gather import gather, plan_drafts, sources, union
 from muster.volumes.held import DAY_SECONDS
@@ -45,6 +47,7 @@ class _Job:
     status: JobStatus
     owner: str | None
     log: bytes = b""
+    folding: Folding = field(default_factory=lambda: Folding(time.time()))
     staging: Staging | None = None
     made: dict[str, tuple[str, ...]] | None = None
 
@@ -58,6 +61,7 @@ class _Kept:
     files: dict[str, bytes] | None
     retired: str | None = None
     pins: set[str] = field(default_factory=set)
+    used: float = 0.0
 
     def version(self) -> Version:
         record, entries = self.record, self.entries.values()
@@ -80,6 +84,7 @@ class MemoryLedger:
     def __init__(self, lock: threading.RLock) -> None:
         self._lock = lock
         self._jobs: dict[str, _Job] = {}
+        self.kept: dict[str, Folding] = {}  # of jobs that gc deleted, while a version of theirs has data
 
     def job(self, job_id: str) -> _Job:
         """Return one job. :raises NotFound: there is none."""
@@ -124,7 +129,14 @@ class MemoryLedger:
 
     def append(self, job_id: str, data: bytes) -> None:
         with self._lock:
-            self.job(job_id).log += data + b"\n" * (bool(data) and not data.endswith(b"\n"))
+            job = self.job(job_id)
+            job.folding.take(data, at=time.time())
+            lines = b"".join(part for part, logged in segments(data) if logged)
+            job.log += lines + b"\n" * (bool(lines) and not lines.endswith(b"\n"))
+
+    def series(self, job_id: str) -> Series:
+        with self._lock:
+            return (self.kept.get(job_id) or self.job(job_id).folding).series()
 
     def read(self, job_id: str, *, after: int = 0, limit_bytes: int = 1 << 20) -> tuple[bytes, int]:
         data = self.job(job_id).log[after : after + limit_bytes]
@@ -142,6 +154,14 @@ class MemoryLedger:
 
     def specs(self, job_ids: Sequence[str]) -> dict[str, JobSpec]:
         return {job_id: self._jobs[job_id].spec for job_id in job_ids if job_id in self._jobs}
+
+    def origins(self, *, dag_id: str = "", run_id: str = "") -> dict[str, Origin]:
+        found = {job_id: self._jobs[job_id].spec.origin for job_id in self.jobs()}
+        return {
+            job_id: origin
+            for job_id, origin in found.items()
+            if origin.run_id and dag_id in ("", origin.dag_id) and run_id in ("", origin.run_id)
+        }
 
     def forget(self, job_id: str) -> None:
         """Take a job's entry away."""
@@ -161,6 +181,8 @@ class MemoryStore:
         self._kept: dict[str, list[_Kept]] = {}
         self._code: dict[str, dict[str, tuple[bytes, bool]]] = {}
         self._leases: dict[str, set[str]] = {}
+        self._makers: dict[str, _Job] = {}
+        self._claims: dict[str, str] = {}
 
     @property
     def ledger(self) -> MemoryLedger:
@@ -348,10 +370,41 @@ class MemoryStore:
                     job.spec, job_id, metrics=metrics or {}, modules=modules, created=time.time()
                 )
                 job.made = self._commit(job, record, attempt)
+                self._makers[job_id] = job
             return {
                 output: tuple(self._any(address).version() for address in addresses)
                 for output, addresses in job.made.items()
             }
+
+    # Makings
+
+    def made(self, key: str, *, limit: int = 20) -> list[Made]:
+        found = (self._made(job_id) for job_id in reversed(self._makers))
+        return [
+            made
+            for made in found
+            if made is not None and key in (key_of(made.spec), task_key_of(made.spec.origin))
+        ][:limit]
+
+    def use(self, job_id: str) -> None:
+        with self._lock:
+            made = self._made(job_id)
+            if made is None:
+                raise NotFound(f"what job {job_id} made is not live any more: it is made again")
+            for address in made.addresses:
+                self._any(address).used = time.time()
+
+    def used(self, address: str) -> float:
+        return self._any(address).used
+
+    def forget(self, job_id: str) -> bool:
+        return self._makers.pop(job_id, None) is not None
+
+    def claim(self, key: str, *, job_id: str, expected: str | None = None) -> str:
+        with self._lock:
+            if self._claims.get(key) in (None, expected):
+                self._claims[key] = check_job_id(job_id)
+            return self._claims[key]
 
     def held(self) -> tuple[Held, ...]:
         return tuple(
@@ -429,6 +482,7 @@ class MemoryStore:
             spared=[a for a, version in live.items() if volumes and version.volume not in volumes],
             keep_last=keep_last,
             born_before=now - young_days * DAY_SECONDS,
+            used={a: max(version.created, self._any(a).used) for a, version in live.items()},
             leased={a: holder for holder, many in self._leases.items() if holder not in ended for a in many},
             awaited={
                 each.address: job_id
@@ -482,13 +536,36 @@ class MemoryStore:
             for digest in plan.code:
                 del self._code[digest]
             for job_id in plan.jobs:
+                self.ledger.kept[job_id] = self.ledger.job(job_id).folding
                 self.ledger.forget(job_id)
+            for job_id in [*self.ledger.kept]:
+                made = (each for many in self._kept.values() for each in many if each.record.job_id == job_id)
+                if all(each.files is None for each in made):
+                    del self.ledger.kept[job_id]
             return Collected(plan=plan, freed_bytes=freed_bytes)
 
     def room(self) -> Room:
         return Room.of(self._folder)
 
     # What they share
+
+    def _made(self, job_id: str) -> Made | None:
+        """What a job made, if all of it is live."""
+        job = self._makers.get(job_id)
+        if job is None or not job.made:
+            return None
+        versions = [self._any(address) for addresses in job.made.values() for address in addresses]
+        if any(each.files is None or each.retired is not None for each in versions):
+            return None
+        record = versions[0].record
+        return Made(
+            job_id=job_id,
+            spec=job.spec,
+            outputs=job.made,
+            metrics=record.metrics,
+            modules=record.modules,
+            created=record.created,
+        )
 
     def _find(self, volume: str, number: int) -> _Kept:
         return self._kept[volume][number - 1]

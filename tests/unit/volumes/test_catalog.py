@@ -12,6 +12,7 @@ import pytest
 from muster.volumes import catalog
 from muster.volumes.base import Record
 from muster.volumes.folder import FolderStore
+from muster.volumes.manifest import Head
 
 
 @pytest.fixture
@@ -72,6 +73,27 @@ def test_of_many_records_the_last_ones_are_kept_in_memory_and_no_version_is_read
     assert records_in_memory() - before <= 5
     assert not [path for path in opened(lambda: again.versions("raw/rows")) if "RECORD" in path]
     assert again.record("raw/rows@1").number == 1
+
+
+def test_of_more_versions_than_fit_all_are_read_and_the_facts_of_few_are_kept(
+    store: FolderStore,
+    monkeypatch: pytest.MonkeyPatch,
+    opened: Callable[[Callable[[], object]], list[str]],
+) -> None:
+    monkeypatch.setattr(catalog, "FACTS", 2)
+    monkeypatch.setattr(catalog, "RECORDS", 1)
+    again = FolderStore(store.layout.root)
+    before = heads_in_memory()
+    for _ in range(2):
+        assert [version.number for version in again.versions("raw/rows")] == [1, 2, 3]
+        assert heads_in_memory() - before <= 2 + 1  # and that of the one record
+    again.resolve("raw/rows@3")
+    assert not [path for path in opened(lambda: again.resolve("raw/rows@3")) if "RECORD" in path]
+
+
+def heads_in_memory() -> int:
+    gc.collect()
+    return sum(type(each) is Head for each in gc.get_objects())
 
 
 def records_in_memory() -> int:

@@ -200,7 +200,7 @@ def test_copied_checkpoints_are_on_disk_before_the_next_attempt_counts(work, sto
 
 
 def test_an_attempt_without_checkpoints_waits_for_no_disk(work, store, monkeypatch):
-    """Syncing a file system waits for all that anybody writes there."""
+    """Syncing a file system waits for all writers' data."""
     work.seal("a-1", work.spec(out="v"))
     monkeypatch.setattr(attempts, "sync_all", pytest.fail)
     monkeypatch.setattr(attempts, "sync_tree", pytest.fail)

@@ -1,6 +1,6 @@
 import json
 
-from muster.volumes.lineage import Difference, ancestors, compare, document
+from muster.volumes.lineage import FileDifference, ancestors, compare, document
 
 
 def test_a_model_is_traced_to_its_rows(work, store):
@@ -38,7 +38,7 @@ def test_a_version_of_another_store_ends_the_walk(work, store):
 def test_a_difference_names_every_file(work, store):
     first = work.run("a-1", {"same": b"1", "gone": b"22", "grown": b"1"})
     second = work.run("a-2", {"same": b"1", "new": b"333", "grown": b"12"})
-    assert compare(store.manifest(first.address), store.manifest(second.address)) == Difference(
+    assert compare(store.manifest(first.address), store.manifest(second.address)) == FileDifference(
         added={"new": 3}, removed={"gone": 2}, changed={"grown": (1, 2)}, same_files=1
     )
 

@@ -39,7 +39,7 @@ class Disk:
         self.power_on()
 
     def power_on(self):
-        """Mount a copy of the disk: whoever has the dead one in a mount namespace of its own keeps that."""
+        """Mount a copy of the disk: a process with the dead one in its mount namespace keeps that."""
         copy = self.image.with_name(f"{self.image.name}.copy")
         tell("cp", "--sparse=always", self.image, copy)
         copy.rename(self.image)

@@ -133,7 +133,7 @@ def test_the_newest_may_go_and_its_number_is_still_not_reused(work, store):
 def test_who_reads_without_a_lease_has_time_to_finish(work, store):
     first = work.run("a-1", {"x": b"1"})
     work.run("a-2", {"x": b"2"})
-    retention.collect(store)  # the seals of the two jobs, which nobody reads
+    retention.collect(store)  # the seals of the two jobs, which are not read
     with (store.path(first.address) / "x").open("rb") as reader:
         assert retention.collect(store, keep_last=1).freed_bytes == 0
         assert reader.read() == b"1"
@@ -256,7 +256,7 @@ def contents(folder):
 
 
 def test_a_commit_under_way_is_left_alone(work, store):
-    """Its version is in its place, its commit record is not there yet, and somebody holds its lock."""
+    """Its version is in its place, its commit record is not there yet, and a process holds its lock."""
     version = work.run("put-1", {"x": b"1"})
     work.cut_off("put-1")
     store.layout.discard(store.layout.job("put-1"))
@@ -272,7 +272,7 @@ def test_a_commit_under_way_is_left_alone(work, store):
 
 
 def test_a_version_that_is_committed_after_gc_has_looked_is_left_alone(work, store, monkeypatch):
-    """Its commit record came while it was asked whether somebody would still commit it."""
+    """Its commit record came while gc asked whether it was still being committed."""
     version = work.run("put-1", {"x": b"1"})
     record, aside = store.layout.commit("put-1"), work.cut_off("put-1")
     store.layout.discard(store.layout.job("put-1"))

@@ -1,4 +1,4 @@
-"""A tree whose owner swaps its folders for links to somebody else's, while the store goes through it."""
+"""A tree whose owner swaps its folders for links to another user's, while the store goes through it."""
 
 from __future__ import annotations
 

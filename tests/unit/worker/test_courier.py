@@ -1,4 +1,4 @@
-"""Whatever befalls what brings the lines, nobody waits for it: neither who adds them nor who is told to stop."""
+"""However the sending of lines fails, it delays nothing: neither what adds lines nor a stop."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def spool(tmp_path: Path) -> Spool:
     [
         (Stale("over"), "over", ""),
         (Refused("no"), "", "no"),
-        (ValueError("nobody foresaw it"), "", "nobody foresaw it"),
+        (ValueError("unforeseen"), "", "unforeseen"),
         (RecursionError(), "", "RecursionError"),
     ],
 )

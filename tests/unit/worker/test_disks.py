@@ -11,7 +11,7 @@ import pytest
 from muster.core.room import Room, size_of
 from muster.core.verdict import Cause, ExitCode
 from muster.worker.disks import Disks
-from muster.worker.faults import Fault
+from muster.worker.faults import WorkerFault
 
 FULL = """
 import os
@@ -22,8 +22,8 @@ def f(made):
 SCRIPT = 'open("/dev/full", "wb").write(b"x" * 99999)\n'
 
 
-def fault(message: str) -> Fault:
-    return Fault(rank=0, cause=Cause.USER_ERROR, message=message, at=1.0, where="t.py:4")
+def fault(message: str) -> WorkerFault:
+    return WorkerFault(rank=0, cause=Cause.USER_ERROR, message=message, at=1.0, where="t.py:4")
 
 
 def test_a_rank_that_meets_a_full_disk_is_not_the_author_s_error(bench) -> None:

@@ -1,4 +1,4 @@
-"""What a pod's termination message says, for whoever reads no more than that."""
+"""What a pod's termination message says on its own."""
 
 from __future__ import annotations
 

@@ -99,7 +99,7 @@ def test_ranks_do_without_a_name_that_stays_unknown(monkeypatch, capfd) -> None:
 
 def test_a_replica_that_waits_for_a_name_ends_when_it_is_told_to(bench) -> None:
     bench.code(t="import time\ndef f():\n    print('a rank began')\n    time.sleep(600)")
-    waiting = second(bench, 1, launcher="torchrun", host="nobody.invalid")
+    waiting = second(bench, 1, launcher="torchrun", host="absent.invalid")
     process = bench.start(waiting)
     deadline = time.monotonic() + 20
     while not waits_alone(process, waiting.scratch):

@@ -1,4 +1,4 @@
-"""What an answer of the store service means to a replica, and that nobody else's is taken for one."""
+"""What an answer of the store service means to a replica, and that no other server's is taken for one."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Start = Callable[[int, bytes], StoreService]
 
 @pytest.fixture
 def answering(bench) -> Iterator[Start]:
-    """A server that gives everybody the same answer."""
+    """A server that gives every request the same answer."""
     servers: list[HTTPServer] = []
 
     def start(status: int, body: bytes) -> StoreService:

@@ -37,6 +37,9 @@ class Attempt:
     :param number: counts the jobs of this nonce from 1.
     :param reported: whether its failure or cancellation has been a task's outcome, or is going to be.
     :param before: the job of the attempt before, whose checkpoints it may go on from.
+    :param kept: the job of another run whose versions this attempt took; it submitted none itself.
+    :param anew: whether a person cleared the task, who wants it made again.
+    :param backfill: the backfill that the run belongs to, if any.
     """
 
     nonce: str
@@ -45,6 +48,9 @@ class Attempt:
     number: int = 1
     reported: bool = False
     before: str | None = None
+    kept: str | None = None
+    anew: bool = False
+    backfill: str | None = None
 
     def job_id(self, *, instance: str, task: str) -> str:
         """The name of this attempt's job: the same whenever and wherever it is asked."""
@@ -59,6 +65,9 @@ class Attempt:
             "attempt": self.number,
             "reported": self.reported,
             "before": self.before,
+            "kept": self.kept,
+            "anew": self.anew,
+            "backfill": self.backfill,
         }
 
     @classmethod
@@ -80,6 +89,9 @@ class Attempt:
             number=int(stored["attempt"]),
             reported=bool(stored.get("reported", False)),
             before=stored.get("before"),
+            kept=stored.get("kept"),
+            anew=bool(stored.get("anew", False)),
+            backfill=stored.get("backfill"),
         )
 
 
@@ -99,6 +111,7 @@ def decide(
     state: JobState | None,
     mine: bool,
     fresh_nonce: str,
+    backfill: str | None = None,
 ) -> Decision:
     """Choose what a try does.
 
@@ -107,13 +120,15 @@ def decide(
     :param state: of the stored attempt's job; None where the ledger has no such job.
     :param mine: whether this try owns that job.
     :param fresh_nonce: used where the task has to begin anew.
+    :param backfill: the one that the run belongs to. Where that is another than before, it cleared the task, and no person.
     """
-    fresh = Attempt(nonce=fresh_nonce, max_tries=max_tries, retries=retries)
+    anew = stored is not None and stored.backfill == backfill
+    fresh = Attempt(nonce=fresh_nonce, max_tries=max_tries, retries=retries, anew=anew, backfill=backfill)
     if stored is None or stored.max_tries != max_tries:
         return Decision(action=Action.START, attempt=fresh)
     # Who clears what succeeded wants it done again, in another try. A Dag that was edited while this one waited for its
     # job, or while the job still runs, is no reason to give it up.
-    if state is JobState.SUCCEEDED and stored.retries != retries and not mine:
+    if (state is JobState.SUCCEEDED or stored.kept) and stored.retries != retries and not mine:
         return Decision(action=Action.START, attempt=fresh)
     if state is None:  # the process died between writing the attempt and submitting its job
         return Decision(action=Action.START, attempt=stored)

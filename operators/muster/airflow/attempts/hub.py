@@ -45,7 +45,7 @@ _AT_ONCE_BYTES, _LEAST_BYTES = 16 << 20, 64 << 10
 
 
 @dataclass(frozen=True, kw_only=True)
-class News:
+class JobNews:
     """What was seen of a job at one look.
 
     :param status: None where nothing is known of the job.
@@ -71,14 +71,14 @@ class Follower:
     since: float = field(default_factory=time.monotonic)
     due: float = 0.0
     state: JobState | None = None
-    news: asyncio.Queue[News] = field(default_factory=asyncio.Queue)
+    news: asyncio.Queue[JobNews] = field(default_factory=asyncio.Queue)
 
     @property
     def urgency(self) -> float:
         """The lower, the sooner its turn is among those that are due."""
         return self.due + (_HEAD_START_SECONDS if self.state is JobState.QUEUED else 0.0)
 
-    def note(self, found: News, now: float) -> None:
+    def note(self, found: JobNews, now: float) -> None:
         """Hand it over, and choose when to look next: what has long been as it is is looked at less often."""
         state = None if found.status is None else found.status.state
         if state is not self.state:
@@ -126,7 +126,7 @@ class Hub:
         # Its own: the loop's threads are few, and other triggers may hold them all.
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="muster-hub")
 
-    async def follow(self, job_id: str, *, after: int = 0) -> AsyncGenerator[News, None]:
+    async def follow(self, job_id: str, *, after: int = 0) -> AsyncGenerator[JobNews, None]:
         """Yield what each look at a job shows, until it has ended or its supervisor is gone.
 
         :param after: the offset in the log behind which lines are read.
@@ -206,7 +206,7 @@ class Hub:
         if backend is not None:
             backend.close()
 
-    def _read(self, asked: Sequence[_Question]) -> tuple[list[News], float]:
+    def _read(self, asked: Sequence[_Question]) -> tuple[list[JobNews], float]:
         """Return what is new of each, and the seconds of CPU that it took to find out."""
         began, backend = time.thread_time(), self._opened()
         statuses = backend.statuses({each.job_id for each in asked})
@@ -215,15 +215,15 @@ class Hub:
         return found, time.thread_time() - began
 
 
-def _news(ledger: Ledger, asked: _Question, status: JobStatus | None, most: int) -> News:
+def _news(ledger: Ledger, asked: _Question, status: JobStatus | None, most: int) -> JobNews:
     """Read the lines that came, at most so many bytes of them: after the status, so that all lines of an ended job are there."""
     if status is None or (asked.silent and status.state is JobState.QUEUED):
-        return News(status=status, lines=(), offset=asked.offset)
+        return JobNews(status=status, lines=(), offset=asked.offset)
     try:
         data, offset = ledger.read(asked.job_id, after=asked.offset, limit_bytes=most)
     except (NotFound, Corrupt):  # gc took it a moment ago: its task looks for itself
-        return News(status=None, lines=(), offset=asked.offset)
-    return News(status=status, lines=tuple(data.decode("utf-8", "replace").splitlines()), offset=offset)
+        return JobNews(status=None, lines=(), offset=asked.offset)
+    return JobNews(status=status, lines=tuple(data.decode("utf-8", "replace").splitlines()), offset=offset)
 
 
 _hubs: WeakKeyDictionary[asyncio.AbstractEventLoop, Hub] = WeakKeyDictionary()

@@ -17,6 +17,8 @@ from typing import Any
 
 from airflow.listeners import hookimpl
 
+from muster.airflow.attempts.asked_for import BACKFILL
+
 _FORGETS = (None, "up_for_retry", "scheduled", "queued")
 
 _for_the_fork = threading.Event()  # set while a triggerer has not forked yet
@@ -34,6 +36,20 @@ def on_starting(component: Any) -> None:
         # The triggerer forks the process of its triggers next. A thread that works by then could hold a lock, which
         # that process would never get back; so ours begins after the fork.
         os.register_at_fork(after_in_parent=_begin_once)
+
+
+@hookimpl
+def on_dag_run_running(dag_run: Any, msg: str) -> None:  # noqa: ARG001 - the signature is Airflow's
+    """Write into a run's conf to which backfill it belongs, in the scheduler: Airflow does not tell its tasks.
+
+    Only for Dags with operators of muster: these make what a person cleared anew, and compare what a backfill cleared.
+    """
+    number, dag = getattr(dag_run, "backfill_id", None), getattr(dag_run, "dag", None)
+    if number is None or dag is None:
+        return
+    modules = (str(getattr(task, "_task_module", "")) for task in dag.task_dict.values())
+    if any(module.startswith("muster.") for module in modules):
+        dag_run.conf = {**(dag_run.conf or {}), BACKFILL: number}
 
 
 def _begin_once() -> None:

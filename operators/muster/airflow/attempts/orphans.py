@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Swept:
+class SweptJob:
     """A job that was ended, and why."""
 
     job_id: str
@@ -40,7 +40,7 @@ class Swept:
     why: Verdict
 
 
-def sweep(backend: Backend, instance: str, states: States) -> list[Swept]:
+def sweep(backend: Backend, instance: str, states: States) -> list[SweptJob]:
     """End the jobs of one Airflow that no task waits for; return which, and do not wait for their processes.
 
     :param instance: the Airflow's name; jobs of others are none of its business.
@@ -65,7 +65,7 @@ def _running(backend: Backend) -> Iterator[tuple[JobStatus, Origin]]:
 
 def unowned(
     jobs: Iterable[tuple[JobStatus, Origin]], states: States, *, now: float
-) -> list[tuple[JobStatus, Swept]]:
+) -> list[tuple[JobStatus, SweptJob]]:
     """Choose the jobs to end among those that have not ended; what was just begun is left alone.
 
     A task has one job at a time, so of several the newest is the one that is meant.
@@ -77,27 +77,29 @@ def unowned(
         state = states(origin) if grown else None
         why = with_task(state) if over(state) else overtaken()
         found += [
-            (status, Swept(job_id=status.job_id, task=named(origin), why=why))
+            (status, SweptJob(job_id=status.job_id, task=named(origin), why=why))
             for status in grown
             if over(state) or status is not newest
         ]
     return found
 
 
-def overtaken_jobs(jobs: Iterable[tuple[JobStatus, Origin]], *, now: float) -> list[tuple[JobStatus, Swept]]:
+def overtaken_jobs(
+    jobs: Iterable[tuple[JobStatus, Origin]], *, now: float
+) -> list[tuple[JobStatus, SweptJob]]:
     """Choose those whose task has begun another since; what was just begun is left alone."""
     found = []
     for origin, started in _by_task(jobs).items():
         newest = max(started, key=lambda status: status.submitted)
         found += [
-            (status, Swept(job_id=status.job_id, task=named(origin), why=overtaken()))
+            (status, SweptJob(job_id=status.job_id, task=named(origin), why=overtaken()))
             for status in started
             if status is not newest and now - status.submitted >= YOUNG_SECONDS
         ]
     return found
 
 
-def end(backend: Backend, status: JobStatus, swept: Swept) -> bool:
+def end(backend: Backend, status: JobStatus, swept: SweptJob) -> bool:
     """End a job in its owner's name: a try that adopts it at this moment keeps it."""
     try:
         backend.cancel(status.job_id, owner=status.owner, wait=False, why=swept.why)

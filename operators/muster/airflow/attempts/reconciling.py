@@ -17,7 +17,7 @@ from contextlib import suppress
 from muster.airflow.attempts.abandoned_releases import take_back
 from muster.airflow.attempts.database import Standing, standings
 from muster.airflow.attempts.failure_log import FailureLog
-from muster.airflow.attempts.orphans import Swept, end, named, overtaken_jobs
+from muster.airflow.attempts.orphans import SweptJob, end, named, overtaken_jobs
 from muster.airflow.attempts.task_state import GIVEN_UP, GONE, over
 from muster.backends.base import Backend
 from muster.core.cancelling import with_run, with_task
@@ -98,7 +98,7 @@ class Reconciler:
         if not failed:
             self._failures.over()
 
-    def look(self) -> list[Swept]:
+    def look(self) -> list[SweptJob]:
         """End the jobs whose tasks do not wait for them, and retire what one of them committed; return which."""
         backend, mine = self._opened(), self._instance()
         jobs = self._unjudged(backend.store.ledger)
@@ -134,7 +134,7 @@ class Reconciler:
         self._origins = {status.job_id: origin for status, origin in found}
         return found
 
-    def _end(self, backend: Backend, status: JobStatus, swept: Swept) -> bool:
+    def _end(self, backend: Backend, status: JobStatus, swept: SweptJob) -> bool:
         # Anew: it may have succeeded since, and its task with it, before Airflow was asked.
         if backend.store.ledger.status(status.job_id).state.ended or not end(backend, status, swept):
             return False
@@ -202,10 +202,10 @@ def _is_new(status: JobStatus) -> bool:
 
 def ends(
     going: Sequence[tuple[JobStatus, Origin]], stands: Mapping[str, Standing]
-) -> list[tuple[JobStatus, Swept]]:
+) -> list[tuple[JobStatus, SweptJob]]:
     """Choose the jobs to end among those that go on."""
     found = {
-        status.job_id: (status, Swept(job_id=status.job_id, task=named(origin), why=why))
+        status.job_id: (status, SweptJob(job_id=status.job_id, task=named(origin), why=why))
         for status, origin in going
         if (why := unwanted(stands[status.job_id])) is not None
     }

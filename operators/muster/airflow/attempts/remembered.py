@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from muster.core.deployment import DeploymentSpec
 from muster.core.errors import SpecError
 
 if TYPE_CHECKING:
     from muster.airflow.attempts.run import TaskRun
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """A release that a task has asked for, kept for its next tries: by then ``@latest`` may mean another version."""
+
+    revision: str
+    spec: DeploymentSpec
 
 
 class Remembered:

@@ -13,9 +13,12 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from airflow.sdk.exceptions import AirflowException, AirflowRuntimeError
 
+from muster.airflow.attempts.asked_for import backfill_of, no_cache
 from muster.airflow.attempts.attempt import Action, Attempt, Decision, decide, newer
+from muster.airflow.attempts.keeping import Wish
 from muster.airflow.attempts.log import StateLog, TaskLog
 from muster.airflow.attempts.resuming import Resume, choose, edited
+from muster.airflow.attempts.reuse import Reuse
 from muster.airflow.attempts.task_state import GIVEN_UP, ask, ended_by_hand, why_over
 from muster.airflow.attempts.verdicts import failure, left_running
 from muster.airflow.attempts.waiting import (
@@ -43,6 +46,7 @@ if TYPE_CHECKING:
     from muster.airflow.operators.base import MusterOperator
     from muster.backends.base import Backend
     from muster.core.verdict import Verdict
+    from muster.volumes.base import Made
 
 STATE_KEY = "muster"
 DEFAULT_POOL = "default_pool"  # where every task is that names none
@@ -62,6 +66,8 @@ class TaskRun:
     :param pool: Airflow's, whose slot this try holds.
     :param limit: Airflow's ``execution_timeout``: how long a job may take from its start.
     :param cursors: where the lines of a job go on that a trigger followed meanwhile.
+    :param backfill: the backfill that the run belongs to, if any.
+    :param may_keep: whether this run may take what was made before.
     """
 
     context: Context
@@ -81,6 +87,8 @@ class TaskRun:
     limit: timedelta | None = None
     pool: str = DEFAULT_POOL
     cursors: Mapping[str, str | None] = field(default_factory=dict)
+    backfill: str | None = None
+    may_keep: bool = True
 
     @classmethod
     def of(cls, operator: MusterOperator, context: Context) -> TaskRun:
@@ -111,6 +119,30 @@ class TaskRun:
             limit=operator.execution_timeout,
             pool=operator.pool,
             cursors=operator.cursors,
+            backfill=backfill_of(context),
+            may_keep=not no_cache(context),
+        )
+
+    @classmethod
+    def planned(
+        cls, operator: MusterOperator, context: Context, *, settings: Settings, backend: Backend
+    ) -> TaskRun:
+        """Make one of a task that is only planned: its jobs are described, and none is run."""
+        ti = context["ti"]
+        return cls(
+            context=context,
+            settings=settings,
+            backend=backend,
+            origin=Origin(
+                instance=instance(settings), dag_id=ti.dag_id, run_id=ti.run_id, task_id=ti.task_id
+            ),
+            owner="",
+            max_tries=0,
+            retries=0,
+            last_try=True,
+            wait=operator.wait,
+            log=operator.log,
+            listener=None,
         )
 
     @property
@@ -133,7 +165,16 @@ class TaskRun:
         :raises AirflowException: the verdict, retried or not as its cause says; or the try was stopped.
         :raises TaskDeferred: the job goes on, and a trigger waits for it.
         """
-        return _JobRun(self, key, resume).run(build)
+        return _JobRun(self, key, resume).run(build).status
+
+    def make(
+        self, build: Callable[[], JobSpec], *, resume: Resume = Resume.NEVER, wish: Wish | None = None
+    ) -> Outcome:
+        """Do as :meth:`run`, but take what was made before where it is the same.
+
+        :param wish: what may be taken; None takes nothing.
+        """
+        return _JobRun(self, STATE_KEY, resume, wish if self.may_keep else None).run(build)
 
     def abandoned(self) -> bool:
         """Whether this task was ended, so that no try of it goes on; where Airflow does not say, one may."""
@@ -150,18 +191,30 @@ class TaskRun:
         return Patience(seconds=seconds, deadline=self.deadline)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """How a job succeeded: that of this try, or the one that made before what is kept.
+
+    :param kept: what is kept, or None.
+    """
+
+    status: JobStatus
+    kept: Made | None = None
+
+
 class _JobRun:
     """One job of a :class:`TaskRun`."""
 
-    def __init__(self, task: TaskRun, key: str, resume: Resume) -> None:
+    def __init__(self, task: TaskRun, key: str, resume: Resume, wish: Wish | None = None) -> None:
         self._task = task
+        self._reuse = None if wish is None else Reuse(task, wish, self._tell)
         self._resume = resume
         self._backend = task.backend
         self._ledger = task.backend.store.ledger
         self._store = task.context["task_state_store"]
         self._key = key
 
-    def run(self, build: Callable[[], JobSpec]) -> JobStatus:
+    def run(self, build: Callable[[], JobSpec]) -> Outcome:
         stored = Attempt.load(self._store.get(self._key))
         known = self._status(stored) if stored else None
         decision = self._decide(stored, known)
@@ -173,7 +226,10 @@ class _JobRun:
         if decision.action is Action.START:
             self._clear_away(known, job_id, why=overtaken() if outdated else with_task(None))
             attempt = replace(attempt, before=self._before(stored, known))
-            self._start(self._going_on(build(), attempt.before), attempt, job_id)
+            spec = build()
+            if (kept := self._take(spec, attempt, job_id)) is not None:
+                return kept
+            self._start(self._going_on(spec, attempt.before), attempt, job_id)
         elif decision.action is Action.ADOPT:
             self._adopt(job_id)
         elif decision.action is Action.REPORT:
@@ -185,7 +241,21 @@ class _JobRun:
         if status.state is not JobState.SUCCEEDED:
             self._settle(attempt, status)
             raise failure(status) from None
-        return status
+        return Outcome(status=status)
+
+    def _take(self, spec: JobSpec, attempt: Attempt, job_id: str) -> Outcome | None:
+        """Take what was made before, unless a person cleared the task, who wants it made again."""
+        if self._reuse is None or attempt.anew:
+            return None
+        self._remember(
+            attempt
+        )  # a task that is cleared while it waits for another run is told from one that never ran
+        made = self._reuse.take(spec, job_id)
+        if made is None:
+            return None
+        self._remember(replace(attempt, kept=made.job_id))
+        push_job_link(self._task.context["ti"], made.job_id)
+        return Outcome(status=self._reuse.status(made), kept=made)
 
     def _decide(self, stored: Attempt | None, known: JobStatus | None) -> Decision:
         return decide(
@@ -195,6 +265,7 @@ class _JobRun:
             state=known.state if known else None,
             mine=known is not None and known.owner == self._task.owner,
             fresh_nonce=secrets.token_hex(8),
+            backfill=self._task.backfill,
         )
 
     def _job_id(self, attempt: Attempt) -> str:
@@ -240,12 +311,13 @@ class _JobRun:
         """Have a job begin with the checkpoints of the one before where they may be its own, and say so."""
         choice = choose(spec, before, self._resume, self._backend.store)
         for line in choice.lines:
-            self._task.log.info("%s", line)
-        if choice.lines and self._task.listener is not None:
-            self._task.listener.lines(
-                self._task.origin.task_id, [f"[muster] {line}" for line in choice.lines]
-            )
+            self._tell(line)
         return replace(spec, follows=choice.follows)
+
+    def _tell(self, line: str) -> None:
+        self._task.log.info("%s", line)
+        if self._task.listener is not None:
+            self._task.listener.lines(self._task.label, [f"[muster] {line}"])
 
     def _start(self, spec: JobSpec, attempt: Attempt, job_id: str) -> None:
         self._remember(attempt)

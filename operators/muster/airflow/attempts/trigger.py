@@ -121,6 +121,27 @@ class JobTrigger(BaseTrigger):
             return True
 
 
+class OthersJobTrigger(JobTrigger):
+    """Waits for the end of a job of another run, which makes what this task wants, and fires once.
+
+    It shows none of the job's lines, and never ends it.
+    """
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        """Return what the database keeps of it."""
+        return f"{__name__}.{type(self).__name__}", super().serialize()[1]
+
+    async def on_kill(self) -> None:
+        """Do nothing: the job is the other run's."""
+
+    async def _follow(self, limit: asyncio.Timeout) -> None:  # noqa: ARG002 - its deadline is the task's own
+        from muster.airflow.attempts.hub import hub
+
+        async with aclosing(hub().follow(self.job_id)) as looks:
+            async for _ in looks:
+                pass
+
+
 class DeploymentTrigger(BaseTrigger):
     """Drives a release to its end, and fires once; like :class:`JobTrigger` it never raises.
 

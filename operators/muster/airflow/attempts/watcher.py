@@ -17,13 +17,13 @@ _GROUPS = ("job_params", "params", "inputs", "op_kwargs")
 
 
 class LineListener(Protocol):
-    """Hears every job that this process waits for. Called from one thread, one call at a time.
+    """Hears every job that a run waits for. Called from one thread, one call at a time.
 
     A task is called by its id, and an instance of a mapped task as :func:`called` says.
     """
 
     def lines(self, task: str, lines: Sequence[str]) -> None:
-        """Its job wrote lines."""
+        """Its job wrote lines, or it printed them itself."""
 
     def job(self, task: str, status: JobStatus) -> None:
         """Its job, which goes on, is in another state, or waits for something else."""
@@ -31,7 +31,7 @@ class LineListener(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Watcher:
-    """A ``muster run`` that runs tasks in this process.
+    """A ``muster run`` that runs a task in this process.
 
     :param stopping: whether the run was asked to end, perhaps before Airflow would have told the task.
     """

@@ -9,10 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from muster.core.errors import NotFound, SpecError
+from muster.volumes.changes import changed, read_below
 
 if TYPE_CHECKING:
     from airflow.sdk import DAG
@@ -42,6 +44,17 @@ class Code:
         """Return what a file holds inside a job. :raises OSError: it cannot be read."""
         text = self.texts.get(file)
         return (self.root / file).read_bytes() if text is None else text.encode()
+
+    def content(self, file: str) -> bytes | None:
+        """Return what a file holds inside a job, or the names in a folder, which ends in ``/``; None where there is none."""
+        if file.endswith("/"):
+            start = "" if file == "./" else file
+            names = {name[len(start) :].partition("/")[0] for name in self.files if name.startswith(start)}
+            return "\n".join(sorted(names)).encode() if names else None
+        try:
+            return self.read(file)
+        except OSError:
+            return None
 
     def having(self, file: str, text: str) -> Code:
         """The same with a file of that text, in place of one of that name or beside the others."""
@@ -134,14 +147,16 @@ def records(result: Mapping[str, Any], store: LocalStore) -> Iterator[Record]:
                 yield store.record(address)
 
 
-def differing(digest: str | None, modules: Sequence[str] | None, code: Code, store: LocalStore) -> str:
-    """Name the files that a job imported and that read differently now; empty where none does.
+def differing(
+    digest: str | None, modules: Sequence[str] | None, code: Code, store: LocalStore
+) -> tuple[str, ...]:
+    """Name the files that a job imported and that read differently now, sorted.
 
     :param digest: of the snapshot that the job ran; None where it had none.
     :param modules: what it imported; where that is not known, every file of the snapshot counts.
     """
     if digest is None:
-        return ""
+        return ()
     then = store.code(digest)
     if modules is None:
         files = {path.relative_to(then).as_posix() for path in then.rglob("*") if path.is_file()} | {
@@ -149,22 +164,7 @@ def differing(digest: str | None, modules: Sequence[str] | None, code: Code, sto
         }
     else:
         files = set(modules)
-    before = Code(root=then, files=code.files)
-    changed = sorted(
-        file
-        for file in files
-        if _content(before, file, file in code.texts) != _content(code, file, file in code.texts)
-    )
-    return ", ".join(changed[:3]) + (f" and {len(changed) - 3} more files" if len(changed) > 3 else "")
-
-
-def _content(code: Code, file: str, decorated: bool) -> bytes | None:
-    """What a file holds; for a decorated function's the same wherever in the Dag file it stands."""
-    try:
-        head, _, rest = code.read(file).partition(b"\n")
-    except OSError:
-        return None
-    return head + b"\n" + (rest.lstrip(b"\n") if decorated else rest)
+    return changed(files, partial(read_below, then), code.content)
 
 
 def _configured_root(file: Path) -> Path:

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, dataclass_transform
 from airflow.sdk.bases.operator import BaseOperatorMeta, get_merged_defaults
 from airflow.sdk.exceptions import AirflowException
 
+from muster.core.deprecated import NAMES, current
 from muster.core.errors import SpecError
 from muster.core.names import nearest
 
@@ -141,12 +142,10 @@ class AuthorKeywords(BaseOperatorMeta):
         mcs, name: str, bases: tuple[type, ...], namespace: dict[str, Any], **options: Any
     ) -> AuthorKeywords:
         """Make an operator's class; a plain value for a keyword of its base is a new default."""
-        inherited = {
-            word: one
-            for base in bases
-            if isinstance(base, AuthorKeywords)
-            for word, one in base.keywords.items()
-        }
+        inherited = dict[str, Keyword]()
+        for base in bases:
+            for word, one in keywords_of(base).items():  # what several bases have comes after what one adds
+                inherited[word] = inherited.pop(word, one)
         declared = {}
         for attribute, value in list(namespace.items()):
             if isinstance(value, Keyword):
@@ -186,7 +185,7 @@ class AuthorKeywords(BaseOperatorMeta):
             _unmap(kwargs)
         elif "params" in kwargs:
             kwargs["job_params"] = kwargs.pop("params")
-        check_words(cls, task_id, kwargs)
+        kwargs = check_words(cls, task_id, kwargs)
         for each in keywords.values():
             if each.airflow and each.check is not None and each.word in kwargs:
                 with refusing(task_id, each.word):
@@ -243,14 +242,31 @@ def refusing(task_id: Any, field: str) -> Iterator[None]:
         raise type(error)(f"task {task_id!r:.80}, {field}: {error}") from None
 
 
-def check_words(operator: type, task_id: Any, given: Mapping[str, Any]) -> None:
-    """Refuse a keyword that an operator does not take. :raises SpecError: it names the nearest one."""
-    known = words_of(operator)
-    for word in given:
+def check_words(operator: type, task_id: Any, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an operator's keywords, old ones under their names of now.
+
+    :raises SpecError: one that it does not take, with the nearest one.
+    """
+    known, found = words_of(operator), _renamed(operator, task_id, given)
+    for word in found:
         if word not in known and not word.startswith("_"):
             shown = sorted(name for name in known if not name.startswith(("job_", "op_", "python_")))
             kind = getattr(operator, "custom_operator_name", operator.__name__)
             raise SpecError(f"task {task_id!r:.80}, {word}: {kind} takes no such keyword{_near(word, shown)}")
+    return found
+
+
+def _renamed(operator: type, task_id: Any, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return keywords under their names of now, with a DeprecationWarning for each old one."""
+    found = dict(given)
+    for word in given if NAMES else ():
+        names = [f"muster.airflow.{each.__name__}({word})" for each in operator.__mro__]
+        name = next((each for each in names if each in NAMES), None)
+        if name is not None and (now := current(name, stacklevel=4)) is not None:
+            if now in found:
+                raise SpecError(f"task {task_id!r:.80}: {word} is now {now}, and both are given: drop {word}")
+            found[now] = found.pop(word)
+    return found
 
 
 def words_of(operator: type) -> frozenset[str]:
@@ -271,8 +287,10 @@ def own_defaults(operator: type, kwargs: Mapping[str, Any]) -> dict[str, Any]:
         raise SpecError(
             f"default_args[{DEFAULTS!r}] is {given!r:.60}: expected a mapping, such as {{'image': 'train'}}"
         )
+    given = _renamed(operator, kwargs.get("task_id", ""), given)
+    old = {name.rpartition("(")[2][:-1] for name in NAMES if name.endswith(")")}  # of other operators
     for word in given:
-        if word not in AuthorKeywords.for_all and word not in (known := words_for_all()):
+        if word not in AuthorKeywords.for_all and word not in old and word not in (known := words_for_all()):
             raise SpecError(
                 f"default_args[{DEFAULTS!r}][{word!r:.60}]: no default for all tasks{_near(word, known)}"
             )

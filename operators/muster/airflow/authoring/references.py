@@ -74,7 +74,7 @@ class VersionReference(PlainXComArg):
         return f"it is {state} in this Dag run; clear it to run it"
 
 
-class Versions(Mapping[str, VersionReference]):
+class VersionsReference(Mapping[str, VersionReference]):
     """The outputs of a task by name: ``features = JobOperator(…).versions["features"]``."""
 
     def __init__(self, operator: Operator, names: tuple[str, ...]) -> None:

@@ -7,7 +7,13 @@ so only the newest is built. The routes, and all that they do to the database, a
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
 from typing import Any
+
+from muster.airflow.embedded.collecting import no_collections
 
 
 def serve_newest_only() -> None:
@@ -15,6 +21,29 @@ def serve_newest_only() -> None:
     from airflow.api_fastapi.execution_api import app
 
     app.create_task_execution_api_app = _newest_only  # type: ignore[assignment]  # its one argument is enough
+
+
+@cache
+def build() -> None:
+    """Build that API, so that a fork of this process need not; nothing serves it yet."""
+    with no_collections(), _left_out("svcs.aiohttp"):
+        from airflow.sdk.execution_time.supervisor import in_process_api_server
+
+        serve_newest_only()
+        built = in_process_api_server().app
+        built.middleware_stack = built.middleware_stack or built.build_middleware_stack()
+
+
+@contextmanager
+def _left_out(name: str) -> Iterator[None]:
+    """Have nothing import a module in the block: svcs imports each web framework that it could serve, Airflow's is FastAPI."""
+    before = name in sys.modules
+    sys.modules.setdefault(name, None)  # type: ignore[arg-type]  # the import system's own way to say so
+    try:
+        yield
+    finally:
+        if not before:
+            del sys.modules[name]
 
 
 def _newest_only(lifespan: Any) -> Any:

@@ -17,6 +17,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from muster.core import wire
 from muster.core.errors import MusterError, SpecError
 from muster.core.job import MUSTER_RUN
 from muster.core.locks import locked_if_free
@@ -54,7 +55,7 @@ class Notes:
             for left in self.left(dag_id):
                 if not self.held(left.run_id):
                     self.forget(left.run_id)
-            asked = {"run_id": run_id, "dag_id": dag_id, "params": dict(params)}
+            asked = wire.written(Asked(run_id=run_id, dag_id=dag_id, params=params))
             with self._writing():
                 write_whole(self._note(run_id), json.dumps(asked, default=str))
             try:
@@ -64,11 +65,14 @@ class Notes:
                 raise
 
     def left(self, dag_id: str) -> list[Asked]:
-        """Return the requested runs of a Dag that may not have begun, oldest first."""
+        """Return the requested runs of a Dag that may not have begun, oldest first.
+
+        :raises SpecError: another release of muster wrote a note that this one cannot read.
+        """
         found = []
         for path in sorted(self.folder.glob("*.asked")):
             with suppress(FileNotFoundError):  # its run has begun meanwhile, in another process
-                found.append(Asked(**json.loads(path.read_bytes())))
+                found.append(_read(path))
         return [asked for asked in found if asked.dag_id == dag_id]
 
     def forget(self, run_id: str) -> None:
@@ -114,3 +118,12 @@ def _new_id() -> str:
     """Return a unique run id that sorts by time."""
     now = datetime.now().astimezone()
     return f"{MUSTER_RUN}{now:%Y-%m-%dT%H:%M:%S}.{now.microsecond:06d}-{os.getpid()}"
+
+
+def _read(path: Path) -> Asked:
+    try:
+        return wire.build(Asked, json.loads(path.read_bytes()))
+    except SpecError as error:
+        raise SpecError(
+            f"{path}: {error}; run the release of muster that requested this run, or delete the file"
+        ) from error

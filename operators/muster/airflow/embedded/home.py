@@ -65,9 +65,13 @@ class EmbeddedHome:
             "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
             "AIRFLOW__CORE__EXECUTOR": "LocalExecutor",
             "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{self.database}",
+            # The run and its tasks are processes of their own.
+            "AIRFLOW__DATABASE__SQL_ALCHEMY_CONNECT_ARGS": "muster.airflow.embedded.sqlite.PATIENCE",
+            "AIRFLOW__DATABASE__SQL_ALCHEMY_CONNECT_ARGS_ASYNC": "muster.airflow.embedded.sqlite.PATIENCE",
             "AIRFLOW__DATABASE__LOAD_DEFAULT_CONNECTIONS": "False",
             "AIRFLOW__LOGGING__BASE_LOG_FOLDER": str(self.root / "logs"),
             "AIRFLOW__LOGGING__LOGGING_LEVEL": "WARNING",
+            "AIRFLOW__METRICS__LEGACY_NAMES_ON": "False",  # else each process reads a table of them, for 0.3 s
             "AIRFLOW__MUSTER__INSTANCE": f"{kept_name(self.settings)}-run",  # `muster up` is another Airflow
             "AIRFLOW__USAGE_DATA_COLLECTION__ENABLED": "False",
             "MUSTER_HOME": str(self.settings.home),
@@ -88,8 +92,8 @@ class EmbeddedHome:
         :raises MusterError: Airflow was imported already with another home.
         """
         self.check()
-        before = os.environ.get("AIRFLOW_HOME")
-        if "airflow" in sys.modules and before != str(self.root):
+        before = getattr(sys.modules.get("airflow.configuration"), "AIRFLOW_HOME", None)
+        if before not in (None, str(self.root)):
             raise MusterError(f"Airflow was imported with AIRFLOW_HOME={before}; this run needs {self.root}")
         forget_airflow(os.environ)
         try:

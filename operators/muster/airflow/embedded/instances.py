@@ -51,18 +51,19 @@ class Instances:
         given = self._loop.arguments(task_id, map_index)
         result = self._runs.result(self._run, task_id, map_index) if state == "success" else None
         made: Mapping[str, Any] = result if isinstance(result, Mapping) else {}
-        job_id = made.get("job_id")
+        job_id, kept = made.get("job_id"), (task_id, map_index) in self._runs.taken(self._run)
         return Instance(
             map_index=map_index,
             label=called(task_id, map_index, given),
             state=state,
-            arguments={name: _plain(value) for name, value in given.items()},
+            arguments={name: plain(value) for name, value in given.items()},
             seconds=seconds,
-            overhead_seconds=self._overhead(job_id, seconds),
+            overhead_seconds=None if kept else self._overhead(job_id, seconds),
             job_id=job_id,
             versions={name: addresses(value) for name, value in made.get("versions", {}).items()},
             metrics=made.get("metrics", {}),
             message=message,
+            kept=kept,
         )
 
 
@@ -110,5 +111,6 @@ def _operator_class(task: Any) -> Any:
     return task.operator_class if task.is_mapped else type(task)
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
+    """Return a value as JSON has it: anything else as its text."""
     return value if isinstance(value, str | int | float | bool) or value is None else str(value)

@@ -1,4 +1,4 @@
-"""Ctrl-C: the first ends the running job and then the run, the second exits at once."""
+"""Ctrl-C: the first ends the running jobs and then the run, the second exits at once."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Interruption:
         return self._asked
 
     def set(self) -> None:
-        """Note a signal that Airflow's own handler received and passed to a task."""
+        """Ask the run to end."""
         self._asked = True
 
     def sleep(self, seconds: float) -> None:
@@ -37,30 +37,21 @@ class Interruption:
     def listening(self) -> Iterator[None]:
         """Handle both signals in the block."""
         before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-        self.listen()
+        signal.signal(signal.SIGTERM, self._terminate)
+        signal.signal(signal.SIGINT, self._interrupt)
         try:
             yield
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
 
-    def listen(self) -> None:
-        """Handle both signals again: a task leaves Airflow's handler of SIGTERM installed."""
-        signal.signal(signal.SIGTERM, self._terminate)
-        signal.signal(signal.SIGINT, self._interrupt)
-
-    def _interrupt(self, _number: int, frame: FrameType | None) -> None:
+    def _interrupt(self, _number: int, _frame: FrameType | None) -> None:
         if self._asked:
             sys.stdout.flush()
             sys.stderr.flush()
             os._exit(130)
-        self._say("stopping: the running job is ended; Ctrl-C again leaves at once and lets it run")
+        self._say("stopping: the running jobs are ended; Ctrl-C again leaves at once and lets them run")
         self._asked = True
-        # While a task runs Airflow has installed its own handler, which calls the task's on_kill; before
-        # that the task checks this object itself.
-        handler = signal.getsignal(signal.SIGTERM)
-        if callable(handler):
-            handler(signal.SIGTERM, frame)
 
     def _terminate(self, _number: int, _frame: FrameType | None) -> None:
         self._asked = True

@@ -17,6 +17,7 @@ from muster.core.errors import SpecError
 from muster.core.locks import locked
 
 if TYPE_CHECKING:
+    from airflow.dag_processing.dagbag import BundleDagBag
     from airflow.sdk import DAG
     from airflow.serialization.definitions.dag import SerializedDAG
 
@@ -80,23 +81,38 @@ def load(dag_id: str, home: EmbeddedHome) -> Loaded:
     :raises SpecError: there is no such Dag, or its file cannot be imported.
     """
     from airflow.dag_processing.bundles.manager import DagBundlesManager
-    from airflow.dag_processing.dagbag import BundleDagBag, sync_bag_to_db
+    from airflow.dag_processing.dagbag import sync_bag_to_db
     from airflow.serialization.serialized_objects import DagSerialization
 
-    try:
-        bag = BundleDagBag(dag_folder=home.dags, bundle_path=home.dags, bundle_name=BUNDLE)
-    except RuntimeError as error:  # Airflow follows links until it meets a folder again
-        raise SpecError(
-            f"{error} A link below {home.dags} leads in a circle: remove it, or name it in .airflowignore"
-        ) from error
-    if dag_id not in bag.dags:
-        raise SpecError(_absent(dag_id, sorted(bag.dags), bag.import_errors, home))
+    bag = _parsed(home)
+    dag = _named(dag_id, bag, home)
     # Airflow checks for new Dags and then adds them: two processes could both add the same one.
     with locked(home.root / "dags.lock"):
         DagBundlesManager().sync_bundles_to_db()  # type: ignore[no-untyped-call]
         sync_bag_to_db(bag, BUNDLE, None)
-    dag = bag.dags[dag_id]
     return Loaded(dag=dag, scheduled=DagSerialization.deserialize_dag(DagSerialization.serialize_dag(dag)))
+
+
+def parse(dag_id: str, home: EmbeddedHome) -> DAG:
+    """Parse the folder of Dags and return one Dag, without Airflow's database; errors are those of :func:`load`."""
+    return _named(dag_id, _parsed(home), home)
+
+
+def _parsed(home: EmbeddedHome) -> BundleDagBag:
+    from airflow.dag_processing.dagbag import BundleDagBag
+
+    try:
+        return BundleDagBag(dag_folder=home.dags, bundle_path=home.dags, bundle_name=BUNDLE)
+    except RuntimeError as error:  # Airflow follows links until it meets a folder again
+        raise SpecError(
+            f"{error} A link below {home.dags} leads in a circle: remove it, or name it in .airflowignore"
+        ) from error
+
+
+def _named(dag_id: str, bag: BundleDagBag, home: EmbeddedHome) -> DAG:
+    if dag_id not in bag.dags:
+        raise SpecError(_absent(dag_id, sorted(bag.dags), bag.import_errors, home))
+    return bag.dags[dag_id]
 
 
 def read_params(dag: DAG, given: Mapping[str, Any]) -> dict[str, Any]:

@@ -28,6 +28,7 @@ class Instance:
     versions: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     metrics: Mapping[str, float] = field(default_factory=dict)
     message: str = ""
+    kept: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,9 +37,11 @@ class Stage:
 
     :param state: Airflow's own: ``success``, ``failed``, ``upstream_failed``, ``skipped``; ``none``
         where it did not start.
-    :param seconds: from start to end of its last try.
-    :param overhead_seconds: `seconds` without the time its job ran; None where it ran no job.
-    :param kept: it succeeded in an earlier run, and ``--resume`` kept it.
+    :param seconds: from start to end of its last try; of a mapped task, from the first instance's start to the
+        last one's end.
+    :param overhead_seconds: `seconds` without the time its job ran; None where it ran no job. Of a mapped task, all
+        instances together.
+    :param kept: it took what was made before: ``--resume`` kept it, or its operator's ``cache``.
     :param versions: addresses by the name of the output.
     :param message: why it failed, if it did.
     :param instances: of a mapped task, in the order of its map; empty for others.
@@ -113,6 +116,9 @@ class Listener(LineListener, Protocol):
     def task_ended(self, stage: Stage) -> None:
         """Show that a task ended, or is kept."""
 
+    def beat(self) -> None:
+        """Draw what moves by itself; called several times a second while tasks run."""
+
 
 class Silent:
     """A listener that shows nothing."""
@@ -139,4 +145,7 @@ class Silent:
         """Show nothing."""
 
     def task_ended(self, stage: Stage) -> None:
+        """Show nothing."""
+
+    def beat(self) -> None:
         """Show nothing."""

@@ -14,7 +14,7 @@ from muster.backends.base import Backend
 class Stale:
     """Why a result may differ from that of a new run of the task.
 
-    :param changed: the input that has changed; "" if the result was overtaken.
+    :param changed: what has changed, ``flights/etl.py changed``; "" if the result was overtaken.
     :param overtaken: what has replaced the result.
     """
 
@@ -22,7 +22,7 @@ class Stale:
     overtaken: str = ""
 
     def __str__(self) -> str:
-        return f"{self.changed} changed since it ran" if self.changed else self.overtaken
+        return f"{self.changed} since it ran" if self.changed else self.overtaken
 
 
 def stale(loaded: Loaded, results: Mapping[str, Sequence[Any]], backend: Backend) -> dict[str, Stale]:

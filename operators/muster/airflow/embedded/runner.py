@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from muster.airflow.attempts.watcher import Watcher, watching
+from muster.airflow.embedded.collecting import no_collections
 from muster.airflow.embedded.home import EmbeddedHome, quieten
 from muster.airflow.embedded.instances import Instances, addresses
 from muster.airflow.embedded.result import Deployed, Listener, RunResult, Silent, Stage
@@ -32,6 +32,7 @@ Resume = Literal["keep", "strict"]
 class Wanted:
     """The requested run: a new one, or the last one, continued from its present state or from a task.
 
+    :param no_cache: nothing is kept of what earlier runs made.
     :param run_id: id of a new run, which this process holds.
     """
 
@@ -39,11 +40,17 @@ class Wanted:
     resume: Resume | None = None
     start: str | None = None
     only: str | None = None
+    no_cache: bool = False
+    serial: bool = False
     run_id: str = ""
 
     def __post_init__(self) -> None:
         if self.start is not None and self.only is not None:
             raise SpecError("--from and --only name where one run begins: give one of the two")
+        if self.goes_on and self.no_cache:
+            raise SpecError(
+                "a resumed run keeps what it made: leave --no-cache out, or start a new run, or name a stage with --from"
+            )
         if self.goes_on and self.params:
             raise SpecError("a resumed run keeps its params: leave --param out, or start a new run")
 
@@ -65,6 +72,8 @@ def run_dag(
     resume: Resume | None = None,
     start: str | None = None,
     only: str | None = None,
+    no_cache: bool = False,
+    serial: bool = False,
     listener: Listener | None = None,
     settings: Settings | None = None,
     dags: Path | None = None,
@@ -79,15 +88,21 @@ def run_dag(
         the others unchanged and warns where their code changed; ``strict`` runs these again.
     :param start: a task of the last run to run again, with all that follows it; earlier tasks are kept.
     :param only: a task to run again alone; tasks after it wait for the next resume.
+    :param no_cache: make every stage anew, also those that earlier runs made of the same.
+    :param serial: run one task after the other, each with this process's stdout and stderr; otherwise those that
+        Airflow would run side by side do, and what they print is told to the listener.
     :param dags: the folder of Dags; ``./dags`` by default.
     :raises MusterError: nothing was started: no such Dag, a wrong param, an image that cannot be built …
     """
     listener = listener or Silent()
     home = EmbeddedHome(settings=settings or Settings.load(), dags=(dags or Path("dags")).absolute())
     home.check()
-    wanted = Wanted(params=params or {}, resume=resume, start=start, only=only)
-    if wanted.goes_on and wanted.again is None and (kept := _all_kept(dag_id, home, listener)) is not None:
-        return kept
+    wanted = Wanted(
+        params=params or {}, resume=resume, start=start, only=only, no_cache=no_cache, serial=serial
+    )
+    kept = _all_kept(dag_id, home, wanted)
+    if kept is not None:
+        return _show_kept(kept, listener)
     with suppress(OSError):  # the error is reported where the run is noted
         home.settings.make_home()
     begun = home.kept(dag_id).begin()
@@ -100,8 +115,15 @@ def run_dag(
     return result
 
 
-def _all_kept(dag_id: str, home: EmbeddedHome, listener: Listener) -> RunResult | None:
-    """Show the last run if a resume would keep all of it, without Airflow; None if Airflow must be asked."""
+def needs_airflow(dag_id: str, home: EmbeddedHome, wanted: Wanted) -> bool:
+    """Whether a run has to start Airflow: all but a resume that keeps everything."""
+    return _all_kept(dag_id, home, wanted) is None
+
+
+def _all_kept(dag_id: str, home: EmbeddedHome, wanted: Wanted) -> RunResult | None:
+    """Return the last run if a resume would keep all of it, without Airflow; None if Airflow must be asked."""
+    if not wanted.goes_on or wanted.again is not None:
+        return None
     result = home.kept(dag_id).recall()
     if (
         result is None
@@ -110,6 +132,10 @@ def _all_kept(dag_id: str, home: EmbeddedHome, listener: Listener) -> RunResult 
         or home.notes.held(result.run_id)
     ):
         return None
+    return result
+
+
+def _show_kept(result: RunResult, listener: Listener) -> RunResult:
     listener.run_started(result.run_id, [stage.task_id for stage in result.stages])
     for stage in result.stages:
         listener.task_ended(stage)
@@ -117,11 +143,13 @@ def _all_kept(dag_id: str, home: EmbeddedHome, listener: Listener) -> RunResult 
 
 
 def _run(dag_id: str, home: EmbeddedHome, listener: Listener, wanted: Wanted) -> RunResult:
-    home.enter()
-    from sqlalchemy.exc import OperationalError
-
+    with no_collections():
+        home.enter()
+        from sqlalchemy.exc import OperationalError
     try:
-        return _Runner(dag_id, home, listener).run(wanted)
+        with no_collections():
+            runner = _Runner(dag_id, home, listener)
+        return runner.run(wanted)
     except OperationalError as error:
         raise MusterError(
             f"Airflow's database {home.database} cannot be used: {error.orig}; its disk has "
@@ -148,11 +176,13 @@ class _Runner:
         self._runs = Runs(self._loaded, home, self._session)
         self._warnings: list[str] = []
         self._overtaken: Collection[str] = ()
+        self._serial = False
 
     def run(self, wanted: Wanted) -> RunResult:
+        self._serial = wanted.serial
         unbegun = self._runs.unbegun() if wanted.goes_on else None
         if not wanted.goes_on:
-            return self._begin(wanted.run_id, wanted.params)
+            return self._begin(wanted.run_id, wanted.params, no_cache=wanted.no_cache)
         if unbegun is None:
             return self._resume(self._runs.last(), wanted)
         dag_id = self._loaded.dag.dag_id
@@ -168,11 +198,13 @@ class _Runner:
             )
             return self._begin(unbegun.run_id, unbegun.params)
 
-    def _begin(self, run_id: str, params: Mapping[str, Any]) -> RunResult:
+    def _begin(self, run_id: str, params: Mapping[str, Any], *, no_cache: bool = False) -> RunResult:
         """Run a new run, which this process holds."""
+        from muster.airflow.attempts.asked_for import NO_CACHE
         from muster.airflow.embedded.load import read_params
 
         conf = read_params(self._loaded.dag, params)
+        conf = {**conf, NO_CACHE: True} if no_cache else conf
         self._make_ready(run_id)
         return self._go(self._runs.begin(run_id, conf), kept=frozenset())
 
@@ -223,22 +255,27 @@ class _Runner:
         return self._runs.reopen(run, again=[*again, *(found if strict else ())])
 
     def _go(self, run: DagRun, *, kept: frozenset[str], only: str | None = None) -> RunResult:
-        from muster.airflow.embedded.api import serve_newest_only
         from muster.airflow.embedded.interruption import Interruption
         from muster.airflow.embedded.loop import Loop
 
-        if not kept.issuperset(self._loaded.order):
-            serve_newest_only()
         began = time.monotonic()
         interruption = Interruption(self._listener.note)
         scope = None if only is None else self._loaded.leading_to(only)
-        loop = Loop(self._loaded, run, self._session, self._listener, interruption, scope)
+        loop = Loop(
+            self._loaded,
+            run,
+            self._session,
+            self._listener,
+            interruption,
+            scope,
+            serial=self._serial,
+            on_lost=lambda *instance: self._runs.end_unless_retried(run, self._backend, *instance),
+        )
         self._listener.run_started(run.run_id, self._loaded.order)
         for task_id in self._loaded.order:
             if task_id in kept:
                 self._listener.task_ended(self._stage(run, loop, task_id, kept))
-        watcher = Watcher(listener=self._listener, stopping=interruption.__bool__)
-        with watching(watcher), interruption.listening():
+        with interruption.listening():
             loop.run(
                 lambda task_id: self._listener.task_ended(self._stage(run, loop, task_id, kept)),
                 lambda task_id, map_index: self._listener.instance_ended(
@@ -259,11 +296,13 @@ class _Runner:
         states = self._runs.states(run)
         results = [each for each in self._runs.results(run).get(task_id, []) if isinstance(each, Mapping)]
         seconds = loop.seconds(task_id)
+        taken = {index for name, index in self._runs.taken(run) if name == task_id}
+        of_all = len(taken) == max(len(self._runs.instances(run, task_id)), 1)
         stage = Stage(
             task_id=task_id,
             state=states.get(task_id, "none"),
             seconds=seconds,
-            kept=task_id in kept,
+            kept=task_id in kept or (of_all and states.get(task_id) == "success"),
             message=loop.failure(task_id),
             instances=Instances(self._runs, run, loop, self._overhead).of(task_id),
         )
@@ -275,7 +314,7 @@ class _Runner:
         return replace(
             stage,
             job_id=job_id,
-            overhead_seconds=sum(spent) if spent else self._overhead(job_id, seconds),
+            overhead_seconds=sum(spent) if spent else None if taken else self._overhead(job_id, seconds),
             versions=_gathered(results),
             metrics=alone.get("metrics", {}),
         )

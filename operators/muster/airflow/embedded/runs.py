@@ -148,6 +148,16 @@ class Runs:
         run.end_date = timezone.utcnow()
         self._session.commit()
 
+    def end_unless_retried(self, run: DagRun, backend: Backend, task_id: str, map_index: int) -> None:
+        """End the jobs of an instance whose process was lost, unless another try takes them over."""
+        from airflow.utils.state import TaskInstanceState
+
+        ti = run.get_task_instance(task_id, map_index=map_index, session=self._session)
+        if ti is not None and ti.state == TaskInstanceState.FAILED:
+            for row, _, job_id in self._attempts(run):
+                if (row.task_id, row.map_index) == (task_id, map_index):
+                    _cancel(backend, job_id)
+
     def instances(self, run: DagRun, task_id: str) -> dict[int, str]:
         """Return the state of each instance of a mapped task by index, once Airflow has expanded it."""
         tasks = (ti for ti in run.get_task_instances(session=self._session) if ti.task_id == task_id)
@@ -226,6 +236,12 @@ class Runs:
             found.append(status)
         self._session.commit()
         return found
+
+    def taken(self, run: DagRun) -> frozenset[tuple[str, int]]:
+        """Return the tasks of a run, each with its map index, that took what another run had made."""
+        return frozenset(
+            (row.task_id, row.map_index) for row, attempt, _ in self._attempts(run) if attempt.kept
+        )
 
     def _jobs(self, run: DagRun) -> list[str]:
         """Return the jobs of a run that its tasks recorded."""

@@ -22,9 +22,11 @@ if TYPE_CHECKING:
     from airflow.sdk import DAG, Context
     from airflow.triggers.base import BaseTrigger
 
+    from muster.airflow.attempts.run import TaskRun
     from muster.airflow.attempts.watcher import LineListener
     from muster.airflow.authoring.code import DagFolder
     from muster.backends.base import Backend
+    from muster.core.job import JobSpec
     from muster.core.settings import Settings
     from muster.volumes.protocols import LocalStore
 
@@ -226,13 +228,24 @@ class MusterOperator(BaseOperator, metaclass=AuthorKeywords):
         :raises SpecError: it names the task and the field.
         """
 
+    def job_spec(self, task: TaskRun) -> JobSpec | None:  # noqa: ARG002 - for those below
+        """Return the job that this task, with its fields rendered, would run; None of an operator that runs none.
+
+        :raises SpecError: as when it runs. :raises NotFound: an input is not there.
+        """
+        return None
+
+    def job_draft(self, name: str) -> JobSpec | None:  # noqa: ARG002
+        """Return such a job as far as the Dag file tells it, with stand-ins for the rest; None likewise."""
+        return None
+
     def changed_since(
         self,
         result: Mapping[str, Any],  # noqa: ARG002 - for those below
         folder: DagFolder,  # noqa: ARG002
         store: LocalStore,  # noqa: ARG002
     ) -> str:
-        """Name what has changed since a kept result was made from it; empty if nothing has."""
+        """Say what has changed since a result was made from it, ``flights/etl.py changed``; empty if nothing has."""
         return ""
 
     def overtaken(self, result: Mapping[str, Any], backend: Backend) -> str:  # noqa: ARG002 - for those below

@@ -15,7 +15,7 @@ from airflow.sdk.definitions.mappedoperator import prevent_duplicates
 from airflow.sdk.definitions.xcom_arg import PlainXComArg, XComArg
 
 from muster.airflow.authoring.keywords import SHARED, check_words, in_task, merged_defaults, refusing
-from muster.airflow.authoring.references import Versions
+from muster.airflow.authoring.references import VersionsReference
 from muster.airflow.authoring.source import source_of
 from muster.airflow.operators.base import RETRIES, RETRY_DELAY, default_queue
 from muster.airflow.operators.decorated import DecoratedGang, DecoratedJob
@@ -60,7 +60,7 @@ class TaskResult(PlainXComArg):
     """The result of calling a decorated function in a Dag file: a task and its versions."""
 
     @property
-    def versions(self) -> Versions:
+    def versions(self) -> VersionsReference:
         """References to the versions that the task commits: ``train(…).versions["model"]``.
 
         Of a task that was expanded each renders to a list, in the order of the map.
@@ -107,7 +107,7 @@ class _Decorator(_TaskDecorator[Any, Any, DecoratedJob]):
             source_of(self.function)
         if "params" in self.kwargs:
             self.kwargs["job_params"] = self.kwargs.pop("params")
-        check_words(self.operator_class, task_id, self.kwargs)
+        self.kwargs = check_words(self.operator_class, task_id, self.kwargs)
         with in_task(task_id):
             super().__attrs_post_init__()  # type: ignore[no-untyped-call]
 

@@ -35,6 +35,7 @@ from muster.airflow.operators.releasing import (
     short,
     smoke_digest,
 )
+from muster.core.comparison import files_changed
 from muster.core.deployment import DeploymentSpec
 from muster.core.errors import SpecError
 from muster.core.resources import Resources
@@ -137,7 +138,8 @@ class DeployOperator(ReleasingOperator):
     def changed_since(self, result: Mapping[str, Any], folder: DagFolder, store: LocalStore) -> str:  # noqa: ARG002
         """Name the smoke requests if they read differently now."""
         then = result.get("smoke")
-        return str(self.smoke) if then and then != smoke_digest(read_smoke(folder, self.smoke)) else ""
+        changed = then and then != smoke_digest(read_smoke(folder, self.smoke))
+        return files_changed([str(self.smoke)] if changed else [])
 
     def overtaken(self, result: Mapping[str, Any], backend: Backend) -> str:
         """Say what answers now, if it is not the version that did then."""

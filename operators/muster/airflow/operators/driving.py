@@ -5,11 +5,11 @@ from __future__ import annotations
 import time
 from abc import abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from muster.airflow.attempts.remembered import Remembered
+from muster.airflow.attempts.remembered import Asked, Remembered
 from muster.airflow.attempts.waiting import Stopped
 from muster.airflow.operators.base import MusterOperator
 from muster.airflow.operators.releasing import asker, refusal_text
@@ -30,14 +30,6 @@ if TYPE_CHECKING:
 LOOK_SECONDS = 0.25
 MARGIN = timedelta(minutes=10)
 TAKING_BACK_SECONDS = 60.0
-
-
-@dataclass(frozen=True, kw_only=True)
-class Asked:
-    """A release that a task has asked for, kept for its next tries: by then ``@latest`` may mean another version."""
-
-    revision: str
-    spec: DeploymentSpec
 
 
 class ReleasingOperator(MusterOperator):

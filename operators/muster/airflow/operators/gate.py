@@ -21,8 +21,9 @@ from muster.airflow.authoring.references import VersionReference
 from muster.airflow.authoring.values import by_name
 from muster.airflow.links import JobLink
 from muster.airflow.operators.champion import CHAMPION, Scores, champion_of, score, trained_on
-from muster.airflow.operators.gating import Comparison, Threshold, decide, table
+from muster.airflow.operators.gating import ChampionComparison, Threshold, decide, table
 from muster.airflow.operators.running import CodeOperator
+from muster.core.comparison import files_changed
 from muster.core.errors import SpecError
 from muster.core.job import Role
 
@@ -122,8 +123,10 @@ class GateOperator(CodeOperator):
         if job_id not in store.ledger.jobs():  # none was needed, or gc took it
             return ""
         told = store.ledger.status(job_id).result
-        return differing(
-            store.ledger.spec(job_id).code, told.modules if told else None, folder.code(self.code), store
+        return files_changed(
+            differing(
+                store.ledger.spec(job_id).code, told.modules if told else None, folder.code(self.code), store
+            )
         )
 
     def perform(self, context: Context) -> dict[str, Any]:
@@ -182,7 +185,7 @@ class GateOperator(CodeOperator):
 
     def _compare(
         self, task: TaskRun, record: Record, champion: Version
-    ) -> tuple[Comparison | None, str | None]:
+    ) -> tuple[ChampionComparison | None, str | None]:
         """Return what the champion is compared by, and the job that scored it, where one had to."""
         if champion.address == f"volume://{record.volume}@{record.number}":
             return None, None  # it is the champion itself: a run that goes on after its deployment
@@ -202,7 +205,7 @@ class GateOperator(CodeOperator):
             scores = Scores(candidate=record.metrics, champion=then.metrics)
         else:
             scores = score(self, task, candidate=record, champion=champion, evaluation=name)
-        comparison = Comparison(
+        comparison = ChampionComparison(
             metric=self._metric(),
             candidate=scores.candidate,
             champion=scores.champion,

@@ -60,7 +60,7 @@ class Threshold:
         """Whether the rule bounds the metric from below."""
         return self.sign[0] == ">"
 
-    def check(self, metrics: Mapping[str, float]) -> Check:
+    def check(self, metrics: Mapping[str, float]) -> MetricCheck:
         """Hold it against a model's metrics. :raises SpecError: one is missing or not a number."""
         found = finite(metrics, self.metric, whose="the candidate")
         if not self.beside:
@@ -68,11 +68,13 @@ class Threshold:
         else:
             other = finite(metrics, self.beside, whose="the candidate")
             limit, wanted = other + self.limit, f"{self.sign} {self.beside} {other:.6g}{_step(self.limit)}"
-        return Check(metric=self.metric, found=found, wanted=wanted, holds=_COMPARE[self.sign](found, limit))
+        return MetricCheck(
+            metric=self.metric, found=found, wanted=wanted, holds=_COMPARE[self.sign](found, limit)
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
-class Check:
+class MetricCheck:
     """One line of the table: what was looked at, found and wanted, and whether it holds."""
 
     metric: str
@@ -82,7 +84,7 @@ class Check:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Comparison:
+class ChampionComparison:
     """The candidate against the champion by one metric on one evaluation set.
 
     :param tolerance: how much worse than the champion the candidate may be.
@@ -96,8 +98,8 @@ class Comparison:
 
 
 def decide(
-    thresholds: tuple[Threshold, ...], metrics: Mapping[str, float], comparison: Comparison | None
-) -> tuple[Check, ...]:
+    thresholds: tuple[Threshold, ...], metrics: Mapping[str, float], comparison: ChampionComparison | None
+) -> tuple[MetricCheck, ...]:
     """Judge a candidate; the gate opens where every check holds.
 
     :param metrics: of the candidate's own record.
@@ -110,7 +112,7 @@ def decide(
     return tuple(checks)
 
 
-def table(checks: tuple[Check, ...]) -> list[str]:
+def table(checks: tuple[MetricCheck, ...]) -> list[str]:
     """The checks as lines for a log."""
     width = max((len(check.metric) for check in checks), default=0)
     return [
@@ -129,14 +131,14 @@ def finite(metrics: Mapping[str, float], name: str, *, whose: str) -> float:
     return value
 
 
-def _against_champion(comparison: Comparison) -> Check:
+def _against_champion(comparison: ChampionComparison) -> MetricCheck:
     name, tolerance = comparison.metric, comparison.tolerance
     candidate = finite(comparison.candidate, name, whose="the candidate")
     champion = finite(comparison.champion, name, whose="the champion")
     better = comparison.higher_is_better
     limit = champion - tolerance if better else champion + tolerance
     allowed = _step(-tolerance if better else tolerance)
-    return Check(
+    return MetricCheck(
         metric=name,
         found=candidate,
         wanted=f"{'>=' if better else '<='} the champion's {champion:.6g}{allowed}",

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from muster.airflow.assets import announce, outlets_of
+from muster.airflow.assets import announce, announce_nothing, outlets_of
 from muster.airflow.attempts.resuming import resume_of
 from muster.airflow.authoring.checks import (
     check_flag,
@@ -19,7 +20,7 @@ from muster.airflow.authoring.checks import (
 )
 from muster.airflow.authoring.keywords import keyword
 from muster.airflow.authoring.launch_words import check_launch
-from muster.airflow.authoring.references import Versions, is_known
+from muster.airflow.authoring.references import VersionsReference, is_known
 from muster.airflow.authoring.values import (
     by_name,
     known_output,
@@ -32,20 +33,32 @@ from muster.airflow.authoring.values import (
     secrets_of,
 )
 from muster.airflow.links import JobLink, ReportLink, TrackingLink, VersionsLink
+from muster.airflow.operators.cached import CachedOperator
 from muster.airflow.operators.running import DAY, CodeOperator, report, summary
-from muster.airflow.operators.spec import build_spec, check_code, check_places, commands_of, draft, roles_of
-from muster.core.job import EVERY_PARTITION, Launcher, Role, SecretRef
+from muster.airflow.operators.spec import (
+    build_again,
+    build_spec,
+    check_code,
+    check_places,
+    commands_of,
+    draft,
+    roles_of,
+)
+from muster.core.job import EVERY_PARTITION, JobSpec, Launcher, Role, SecretRef
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
+    from muster.airflow.attempts.run import TaskRun
     from muster.airflow.authoring.code import Code, DagFolder
     from muster.airflow.authoring.values import Output
     from muster.backends.base import Backend
+    from muster.core.job import JobSpec
+    from muster.core.settings import Settings
     from muster.volumes.protocols import LocalStore
 
 
-class FunctionOperator(CodeOperator):
+class FunctionOperator(CachedOperator, CodeOperator):
     """The keywords of a job that do not say what runs: those of ``@job``."""
 
     runs_a_job = True
@@ -125,12 +138,12 @@ class JobOperator(FunctionOperator):
         self.add_outlets(asset for asset in outlets_of(self.outputs) if asset not in self.outlets)
 
     @property
-    def versions(self) -> Versions:
+    def versions(self) -> VersionsReference:
         """References to the versions that this task commits: ``train.versions["model"]``.
 
         Each renders to one pinned address, or to a list of them for an output with ``partition="*"``.
         """
-        return Versions(self, tuple(self.outputs))
+        return VersionsReference(self, tuple(self.outputs))
 
     @classmethod
     def output_names(cls, keywords: Mapping[str, Any]) -> tuple[str, ...]:
@@ -158,13 +171,21 @@ class JobOperator(FunctionOperator):
         with self.refusing("the job"):  # the message says what of it: queue, priority, secrets, resources
             backend.check(draft(self))
 
-    def changed_since(self, result: Mapping[str, Any], folder: DagFolder, store: LocalStore) -> str:
-        """Name the author's own files that were imported for a version and read differently now."""
-        from muster.airflow.authoring.code import differing, records
+    def job_spec(self, task: TaskRun) -> JobSpec:
+        """Return the job."""
+        return build_spec(self, task)
 
-        code = self.travelling(folder)
-        found = (differing(record.code, record.modules, code, store) for record in records(result, store))
-        return next(filter(None, found), "")
+    def job_draft(self, name: str) -> JobSpec:
+        """Return the job with stand-ins for what is not known."""
+        return replace(draft(self), name=name)
+
+    def read_now(self, folder: DagFolder, settings: Settings) -> Code:  # noqa: ARG002 - for those beside
+        """The code that goes with the job now."""
+        return self.travelling(folder)
+
+    def again(self, last: JobSpec, folder: DagFolder, store: LocalStore, settings: Settings) -> JobSpec:
+        """Build the job that the Dag's files say now; what only a run tells is that of the last job."""
+        return build_again(self, last, folder, store, settings)
 
     def perform(self, context: Context) -> dict[str, Any]:
         """Run the job, and return its id, versions and metrics."""
@@ -172,11 +193,16 @@ class JobOperator(FunctionOperator):
 
         task = TaskRun.of(self, context)
 
-        status = task.run(partial(build_spec, self, task), resume=resume_of(self.resume_from_checkpoint))
-        announce(context, task.backend.store, status)
+        outcome = task.make(
+            partial(self.job_spec, task), resume=resume_of(self.resume_from_checkpoint), wish=self.wish()
+        )
+        if outcome.kept is None:
+            announce(context, task.backend.store, outcome.status)
+        else:
+            announce_nothing(context)
         outputs: Mapping[str, Any] = self.outputs  # as :func:`read_outputs` wrote them
         many = {name for name, field in outputs.items() if field["partition"] == EVERY_PARTITION}
-        result = summary(status, many=many)
+        result = summary(outcome.status, many=many)
         report(self.log, result)
         return result
 

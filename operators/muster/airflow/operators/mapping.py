@@ -13,7 +13,7 @@ from airflow.sdk.definitions.mappedoperator import MappedOperator, OperatorParti
 
 from muster.airflow.attempts.verdicts import translated
 from muster.airflow.authoring.keywords import SHARED, check_words, in_task, keywords_of
-from muster.airflow.authoring.references import Later, VersionReference, Versions
+from muster.airflow.authoring.references import Later, VersionReference, VersionsReference
 from muster.core.errors import SpecError
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def begin(operator: type[MusterOperator], kwargs: dict[str, Any], *, default_que
     :param default_queue: the executor's, for a task that names none.
     """
     task_id = kwargs.get("task_id", "")
-    check_words(operator, task_id, kwargs)
+    kwargs = check_words(operator, task_id, kwargs)
     authors = {f"job_{word}": kwargs.pop(word) for word in SHARED if word in kwargs}
     queue = kwargs.pop("airflow_queue", None) or default_queue
     with in_task(task_id):
@@ -52,12 +52,12 @@ class Mapped:
     __slots__ = ()
 
     @property
-    def versions(self) -> Versions:
+    def versions(self) -> VersionsReference:
         """References to the versions of all instances: each renders to a list, in the order of the map."""
         task = cast("MappedOperator", self)
         known = {**task.partial_kwargs, **next(_instances(task._get_specified_expand_input()), {})}
         operator = cast("type[MusterOperator]", task.operator_class)
-        return Versions(task, operator.output_names(known))
+        return VersionsReference(task, operator.output_names(known))
 
     @property
     def passed(self) -> VersionReference:
@@ -123,7 +123,7 @@ class TaskPartial(OperatorPartial):
         """Make one instance for each element of a list, over ``inputs``, ``params`` and whatever else is given."""
         self._expand_called = True  # Airflow warns of one that never was, which an error tells better
         with in_task(self.kwargs["task_id"]):
-            check_words(self.operator_class, self.kwargs["task_id"], mapped)
+            mapped = check_words(self.operator_class, self.kwargs["task_id"], mapped)
             return cast("MappedTask", super().expand(**_authors(mapped)))
 
     def expand_kwargs(self, kwargs: Any, *, strict: bool = True) -> MappedTask:

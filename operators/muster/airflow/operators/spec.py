@@ -7,12 +7,13 @@ versions, the code and the image's lock.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from muster.airflow.authoring.keywords import Keyword
 from muster.airflow.authoring.references import is_known
-from muster.airflow.authoring.values import known_output, plain, seconds
+from muster.airflow.authoring.values import known_output, outputs_of, plain, seconds
 from muster.core.address import Address
 from muster.core.errors import NotFound, SpecError
 from muster.core.job import Input, JobSpec, Pinned, Role
@@ -24,10 +25,11 @@ if TYPE_CHECKING:
     from muster.airflow.authoring.code import Code, DagFolder
     from muster.airflow.operators.base import MusterOperator
     from muster.airflow.operators.job import JobOperator
+    from muster.core.settings import Settings
     from muster.volumes.protocols import LocalStore
 
 _NO_DIGEST = "b3:" + "0" * 64
-_STAND_IN = Input(versions=(Pinned(address="volume://stand-in@1", digest=_NO_DIGEST),))
+STAND_IN = Input(versions=(Pinned(address="volume://stand-in@1", digest=_NO_DIGEST),))
 
 
 def spec_fields(operator: MusterOperator, *, templated: bool = True) -> dict[str, Any]:
@@ -69,6 +71,61 @@ def build_spec(operator: JobOperator, task: TaskRun) -> JobSpec:
     )
 
 
+def build_again(
+    operator: JobOperator, last: JobSpec, folder: DagFolder, store: LocalStore, settings: Settings
+) -> JobSpec:
+    """Build the job that the Dag's files say now; what only a run tells is that of the last job.
+
+    :raises SpecError: something is wrong. :raises NotFound: an input is not there.
+    """
+    from muster.images.folders import put_image
+
+    mapped = {word.removeprefix("job_") for word in operator.given}  # each instance has its own of these
+    own = {word: value for word, value in _known_fields(operator).items() if word not in mapped}
+
+    def mixed(
+        word: str, before: Mapping[str, Any], given: Mapping[str, Any], read: Callable[[Any], Any] = dict
+    ) -> dict[str, Any]:
+        """Each value from the Dag file where that tells it, and from the last job where only a run does."""
+        if word in mapped:
+            return dict(before)
+        told = read({name: value for name, value in given.items() if is_known(value)})
+        return {name: told.get(name, before.get(name)) for name in given if name in told or name in before}
+
+    runs = is_known([operator.entrypoint, operator.command]) and not mapped & {"entrypoint", "command"}
+    image = last.image if "image" in mapped else operator.image
+    return replace(
+        last,
+        **own
+        | {
+            "image": image,
+            "image_digest": put_image(store, folder.image(image, settings)),
+            "roles": operator.gang(folder) if runs else last.roles,
+            "code": operator.travelling(folder).put(store),
+            "inputs": mixed(
+                "inputs",
+                last.inputs,
+                operator.inputs,
+                lambda told: {name: pin(store, name, value) for name, value in told.items()},
+            ),
+            "outputs": mixed("outputs", last.outputs, operator.outputs, outputs_of),
+            "params": mixed("params", last.params, operator.job_params),
+            "env": mixed("env", last.env, operator.env),
+        },
+    )
+
+
+def _known_fields(operator: MusterOperator) -> dict[str, Any]:
+    """The fields of a JobSpec that follow from one keyword each, as far as the Dag file tells them."""
+    fields = spec_fields(operator, templated=False)
+    for each in operator.keywords.values():
+        if each.spec is not None and each.templated:
+            value = getattr(operator, each.attribute)
+            if is_known(value):
+                fields[each.word] = each.spec(value)
+    return fields
+
+
 def draft(operator: JobOperator) -> JobSpec:
     """Build the spec with stand-ins for what is not known yet: the same rules hold as later."""
     known = is_known([operator.entrypoint, operator.command])
@@ -77,7 +134,7 @@ def draft(operator: JobOperator) -> JobSpec:
         image=operator.image if is_known(operator.image) else "later",
         image_digest=_NO_DIGEST,
         roles=roles_of(operator) if known else (Role(entrypoint="a:b"),),
-        inputs=dict.fromkeys(operator.inputs, _STAND_IN),
+        inputs=dict.fromkeys(operator.inputs, STAND_IN),
         outputs={
             name: known_output(field, number) for number, (name, field) in enumerate(operator.outputs.items())
         },

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from muster.airflow.assets import announce, asset_of
+from muster.airflow.assets import announce, announce_nothing, asset_of
 from muster.airflow.authoring.checks import check_file, check_flag, check_image, check_some
 from muster.airflow.authoring.keywords import keyword
-from muster.airflow.authoring.references import VersionReference, Versions
+from muster.airflow.authoring.references import VersionReference, VersionsReference
 from muster.airflow.authoring.values import volume_of
 from muster.airflow.links import DataDocsLink, JobLink, VersionsLink
+from muster.airflow.operators.cached import CachedOperator
 from muster.airflow.operators.running import QueuedOperator, report, summary
 from muster.airflow.operators.suites import (
     check_suite,
@@ -30,9 +33,10 @@ from muster.core.resources import Resources
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from muster.airflow.attempts.run import TaskRun
+    from muster.airflow.attempts.run import Outcome, TaskRun
     from muster.airflow.authoring.code import Code, DagFolder
     from muster.core.settings import Settings
+    from muster.volumes.base import Made
     from muster.volumes.protocols import LocalStore
 
 ENTRYPOINT = "muster_validate:validate"
@@ -42,7 +46,7 @@ RESULT = "result.json"
 RESULT_OUTPUT = "result"
 
 
-class ValidateOperator(QueuedOperator):
+class ValidateOperator(CachedOperator, QueuedOperator):
     """Check versions against a suite of expectations (Great Expectations), and stop where one fails.
 
     The result and Data Docs that can be read offline are committed as a version of `result_volume`,
@@ -84,9 +88,9 @@ class ValidateOperator(QueuedOperator):
         return VersionReference(self, path=("passed",))
 
     @property
-    def versions(self) -> Versions:
+    def versions(self) -> VersionsReference:
         """The output ``result``: the suite's result and Data Docs."""
-        return Versions(self, (RESULT_OUTPUT,))
+        return VersionsReference(self, (RESULT_OUTPUT,))
 
     @classmethod
     def output_names(cls, keywords: Mapping[str, Any]) -> tuple[str, ...]:  # noqa: ARG003 - it has one
@@ -106,36 +110,70 @@ class ValidateOperator(QueuedOperator):
         with self.refusing("suite"):
             check_suite(suite, image, self.suite)
 
-    def changed_since(self, result: Mapping[str, Any], folder: DagFolder, store: LocalStore) -> str:
-        """Name the suite if it reads differently now."""
-        from muster.airflow.authoring.code import records
-
-        now = read_suite(folder, self.suite)
-        return (
-            self.suite if any(record.params.get("suite") != now for record in records(result, store)) else ""
-        )
+    def read_now(self, folder: DagFolder, settings: Settings) -> Code:
+        """The module that runs the suite."""
+        return _validator(folder, self.image, settings)
 
     def perform(self, context: Context) -> dict[str, Any]:
         """Run the suite in its own environment and read its result."""
         from muster.airflow.attempts.run import TaskRun
-        from muster.airflow.operators.spec import arrives_as_list, pin
+        from muster.airflow.operators.spec import arrives_as_list
 
         task = TaskRun.of(self, context)
         store = task.backend.store
-        status = task.run(lambda: self._spec(task, pin(store, "data", self.volume)))
-        announce(context, store, status)
+        outcome = task.make(partial(self.job_spec, task), wish=self.wish())
+        status = outcome.status
+        if outcome.kept is None:
+            announce(context, store, status)
+        else:
+            announce_nothing(context)
         result = summary(status)
         report(self.log, result)
         # What the job looked at, which an earlier try may have pinned: @latest is another version by now.
-        checked = [version.address for version in store.ledger.spec(status.job_id).inputs["data"].versions]
+        checked = self._checked(store, outcome)
         self._judge(store, checked, result["versions"]["result"])
         return {**result, "passed": checked if arrives_as_list(self.volume) else checked[0]}
 
-    def _spec(self, task: TaskRun, data: Input) -> JobSpec:
+    def again(self, last: JobSpec, folder: DagFolder, store: LocalStore, settings: Settings) -> JobSpec:
+        """Build the job that the Dag's files say now; what it looks at is that of the last job."""
+        from muster.airflow.operators.spec import spec_fields
+        from muster.images.folders import put_image
+
+        return replace(
+            last,
+            image=self.image,
+            image_digest=put_image(store, folder.image(self.image, settings)),
+            roles=self._roles(),
+            code=_validator(folder, self.image, settings).put(store),
+            params={"suite": read_suite(folder, self.suite)},
+            **spec_fields(self, templated=False),
+        )
+
+    def _roles(self) -> tuple[Role, ...]:
+        return (Role(entrypoint=ENTRYPOINT, resources=self.job_resources or Resources()),)
+
+    def refuse(self, made: Made) -> str:
+        """Refuse a validation that did not pass: it is done again."""
+        failed = made.metrics.get("failed")
+        return "" if failed == 0 else "what it validated did not pass"
+
+    def _checked(self, store: LocalStore, outcome: Outcome) -> list[str]:
+        """The versions that were looked at; where an earlier result is kept, those of now, whose content is the same."""
+        from muster.airflow.operators.spec import pin
+
+        if outcome.kept is None:
+            given = store.ledger.spec(outcome.status.job_id).inputs["data"]
+        else:
+            given = pin(store, "data", self.volume)
+        return [version.address for version in given.versions]
+
+    def job_spec(self, task: TaskRun) -> JobSpec:
+        """Return the job that runs the suite."""
         from muster.airflow.authoring.code import DagFolder
-        from muster.airflow.operators.spec import image_digest, refuse_secrets, spec_fields
+        from muster.airflow.operators.spec import image_digest, pin, refuse_secrets, spec_fields
 
         refuse_secrets(self)
+        data = pin(task.backend.store, "data", self.volume)
         folder = DagFolder.of(task.context["dag"])
         volume = self.result_volume or f"{Address.parse(data.versions[0].address).volume}{SUFFIX}"
         partitions = {version.partition for version in data.versions}
@@ -143,8 +181,8 @@ class ValidateOperator(QueuedOperator):
             name=task.name,
             image=self.image,
             image_digest=image_digest(self.image, folder, task),
-            roles=(Role(entrypoint=ENTRYPOINT, resources=self.job_resources or Resources()),),
-            code=_validator(folder, self.image, task).put(task.backend.store),
+            roles=self._roles(),
+            code=_validator(folder, self.image, task.settings).put(task.backend.store),
             inputs={"data": Input(versions=data.versions, many=True)},
             outputs={
                 "result": Output(volume=volume, partition=partitions.pop() if len(partitions) == 1 else None)
@@ -152,6 +190,19 @@ class ValidateOperator(QueuedOperator):
             params={"suite": read_suite(folder, self.suite)},
             origin=task.origin,
             **spec_fields(self),
+        )
+
+    def job_draft(self, name: str) -> JobSpec:
+        """Return the same as far as the Dag file tells it."""
+        from muster.airflow.operators.spec import STAND_IN, spec_fields
+
+        return JobSpec(
+            name=name,
+            image=self.image,
+            image_digest=STAND_IN.versions[0].digest,
+            roles=(Role(entrypoint=ENTRYPOINT, resources=self.job_resources or Resources()),),
+            inputs={"data": STAND_IN},
+            **spec_fields(self, templated=False),
         )
 
     def _judge(self, store: LocalStore, addresses: Sequence[str], result: str) -> None:
@@ -189,11 +240,11 @@ class ValidateOperator(QueuedOperator):
         return f"failed {self.suite}, "
 
 
-def _validator(folder: DagFolder, image: str, task: TaskRun) -> Code:
+def _validator(folder: DagFolder, image: str, settings: Settings) -> Code:
     """The module that runs the suite: it lies in the image's folder and travels alone."""
     from muster.airflow.authoring.code import Code
 
-    root = folder.image(image, task.settings)
+    root = folder.image(image, settings)
     if not (root / MODULE).is_file():
         raise SpecError(
             f"image {image!r} at {root} has no {MODULE}, which runs a suite; take the image 'validate'"

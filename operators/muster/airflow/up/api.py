@@ -20,7 +20,7 @@ _PATIENCE_SECONDS = 2.0  # short: Ctrl-C is not handled meanwhile
 
 
 @dataclass(frozen=True, kw_only=True)
-class Found:
+class FoundDags:
     """The Dags of the folder, as Airflow read them.
 
     :param errors: why a file cannot be imported, by file.
@@ -60,7 +60,7 @@ class Api:
             and datetime.fromisoformat(health[name][f"latest_{name}_heartbeat"]) >= since
         }
 
-    def found(self, *, since: datetime) -> Found:
+    def found(self, *, since: datetime) -> FoundDags:
         """Return the Dags parsed since a moment, and the files that cannot be imported.
 
         :raises OSError: there is no answer.
@@ -74,7 +74,7 @@ class Api:
             for dag in dags
             if _after(dag["last_parsed_time"], since)
         )
-        return Found(
+        return FoundDags(
             dags=tuple(dag_id for dag_id, shipped, _ in read if not shipped),
             shipped=tuple(dag_id for dag_id, shipped, _ in read if shipped),
             paused=tuple(dag_id for dag_id, _, paused in read if paused),

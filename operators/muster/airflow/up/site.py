@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Protocol
 
-from muster.airflow.up.api import Api, Found
+from muster.airflow.up.api import Api, FoundDags
 from muster.airflow.up.components import Component, stop
 from muster.airflow.up.home import ADDRESS, UpHome
 from muster.core.errors import BackendError, MusterError, SpecError
@@ -45,7 +45,7 @@ class Audience(Protocol):
     def warning(self, text: str, lines: list[str]) -> None:
         """Show a problem that is being mended; `lines` are the log's last ones, if they help."""
 
-    def ready(self, home: UpHome, found: Found, *, new_password: bool) -> None:
+    def ready(self, home: UpHome, found: FoundDags, *, new_password: bool) -> None:
         """Show that all components are healthy and the Dags have been read."""
 
 
@@ -141,7 +141,7 @@ class _Site:
 
     def _read_dags(self, new_password: bool) -> bool:
         """Wait until the folder has been read; return whether that came before the stop."""
-        found, changed = Found(dags=(), errors={}), time.monotonic()
+        found, changed = FoundDags(dags=(), errors={}), time.monotonic()
         deadline = changed + _LONGEST_PARSE_SECONDS
         while time.monotonic() < min(changed + _SETTLED_SECONDS, deadline):
             if _told_to_stop(LOOK_SECONDS):
@@ -153,7 +153,7 @@ class _Site:
         self._audience.ready(self._home, found, new_password=new_password)
         return True
 
-    def _found(self, before: Found) -> Found:
+    def _found(self, before: FoundDags) -> FoundDags:
         try:
             return self._api.found(since=self._since)
         except OSError:  # the API server has just died and is being restarted

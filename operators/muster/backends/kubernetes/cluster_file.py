@@ -4,7 +4,7 @@ Both hold the settings of :class:`~muster.backends.kubernetes.site.ClusterSite` 
 
 ======================  =========================================================================
 ``token_file``          a file that holds the operator's token for the store service
-``outside_store_url``   where whoever is not in the cluster reaches the store service
+``outside_store_url``   address of the store service for programs outside the cluster
 ``user = "any"``        for the site's None, which TOML cannot say
 ======================  =========================================================================
 
@@ -107,7 +107,7 @@ def _check_names(given: Mapping[str, object], where: str, also: tuple[str, ...])
             raise SpecError(f"{where} has an unknown setting {name!r:.60}; known are {', '.join(known)}")
     missing = [name for name in _REQUIRED if name not in given]
     if missing:
-        raise SpecError(f"{where} lacks {' and '.join(missing)}: ask whoever set the cluster up for muster")
+        raise SpecError(f"{where} lacks {' and '.join(missing)}: ask the cluster's operator")
 
 
 def _site(given: Mapping[str, object], where: str) -> ClusterSite:
@@ -155,7 +155,7 @@ def _path(text: str, folder: Path | None, where: str = "") -> Path:
     path = Path(text).expanduser()
     if folder is None and not path.is_absolute():
         raise SpecError(
-            f"{where}: {text!r:.120} is a relative path, and nobody knows from where: give all of it"
+            f"{where}: {text!r:.120} is a relative path, and has no folder to start from: write an absolute path"
         )
     return (folder or Path("/")) / path
 

@@ -32,7 +32,7 @@ IGNORED = "batch.kubernetes.io/job-index-ignored-failure-count"
 
 MAIN = "base"  # the container that runs the ranks, called as cncf.kubernetes' users know it
 BOOTSTRAP = "muster-bootstrap"
-OURS = "muster-"  # what we call volumes and Secrets; nobody else's may be called so
+OURS = "muster-"  # prefix of muster's own volumes and Secrets; a job's own may not begin with it
 
 _LONGEST = 63  # a DNS label
 _RANDOM = len("-abcde")  # what a pod's name ends with

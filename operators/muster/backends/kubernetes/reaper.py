@@ -72,7 +72,7 @@ def lost(pod: Mapping[str, Any], node: Mapping[str, Any] | None, *, now: float) 
 
 
 def failed(pod: Mapping[str, Any], why: str, *, now: float) -> Document:
-    """Return the patch that says for a lost node that a pod has ended: nobody's fault, so it is made anew."""
+    """Return the patch that marks a lost node's pod as ended by a disruption, so its controller makes a new one."""
     conditions = list((pod.get("status") or {}).get("conditions") or ())
     if condition(pod, _DISRUPTED).get("status") != "True":
         conditions = [each for each in conditions if each["type"] != _DISRUPTED]

@@ -24,13 +24,13 @@ from muster.backends.kubernetes.cluster.facts import Flavor, condition, holds
 from muster.backends.kubernetes.cluster.survey import QUICK_SECONDS, Survey
 from muster.backends.kubernetes.labels import JOB as JOB_LABEL
 from muster.backends.kubernetes.lifecycle.admission import Admission
-from muster.backends.kubernetes.lifecycle.ending import Ending
+from muster.backends.kubernetes.lifecycle.ending import JobEnding
 from muster.backends.kubernetes.lifecycle.judged import Basis, Judged
 from muster.backends.kubernetes.lifecycle.restarts import RestartNotes
 from muster.backends.kubernetes.lifecycle.submitting import Submitter
 from muster.backends.kubernetes.manifests.pods import OWN_SECONDS
 from muster.backends.kubernetes.site import ClusterSite
-from muster.backends.kubernetes.state.observe import Observed, completed, merged, observe
+from muster.backends.kubernetes.state.observe import ObservedJob, completed, merged, observe
 from muster.backends.kubernetes.state.queueing import reckoned_places
 from muster.backends.kubernetes.state.roots import find_root
 from muster.backends.kubernetes.state.seen import Seen, seconds
@@ -81,7 +81,7 @@ class KubernetesRunner:
         self._clock = clock
         self._survey = Survey(client, site)
         self._sight = Sight(self._client, site=site, survey=self._survey)
-        self._ending = Ending(self._client, site=site, store=store, sight=self._sight)
+        self._ending = JobEnding(self._client, site=site, store=store, sight=self._sight)
         self._admission = Admission(client, site=site, store=store, survey=self._survey, resolve=resolve)
         self._submitter = Submitter(client, site=site, store=store, admission=self._admission)
         self._restart_notes = RestartNotes(store)
@@ -200,7 +200,7 @@ class KubernetesRunner:
             return merged(status, observed)
         return self._ending.end(job, status, found, observed=observed)
 
-    def _verdict(self, job: JobSpec, status: JobStatus, seen: Seen, observed: Observed) -> Verdict | None:
+    def _verdict(self, job: JobSpec, status: JobStatus, seen: Seen, observed: ObservedJob) -> Verdict | None:
         """Say why a job has ended or has to; None where it goes on."""
         now, started = self._clock(), status.started or observed.started
         cluster = self._survey.last() if _waits(seen) else None  # one look a minute, however many wait
@@ -245,7 +245,7 @@ class KubernetesRunner:
         now = self._clock()
         return overdue(job, state=status.state, submitted=status.submitted, started=status.started, now=now)
 
-    def _observed(self, job: JobSpec, job_id: str) -> Observed | None:
+    def _observed(self, job: JobSpec, job_id: str) -> ObservedJob | None:
         try:
             seen = self._sight.seen(job, job_id)
         except Unreachable:  # it is ended all the same

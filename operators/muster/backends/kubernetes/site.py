@@ -56,7 +56,7 @@ class ClusterSite:
         (Traefik: 2 s), and half a second.
     :param gateway_metrics: where that Gateway tells Prometheus what it answered, ``http://HOST:PORT/metrics``; each
         address of that host is asked. Empty counts only what model servers tell.
-    :param drain_seconds: how long a replica that is to go answers on, so that nobody is sent to it any more.
+    :param drain_seconds: how long a replica still answers after it was told to stop: the gateway may still send it requests.
     """
 
     namespace: str
@@ -181,7 +181,7 @@ class ClusterSite:
         if isinstance(self.gateway_seconds, bool) or not 0 <= self.gateway_seconds < self.drain_seconds:
             raise SpecError(
                 f"gateway_seconds is {self.gateway_seconds!r}: need seconds below drain_seconds ({self.drain_seconds}), "
-                "for a replica that goes has to answer until nobody is sent to it"
+                "for a replica that stops has to answer until the gateway sends it no more requests"
             )
 
 

@@ -51,12 +51,12 @@ _OF_KIND: Mapping[str, Mapping[str, Callable[[Document], None]]] = {
 }
 
 
-class Failed(MusterError):
+class RightsTrialFailed(MusterError):
     """An account may do what it must not, or may not do its work."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Attempt:
+class MustBeRefused:
     """An object that has to be refused. :param what: it is, for people."""
 
     what: str
@@ -64,7 +64,7 @@ class Attempt:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Place:
+class TrialPlace:
     """Where it is tried.
 
     :param keys: the Secret with the store's keys.
@@ -76,7 +76,7 @@ class Place:
     account: str
 
 
-def job(place: Place, *, job_sets: bool) -> Documents:
+def job(place: TrialPlace, *, job_sets: bool) -> Documents:
     """Return the objects of a small job, as muster writes them: a JobSet, or a Job."""
     spec = JobSpec(
         name=_JOB_ID,
@@ -90,7 +90,7 @@ def job(place: Place, *, job_sets: bool) -> Documents:
     return documents(submission, token="")
 
 
-def server(place: Place) -> Document:
+def server(place: TrialPlace) -> Document:
     """Return a model server's object, as muster writes it for the site's serving platform."""
     spec = DeploymentSpec(
         name=_JOB_ID,
@@ -101,7 +101,7 @@ def server(place: Place) -> Document:
     return platform_of(place.site).manifest(Server(spec=spec, revision="r1", site=place.site))
 
 
-def taken(place: Place) -> Iterator[Documents]:
+def taken(place: TrialPlace) -> Iterator[Documents]:
     """Yield what muster itself makes, which has to be taken."""
     for job_sets in (False, True):
         yield job(place, job_sets=job_sets)
@@ -109,19 +109,19 @@ def taken(place: Place) -> Iterator[Documents]:
         yield Documents(owner=server(place), owned=())
 
 
-def attempts(place: Place) -> Iterator[Attempt]:
+def attempts(place: TrialPlace) -> Iterator[MustBeRefused]:
     """Yield every object that has to be refused."""
     for made in taken(place):
         yield from attempts_of(made.owner, place)
     yield from _secrets(place)
 
 
-def attempts_of(owner: Document, place: Place) -> Iterator[Attempt]:
+def attempts_of(owner: Document, place: TrialPlace) -> Iterator[MustBeRefused]:
     """Yield what has to be refused of one kind of object. :param owner: one that is taken."""
     for what, reach in {**_reaches(place), **_OF_KIND.get(owner["kind"], {})}.items():
         document = deepcopy(owner)
         reach(pod_of(document))
-        yield Attempt(what=f"a {owner['kind']} {what}", document=document)
+        yield MustBeRefused(what=f"a {owner['kind']} {what}", document=document)
 
 
 def pod_of(document: Document) -> Document:
@@ -132,7 +132,7 @@ def pod_of(document: Document) -> Document:
     return found
 
 
-def _reaches(place: Place) -> dict[str, Callable[[Document], None]]:
+def _reaches(place: TrialPlace) -> dict[str, Callable[[Document], None]]:
     """What a pod's spec is changed to, by what it is then."""
     keys = {"secretName": place.keys}
     key = {"valueFrom": {"secretKeyRef": {"name": place.keys, "key": _KEYS}}}
@@ -178,21 +178,23 @@ def _mounted(pod: Document, *, mount: Document | None = None, **volume: Document
     _main(pod)["volumeMounts"].append({"name": "reached", "mountPath": "/reached", **(mount or {})})
 
 
-def _secrets(place: Place) -> Iterator[Attempt]:
+def _secrets(place: TrialPlace) -> Iterator[MustBeRefused]:
     def secret(name: str, kind: str, **annotations: str) -> Document:
         where = {"name": name, "namespace": place.site.namespace, "annotations": annotations}
         return {"apiVersion": SECRET.api_version, "kind": SECRET.name, "metadata": where, "type": kind}
 
     account = {"kubernetes.io/service-account.name": place.account}
-    yield Attempt(
+    yield MustBeRefused(
         what=f"a Secret with a token of service account {place.account}",
         document=secret("muster-trial-abcdef", "kubernetes.io/service-account-token", **account),
     )
-    yield Attempt(what="a Secret that no job has", document=secret("trial", "Opaque"))
-    yield Attempt(what="a Secret in the place of the store's keys", document=secret(place.keys, "Opaque"))
+    yield MustBeRefused(what="a Secret that no job has", document=secret("trial", "Opaque"))
+    yield MustBeRefused(
+        what="a Secret in the place of the store's keys", document=secret(place.keys, "Opaque")
+    )
 
 
-def run(client: Client, place: Place) -> Iterator[str]:
+def run(client: Client, place: TrialPlace) -> Iterator[str]:
     """Try everything, and say so. :raises MusterError: something was taken, or a job was not."""
     for made in taken(place):
         try_out(client, made)
@@ -200,7 +202,7 @@ def run(client: Client, place: Place) -> Iterator[str]:
     for attempt in attempts(place):
         said = refusal(client, attempt.document)
         if POLICY not in said:
-            raise Failed(
+            raise RightsTrialFailed(
                 f"{attempt.what} is not refused by the chart's policy ({said or 'it was taken'}): see that "
                 f"`kubectl get validatingadmissionpolicies,validatingadmissionpolicybindings` shows it, bound"
             )
@@ -229,7 +231,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--keys", required=True, help="the Secret with the store's keys")
     parser.add_argument("--account", required=True, help="a service account that has rights")
     parser.add_argument(
-        "--serving", type=Platform, choices=list(Platform), help="who serves models, if anybody does"
+        "--serving", type=Platform, choices=list(Platform), help="what serves models; left out: nothing does"
     )
     parser.add_argument("--kubeconfig", help="KUBECONFIG, or the pod's own account, unless given")
     asked = parser.parse_args(arguments)
@@ -243,7 +245,7 @@ def main(arguments: Sequence[str]) -> int:
             service_account=asked.service_account,
             serving=asked.serving,
         )
-        place = Place(site=site, keys=asked.keys, account=asked.account)
+        place = TrialPlace(site=site, keys=asked.keys, account=asked.account)
         for step in run(Client(connect(kubeconfig=asked.kubeconfig)), place):
             sys.stdout.write(f"ok: {step}\n")
     except MusterError as error:

@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 import platform
+import time
+from collections.abc import Sequence
 from types import MappingProxyType
 
 from muster.backends.capacity import Cards, Gpus, Line, Part, Place, Queues, Waiting
+from muster.backends.forecast import Amounts, Demand, Outlook
 from muster.backends.local.machine import GIB, Machine
 from muster.backends.local.places import Places
 from muster.backends.local.processes import ranks
-from muster.backends.local.queue import PRIORITIES, Queue, Ticket
+from muster.backends.local.queue import (
+    PASSED_SECONDS,
+    PRIORITIES,
+    JobQueue,
+    Ticket,
+)
 from muster.backends.local.start import Starter
 from muster.core.errors import Corrupt, NotFound
 from muster.core.job import JobSpec
 from muster.core.settings import Settings
+from muster.core.status import JobStatus
 from muster.volumes.protocols import Store
 
 NAME = "local"  # of the one queue that a machine has
@@ -29,7 +38,7 @@ class LocalCapacity:
     def __init__(self, settings: Settings, *, machine: Machine | None = None) -> None:
         self._settings = settings
         self._machine = machine or Machine.here()
-        self._queue = Queue(Places(settings.home), self._machine)
+        self._queue = JobQueue(Places(settings.home), self._machine)
 
     def gpus(self) -> Gpus:
         """Return how many cards jobs of this MUSTER_HOME hold: of this machine's, and they are of one class."""
@@ -40,7 +49,7 @@ class LocalCapacity:
         return Gpus(by_class=(Cards(name=one.gpu_class, total=total, used=used),), by_node=(one,))
 
     def queues(self) -> Queues:
-        """Return what waits here now, and let in whoever can start, as everybody does who looks."""
+        """Return what waits here now, and admit the jobs that have room: each look admits."""
         store = self._store()
         if store is not None:
             Starter(settings=self._settings, machine=self._machine, ledger=store.ledger).admit(wait=False)
@@ -53,7 +62,7 @@ class LocalCapacity:
         return Queues(lines=(line,), waiting=waiting)
 
     def parts(self, job_id: str) -> tuple[Part, ...]:
-        """Return a job's processes; where some have ended, nobody knows which rank each of the others is."""
+        """Return a job's processes; without a rank where some have ended, since the others' ranks are then unknown."""
         store = self._store()
         if store is None:
             return ()
@@ -62,6 +71,40 @@ class LocalCapacity:
         return tuple(
             Part(name=f"rank {number}" if whole else "a rank", process=f"pid {pid}")
             for number, pid in enumerate(pids)
+        )
+
+    def outlook(self, jobs: Sequence[JobSpec] = ()) -> Outlook:
+        """Return this machine's memory and cards, who holds them and who waits for them."""
+        store, claims, tickets = self._store(), self._queue.claims(), self._queue.tickets()
+        ids = [*(each.job_id for each in claims), *(each.job_id for each in tickets)]
+        specs = {} if store is None else store.ledger.specs(ids)
+        statuses = {} if store is None else {each.job_id: each for each in store.ledger.statuses(ids)}
+        names = {job_id: spec.name for job_id, spec in specs.items()}
+        return Outlook(
+            pools={MEMORY: self._machine.memory_gib * GIB, GPU: float(len(self._machine.gpus))},
+            running=tuple(
+                Demand(
+                    name=names.get(claim.job_id, claim.job_id),
+                    job_id=claim.job_id,
+                    choices=(_amounts(claim.memory_gib, len(claim.gpus)),),
+                    line=NAME,
+                    started=_begun(statuses.get(claim.job_id)),
+                )
+                for claim in claims
+            ),
+            waiting=tuple(
+                Demand(
+                    name=names.get(ticket.job_id, ticket.job_id),
+                    job_id=ticket.job_id,
+                    choices=(_amounts(ticket.memory_gib, ticket.gpus),),
+                    line=NAME,
+                    priority=PRIORITIES["normal"] - ticket.rank,
+                    since=ticket.submitted,
+                )
+                for ticket in tickets
+            ),
+            passed_seconds={NAME: PASSED_SECONDS},
+            planned=tuple(_demand(job, self._machine) for job in jobs),
         )
 
     def _store(self) -> Store | None:
@@ -73,9 +116,29 @@ class LocalCapacity:
         return FolderStore(self._settings.store)
 
 
+def _amounts(memory_gib: float, cards: int) -> Amounts:
+    return {MEMORY: memory_gib * GIB} | ({GPU: float(cards)} if cards else {})
+
+
+def _demand(job: JobSpec, machine: Machine) -> Demand:
+    """A job's memory, and its cards where the machine has as many: else it runs on CPUs."""
+    ticket = Ticket.of(job, job_id=job.name, submitted=0.0, machine=machine)
+    return Demand(
+        name=job.name,
+        choices=(_amounts(ticket.memory_gib, ticket.gpus),),
+        line=NAME,
+        priority=PRIORITIES["normal"] - ticket.rank,
+        gpus=ticket.gpus,
+    )
+
+
+def _begun(status: JobStatus | None) -> float:
+    """When a job that holds its claim began to run; one that prepares counts from now."""
+    return time.time() if status is None or status.started is None else status.started
+
+
 def _waiting(ticket: Ticket, reason: str, place: Place, store: Store | None) -> Waiting:
     spec = _spec(ticket.job_id, store)
-    needs = {MEMORY: ticket.memory_gib * GIB} | ({GPU: float(ticket.gpus)} if ticket.gpus else {})
     return Waiting(
         name=ticket.job_id,
         job_id=ticket.job_id,
@@ -84,7 +147,7 @@ def _waiting(ticket: Ticket, reason: str, place: Place, store: Store | None) -> 
         priority=PRIORITIES["normal"] - ticket.rank,
         since=ticket.submitted,
         why=reason.replace("waiting for", "waits for", 1),
-        needs=MappingProxyType(needs),
+        needs=MappingProxyType(dict(_amounts(ticket.memory_gib, ticket.gpus))),
         place=place,
     )
 
@@ -94,5 +157,5 @@ def _spec(job_id: str, store: Store | None) -> JobSpec | None:
         return None
     try:
         return store.ledger.spec(job_id)
-    except (NotFound, Corrupt):  # only its ticket is left: whoever comes by next takes that away
+    except (NotFound, Corrupt):  # only its ticket is left: the next admission deletes it
         return None

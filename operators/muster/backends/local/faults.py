@@ -43,9 +43,7 @@ def _fault(member: Member) -> tuple[float, Verdict] | None:
     if member.code == ExitCode.SEALED:
         return None
     if member.code == ExitCode.STOPPED:
-        return (
-            None if member.stopped else (member.ended_at, _lost(member, "was told to stop by somebody else"))
-        )
+        return None if member.stopped else (member.ended_at, _lost(member, "was stopped from outside muster"))
     if report is not None and report.verdict is not None:
         return report.at, report.verdict
     if member.stopped:

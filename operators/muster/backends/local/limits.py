@@ -2,7 +2,7 @@
 
 With a cgroup (v1 or v2) the kernel ends what outgrows its memory, and counts it. Without one the
 supervisor adds up the replica's processes and ends them itself; that is later by one look at most.
-CPUs are a weight against whoever else is busy, never a limit: an idle machine is all a job's.
+CPUs are a weight against other busy processes, never a limit: on an idle machine a job may use all CPUs.
 Without a cgroup all weigh the same.
 """
 
@@ -222,7 +222,7 @@ class Polled:
         return Overrun(used_gib=sum(sizes.values()) / GIB, limit_gib=self.limit_gib, rank=rank)
 
     def members(self) -> list[int]:
-        """Nobody is known: they are found below the worker."""
+        """Return none: its processes are found below the worker."""
         return []
 
     def close(self) -> None:

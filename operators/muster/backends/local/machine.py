@@ -13,7 +13,7 @@ GIB = 1 << 30
 _GPU_FOLDER = Path("/proc/driver/nvidia/gpus")
 _WSL_GPU = Path("/dev/dxg")
 # Below the range from which Linux gives ports to outgoing connections (32768 and up by default), so
-# that nobody is given a gang's port between the moment it is chosen and the moment rank 0 listens.
+# that Linux gives no other program a gang's port between its choice and the moment rank 0 listens.
 _PORTS = range(20_000, 32_000)
 
 
@@ -34,7 +34,7 @@ class Machine:
 
 
 def free_port(taken: Container[int]) -> int:
-    """Return a loopback port that nobody listens on and no other gang has claimed."""
+    """Return a loopback port on which nothing listens, and which no other gang has claimed."""
     start = os.getpid() * 7 % len(_PORTS)
     for step in range(len(_PORTS)):
         port = _PORTS[(start + step) % len(_PORTS)]

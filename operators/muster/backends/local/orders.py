@@ -1,4 +1,4 @@
-"""What a supervisor is told by whoever starts it."""
+"""What a supervisor is told by the process that starts it."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Orders:
 
     @property
     def settings(self) -> Settings:
-        """Those of whoever submitted, as far as a supervisor needs them."""
+        """The submitter's settings, as far as a supervisor needs them."""
         return Settings(home=Path(self.home), cache=Path(self.cache), compare=self.compare)
 
     def command(self, python: Path) -> list[str]:

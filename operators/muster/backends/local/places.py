@@ -35,7 +35,7 @@ class Places:
 
     @property
     def admission_lock(self) -> Path:
-        """Held by whoever changes tickets and claims."""
+        """A process that changes tickets or claims holds this lock."""
         return self.home / "admission.lock"
 
     @property
@@ -126,7 +126,7 @@ class JobFolder:
         self.drop_scratch()
         folder = Path(os.environ.get("TMPDIR") or "/tmp", f"muster-{self.root.name}-{os.getpid()}")  # noqa: S108
         self._scratch_link.symlink_to(folder)
-        folder.mkdir(mode=0o700)  # fails where somebody made it first, so nobody else can own it
+        folder.mkdir(mode=0o700)  # fails where it exists, so no other user can own it
         return folder
 
     def drop_scratch(self) -> None:

@@ -1,9 +1,9 @@
 """Who may run: a job waits as a ticket and runs under a claim, whole or not at all.
 
-A ticket is a file and costs no process. A claim is a file too, and counts only while somebody holds
-its lock: the supervisor that was started with it inherits the lock, so that a crash gives everything
-back. Both change under one lock, in :meth:`Queue.admit`, which is called by whoever comes by: at each
-submission, at the end of each supervisor, and by everybody who looks at a job while some wait.
+A ticket is a file and costs no process. A claim is a file too, and counts only while its lock is held:
+the supervisor that was started with it inherits the lock, so that a crash gives everything back. Both
+change under one lock, in :meth:`JobQueue.admit`, which is called at each submission, at the end of each
+supervisor, and at each look at a job while jobs wait.
 
 Order is priority, then submission. A job that does not fit lets smaller ones behind it pass for
 :data:`PASSED_SECONDS`. From then on what is free is kept for it, as much as it needs, so that a big gang is
@@ -32,7 +32,7 @@ PRIORITIES = {"high": 0, "normal": 1, "low": 2}
 
 PASSED_SECONDS = 300.0
 
-_SECRETS = "somebody who has its secrets"
+_SECRETS = "a process that has its secrets"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,7 +129,7 @@ def _kept_for(holders: list[Ticket]) -> str:
     return f", kept for {holders[0].job_id}{more}"
 
 
-class Queue:
+class JobQueue:
     """The tickets and claims of one MUSTER_HOME on one machine."""
 
     def __init__(self, places: Places, machine: Machine) -> None:
@@ -156,7 +156,7 @@ class Queue:
         return self._claim(job_id).exists() and not self.holds(job_id)
 
     def withdraw(self, job_id: str, then: Callable[[], None]) -> bool:
-        """Take a job that still waits out of the queue and do `then` before anybody can enter it again."""
+        """Take a job that still waits out of the queue, and do `then` before it can be entered again."""
         with locked(self._places.admission_lock):
             if not self.waits(job_id) or self.holds(job_id):
                 return False
@@ -190,7 +190,7 @@ class Queue:
         :param start: starts the supervisor and hands it the claim's lock (an open file); False where
             this process cannot, for want of the job's secrets, and the job waits for one that can.
         :param overdue: ends a job that waited too long, with what it waited for.
-        :param wait: whether to wait if somebody else is at it.
+        :param wait: whether to wait where another process is admitting.
         """
         if not self._anybody_waits():
             return
@@ -235,7 +235,7 @@ class Queue:
     def _admit(self, start: Callable[[Claim, int], bool], overdue: Callable[[Ticket, str], None]) -> None:
         room = self._room()
         for before, ticket in enumerate(self.tickets()):
-            if self.holds(ticket.job_id):  # whoever started it died before the ticket was gone
+            if self.holds(ticket.job_id):  # the process that started it died before it deleted the ticket
                 self._ticket(ticket.job_id).unlink()
                 continue
             lacking = room.lacks(ticket)
@@ -293,7 +293,7 @@ class Queue:
             return False
 
     def _write(self, claim: Claim) -> int:
-        """Lock a new file, then give it the claim's name: whoever finds the name finds it locked."""
+        """Lock a new file, then give it the claim's name: a claim's file is locked from its first moment."""
         self._places.claims.mkdir(parents=True, exist_ok=True)
         path = self._claim(claim.job_id)
         temporary = path.with_name(f".{path.name}.{os.getpid()}")

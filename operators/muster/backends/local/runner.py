@@ -147,7 +147,7 @@ class LocalRunner:
         """Nothing is held open."""
 
     def _look(self, status: JobStatus, *, reasons: Callable[[], Mapping[str, str]]) -> JobStatus:
-        """Add to what is recorded of a job whether anybody works on it, and what it waits for."""
+        """Add to a job's recorded status whether a process works on it, and what it waits for."""
         if status.state.ended:
             return status
         if self._queue.waits(status.job_id):

@@ -59,7 +59,7 @@ def spawn(command: Sequence[str], environment: Mapping[str, str]) -> Worker:
 
 
 def _keep_to_ourselves() -> None:
-    """Have no program that is started from here inherit what is open: whoever has the claim's lock is the supervisor."""
+    """Have no child inherit the open files: the process that holds the claim's lock counts as the supervisor."""
     for name in os.listdir("/proc/self/fd"):  # noqa: PTH208 names only
         try:
             if int(name) > 2:

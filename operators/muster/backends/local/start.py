@@ -19,7 +19,7 @@ from muster.backends.local.machine import Machine
 from muster.backends.local.orders import Orders
 from muster.backends.local.places import Places
 from muster.backends.local.processes import JOB_VARIABLE, MARK_VARIABLE
-from muster.backends.local.queue import Claim, Queue, Ticket
+from muster.backends.local.queue import Claim, JobQueue, Ticket
 from muster.backends.local.variables import variables
 from muster.core.errors import BackendError, Corrupt, NotFound
 from muster.core.job import JobSpec
@@ -71,7 +71,7 @@ def launch(
         )
         read, write = os.pipe()
         with os.fdopen(write, "wb") as pipe:
-            with os.fdopen(read):  # ours goes first, so that nobody writes to a supervisor that died
+            with os.fdopen(read):  # our end closes first, so a write to a supervisor that died fails
                 _spawn(orders, folder.stderr, read)
             pipe.write(json.dumps(_early(job, orders, secrets)).encode())
     except OSError as error:
@@ -123,12 +123,12 @@ _GONE = (NotFound, Corrupt)
 
 
 class Starter:
-    """Starts what has room, on behalf of whoever comes by."""
+    """Starts the waiting jobs that have room, in any process that looks at jobs."""
 
     def __init__(
         self, *, settings: Settings, machine: Machine, ledger: Ledger, resolve: Resolve = from_environment
     ) -> None:
-        self.queue = Queue(Places(settings.home), machine)
+        self.queue = JobQueue(Places(settings.home), machine)
         self._settings = settings
         self._machine = machine
         self._ledger = ledger

@@ -1,6 +1,6 @@
 """The supervisor: one process for each job that runs, which brings it to its end whatever happens.
 
-It belongs to nobody: neither Airflow nor a terminal has to live for it. It holds the job's claim by
+It has no parent: it lives on without Airflow and without a terminal. It holds the job's claim by
 a lock, so there are never two of it; every process of the job dies with it; and where it dies
 itself, the next one takes the job up: a sealed attempt is committed, another starts again.
 """
@@ -103,7 +103,7 @@ class Supervisor:
             self._folder.remove()
         except _AskedToEnd:
             self._say("the supervisor was told to go: submit the job again to go on from its checkpoint")
-        from muster.backends.local.start import Starter  # the job has ended: nobody waits for this
+        from muster.backends.local.start import Starter  # the job has ended: this import delays nothing
 
         starter = Starter(settings=self._orders.settings, machine=self._orders.machine, ledger=self._ledger)
         starter.queue.leave(self._job_id, self._orders.claim_handle)

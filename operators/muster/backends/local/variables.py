@@ -1,4 +1,4 @@
-"""The variables that ranks start with: few, named here, and nothing else of whoever submitted the job."""
+"""The variables that ranks start with: few, named here, and nothing else of the submitter's environment."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from muster.core.deployment import DeploymentSpec, Release, Revision, RevisionSt
 from muster.core.errors import Conflict, DeploymentError, NotFound, SpecError
 from muster.core.job import Origin
 from muster.volumes.base import Version
-from muster.volumes.protocols import Versions
+from muster.volumes.protocols import Store
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -218,7 +218,14 @@ def older(model: Version, champion: Version) -> str:
     return f"@{champion.number} serves" if model.number < champion.number else ""
 
 
-def behind(book: Book, model: Version, store: Versions) -> str:
+def _wanted_since(model: Version, other: Version, store: Store) -> bool:
+    """Whether a run kept a version after another of its partition was made: what it asks for is newer."""
+    if model.partition != other.partition:
+        return False
+    return store.used(model.address) > other.created
+
+
+def behind(book: Book, model: Version, store: Store) -> str:
     """Say which newer version has traffic, or is on its way to it; empty if `model` may take over."""
     release = book.release
     coming = release.revision if release and not release.failed else None
@@ -229,7 +236,7 @@ def behind(book: Book, model: Version, store: Versions) -> str:
             (other,) = store.resolve(one.spec.model.address)
         except NotFound:
             continue  # gc took it, so it does not serve and never will
-        if why := older(model, other):
+        if (why := older(model, other)) and not _wanted_since(model, other, store):
             return f"{why} soon" if one.name == coming else why
     return ""
 

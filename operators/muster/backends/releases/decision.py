@@ -33,7 +33,7 @@ class Outcome:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Wait:
+class WaitMove:
     """Nothing is to be done now; `why` is a line for the log, or empty."""
 
     why: str
@@ -57,11 +57,11 @@ class Withdraw:
     reason: str
 
 
-Move = Wait | Shift | Withdraw | Outcome
+Move = WaitMove | Shift | Withdraw | Outcome
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sight:
+class ReleaseSight:
     """What is known when it is decided.
 
     :param smoke: what a smoke request or the comparison found at this step; empty if all is well, None
@@ -81,11 +81,11 @@ class Sight:
     now: float = 0.0
 
 
-def decide(sight: Sight, plan: Plan, *, revision: str, by: str) -> Move:
-    """Say what to do next to release a revision in somebody's name.
+def decide(sight: ReleaseSight, plan: Plan, *, revision: str, by: str) -> Move:
+    """Return the next step of a release of `revision` that `by` asked for.
 
-    What is broken comes before everything else; then what nobody needs is cleared away, since it may hold
-    what the revision waits for; then it goes forward.
+    Broken revisions come first. Then revisions that are not needed are cleared away, since they may hold
+    what the revision waits for. Then it goes forward.
     """
     status = sight.status
     release = status.release
@@ -163,7 +163,7 @@ def _settled(status: DeploymentStatus, revision: str) -> Move:
         return Outcome(ending=Ending.SUPERSEDED, revision=revision, reason=f"{revision} is gone")
     if mine.percent == 100:
         done = Outcome(ending=Ending.DONE, revision=revision)
-        return leftover(status) or (done if status.ready else Wait(why="it does not answer users yet"))
+        return leftover(status) or (done if status.ready else WaitMove(why="it does not answer users yet"))
     if mine.state is RevisionState.REFUSED:
         return Outcome(ending=Ending.ROLLED_BACK, revision=revision, reason=mine.reason)
     if mine.state is RevisionState.RETIRED:
@@ -183,7 +183,7 @@ def _passed_by(status: DeploymentStatus) -> str:
     return f"the traffic was given to others: {shared}" if shared else "nothing serves any more"
 
 
-def _broken(sight: Sight, plan: Plan, release: Release) -> str:
+def _broken(sight: ReleaseSight, plan: Plan, release: Release) -> str:
     """Say what does not hold of the revision; empty where all does."""
     mine = sight.status.called(release.revision)
     if mine is None or mine.state.over:
@@ -204,7 +204,7 @@ def _broken(sight: Sight, plan: Plan, release: Release) -> str:
     return sight.smoke or (_broken_by_counts(sight, plan, release) if mine.percent else "")
 
 
-def _broken_by_counts(sight: Sight, plan: Plan, release: Release) -> str:
+def _broken_by_counts(sight: ReleaseSight, plan: Plan, release: Release) -> str:
     if sight.counts is None:
         return ""
     ours, theirs = (sight.counts.get(str(name), Counts()) for name in (release.revision, release.champion))
@@ -214,12 +214,12 @@ def _broken_by_counts(sight: Sight, plan: Plan, release: Release) -> str:
     return broken_by_counts(plan.rules, ours, theirs, ending=ending)
 
 
-def _forward(sight: Sight, plan: Plan, release: Release) -> Move:
+def _forward(sight: ReleaseSight, plan: Plan, release: Release) -> Move:
     """Say what comes next where all is well."""
     mine = sight.status.called(release.revision)
     assert mine is not None
     if mine.state is RevisionState.STARTING or mine.ready < mine.wanted:
-        return Wait(why=_progress(mine))
+        return WaitMove(why=_progress(mine))
     alone = release.champion in (None, mine.name)
     if not (mine.percent and alone) and (wait := _held_back(sight, plan, release, mine.percent)):
         return wait
@@ -227,7 +227,7 @@ def _forward(sight: Sight, plan: Plan, release: Release) -> Move:
     if percent == 100 and (alone or mine.percent == 100 or not plan.hold(100)):
         return _finish(sight.status, release, seen=_seen(sight, release))
     if percent <= mine.percent:
-        why = f"held at {mine.percent} % until somebody asks for more{_seen(sight, release)}"
+        why = f"held at {mine.percent} % until it is given more{_seen(sight, release)}"
         shares = shares_at(sight.status, release, mine.percent)
         return Shift(shares=shares, release=replace(release, held=True), why=why)
     shares = shares_at(sight.status, release, percent)
@@ -235,23 +235,25 @@ def _forward(sight: Sight, plan: Plan, release: Release) -> Move:
     return Shift(shares=shares, release=replace(release, since=sight.now, held=False), why=why)
 
 
-def _held_back(sight: Sight, plan: Plan, release: Release, percent: int) -> Wait | None:
+def _held_back(sight: ReleaseSight, plan: Plan, release: Release, percent: int) -> WaitMove | None:
     """Say what a revision waits for before its share may widen; None where it may."""
     if sight.smoke is None:
-        return Wait(why="smoke requests")
+        return WaitMove(why="smoke requests")
     if not percent:
         return None
     if unknown := _uncounted(sight, plan, release):
-        return Wait(why=f"the requests of {unknown} cannot be counted now")
+        return WaitMove(why=f"the requests of {unknown} cannot be counted now")
     if sight.held_seconds < plan.hold(percent):
-        return Wait(why="")
+        return WaitMove(why="")
     if _lacks_requests(sight, plan, release, percent):
         wanted = plan.rules.fewest_requests
-        return Wait(why=f"it waits at {percent} % until it has answered {wanted} requests (fewest_requests)")
+        return WaitMove(
+            why=f"it waits at {percent} % until it has answered {wanted} requests (fewest_requests)"
+        )
     return None
 
 
-def _lacks_requests(sight: Sight, plan: Plan, release: Release, percent: int) -> bool:
+def _lacks_requests(sight: ReleaseSight, plan: Plan, release: Release, percent: int) -> bool:
     """Whether its share may not widen yet for want of requests; the last step waits for none."""
     wanted = plan.rules.fewest_requests
     if wanted is None or percent >= plan.after(percent):
@@ -259,7 +261,7 @@ def _lacks_requests(sight: Sight, plan: Plan, release: Release, percent: int) ->
     return (sight.counts or {}).get(release.revision, Counts()).requests < wanted
 
 
-def _uncounted(sight: Sight, plan: Plan, release: Release) -> str:
+def _uncounted(sight: ReleaseSight, plan: Plan, release: Release) -> str:
     """The revision whose counts are needed to go on, and not there; empty where none is."""
     if sight.counts is None:
         return release.revision
@@ -272,7 +274,7 @@ def _percent(status: DeploymentStatus, revision: str) -> int:
     return status.shares.get(revision, 0)
 
 
-def _seen(sight: Sight, release: Release) -> str:
+def _seen(sight: ReleaseSight, release: Release) -> str:
     """Say what was counted at the step that is over; empty where it had no traffic."""
     percent = _percent(sight.status, release.revision)
     if not percent or not sight.counts:

@@ -280,7 +280,7 @@ class Deployments:
         (seen,) = self.platform.observe([book])
         found: Revision | None = next((one for one in seen.revisions if one.name == revision), None)
         if found is None:
-            raise Conflict(f"revision {revision} of {name} was taken away by somebody else meanwhile")
+            raise Conflict(f"revision {revision} of {name} was taken away meanwhile")
         return found
 
     def _check_ready(self, book: Book, gaining: Collection[str]) -> None:
@@ -361,7 +361,7 @@ def _last_refusal(status: DeploymentStatus) -> str:
 
 
 def _stale(name: str) -> Conflict:
-    return Conflict(f"deployment {name}: its route was written by somebody else meanwhile: look again")
+    return Conflict(f"deployment {name}: another writer changed its route meanwhile: look again")
 
 
 def _busy(name: str) -> Conflict:

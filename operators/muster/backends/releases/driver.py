@@ -1,8 +1,7 @@
 """The loop of a release: looks, decides, writes once, and looks again.
 
-Whoever asks for a release drives it: a task, its trigger, a person at a shell. What a driver knows besides the
-route (what was asked, what was counted when the step began) is worth one step at most, so a killed driver's
-successor begins that step anew and nothing else.
+The process that asks for a release drives it: a task, its trigger, or a command. A driver remembers only one step's
+requests and counts besides the route. So the successor of a killed driver begins that step anew, and nothing else.
 """
 
 from __future__ import annotations
@@ -18,8 +17,8 @@ from muster.backends.releases.decision import (
     Ending,
     Move,
     Outcome,
-    Sight,
-    Wait,
+    ReleaseSight,
+    WaitMove,
     Withdraw,
     decide,
     shares_at,
@@ -103,7 +102,7 @@ def _take_over(
     by: str,
     origin: Origin | None,
 ) -> None:
-    """Go on in somebody's name with another's release of the same version, from the share that it has."""
+    """Take over another driver's release of the same version, from the share that it has."""
     release = status.release
     mine = status.called(release.revision) if release else None
     if release is None or mine is None or release.failed or release.by == by:
@@ -170,7 +169,7 @@ class Driver:
         try:
             return self._step(since_when)
         except Conflict:
-            return None  # somebody else wrote first: the next look shows what
+            return None  # another writer was first: the next look shows what it wrote
         except (SpecError, Forbidden):
             raise
         # What is not found may have been retired in the middle of this look, which the next one will find.
@@ -186,7 +185,7 @@ class Driver:
         status = self._deployments.deployment(self.order.spec.name)
         release = status.release
         if release and (release.revision, release.by) == (self.revision, self.order.by):
-            with suppress(Conflict):  # somebody else did something about it
+            with suppress(Conflict):  # another writer has changed it
                 give_up(self._deployments, status, reason=reason)
 
     def _step(self, trouble: float | None) -> Outcome | None:
@@ -198,12 +197,12 @@ class Driver:
             )
         counts = self._count(status, trouble)
         move = self._decide(status, counts)
-        if isinstance(move, Wait) and self._ask(status):
+        if isinstance(move, WaitMove) and self._ask(status):
             move = self._decide(status, counts)
         return self._do(move, status, counts)
 
     def _decide(self, status: DeploymentStatus, counts: Mapping[str, Counts] | None) -> Move:
-        sight = Sight(
+        sight = ReleaseSight(
             status=status,
             smoke=self.questions.found,
             counts=self._since(counts),
@@ -271,7 +270,7 @@ class Driver:
     ) -> Outcome | None:
         if isinstance(move, Outcome):
             return move
-        if isinstance(move, Wait):
+        if isinstance(move, WaitMove):
             self._tell(move.why)
             self._revive(status)
         elif isinstance(move, Withdraw):
@@ -313,7 +312,7 @@ class Driver:
         return mine.reason if mine and mine.restarts > (self._restarts or 0) else ""
 
     def _revive(self, status: DeploymentStatus) -> None:
-        """Ask once more for what was asked for, where nothing answers: whoever kept it may be gone."""
+        """Ask once more for what was asked for, where nothing answers: its keeper may be gone."""
         now = self._clock()
         if status.ready:
             self._down = None
@@ -321,7 +320,7 @@ class Driver:
             self._down = now
         elif now - self._down >= REVIVE_SECONDS:
             self._down = None
-            token = status.token  # a release that somebody has begun since is not superseded
+            token = status.token  # a release that began since is not superseded
             self._deployments.prepare(
                 self.order.spec, by=self.order.by, origin=self.order.origin, token=token
             )

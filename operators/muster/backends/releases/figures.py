@@ -46,7 +46,7 @@ class Figures:
 class Seen:
     """One deployment at one moment.
 
-    :param counts: what each revision has answered since its replicas came up; None where nobody could say.
+    :param counts: what each revision has answered since its replicas came up; None where that is unknown.
     """
 
     status: DeploymentStatus
@@ -59,7 +59,7 @@ class Seen:
 
     @property
     def total(self) -> Figures | None:
-        """Those of all revisions together; None where nobody could say."""
+        """Those of all revisions together; None where they are unknown."""
         if self.counts is None:
             return None
         together = added({"": each} for each in self.counts.values())
@@ -82,7 +82,7 @@ def look(deployments: Deployments, name: str) -> Seen:
 
 
 def seen_with(status: DeploymentStatus, counts: Mapping[str, Counts] | None) -> Seen:
-    """A deployment and its counts; nobody can say where those of one with traffic are missing."""
+    """Return a deployment with its counts: None where a revision with traffic has none."""
     whole = counts is not None and counts.keys() >= status.shares.keys()
     return Seen(status=status, counts=counts if whole else None)
 
@@ -95,7 +95,7 @@ def if_known(ask: Callable[[], T]) -> T | None:
 
 
 def unreadable(name: str, error: Corrupt) -> Seen:
-    """A deployment whose state nobody can read: it is down, and says so."""
+    """Return a deployment with unreadable state: it is down, with the error as its reason."""
     status = DeploymentStatus(name=name, url="", ready=False, token="", reason=str(error))
     return Seen(status=status, counts=None)
 

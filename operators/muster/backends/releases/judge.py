@@ -137,13 +137,13 @@ class Questions:
 
 
 def _begun(question: Callable[[], Answers]) -> Future[Answers]:
-    """Ask in a thread of its own, which nobody waits for at the end: a replica that hangs holds up no process."""
+    """Ask in a thread of its own that is never joined: a replica that hangs delays no process's end."""
     asked: Future[Answers] = Future()
 
     def answer() -> None:
         try:
             asked.set_result(question())
-        except BaseException as error:  # whoever takes the answer gets it
+        except BaseException as error:  # raised where the answer is taken
             asked.set_exception(error)
 
     threading.Thread(target=answer, name="muster-smoke", daemon=True).start()

@@ -41,12 +41,12 @@ def roll_back(
     """Give the traffic back, in force with one write, and return the revision that has it.
 
     A release that is under way ends, and its champion has all traffic; where none is, the revision that is
-    kept takes over from the one that serves. What is rolled back is refused, with who did it and why. Of two
-    at once who mean the same, one does it and both are told what serves: nobody goes back twice.
+    kept takes over from the one that serves. What is rolled back is refused, with who did it and why. Where two
+    roll back the same at once, one does it and both get what serves: it goes back once.
 
     :param revision: what is to be rolled back, and nothing is done where it has gone; what serves, or is on
         its way to, as it is now if not given.
-    :param seen: how it was just now, to be in force sooner: it is looked at again where somebody has written since.
+    :param seen: how it was just now, to be in force sooner: it is read again where it has changed since.
     :raises NotFound: no such deployment, or nothing is kept that could serve.
     :raises DeploymentError: what is kept does not answer; or what is meant serves beside a release that is under way.
     """
@@ -70,7 +70,7 @@ def roll_back(
 def give_up(deployments: Deployments, status: DeploymentStatus, *, reason: str) -> None:
     """Have what is under way taken back, where it still goes forward: one write on what was seen, the rest is :func:`tidy`'s.
 
-    :raises Conflict: somebody has written since; nothing was changed.
+    :raises Conflict: it has changed since; nothing was written.
     """
     release = status.release
     if release and not release.failed:
@@ -110,7 +110,7 @@ def promote(deployments: Deployments, name: str, revision: str, *, by: str) -> N
     passed_by = insisting(deployments, name, write)
     if passed_by:
         reason = f"{by} gave all traffic to {revision}"
-        with contextlib.suppress(Conflict):  # somebody has asked for it again
+        with contextlib.suppress(Conflict):  # it was asked for again
             deployments.withdraw(name, passed_by, state=RevisionState.RETIRED, reason=reason)
     tidy(deployments, name)
 
@@ -216,7 +216,7 @@ def _check_gone(status: DeploymentStatus, revision: str) -> None:
 def _check_answers(status: DeploymentStatus, found: Revision) -> None:
     """Refuse to send those who are answered to one that is not up. :raises DeploymentError: it would.
 
-    A backend looks at those without a share itself. Where nobody answers, its traffic may be what brings it back.
+    A backend looks at those without a share itself. Where no revision answers, its traffic may be what brings it back.
     """
     others = [one.name for one in status.revisions if one.percent and one.ready and one is not found]
     if found.percent and not found.ready and others:
@@ -241,9 +241,9 @@ def insisting(
     *,
     seen: DeploymentStatus | None = None,
 ) -> T:
-    """Do what follows from the route as it is, again where somebody else wrote it meanwhile.
+    """Do what follows from the route as it is, again where another writer changed it meanwhile.
 
-    :param seen: how it was just now, if somebody has looked.
+    :param seen: how it was just now, if it was read.
     """
     for left in reversed(range(_TRIES)):
         try:

@@ -84,7 +84,7 @@ class MemoryPlatform:
         with self._lock:
             there = self._served.get(book.name)
             if book.token != (there.book.token if there else ""):
-                raise Conflict(f"deployment {book.name}: its book was written by somebody else meanwhile")
+                raise Conflict(f"deployment {book.name}: another writer changed its book meanwhile")
             self._writes += 1
             written = replace(book, token=str(self._writes))
             served = self._served.setdefault(book.name, _Served(written))
@@ -141,7 +141,7 @@ class MemoryPlatform:
         return tuple(Answer(replica=each, outputs=outputs) for each in replicas)
 
     def repair(self, book: Book) -> tuple[str, ...]:  # noqa: ARG002 there is nothing to repair
-        """Do nothing: nobody else writes here."""
+        """Do nothing: there is no other writer."""
         return ()
 
     # What users do, and what happens to revisions.

@@ -88,7 +88,7 @@ class Plan:
     """How a revision comes to have all traffic.
 
     :param steps: its share in percent at each step, rising. Where the last is below 100, the release stays
-        there when it was held, and waits for somebody who asks for more.
+        there when it was held, and waits for a promotion or another release.
     :param hold_seconds: how long each step lasts, or one for all of them. Where that of 100 is 0, the release
         ends with the write that gives it everything.
     :param comparison: what it must be beside the champion before the first step; None asks nothing.

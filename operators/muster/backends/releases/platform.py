@@ -90,7 +90,7 @@ class Platform(Protocol[B]):
         Afterwards whatever runs the deployment runs, if it is of the kind that can be gone.
 
         :param in_force: return only when users are sent where the book says.
-        :raises Conflict: somebody else wrote it since it was loaded; nothing was changed.
+        :raises Conflict: another writer changed it since it was loaded; nothing was written.
         :raises Unreachable: it was written, and it is not known to be in force.
         """
 
@@ -101,7 +101,7 @@ class Platform(Protocol[B]):
         """
 
     def clear(self, name: str) -> B | None:
-        """Take away what runs of the revisions that are over, once nobody is sent to them; return the book used.
+        """Take away what runs of the revisions that are over, once they get no more requests; return the book used.
 
         None where the deployment does not exist any more.
 
@@ -137,5 +137,5 @@ class Platform(Protocol[B]):
     def repair(self, book: B) -> Iterable[str]:
         """Bring back what others took away or changed, as far as that can be done now; tell each step once it is done.
 
-        :raises Conflict: somebody else wrote the book since.
+        :raises Conflict: another writer changed the book since.
         """

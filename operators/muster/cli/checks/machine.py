@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from muster.cli.checks.check import Check
+from muster.cli.screen import when
 from muster.core.errors import MusterError
 from muster.core.settings import Settings
 
@@ -168,6 +169,19 @@ def _home_rights(settings: Settings) -> Check:
     )
 
 
+def _waiting(settings: Settings) -> Check:
+    from muster.cli.warm.place import waiting
+
+    found = [
+        f"process {note.pid} has served {note.runs} since {when(note.began)}; `kill {note.pid}` ends it"
+        for note in waiting(settings.home)
+    ]
+    if os.environ.get("MUSTER_NO_WARM") == "1":
+        return Check(name="muster run", state="ok", found="imports Airflow each time: MUSTER_NO_WARM is set")
+    otherwise = "imports Airflow the next time: no process waits with it"
+    return Check(name="muster run", state="ok", found="; ".join(found) or otherwise)
+
+
 def kind_of(folder: Path, mounts: str) -> str:
     """Return the type of the file system that holds `folder`: the deepest mount point above it."""
     best, kind = "", ""
@@ -309,6 +323,7 @@ def machine_checks(settings: Settings) -> Iterator[Check]:
         _jobs,
         _maintenance,
         _pools,
+        _waiting,
     ):
         yield check(settings)
 

@@ -22,7 +22,7 @@ from muster.volumes.service.hearing import Hearing
 from muster.volumes.service.journal import Journals
 from muster.volumes.service.served import Served
 from muster.volumes.service.standby import ALIVE
-from muster.volumes.service.starts import Starts
+from muster.volumes.service.starts import GangStarts
 
 
 def create_app(store: FolderStore, *, keys: Sequence[bytes]) -> Starlette:
@@ -38,7 +38,7 @@ def create_app(store: FolderStore, *, keys: Sequence[bytes]) -> Starlette:
         journals=journals,
         hearing=hearing,
         committer=committer,
-        starts=Starts(store, committer),
+        starts=GangStarts(store, committer),
     )
 
     @asynccontextmanager

@@ -17,7 +17,7 @@ CHUNK_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, kw_only=True)
-class Member:
+class ArchiveMember:
     """One file of an archive: its name in the archive, and its bytes or their place."""
 
     name: str
@@ -25,14 +25,14 @@ class Member:
     runs: bool = False
 
 
-def members(folder: Path, *, prefix: str = "") -> Iterator[Member]:
+def members(folder: Path, *, prefix: str = "") -> Iterator[ArchiveMember]:
     """Yield every file below a folder of the service, sorted by path."""
     for path in sorted(path for path in folder.rglob("*") if path.is_file()):
         runs = os.access(path, os.X_OK)
-        yield Member(name=f"{prefix}{path.relative_to(folder)}", source=path, runs=runs)
+        yield ArchiveMember(name=f"{prefix}{path.relative_to(folder)}", source=path, runs=runs)
 
 
-def pack(files: Iterable[Member]) -> Iterator[bytes]:
+def pack(files: Iterable[ArchiveMember]) -> Iterator[bytes]:
     """Write a tar piece by piece; the same files always give the same bytes.
 
     :raises StoreError: a file was truncated meanwhile.
@@ -52,7 +52,7 @@ def in_chunks(pieces: Iterable[bytes]) -> Iterator[bytes]:
         yield bytes(held)
 
 
-def _packed(files: Iterable[Member]) -> Iterator[bytes]:
+def _packed(files: Iterable[ArchiveMember]) -> Iterator[bytes]:
     for member in files:
         file: BinaryIO
         with (

@@ -26,7 +26,7 @@ from muster.volumes.service.archives import CHUNK_BYTES
 from muster.volumes.service.refusals import document, status_of
 from muster.volumes.service.served import Served
 from muster.volumes.service.table import number
-from muster.volumes.service.tokens import Kind, Refused, Token, verify
+from muster.volumes.service.tokens import Token, TokenKind, TokenRefused, verify
 
 MIB = 1 << 20
 LIMIT_JSON_BYTES = 16 * MIB
@@ -98,7 +98,7 @@ class Call:
 
     served: Served
     request: Request
-    token: Token = field(default_factory=lambda: Token(kind=Kind.JOB, expires=0))
+    token: Token = field(default_factory=lambda: Token(kind=TokenKind.JOB, expires=0))
 
     def part(self, name: str) -> str:
         """Return a part of the path. Code that makes a file name of it must check it."""
@@ -195,13 +195,13 @@ def _with_room(error: MusterError, served: Served) -> MusterError:
 def _allowed(call: Call, *, job: bool) -> Token:
     scheme, _, text = call.request.headers.get("authorization", "").partition(" ")
     if scheme.lower() != "bearer":
-        raise Refused("the request carries no token: send it as `Authorization: Bearer TOKEN`")
+        raise TokenRefused("the request carries no token: send it as `Authorization: Bearer TOKEN`")
     token = verify(call.served.keys, text.strip())
-    if token.kind is Kind.OPERATOR:
+    if token.kind is TokenKind.OPERATOR:
         return token
     if not job or token.job_id != call.part("job_id"):
         whose = f"job {token.job_id}'s" if job else "a job's"
-        raise Refused(f"the token is {whose}: it does not count for {call.request.url.path!r:.120}")
+        raise TokenRefused(f"the token is {whose}: it does not count for {call.request.url.path!r:.120}")
     return token
 
 

@@ -43,7 +43,7 @@ def _fsck(call: Call, *, checks: Checks) -> Response:
     return StreamingResponse(_told(check), media_type="application/x-ndjson")
 
 
-async def _told(check: Check) -> AsyncIterator[str]:
+async def _told(check: RunningCheck) -> AsyncIterator[str]:
     """Yield all lines of a check, from its first, without a thread."""
     said, last = 0, ""
     while not last:
@@ -66,7 +66,7 @@ class Checking:
     count: int
 
 
-class Check:
+class RunningCheck:
     """One check, in a thread of its own.
 
     `lines` are its progress; `last`, at its end, is its Report or the error that ended it.
@@ -99,13 +99,13 @@ class Checks:
     def __init__(self, store: FolderStore) -> None:
         self._store = store
         self._lock = threading.Lock()
-        self._running: WeakValueDictionary[tuple[bool, bool], Check] = WeakValueDictionary()
+        self._running: WeakValueDictionary[tuple[bool, bool], RunningCheck] = WeakValueDictionary()
 
-    def joined(self, *, deep: bool, protect: bool) -> Check:
+    def joined(self, *, deep: bool, protect: bool) -> RunningCheck:
         """Return the running check, or start one."""
         kind = (deep, protect)
         with self._lock:
             check = self._running.get(kind)
             if check is None or check.last:
-                check = self._running[kind] = Check(self._store, deep=deep, protect=protect)
+                check = self._running[kind] = RunningCheck(self._store, deep=deep, protect=protect)
             return check

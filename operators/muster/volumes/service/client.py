@@ -11,17 +11,18 @@ from typing import Any, Concatenate, ParamSpec, Self, TypeVar, cast
 
 from muster.core.address import Address
 from muster.core.errors import SpecError, Unavailable
-from muster.core.job import JobSpec, check_digest
+from muster.core.job import JobSpec, Origin, check_digest
 from muster.core.names import check_job_id, check_partition, check_volume
+from muster.core.series import Series
 from muster.core.status import JobStatus
 from muster.core.wire import dumps, loads
 from muster.volumes import fsck
-from muster.volumes.base import Record, Staging, Version
+from muster.volumes.base import Made, Record, Staging, Version
 from muster.volumes.durability import translated
 from muster.volumes.gather import check_path, sources
 from muster.volumes.manifest import Entry
-from muster.volumes.protocols import Attempts, Ledger, ServedStore, Snapshots, Upkeep, Versions
-from muster.volumes.service.archives import Member, pack, unpack
+from muster.volumes.protocols import Attempts, Ledger, Makings, ServedStore, Snapshots, Upkeep, Versions
+from muster.volumes.service.archives import ArchiveMember, pack, unpack
 from muster.volumes.service.connection import PATIENCE_SECONDS, Connection
 from muster.volumes.service.downloads import Downloads
 from muster.volumes.service.refusals import UnknownCall, read
@@ -70,6 +71,15 @@ class ServiceLedger(_Client):
     jobs = remote(Ledger.jobs)
     _own = remote(Ledger.own)
     _specs = remote(Ledger.specs)
+    _series = remote(Ledger.series)
+    _origins = remote(Ledger.origins)
+
+    def series(self, job_id: str) -> Series:
+        """Return the series of a job; a service of an earlier release has none."""
+        try:
+            return self._series(job_id)
+        except UnknownCall:
+            return Series()
 
     def specs(self, job_ids: Sequence[str]) -> dict[str, JobSpec]:
         """Return the specs of many jobs, in a few requests."""
@@ -77,6 +87,20 @@ class ServiceLedger(_Client):
         for first in range(0, len(job_ids), MOST_SPECS):
             found |= self._specs(job_ids[first : first + MOST_SPECS])
         return found
+
+    def origins(self, *, dag_id: str = "", run_id: str = "") -> dict[str, Origin]:
+        """Return the task of every job that a Dag submitted; a service of an earlier release is asked for the specs."""
+        try:
+            return self._origins(dag_id=dag_id, run_id=run_id)
+        except UnknownCall:
+            specs = self.specs(self.jobs())
+        return {
+            job_id: spec.origin
+            for job_id, spec in specs.items()
+            if spec.origin.run_id
+            and dag_id in ("", spec.origin.dag_id)
+            and run_id in ("", spec.origin.run_id)
+        }
 
     def update(self, status: JobStatus, *, owner: str | None = None) -> bool:
         """Record a status; after the job's end, or after all replicas have sealed, it is dropped.
@@ -163,6 +187,8 @@ class ServiceStore(_Client):
     retire = remote(Versions.retire)
     reinstate = remote(Versions.reinstate)
     holds = remote(Snapshots.holds)
+    use = remote(Makings.use)
+    forget = remote(Makings.forget)
     saved = remote(Attempts.saved)
     sealed = remote(Attempts.sealed)
     held = remote(Attempts.held)
@@ -172,6 +198,9 @@ class ServiceStore(_Client):
     room = remote(Upkeep.room)
     token = remote(ServedStore.token)
     _records = remote(Versions.records)
+    _made = remote(Makings.made)
+    _used = remote(Makings.used)
+    _claim = remote(Makings.claim)
     _commit = remote(Attempts.commit)
     _begun = remote(Starting.begun)
     _current = remote(Starting.current)
@@ -186,6 +215,27 @@ class ServiceStore(_Client):
             except UnknownCall:
                 found += [self.record(address) for address in some]
         return found
+
+    def made(self, key: str, *, limit: int = 20) -> list[Made]:
+        """Return what the jobs of a key made; a service of an earlier release knows of nothing."""
+        try:
+            return self._made(key, limit=limit)
+        except UnknownCall:
+            return []
+
+    def used(self, address: str) -> float:
+        """Return when a run last used a version again; under a service of an earlier release none does."""
+        try:
+            return self._used(address)
+        except UnknownCall:
+            return 0.0
+
+    def claim(self, key: str, *, job_id: str, expected: str | None = None) -> str:
+        """Take the making of a key for a job; under a service of an earlier release no other run waits for it."""
+        try:
+            return self._claim(key, job_id=job_id, expected=expected)
+        except UnknownCall:
+            return job_id
 
     def manifest(self, address: str) -> Mapping[str, Entry]:
         """Return every file of one version by path, with hash and size; also after gc."""
@@ -251,7 +301,8 @@ class ServiceStore(_Client):
         if partition is not None:
             check_partition(partition)
         files = [
-            Member(name=name, source=path) for name, path in sorted(sources(source, volume=volume).items())
+            ArchiveMember(name=name, source=path)
+            for name, path in sorted(sources(source, volume=volume).items())
         ]
         answer = self._connection.request(
             "PUT",

@@ -10,6 +10,8 @@ partly written are cut back to their last whole line, beyond which no reader can
 the writer, which got no answer, sends the rest again. (A power cut may lose acknowledged lines:
 a log is not worth a sync for each line.)
 
+What workers say of their replicas' use is received, and added to the job's series, but not to its log.
+
 Output of ranks is stored up to a limit, so that a rank that prints without end does not fill the disk
 that others commit to. Further lines are acknowledged, recorded with no bytes, and counted: the log says
 when the limit is reached, and, before lines of others such as a verdict, how many bytes were left out.
@@ -25,8 +27,10 @@ from pathlib import Path
 from weakref import WeakValueDictionary
 
 from muster.core.errors import SpecError
+from muster.core.series import segments
 from muster.volumes.durability import translated, write_whole
 from muster.volumes.folder import FolderStore
+from muster.volumes.series import SeriesFile
 
 _FULL = (
     b"[muster] this log is as long as a job's may be: what its ranks print from here on is left out, "
@@ -43,10 +47,13 @@ LEFT_OUT = (
 
 
 class Journal:
-    """The log of one job. One object per job, in one process: it relies on its memory."""
+    """The log of one job. One object per job, in one process: it relies on its memory.
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    :param series: of the same job; they are used under this object's lock.
+    """
+
+    def __init__(self, folder: Path, *, series: SeriesFile | None = None) -> None:
+        self._series = series or SeriesFile(folder)
         self._log, self._parts = folder / "log", folder / "log.parts"
         self._lock = threading.Lock()
         self._received: dict[str, int] | None = None
@@ -72,12 +79,20 @@ class Journal:
                 )
                 held = received[stream] = offset
             data = data[held - offset :]
+            before = self._size()
             if most_bytes is None:
                 self._tell(received)
-            elif data and self._size() + len(data) > most_bytes:
+            elif data and before + len(data) > most_bytes:
                 self._leave_out(received, stream, held + len(data), count=len(data))
+                self._series.take(data, before=before, after=self._size())
                 return held + len(data)
-            self._write(stream, held, data)
+            for part, logged in segments(data):
+                if logged:
+                    self._write(stream, held, part)
+                else:
+                    self._note(received, {stream: held + len(part)})
+                held += len(part)
+            self._series.take(data, before=before, after=self._size())
             return received.get(stream, held)
 
     def tell_left_out(self) -> None:
@@ -97,7 +112,10 @@ class Journal:
         """Record bytes of a stream as received without writing them."""
         if LEFT_OUT not in received:
             self._write(f"{ONCE}full", 0, _FULL)
-        new = {stream: held, LEFT_OUT: received.get(LEFT_OUT, 0) + count}
+        self._note(received, {stream: held, LEFT_OUT: received.get(LEFT_OUT, 0) + count})
+
+    def _note(self, received: dict[str, int], new: Mapping[str, int]) -> None:
+        """Record how much of these streams is received, without adding to the log."""
         size = self._size()
         with self._parts.open("ab", buffering=0) as parts:
             try:
@@ -193,7 +211,8 @@ class Journals:
         with self._lock:
             journal = self._known.get(job_id)
             if journal is None:
-                journal = self._known[job_id] = Journal(folder)
+                series = self._store.ledger.series_file(job_id)
+                journal = self._known[job_id] = Journal(folder, series=series)
                 self._recent.append(journal)
             return journal
 

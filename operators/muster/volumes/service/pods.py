@@ -30,11 +30,11 @@ from muster.core.replica import PartManifest, Report
 from muster.core.verdict import ExitCode
 from muster.volumes.base import Staging
 from muster.volumes.durability import symlink, write_whole
-from muster.volumes.service.archives import Member, members, pack
+from muster.volumes.service.archives import ArchiveMember, members, pack
 from muster.volumes.service.calls import LIMIT_LINES_BYTES, MIB, WORKER, Call, Count, route
 from muster.volumes.service.served import Served
 from muster.volumes.service.starts import PODS
-from muster.volumes.service.tokens import Kind, Refused
+from muster.volumes.service.tokens import TokenKind, TokenRefused
 
 ATTEMPT = "muster-attempt"
 """The header that holds the attempt of a start of a gang."""
@@ -74,13 +74,16 @@ def _bundle(call: Call) -> Response:
     )
 
 
-def _files(call: Call) -> list[Member]:
+def _files(call: Call) -> list[ArchiveMember]:
     job_id, store = call.part("job_id"), call.served.store
     worker = store.ledger.check(job_id) / WORKER
     if not worker.is_file():
         raise NotFound(f"job {job_id} has no worker yet: submitting it sends the worker first")
     code = store.ledger.spec(job_id).code
-    return [Member(name=WORKER, source=worker), *(members(store.code(code), prefix="code/") if code else [])]
+    return [
+        ArchiveMember(name=WORKER, source=worker),
+        *(members(store.code(code), prefix="code/") if code else []),
+    ]
 
 
 def _take_place(staging: Staging, replica: str, pod: str) -> None:
@@ -155,7 +158,7 @@ def _own(call: Call) -> tuple[Staging, str]:
     role, index = call.part("role"), call.number("index")
     _check_replica(call, role, index)
     staging = call.served.starts.current(job_id, attempt)
-    if call.token.kind is Kind.JOB and not call.served.starts.descends(
+    if call.token.kind is TokenKind.JOB and not call.served.starts.descends(
         job_id, attempt, submitted=call.token.attempt
     ):
         raise Conflict(f"job {job_id}: the token is that of attempt {call.token.attempt}, which is fenced")
@@ -163,8 +166,8 @@ def _own(call: Call) -> tuple[Staging, str]:
 
 
 def _check_token(call: Call, submitted: int) -> None:
-    if call.token.kind is Kind.JOB and call.token.attempt != submitted:
-        raise Refused(
+    if call.token.kind is TokenKind.JOB and call.token.attempt != submitted:
+        raise TokenRefused(
             f"the token is that of attempt {call.token.attempt}: it does not count for attempt {submitted}"
         )
 

@@ -21,7 +21,7 @@ from muster.core.errors import Corrupt, SpecError
 from muster.volumes.documents import parse, show
 from muster.volumes.held import fetchable
 from muster.volumes.manifest import Entry
-from muster.volumes.service.archives import Member, exactly, in_chunks, members, pack
+from muster.volumes.service.archives import ArchiveMember, exactly, in_chunks, members, pack
 from muster.volumes.service.calls import LIMIT_LINES_BYTES, Call, route
 from muster.volumes.service.served import Served
 from muster.volumes.service.table import CURSOR
@@ -126,11 +126,11 @@ def _staged(call: Call) -> Response:
     return StreamingResponse(chain((begun,), stream), media_type="application/x-tar")
 
 
-def _members(call: Call) -> Iterator[Member]:
+def _members(call: Call) -> Iterator[ArchiveMember]:
     """Yield each file by a path that cannot be replaced meanwhile."""
     for path, entry in fetchable(call.served.store, call.part("job_id")):
         handle = open_regular(entry.path)
         try:
-            yield Member(name=path, source=Path(f"/proc/self/fd/{handle}"))
+            yield ArchiveMember(name=path, source=Path(f"/proc/self/fd/{handle}"))
         finally:
             os.close(handle)

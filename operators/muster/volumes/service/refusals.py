@@ -19,7 +19,7 @@ from muster.core.errors import (
     StoreError,
     Unavailable,
 )
-from muster.volumes.service.tokens import Refused
+from muster.volumes.service.tokens import TokenRefused
 
 
 class Over(Conflict):
@@ -30,12 +30,12 @@ class UnknownCall(SpecError):
     """The service has no such call: it is of an earlier release."""
 
 
-class Busy(Unavailable):
+class ServiceBusy(Unavailable):
     """The answer is being prepared, which takes long: a later retry gets it."""
 
 
 _STATUS: tuple[tuple[type[MusterError], int], ...] = (
-    (Refused, 401),
+    (TokenRefused, 401),
     (NotFound, 404),
     (Over, 410),
     (Conflict, 409),

@@ -30,7 +30,7 @@ from muster.volumes.base import Staging
 from muster.volumes.durability import symlink, translated, write_whole
 from muster.volumes.folder import FolderStore
 from muster.volumes.service.committer import Committer
-from muster.volumes.service.refusals import Busy
+from muster.volumes.service.refusals import ServiceBusy
 
 GANG = "gang"
 """The folder of an attempt that its replicas share with each other; the store reads nothing there."""
@@ -60,13 +60,15 @@ class Turns:
         """Hold the right to begin an attempt of the job, one thread at a time.
 
         :param patient: wait as long as it takes.
-        :raises Busy: another thread is beginning one, and it takes long.
+        :raises ServiceBusy: another thread is beginning one, and it takes long.
         """
         with self._changed:
             while job_id in self._since:
                 left = None if patient else self._since[job_id] + PATIENCE_SECONDS - time.monotonic()
                 if left is not None and left <= 0:
-                    raise Busy(f"job {job_id}: its checkpoints are being copied for this start: ask again")
+                    raise ServiceBusy(
+                        f"job {job_id}: its checkpoints are being copied for this start: ask again"
+                    )
                 self._changed.wait(left)
             self._since[job_id] = time.monotonic()
         try:
@@ -78,7 +80,7 @@ class Turns:
 
 
 @dataclass(frozen=True)
-class Starts:
+class GangStarts:
     """The starts of every job of one store."""
 
     store: FolderStore
@@ -100,7 +102,7 @@ class Starts:
         :param submitted: the attempt that the gang was submitted with.
         :param restart: how often the cluster has restarted it.
         :raises Conflict: the gang was started again since, by the cluster or an operator.
-        :raises Busy: another pod's request is beginning it, and that takes long.
+        :raises ServiceBusy: another pod's request is beginning it, and that takes long.
         """
         if not _RESTART.match(restart):
             raise SpecError(

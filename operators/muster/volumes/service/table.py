@@ -27,7 +27,7 @@ from muster.core.errors import SpecError
 from muster.core.job import check_digest
 from muster.core.names import check_job_id, check_volume
 from muster.volumes.base import Collected, Plan, Version
-from muster.volumes.protocols import Attempts, Ledger, ServedStore, Snapshots, Upkeep, Versions
+from muster.volumes.protocols import Attempts, Ledger, Makings, ServedStore, Snapshots, Upkeep, Versions
 
 MOST_SPECS = 200
 MOST_RECORDS = 200
@@ -96,7 +96,7 @@ class Starting(Protocol):
 
 
 @dataclass(frozen=True)
-class Answer:
+class ReplyFormat:
     """How a return value is sent.
 
     :param pack: makes the message of the value. `unpack`: the value of the message.
@@ -121,7 +121,7 @@ class Row:
     verb: str
     path: str
     body: str = ""
-    answer: str | Answer = ""
+    answer: str | ReplyFormat = ""
     names: Mapping[str, str] = field(default_factory=dict)
     blank: tuple[str, ...] = ()
     threads: str = ""
@@ -150,25 +150,25 @@ class Row:
         return dataclasses.make_dataclass(self.body, fields + blank, frozen=True, kw_only=True)
 
     @cached_property
-    def sent(self) -> Answer | None:
+    def sent(self) -> ReplyFormat | None:
         """How the return value is sent; None where there is none."""
-        if isinstance(self.answer, Answer):
+        if isinstance(self.answer, ReplyFormat):
             return self.answer
         returned = _hints(self.method)["return"]
         if returned is type(None):
             return None
         if not self.answer:
-            return Answer(returned)
+            return ReplyFormat(returned)
         name, _, carried = self.answer.partition(".")
         kind = dataclasses.make_dataclass(name, [(carried, _on_wire(returned))], frozen=True, kw_only=True)
         whole = list if typing.get_origin(returned) is list else lambda value: value
-        return Answer(
+        return ReplyFormat(
             kind,
             pack=lambda value: kind(**{carried: _sequence(value)}),
             unpack=lambda message: whole(getattr(message, carried)),
         )
 
-    def request(self, arguments: tuple[Any, ...], named: Mapping[str, Any]) -> Request:
+    def request(self, arguments: tuple[Any, ...], named: Mapping[str, Any]) -> CallRequest:
         """Return a client's request for a call with these arguments. :raises SpecError: one is wrong."""
         given = self.signature.bind(None, *arguments, **named).arguments
         for name, value in given.items():
@@ -176,9 +176,9 @@ class Row:
         path = re.sub(r"{(\w+)}", lambda found: quote(str(given[found[1]]), safe=":"), self.path)
         values = {name: given.get(name, self.signature.parameters[name].default) for name in self._others}
         if self.message is None:
-            return Request(path=path, query=values)
+            return CallRequest(path=path, query=values)
         values = {self.names.get(name, name): _sequence(value) for name, value in values.items()}
-        return Request(path=path, body=wire.dumps(self.message(**values)).encode())
+        return CallRequest(path=path, body=wire.dumps(self.message(**values)).encode())
 
     def arguments(
         self, parts: Mapping[str, Any], query: Mapping[str, str], body: Callable[[], bytes]
@@ -208,7 +208,7 @@ class Row:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Request:
+class CallRequest:
     """A request of a client."""
 
     path: str
@@ -278,8 +278,8 @@ _CHECKS: Mapping[str, Callable[[Any], object]] = {
 }
 
 _JOB = "/v1/jobs/{job_id}"
-_PLAN = Answer(Swept, pack=lambda plan: Swept(**vars(plan)), unpack=Swept.plan)
-_COLLECTED = Answer(
+_PLAN = ReplyFormat(Swept, pack=lambda plan: Swept(**vars(plan)), unpack=Swept.plan)
+_COLLECTED = ReplyFormat(
     Swept,
     pack=lambda done: Swept(**vars(done.plan), freed_bytes=done.freed_bytes, at_once=done.at_once),
     unpack=Swept.collected,
@@ -303,6 +303,12 @@ TABLE = (
 
     Row(Snapshots.holds, "GET", "/v1/code/{digest}/held", answer="Answer.yes"),
 
+    Row(Makings.made, "GET", "/v1/made", answer="Makings.made"),
+    Row(Makings.used, "GET", "/v1/used", answer="Used.at"),
+    Row(Makings.use, "POST", "/v1/made/{job_id}/use"),
+    Row(Makings.forget, "DELETE", "/v1/made/{job_id}", answer="Answer.yes"),
+    Row(Makings.claim, "POST", "/v1/claims/{key}", body="Claim", answer="Holder.job_id"),
+
     Row(Starting.begun, "POST", f"{_JOB}/attempts", body="Begin", threads="starting"),
     Row(Starting.current, "GET", f"{_JOB}/attempts/current"),
     Row(ServedStore.token, "POST", f"{_JOB}/attempts/{{attempt}}/token", body="Lifetime",
@@ -318,9 +324,11 @@ TABLE = (
     Row(Ledger.status, "GET", f"{_JOB}/status"),
     Row(Ledger.own, "POST", f"{_JOB}/owner", body="Ownership", answer="Answer.yes"),
     Row(Ledger.log_bytes, "GET", f"{_JOB}/log/bytes", answer="Count.count"),
+    Row(Ledger.series, "GET", f"{_JOB}/series"),
     Row(Ledger.jobs, "GET", "/v1/jobs", answer="Names.names"),
     Row(Ledger.statuses, "POST", "/v1/statuses", body="Names", names={"job_ids": "names"}, answer="Statuses.statuses"),
     Row(Ledger.specs, "POST", "/v1/specs", body="Names", names={"job_ids": "names"}, answer="Specs.specs"),
+    Row(Ledger.origins, "GET", "/v1/origins", answer="Origins.origins"),
 
     Row(Upkeep.plan, "POST", "/v1/gc/plan", body="Rules", answer=_PLAN, threads="working"),
     Row(Upkeep.collect, "POST", "/v1/gc/collect", body="Rules", answer=_COLLECTED, threads="working"),

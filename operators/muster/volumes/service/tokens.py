@@ -36,11 +36,11 @@ TOKEN_LENGTH = 1024
 _DOMAIN = b"muster-token-1."  # no other text that is signed with such a key begins so
 
 
-class Refused(StoreError):
+class TokenRefused(StoreError):
     """The token is not valid, or not for this call."""
 
 
-class Kind(str, Enum):
+class TokenKind(str, Enum):
     """The holder of a token: an operator, or the pods of a job."""
 
     OPERATOR = "operator"
@@ -51,7 +51,7 @@ class Kind(str, Enum):
 class Token:
     """The content of a token. `expires` is seconds since the epoch; an operator's has no job."""
 
-    kind: Kind
+    kind: TokenKind
     expires: float
     job_id: str = ""
     attempt: int = 0
@@ -76,18 +76,18 @@ def read_keys(path: Path) -> tuple[bytes, ...]:
 
 def operator_token(keys: Sequence[bytes], *, lifetime_seconds: float) -> str:
     """Make a token for Airflow or a person."""
-    return sign(keys, Token(kind=Kind.OPERATOR, expires=time.time() + lifetime_seconds))
+    return sign(keys, Token(kind=TokenKind.OPERATOR, expires=time.time() + lifetime_seconds))
 
 
 def job_token(keys: Sequence[bytes], job_id: str, *, attempt: int, lifetime_seconds: float) -> str:
     """Make a token for the pods of one attempt of one job."""
     expires = time.time() + lifetime_seconds
-    return sign(keys, Token(kind=Kind.JOB, job_id=job_id, attempt=attempt, expires=expires))
+    return sign(keys, Token(kind=TokenKind.JOB, job_id=job_id, attempt=attempt, expires=expires))
 
 
 def sign(keys: Sequence[bytes], token: Token) -> str:
     """Return the text of a token, signed with the first key."""
-    payload = _encode(json.dumps(wire.plain(token), sort_keys=True, separators=(",", ":")).encode())
+    payload = _encode(json.dumps(wire.written(token), sort_keys=True, separators=(",", ":")).encode())
     return f"{payload.decode()}.{_encode(_mac(keys[0], payload)).decode()}"
 
 
@@ -96,12 +96,12 @@ def verify(keys: Sequence[bytes], text: str) -> Token:
 
     Neither the time this takes nor the error reveals anything about the right signature.
 
-    :raises Refused: the signature is wrong, or the token has expired.
+    :raises TokenRefused: the signature is wrong, or the token has expired.
     """
     token = _said(tuple(keys), text)
     if token.expires <= time.time():
         ended = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(token.expires))
-        raise Refused(f"the token expired at {ended}: ask the store service's operator for a new one")
+        raise TokenRefused(f"the token expired at {ended}: ask the store service's operator for a new one")
     return token
 
 
@@ -110,9 +110,13 @@ def _said(keys: tuple[bytes, ...], text: str) -> Token:
     """Return a valid token's content, cached: a client sends the same one with each request."""
     payload, _, mac = text.partition(".")
     if len(text) > TOKEN_LENGTH or not _signed(keys, payload, mac):
-        raise Refused("the token is not one of this store service: ask its operator for one")
-    said = json.loads(_decode(payload))
-    return Token(**{**said, "kind": Kind(said["kind"])})
+        raise TokenRefused("the token is not one of this store service: ask its operator for one")
+    try:
+        return wire.build(Token, json.loads(_decode(payload)))
+    except SpecError as error:
+        raise TokenRefused(
+            f"the token is of another release of muster ({error}): ask the store service's operator for a new one"
+        ) from error
 
 
 def expiry(text: str) -> float | None:

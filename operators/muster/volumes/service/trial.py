@@ -24,7 +24,7 @@ from muster.core.wire import dumps
 from muster.volumes.base import Version
 from muster.volumes.service.client import ServiceStore
 from muster.volumes.service.connection import Connection
-from muster.volumes.service.tokens import Refused, operator_token, read_keys
+from muster.volumes.service.tokens import TokenRefused, operator_token, read_keys
 
 VOLUME = "muster/trial"
 _LIFETIME_SECONDS = 600.0
@@ -33,7 +33,7 @@ _LOOK_SECONDS = 0.2
 _ROLE, _OUTPUT, _FILE = "main", "out", "hello.txt"
 
 
-class Failed(MusterError):
+class TrialFailed(MusterError):
     """The service gives a wrong answer."""
 
 
@@ -91,7 +91,7 @@ class Trial:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(self._text)
         except OSError as error:
-            raise Failed(
+            raise TrialFailed(
                 f"{path} cannot be written ({error.strerror}): pods need the claim writable for the uid of the "
                 "store service, which is `user` of the chart and of the cluster file"
             ) from error
@@ -109,12 +109,12 @@ class Trial:
         patience = Patience(_COMMIT_SECONDS, first=_LOOK_SECONDS)
         while not (status := self._store.ledger.status(self._job_id)).state.ended:
             if not patience.wait():  # the service commits in the background
-                raise Failed(
+                raise TrialFailed(
                     f"job {self._job_id} has sealed, and is not committed {_COMMIT_SECONDS:.0f} s later"
                 )
         if status.result is None:
             why = status.verdict.message if status.verdict else status.reason
-            raise Failed(
+            raise TrialFailed(
                 f"job {self._job_id} has sealed, and was not committed: {why}; see that --store is the folder that "
                 "the service serves, on the same claim"
             )
@@ -124,17 +124,17 @@ class Trial:
     def _read(self, version: Version) -> None:
         found = (self._store.path(version.address) / _FILE).read_text()
         if found != self._text:
-            raise Failed(f"{version.address} holds {found!r:.80}, and {self._text!r} was written")
+            raise TrialFailed(f"{version.address} holds {found!r:.80}, and {self._text!r} was written")
 
 
 def _refused(pod: Connection) -> None:
     try:
         pod.request("GET", "/v1/volumes")
-    except (Refused, MusterError) as error:
+    except (TokenRefused, MusterError) as error:
         if "token" in str(error):
             return
         raise
-    raise Failed("a job's token may look at all volumes, which only an operator's should")
+    raise TrialFailed("a job's token may look at all volumes, which only an operator's should")
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -132,7 +132,7 @@ def test_a_write_that_fails_is_made_at_the_next_sweep() -> None:
     world = canary()
 
     def beaten(_: str) -> None:
-        raise Conflict("somebody else wrote the route")
+        raise Conflict("another writer changed the route")
 
     world.fault = beaten
     assert taken(world) == []
@@ -141,7 +141,7 @@ def test_a_write_that_fails_is_made_at_the_next_sweep() -> None:
 
 
 def test_who_goes_on_with_a_release_is_asked_about_from_then_on() -> None:
-    world, other = canary(held=True), replace(TASK, task_id="everybody")
-    begin(world, spec(2), Plan(), by="flights.everybody, r", origin=other)
+    world, other = canary(held=True), replace(TASK, task_id="full")
+    begin(world, spec(2), Plan(), by="flights.full, r", origin=other)
     assert world.release is not None
     assert (world.release.origin, world.release.held) == (other, False)

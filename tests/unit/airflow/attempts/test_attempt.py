@@ -12,7 +12,8 @@ OLD = Attempt(nonce="old", max_tries=2, retries=2, number=3)
 REPORTED = Attempt(nonce="old", max_tries=2, retries=2, number=3, reported=True)
 NEXT = Attempt(nonce="old", max_tries=2, retries=2, number=4)
 FRESH = Attempt(nonce="new", max_tries=2, retries=2)
-CLEARED = Attempt(nonce="new", max_tries=5, retries=2)
+CLEARED = Attempt(nonce="new", max_tries=5, retries=2, anew=True)
+KEPT = Attempt(nonce="old", max_tries=2, retries=2, number=3, kept="a-1")
 
 
 @pytest.mark.parametrize(
@@ -20,6 +21,8 @@ CLEARED = Attempt(nonce="new", max_tries=5, retries=2)
     [
         pytest.param(None, 2, None, (Action.START, FRESH), id="first try"),
         pytest.param(OLD, 2, None, (Action.START, OLD), id="died between the write and the submit"),
+        pytest.param(KEPT, 2, None, (Action.START, KEPT), id="died after it had kept what there was"),
+        pytest.param(KEPT, 5, None, (Action.START, CLEARED), id="cleared after it had kept what there was"),
         pytest.param(OLD, 2, JobState.QUEUED, (Action.ADOPT, OLD), id="queued"),
         pytest.param(OLD, 2, JobState.PREPARING, (Action.ADOPT, OLD), id="preparing"),
         pytest.param(OLD, 2, JobState.RUNNING, (Action.ADOPT, OLD), id="running"),
@@ -67,6 +70,20 @@ def test_it_is_cleared_after_its_retries_were_lowered(state: JobState, action: A
     assert (decision.attempt == OLD) is (action is Action.ADOPT)
 
 
+@pytest.mark.parametrize(
+    ("before", "now", "anew"),
+    [(None, None, True), (None, "1", False), ("1", "1", True), ("1", "2", False), ("2", None, False)],
+    ids=["a person", "a backfill", "a person, in a backfill", "another backfill", "no backfill any more"],
+)
+def test_what_a_person_cleared_is_made_anew_and_what_a_backfill_cleared_is_not(
+    before: str | None, now: str | None, anew: bool
+) -> None:
+    stored = Attempt(nonce="old", max_tries=2, retries=2, kept="a-1", backfill=before)
+    decision = decide(stored, max_tries=5, retries=2, state=None, mine=False, fresh_nonce="new", backfill=now)
+    assert decision.attempt == Attempt(nonce="new", max_tries=5, retries=2, anew=anew, backfill=now)
+    assert Attempt.load(decision.attempt.dump()) == decision.attempt
+
+
 def test_its_retries_were_edited_while_it_was_deferred() -> None:
     decision = decide(OLD, max_tries=2, retries=3, state=JobState.SUCCEEDED, mine=True, fresh_nonce="new")
     assert decision == Decision(action=Action.TAKE, attempt=OLD)
@@ -76,8 +93,8 @@ def test_tries_are_ordered_by_their_ids() -> None:
     first, second = "01985b3e-0000-7000-8000-000000000000", "01985b3e-0001-7000-8000-000000000000"
     assert newer(second, first)
     assert not newer(first, second)
-    assert not newer(first, None), "nobody owns it"
-    assert not newer("somebody", first), "no id of a try"
+    assert not newer(first, None), "no try owns it"
+    assert not newer("ann", first), "no id of a try"
 
 
 def test_an_attempt_names_the_same_job_each_time_and_another_attempt_another() -> None:

@@ -15,7 +15,7 @@ import pytest
 from tests.waiting import eventually
 
 from muster.airflow.attempts import hub as module
-from muster.airflow.attempts.hub import Hub, News
+from muster.airflow.attempts.hub import Hub, JobNews
 from muster.core.errors import NotFound, StoreError
 from muster.core.status import JobState, JobStatus
 
@@ -82,18 +82,18 @@ def opened(machine: Machine) -> Hub:
     return Hub(machine.open)
 
 
-async def follow(hub: Hub, job_id: str, after: int = 0) -> list[News]:
+async def follow(hub: Hub, job_id: str, after: int = 0) -> list[JobNews]:
     return [news async for news in hub.follow(job_id, after=after)]
 
 
-def text(news: list[News]) -> list[str]:
+def text(news: list[JobNews]) -> list[str]:
     return [line for each in news for line in each.lines]
 
 
 def test_two_hundred_jobs_are_one_look(machine: Machine) -> None:
     names = [f"job-{number}" for number in range(200)]
 
-    async def main() -> list[list[News]]:
+    async def main() -> list[list[JobNews]]:
         hub = opened(machine)
         for name in names:
             machine.begin(name, name.encode() + b" says\n")
@@ -128,7 +128,7 @@ def test_a_backlog_of_many_jobs_is_read_a_part_at_a_time(machine: Machine) -> No
 def test_lines_go_on_behind_the_cursor_and_come_once(machine: Machine) -> None:
     machine.begin("a", b"one\ntwo\n")
 
-    async def main() -> list[News]:
+    async def main() -> list[JobNews]:
         hub, found = opened(machine), []  # type: ignore[var-annotated]
         async with aclosing(hub.follow("a", after=4)) as looks:
             async for news in looks:
@@ -219,7 +219,7 @@ def test_a_job_that_runs_comes_before_a_long_queue_which_has_its_turn_all_the_sa
     assert "later" not in found
 
 
-async def _line(looks: AsyncGenerator[News, None]) -> str:
+async def _line(looks: AsyncGenerator[JobNews, None]) -> str:
     async for news in looks:
         if news.lines:
             return news.lines[0]
@@ -228,7 +228,7 @@ async def _line(looks: AsyncGenerator[News, None]) -> str:
 
 def test_those_that_wait_are_looked_at_each_second_together() -> None:
     status = JobStatus(job_id="a", state=JobState.QUEUED, submitted=1.0)
-    news, follower = News(status=status, lines=(), offset=0), module.Follower("a", 0)
+    news, follower = JobNews(status=status, lines=(), offset=0), module.Follower("a", 0)
     follower.note(news, 1000.2)
     assert follower.due == 1001.0
 
@@ -262,7 +262,7 @@ def test_a_job_that_gc_takes_while_it_is_read_keeps_no_other(machine: Machine) -
     del machine.logs["a"]
     machine.end("b")
 
-    async def main() -> list[list[News]]:
+    async def main() -> list[list[JobNews]]:
         hub = opened(machine)
         return await asyncio.gather(follow(hub, "a"), follow(hub, "b"))
 
@@ -288,7 +288,7 @@ def test_who_comes_while_it_is_closed_is_looked_after(machine: Machine) -> None:
     machine.end("a")
     machine.end("b")
 
-    async def main() -> News:
+    async def main() -> JobNews:
         hub = opened(machine)
         closing, late = asyncio.Event(), asyncio.Event()
         loop, close = asyncio.get_running_loop(), machine.close

@@ -1,4 +1,4 @@
-"""What the sweep takes for nobody's: every row of the table."""
+"""Which jobs the sweep takes for abandoned: every row of the table."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ def test_a_job_of_the_same_kind_goes_on(decide: Callable[..., Choice]) -> None:
     assert choice.follows == "a-1"
     (line,) = choice.lines
     assert line.startswith("goes on from the checkpoints of job a-1 (1 file, 7 B, the newest of 2")
-    assert "changed since" not in line
+    assert "since then" not in line
 
 
 def test_code_params_image_and_resources_may_differ_and_are_listed(
@@ -82,8 +82,8 @@ def test_code_params_image_and_resources_may_differ_and_are_listed(
     )
     choice = decide(now, then=replace(SPEC, code=digests[0]))
     assert choice.follows == "a-1"
-    assert choice.lines[0].partition("; changed since: ")[2] == (
-        "code (train.py); param lr from 0.1 to 0.2; image train; resources; launcher from plain to torchrun"
+    assert choice.lines[0].partition("; since then: ")[2] == (
+        "train.py changed; image train has another lock; memory_gib 2 → 8; launcher plain → torchrun; lr 0.1 → 0.2"
     )
 
 
@@ -93,21 +93,21 @@ def test_of_code_that_gc_has_taken_away_no_file_is_called_changed(
     (tmp_path / "train.py").write_text("a = 2")
     now = replace(SPEC, code=store.put(tmp_path, ["train.py"]))
     choice = decide(now, then=replace(SPEC, code="b3:" + "7" * 64))
-    assert choice.lines[0].endswith("; changed since: code")
+    assert choice.lines[0].endswith("; since then: code changed")
 
 
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"inputs": rows(4, "2")}, "input rows was loop/rows@3 and is loop/rows@4"),
-        ({"inputs": {}}, "input rows was loop/rows@3 and is none"),
+        ({"inputs": rows(4, "2")}, "input rows: loop/rows@3 → @4"),
+        ({"inputs": {}}, "input rows: loop/rows@3 → none"),
         (
             {"roles": (replace(ROLE, replicas=4),)},
-            "it was main (2 replicas of 1 rank, loop.train:train) and is main (4 replicas of 1 rank, loop.train:train)",
+            "replicas 2 → 4",
         ),
         (
             {"roles": (Role(replicas=2, command=("python", "t.py")),)},
-            "it was main (2 replicas of 1 rank, loop.train:train) and is main (2 replicas of 1 rank, python t.py)",
+            "loop.train:train → python t.py",
         ),
     ],
     ids=["input", "no input", "replicas", "command"],
@@ -123,7 +123,7 @@ def test_a_job_of_another_kind_starts_anew_and_says_why_unless_it_is_told_to_go_
     )
     told = choose(now, "a-1", Resume.ALWAYS, store)
     assert told.follows == "a-1"
-    assert told.lines[0].endswith(f"; changed since: {said}")
+    assert told.lines[0].endswith(f"; since then: {said}")
 
 
 def test_never_starts_anew(decide: Callable[..., Choice]) -> None:

@@ -128,7 +128,7 @@ def test_a_signal_during_the_wait_raises_although_the_handler_returns() -> None:
     ("patience", "waited", "queued", "left"),
     [
         (Patience(), 1e6, False, None),
-        (Patience(), 1e6, True, None),  # whoever waits to the end waits in the queue too
+        (Patience(), 1e6, True, None),  # one that waits to the end waits in the queue too
         (Patience(seconds=20), 5, False, 15),
         (Patience(seconds=20), 30, False, 0),
         (Patience(seconds=20, queued_seconds=2), 1, True, 1),

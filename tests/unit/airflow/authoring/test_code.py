@@ -57,11 +57,11 @@ def test_only_imported_files_count_as_changed_where_they_are_known(bundle: Path,
     store = FolderStore(tmp_path / "store")
     here = folder(bundle, "flights/dag.py")
     digest = here.code().put(store)
-    assert differing(digest, None, here.code(), store) == ""
+    assert differing(digest, None, here.code(), store) == ()
     (bundle / "flights" / "train.py").write_text("# changed\n")
-    assert differing(digest, ("flights/etl.py",), here.code(), store) == ""
-    assert differing(digest, ("flights/train.py",), here.code(), store) == "flights/train.py"
-    assert differing(digest, None, here.code(), store) == "flights/train.py"
+    assert differing(digest, ("flights/etl.py",), here.code(), store) == ()
+    assert differing(digest, ("flights/train.py",), here.code(), store) == ("flights/train.py",)
+    assert differing(digest, None, here.code(), store) == ("flights/train.py",)
     (bundle / "flights" / "etl.py").unlink()
-    assert differing(digest, ("flights/etl.py",), here.code(), store) == "flights/etl.py"
-    assert differing(None, None, here.code(), store) == ""
+    assert differing(digest, ("flights/etl.py",), here.code(), store) == ("flights/etl.py",)
+    assert differing(None, None, here.code(), store) == ()

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from muster.airflow.operators.gating import Check, Comparison, Threshold, decide, table
+from muster.airflow.operators.gating import ChampionComparison, MetricCheck, Threshold, decide, table
 from muster.core.errors import SpecError
 
 AUC = Threshold(metric="auc", sign=">=", limit=0.72)
@@ -65,7 +65,7 @@ def test_a_rule_may_hold_a_model_against_another_metric_of_its_own(
 ) -> None:
     (threshold,) = Threshold.parse("auc", rule)
     metrics = {"auc": 0.75, "auc_baseline": 0.74}
-    assert threshold.check(metrics) == Check(metric="auc", found=0.75, wanted=wanted, holds=holds)
+    assert threshold.check(metrics) == MetricCheck(metric="auc", found=0.75, wanted=wanted, holds=holds)
 
 
 def test_several_rules_for_one_metric_all_hold_or_the_gate_is_closed() -> None:
@@ -81,7 +81,7 @@ def test_a_metric_to_compare_with_that_is_not_there_is_named() -> None:
 
 def test_without_a_champion_the_thresholds_decide() -> None:
     (check,) = decide((AUC,), {"auc": 0.71, "loss": 3.0}, None)
-    assert check == Check(metric="auc", found=0.71, wanted=">= 0.72", holds=False)
+    assert check == MetricCheck(metric="auc", found=0.71, wanted=">= 0.72", holds=False)
 
 
 @pytest.mark.parametrize(
@@ -99,7 +99,7 @@ def test_without_a_champion_the_thresholds_decide() -> None:
 def test_the_champion_is_the_bar(
     candidate: float, champion: float, higher: bool, tolerance: float, holds: bool
 ) -> None:
-    comparison = Comparison(
+    comparison = ChampionComparison(
         metric="m",
         candidate={"m": candidate},
         champion={"m": champion},
@@ -120,11 +120,13 @@ def test_a_metric_that_is_missing_or_no_number_is_named(metrics: dict[str, float
 
 def test_a_champion_without_the_metric_is_named_as_such() -> None:
     with pytest.raises(SpecError, match="the champion has no metric 'auc'"):
-        decide((), {}, Comparison(metric="auc", candidate={"auc": 1.0}, champion={}))
+        decide((), {}, ChampionComparison(metric="auc", candidate={"auc": 1.0}, champion={}))
 
 
 def test_the_table_says_what_was_found_and_wanted() -> None:
-    comparison = Comparison(metric="auc", candidate={"auc": 0.7}, champion={"auc": 0.75}, tolerance=0.01)
+    comparison = ChampionComparison(
+        metric="auc", candidate={"auc": 0.7}, champion={"auc": 0.75}, tolerance=0.01
+    )
     assert table(decide((AUC,), {"auc": 0.73}, comparison)) == [
         "ok    auc  0.73  wanted >= 0.72",
         "FAIL  auc  0.7  wanted >= the champion's 0.75 less 0.01",

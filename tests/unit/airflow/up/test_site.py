@@ -14,7 +14,7 @@ from tests.ports import free_port
 
 from muster.airflow.up import components, maintenance, site
 from muster.airflow.up import home as module
-from muster.airflow.up.api import Found
+from muster.airflow.up.api import FoundDags
 from muster.airflow.up.home import UpHome
 from muster.core.errors import MusterError, SpecError
 from muster.core.locks import locked
@@ -33,7 +33,7 @@ class Said:
     def warning(self, text: str, lines: list[str]) -> None:
         self.warnings.append(text)
 
-    def ready(self, home: UpHome, found: Found, *, new_password: bool) -> None:
+    def ready(self, home: UpHome, found: FoundDags, *, new_password: bool) -> None:
         raise AssertionError("it never was")
 
 
@@ -63,7 +63,7 @@ def test_what_cannot_be_started_again_is_tried_again_like_what_died(
     settings: Settings, tmp_path: Path
 ) -> None:
     class Away(Said):
-        """Somebody takes the logs away once something has died."""
+        """The logs are taken away once a program has died."""
 
         def warning(self, text: str, lines: list[str]) -> None:
             super().warning(text, lines)

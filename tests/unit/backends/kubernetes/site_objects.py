@@ -7,7 +7,7 @@ from typing import Any
 
 from tests.cluster.furniture import objects
 
-from muster.backends.kubernetes.cluster.facts import Claim, Cluster, Flavor, Node, Queue, limits_of
+from muster.backends.kubernetes.cluster.facts import Cluster, Flavor, Node, Queue, VolumeClaim, limits_of
 
 Document = dict[str, Any]
 
@@ -103,7 +103,7 @@ def cluster(**other: Any) -> Cluster:
         "kueue": True,
         "topology": True,
         "pod_group": True,
-        "claim": Claim.of(claim("ReadWriteMany")),
+        "claim": VolumeClaim.of(claim("ReadWriteMany")),
         "queues": {each["metadata"]["name"]: Queue.of(each, limits) for each in objects("LocalQueue")},
         "flavors": {each["metadata"]["name"]: Flavor.of(each) for each in objects("ResourceFlavor")},
         "priorities": frozenset(each["metadata"]["name"] for each in objects("WorkloadPriorityClass")),

@@ -25,7 +25,7 @@ def at(seconds: float) -> str:
 
 
 def pod(ends: float | None = 25, *, node: str = "n1", ours: bool = True, **status: Any) -> dict[str, Any]:
-    """A pod of ours. :param ends: when its grace is over; None where nobody deleted it."""
+    """A pod of ours. :param ends: when its grace is over; None where it was not deleted."""
     metadata: dict[str, Any] = {
         "name": "tr1-main-0-0-abcde",
         "uid": "u1",
@@ -58,7 +58,7 @@ GIVEN_UP: dict[str, tuple[Any, Any, str]] = {
     "no word, and a grace of days": (pod(200_000), SILENT, "node n1 has been lost for 60 s"),
     "just long enough": (pod(), node(since=-10), "node n1 has been lost for 10 s"),
     "the node is gone": (pod(), None, "node n1 is gone"),
-    "it has ended, and nobody took it away": (pod(phase="Failed"), SILENT, "node n1 has been lost for 60 s"),
+    "it has ended, and was not taken away": (pod(phase="Failed"), SILENT, "node n1 has been lost for 60 s"),
     "the node says it is not ready, long after the grace": (
         pod(-10),
         node("False"),
@@ -67,8 +67,8 @@ GIVEN_UP: dict[str, tuple[Any, Any, str]] = {
 }
 
 WAITED_FOR: dict[str, tuple[Any, Any]] = {
-    "nobody deleted it": (pod(None), SILENT),
-    "nobody deleted it, and the node is gone": (pod(None), None),
+    "it was not deleted": (pod(None), SILENT),
+    "it was not deleted, and the node is gone": (pod(None), None),
     "on a healthy node, within its grace": (pod(), node("True")),
     "on a healthy node, long after its grace": (pod(-86_400), node("True")),
     "the node may answer in a moment": (pod(), node(since=-9)),
@@ -77,7 +77,7 @@ WAITED_FOR: dict[str, tuple[Any, Any]] = {
     "not ready, within the grace": (pod(), node("False")),
     "the node says nothing of itself": (pod(), {"metadata": {"name": "n1"}, "status": {}}),
     "it was on no node": (pod(node=""), None),
-    "somebody else's": (pod(ours=False), SILENT),
+    "not muster's": (pod(ours=False), SILENT),
 }
 
 

@@ -75,7 +75,7 @@ NEWER, LATER = "partition 2013-02 is before 2013-03, which serves", "2013-03, wh
         ({3: 100}, None, NEWER),
         ({1: 100, 3: 0}, 3, LATER),
         ({1: 95, 3: 5}, 3, LATER),
-        ({1: 95, 3: 5}, None, NEWER),  # whoever gave it that share
+        ({1: 95, 3: 5}, None, NEWER),  # also where a person gave it that share
         ({1: 100, 3: 0, 4: 0}, None, ""),  # kept, or refused
         ({1: 100, 9: 0}, 9, ""),  # 9 was deleted by gc
     ],
@@ -83,7 +83,7 @@ NEWER, LATER = "partition 2013-02 is before 2013-03, which serves", "2013-03, wh
 def test_what_serves_or_will_is_ahead_and_what_was_refused_is_not(
     shares: dict[int, int], coming: int | None, says: str
 ) -> None:
-    store: Any = SimpleNamespace(resolve=resolve)
+    store: Any = SimpleNamespace(resolve=resolve, used=lambda _: 0.0)
     live = tuple(
         Entry(name=f"r{number}", spec=spec(version(number, f"2013-{number:02}")), since=0.0)
         for number in shares
@@ -129,7 +129,18 @@ def test_what_is_over_gets_no_share() -> None:
 
 def test_when_the_shares_moved_is_remembered() -> None:
     book = serving()
-    assert book.moved == 2.0  # a release that begins gives nobody another share
+    assert book.moved == 2.0  # a release that begins changes no share
     assert share(book, {"r1": 100}, release=None, now=4.0).moved == 2.0
     assert share(book, {"r1": 0, "r2": 100}, release=None, now=4.0).moved == 4.0
     assert book.gaining({"r1": 50, "r2": 50}) == ["r2"]
+
+
+@pytest.mark.parametrize(("used", "says"), [(0.0, "@3 serves"), (5.0, "@3 serves"), (20.0, "")])
+def test_a_version_that_a_run_kept_after_the_one_that_serves_was_made_is_no_step_back(
+    used: float, says: str
+) -> None:
+    old, new = (replace(version(number, "2013-02"), created=10.0) for number in (2, 3))
+    store: Any = SimpleNamespace(resolve=lambda _: (new,), used=lambda _: used)
+    book = Book(name="f", live=(Entry(name="r3", spec=spec(new), since=0.0),), shares={"r3": 100})
+    assert behind(book, old, store) == says
+    assert behind(book, replace(old, partition="2013-01"), store), "a backfill never takes over"

@@ -146,7 +146,7 @@ def test_a_revision_that_breaks_a_rule_is_taken_back(world: World, what: str, pe
     break_it, why = BREAKS[what]
     counted = what in ("errors", "slow")
     if not percent and (counted or what == "no replica"):
-        pytest.skip("nobody has asked it yet, or it has still to come up")
+        pytest.skip("it has had no request yet, or has still to come up")
     plan = replace(STEPS, rules=Rules(fewest_requests=20)) if counted else STEPS
     driver = start(world, 2, plan)
     if percent:
@@ -257,7 +257,7 @@ def test_where_the_champion_is_down_too_it_is_not_the_revisions_fault(world: Wor
     for _ in range(60):
         world.pass_time(0.25, requests=0)
         assert driver.step() is None
-    assert world.prepared > asked  # whoever kept it is asked for again
+    assert world.prepared > asked  # a new keeper is asked for
     for name in ("r1", "r2"):
         world.change(name, ready=1)
     assert drive(world, driver).ending is Ending.DONE
@@ -273,14 +273,14 @@ def test_asking_once_more_takes_nothing_from_a_release_begun_meanwhile(world: Wo
 
     def beaten(*arguments: Any, **keywords: Any) -> Any:
         world.prepare = prepare  # type: ignore[method-assign]
-        prepare(spec(3), by="somebody else")
+        prepare(spec(3), by="ben")
         return prepare(*arguments, **keywords)
 
     world.prepare = beaten  # type: ignore[method-assign]
     outcome = drive(world, driver)
     assert (outcome.ending, outcome.reason) == (
         Ending.SUPERSEDED,
-        "superseded by r3, which somebody else asked for",
+        "superseded by r3, which ben asked for",
     )
 
 
@@ -432,13 +432,13 @@ def test_a_write_that_is_beaten_is_tried_on_what_is_there_then(world: World) -> 
     def beat(which: str) -> None:
         if which == "shift" and not beaten:
             beaten.append(which)
-            raise Conflict("somebody else")
+            raise Conflict("another writer")
 
     world.fault = beat
     assert roll_back(world, NAME, by="ann") == "r1"
 
     def beat_always(which: str) -> None:
-        raise Conflict("somebody else")
+        raise Conflict("another writer")
 
     world.fault = beat_always
     with pytest.raises(Conflict):
@@ -455,7 +455,7 @@ def test_shares_are_refused_where_there_are_none_before_anything_is_started() ->
 
 @pytest.mark.parametrize("kind", [Unreachable, Corrupt])
 def test_a_backend_that_is_away_is_waited_for_but_not_for_ever(world: World, kind: type[Exception]) -> None:
-    """And a route that somebody has spoiled, who may put it back."""
+    """And for a damaged route, which may be put back."""
     said: list[str] = []
     driver = begin(world, spec(2), STEPS, by="task", say=said.append, clock=world.clock)
     world.come_up("r2")
@@ -707,7 +707,7 @@ def test_nobody_is_promoted_who_is_down_while_another_answers(world: World) -> N
     ):
         promote(world, NAME, "r2", by="ann")
     assert world.deployment(NAME).shares == {"r1": 95, "r2": 5}
-    world.change("r1", ready=0)  # where nobody answers, its traffic may be what brings it back
+    world.change("r1", ready=0)  # where no revision answers, its traffic may be what brings it back
     promote(world, NAME, "r2", by="ann")
     assert world.deployment(NAME).shares == {"r2": 100}
 
@@ -982,7 +982,7 @@ def test_steps_that_end_below_everything_leave_the_revision_there(world: World) 
     assert said == [
         "r2: 5 % of the traffic, held for 2 s",
         (
-            "r2: held at 5 % until somebody asks for more "
+            "r2: held at 5 % until it is given more "
             "(at 5 %: 16 requests, 0 failed, 95 % within 9.5 ms, the champion's within 9.5 ms)"
         ),
     ]

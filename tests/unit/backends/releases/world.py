@@ -43,6 +43,10 @@ class Lines:
         made = {"size_bytes": 1, "files": 1, "created": 0.0}
         return (Version(volume="lines/model", number=number, digest=digest(number), **made),)  # type: ignore[arg-type]
 
+    def used(self, address: str) -> float:
+        """No run has kept a version."""
+        return 0.0
+
     def code(self, digest: str) -> None: ...
 
     def pin(self, address: str, *, reason: str) -> None: ...

@@ -1,4 +1,4 @@
-"""What a deployment's folder may meet: no room, another release's state, somebody who looks; no process is started."""
+"""What a deployment's folder may meet: no room, another release's state, a process that looks; no process is started."""
 
 from __future__ import annotations
 
@@ -47,6 +47,10 @@ class Pins:
         digest = f"b3:{number:064}"
         return (Version(volume="f/model", number=number, digest=digest, size_bytes=1, files=1, created=0.0),)
 
+    def used(self, address: str) -> float:
+        """No run has kept a version."""
+        return 0.0
+
     def code(self, digest: str) -> Path:
         return self._image
 
@@ -75,7 +79,7 @@ def local(tmp_path: Path, store: Any, started: list[str], monkeypatch: pytest.Mo
 
 @pytest.fixture
 def write(tmp_path: Path) -> Callable[[DeploymentState], DeploymentFolder]:
-    """Writes the state of a deployment that nobody keeps."""
+    """Writes the state of a deployment without a keeper."""
 
     def write(state: DeploymentState) -> DeploymentFolder:
         folder = DeploymentFolder(tmp_path, state.name)

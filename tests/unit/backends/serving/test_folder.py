@@ -172,7 +172,7 @@ def test_the_champion_leads_as_long_as_another_one_is_tried(shares: dict[str, in
     begun = prepared(serving(), 2)
     state = given(begun, begun.release, **shares)
     assert (state.lead, state.live[0].name) == (lead, lead)
-    settled = given(state, **shares)  # nobody tries anything
+    settled = given(state, **shares)  # no revision is on trial
     assert settled.lead == settled.live[0].name == max(shares, key=lambda name: shares[name])
     assert NEW.lead is None
 

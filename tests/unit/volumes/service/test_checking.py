@@ -1,4 +1,4 @@
-"""A check of the store that takes long, asked for again and again: it is one, and in nobody's way."""
+"""A check of the store that takes long, asked for again and again: it is one, and delays no other request."""
 
 import socket
 import threading
@@ -49,8 +49,8 @@ def test_it_is_one_however_often_it_is_asked_for(service, checking):
             f"authorization: Bearer {service.token()}\r\n\r\n".encode()
         )
     until(lambda: begun, bool)
-    with httpx.Client(base_url=service.url, trust_env=False, timeout=5) as anybody:
-        assert anybody.get("/healthz").text == "ok\n"
+    with httpx.Client(base_url=service.url, trust_env=False, timeout=5) as client:
+        assert client.get("/healthz").text == "ok\n"
     store, told = service.client(), []
     assert store.volumes() == []
     with ThreadPoolExecutor(2) as threads:

@@ -110,7 +110,9 @@ def test_every_error_comes_back_as_it_was_raised():
             assert (type(back), str(back)) == (kind, "so")
     assert (
         type(
-            refusals.read(json.dumps(refusals.document(tokens.Refused("no"))).encode(), status=401, where="x")
+            refusals.read(
+                json.dumps(refusals.document(tokens.TokenRefused("no"))).encode(), status=401, where="x"
+            )
         )
         is StoreError
     )
@@ -124,8 +126,8 @@ def test_what_is_not_the_services_own_is_named(body):
 
 
 def test_the_same_errors_cross_the_wire(store):
-    with pytest.raises(NotFound, match="no job nobody"):
-        store.ledger.spec("nobody")
+    with pytest.raises(NotFound, match="no job no-such-job"):
+        store.ledger.spec("no-such-job")
     with pytest.raises(NotFound, match="no volume"):
         store.resolve("no/such")
     with pytest.raises(SpecError, match="segment"):

@@ -12,7 +12,7 @@ from tests.unit.volumes.service.process import Service, until
 
 from muster.core.errors import Corrupt, NotFound, SpecError
 from muster.volumes.folder import FolderStore
-from muster.volumes.service.archives import Member, pack
+from muster.volumes.service.archives import ArchiveMember, pack
 
 
 @pytest.fixture
@@ -218,7 +218,7 @@ def _waiting_for_their_turn():
 
 
 def _tar(path):
-    return b"".join(pack([Member(name=path.name, source=path)]))
+    return b"".join(pack([ArchiveMember(name=path.name, source=path)]))
 
 
 def test_data_docs_can_do_nothing(service, store, tmp_path, volume):

@@ -117,7 +117,7 @@ def test_a_kill_at_any_byte_loses_and_doubles_nothing(folder):
         cut.mkdir()
         (cut / "log.parts").write_bytes(parts)
         (cut / "log").write_bytes(text)
-        read = text[: text.rfind(b"\n") + 1]  # what somebody may have read by then
+        read = text[: text.rfind(b"\n") + 1]  # what a reader may have got by then
         again = Journal(cut)
         again.append("b", b"b1\nb2\n", offset=0)  # another writer comes first
         assert again.append("a", last, offset=6) == 6 + len(last)

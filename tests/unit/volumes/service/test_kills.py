@@ -33,7 +33,7 @@ def test_what_was_sealed_when_it_died_is_committed_by_the_next(tmp_path):
 
 
 def persist(ask):
-    """As a pod does: ask again while nobody answers, or what is in between says so."""
+    """As a pod does: ask again while nothing answers, or a proxy in between says so."""
     deadline = time.monotonic() + 60
     while True:
         try:

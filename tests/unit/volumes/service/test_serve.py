@@ -70,7 +70,7 @@ def test_what_it_cannot_serve_is_told_in_a_line(tmp_path, key, in_use, wrong):
 def test_it_prints_an_operators_token(tmp_path, key):
     done = start("--key", key, "--print-token", "1")
     text, _ = done.communicate(timeout=30)
-    assert tokens.verify((KEY.encode(),), text.strip()).kind is tokens.Kind.OPERATOR
+    assert tokens.verify((KEY.encode(),), text.strip()).kind is tokens.TokenKind.OPERATOR
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""Requests whose body never comes, as those of a node that is lost in the middle of one: nobody else waits."""
+"""Requests whose body never comes, as those of a node that is lost in the middle of one: no other client waits."""
 
 import socket
 from contextlib import suppress
@@ -36,9 +36,9 @@ def silent(gang):
 @pytest.mark.parametrize(("method", "what"), [("POST", "lines?offset=0"), ("PUT", "seal")])
 def test_nobody_else_waits(service, gang, store, silent, method, what):
     silent(service, what, method)
-    with httpx.Client(base_url=service.url, trust_env=False, timeout=5) as anybody:
+    with httpx.Client(base_url=service.url, trust_env=False, timeout=5) as client:
         for _ in range(5):
-            assert anybody.get("/healthz").text == "ok\n"
+            assert client.get("/healthz").text == "ok\n"
             assert store.ledger.status(gang.job_id).job_id == gang.job_id
     assert gang.bundle().is_success
 

@@ -133,7 +133,7 @@ class Client:
         return self._ask(_about("create", document), query=query, body=document)
 
     def apply(self, document: Document) -> Document:
-        """Make an object's fields what `document` says, whoever set them before; others' fields stay.
+        """Set an object's fields as in `document`, also where another field manager owns them; all other fields stay.
 
         A ``resourceVersion`` in it is the one that the object must still have.
 
@@ -204,7 +204,7 @@ class Client:
         return bool(answer["status"].get("allowed"))
 
     def version(self) -> str:
-        """Return the API server's version, such as ``v1.37.0``; everybody who may log in may ask."""
+        """Return the API server's version, such as ``v1.37.0``; every authenticated user may read it."""
         return str(self._ask(Request(verb="get"), path="/version").get("gitVersion", "?"))
 
     def served(self) -> frozenset[tuple[str, str]]:

@@ -33,7 +33,7 @@ _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.2, 5.0
 _TOO_LATE = 504
 
 
-class Silent(Unreachable):
+class SilentServer(Unreachable):
     """Nothing came for so long that the connection counts as lost, though there may have been nothing to say."""
 
 
@@ -115,8 +115,8 @@ class Transport:
     def _is_ready(self) -> bool:
         """Whether the API server has read the cluster's roles: for some seconds after its start it forbids all.
 
-        That is 403 here, too, since everybody may ask this. 401: the credentials do not count. 404: something in
-        between does not tell.
+        A young API server answers 403 here, too, although every user may ask this. 401: the credentials do not count.
+        404: something in between does not tell.
         """
         try:
             response = self._exchange(
@@ -150,7 +150,7 @@ class Transport:
     def lines(self, request: Request, response: BaseHTTPResponse) -> Iterator[bytes]:
         """Yield an answer's lines as they come.
 
-        :raises Silent: none came for too long. :raises Unreachable: the connection broke.
+        :raises SilentServer: none came for too long. :raises Unreachable: the connection broke.
         """
         from urllib3.exceptions import HTTPError
 
@@ -161,7 +161,7 @@ class Transport:
                 yield from (line for line in lines if line)
         except (HTTPError, http.client.HTTPException, OSError) as error:
             if _silent(error):
-                raise Silent(f"{request}: {self.host} has long said nothing") from error
+                raise SilentServer(f"{request}: {self.host} has long said nothing") from error
             raise self._away(request, error) from error
 
     def _send(

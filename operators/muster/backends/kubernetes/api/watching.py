@@ -1,4 +1,4 @@
-"""Follows all objects of one kind, for as long as somebody wants to know of them.
+"""Follows all objects of one kind, from the first request for them until it is closed.
 
 One list, then one watch, whatever becomes of the connection: it goes on from the last version that
 was seen, and lists again where the API server has forgotten that one (410).
@@ -19,7 +19,7 @@ from muster.backends.kubernetes.api.client import Client
 from muster.backends.kubernetes.api.kinds import Document, Kind
 from muster.backends.kubernetes.api.lean import Read, whole
 from muster.backends.kubernetes.api.refusals import Expired, Request, refusal
-from muster.backends.kubernetes.api.transport import Silent
+from muster.backends.kubernetes.api.transport import SilentServer
 from muster.core.errors import BackendError, MusterError
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ class Watch:
                         yield change
             except Expired:
                 version = None
-            except Silent:
+            except SilentServer:
                 pause = _FIRST_PAUSE_SECONDS
             except Exception as error:  # a thread that ended would leave what it knew to stand for ever
                 said = self._say(error, said)
@@ -111,7 +111,7 @@ class Watch:
                     version = None
             version = self._after_silence(
                 version
-            )  # whoever ended it: a balancer may, before we find it silent
+            )  # a load balancer may end a watch before it counts as silent
             self._closed.wait(pause)  # also where it ended well: a proxy may end every watch at once
             pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
 

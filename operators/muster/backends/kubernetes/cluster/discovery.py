@@ -24,7 +24,15 @@ from muster.backends.kubernetes.api.kinds import (
     Document,
     Kind,
 )
-from muster.backends.kubernetes.cluster.facts import Claim, Cluster, Flavor, Node, Queue, limits_of, named
+from muster.backends.kubernetes.cluster.facts import (
+    Cluster,
+    Flavor,
+    Node,
+    Queue,
+    VolumeClaim,
+    limits_of,
+    named,
+)
 from muster.core.errors import Forbidden
 
 _SERVING = (INFERENCE_SERVICE, SELDON_DEPLOYMENT)
@@ -81,9 +89,9 @@ def _terminating(client: Client, namespace: str) -> bool:
     return found is not None and found.get("status", {}).get("phase") == "Terminating"
 
 
-def _claim(client: Client, namespace: str, name: str) -> Claim | None:
+def _claim(client: Client, namespace: str, name: str) -> VolumeClaim | None:
     found = client.get(CLAIM, name, namespace=namespace)
-    return None if found is None else Claim.of(found)
+    return None if found is None else VolumeClaim.of(found)
 
 
 def _queues(client: Client, namespace: str) -> dict[str, Queue]:

@@ -192,7 +192,7 @@ def _lent(queue: Mapping[str, Any], flavor: str, name: str) -> float:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Claim:
+class VolumeClaim:
     """The PersistentVolumeClaim that the store lies on."""
 
     name: str
@@ -200,7 +200,7 @@ class Claim:
     phase: str
 
     @classmethod
-    def of(cls, document: Mapping[str, Any]) -> Claim:
+    def of(cls, document: Mapping[str, Any]) -> VolumeClaim:
         """Read a ``PersistentVolumeClaim``: what it was given, else what it asks for."""
         status = document.get("status") or {}
         modes = status.get("accessModes") or document["spec"].get("accessModes") or ()
@@ -225,7 +225,7 @@ class Cluster:
     serving: frozenset[Kind] = frozenset()
     gateway_api: bool = False
     terminating: bool = False
-    claim: Claim | None = None
+    claim: VolumeClaim | None = None
     queues: Mapping[str, Queue] = field(default_factory=dict)
     flavors: Mapping[str, Flavor] = field(default_factory=dict)
     priorities: frozenset[str] | None = None

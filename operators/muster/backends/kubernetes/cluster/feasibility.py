@@ -113,7 +113,7 @@ def check_job(
     priority: str | None = None,
     partial_starts: bool = False,
 ) -> tuple[str, ...]:
-    """Refuse what can never run here; return warnings about what may have to wait for somebody.
+    """Refuse what can never run here; return warnings about what may wait until the cluster is changed.
 
     :param partial_starts: a gang may start in part where nothing keeps it together.
     :raises CannotSchedule: it can never run; the message says what there is.

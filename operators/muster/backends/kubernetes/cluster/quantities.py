@@ -36,7 +36,7 @@ _SCALES |= {f"{letter}i": 2.0 ** (10 * power) for power, letter in enumerate("KM
 
 
 def is_device(name: str) -> bool:
-    """Whether a resource is of somebody's domain, as ``nvidia.com/gpu``: a node has it of a device plugin."""
+    """Whether a resource has a domain, as ``nvidia.com/gpu``: a device plugin provides it."""
     return "/" in name
 
 

@@ -107,8 +107,8 @@ def lacking(
 ) -> tuple[Right, ...]:
     """Return those that these credentials do not have.
 
-    :param served: what the cluster serves (:meth:`~.client.Client.served`): nobody needs a right to what
-        it does not.
+    :param served: what the cluster serves (:meth:`~.client.Client.served`): a kind
+        that it does not serve needs no right.
     """
     asked = [right for right in rights if not right.kind.group or serves(served, right.kind)]
 

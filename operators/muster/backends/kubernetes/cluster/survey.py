@@ -14,7 +14,7 @@ from muster.backends.kubernetes.cluster.facts import Cluster, Gangs
 from muster.backends.kubernetes.site import ClusterSite
 from muster.core.errors import Forbidden, Unreachable
 
-QUICK_SECONDS = 5.0  # of patience: whoever only looks does not wait for a cluster that is away
+QUICK_SECONDS = 5.0  # a read gives up after this long where the API server does not answer
 _YOUNG_SECONDS = 60.0
 
 

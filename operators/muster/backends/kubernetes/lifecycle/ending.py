@@ -14,7 +14,7 @@ from muster.backends.jobs.ending import decide, record
 from muster.backends.kubernetes.api.client import Client
 from muster.backends.kubernetes.api.kinds import Document
 from muster.backends.kubernetes.site import ClusterSite
-from muster.backends.kubernetes.state.observe import Observed, merged
+from muster.backends.kubernetes.state.observe import ObservedJob, merged
 from muster.backends.kubernetes.state.roots import delete_root, find_root
 from muster.backends.kubernetes.state.seen import seconds
 from muster.backends.kubernetes.state.sight import Sight
@@ -28,7 +28,7 @@ from muster.volumes.service.client import ServiceStore
 _GIVEN_UP_SECONDS = 30.0
 
 
-class Ending:
+class JobEnding:
     """Brings jobs to the end that they have come to."""
 
     def __init__(
@@ -47,7 +47,7 @@ class Ending:
         self._clock = clock
 
     def end(
-        self, job: JobSpec, status: JobStatus, verdict: Verdict, *, observed: Observed | None = None
+        self, job: JobSpec, status: JobStatus, verdict: Verdict, *, observed: ObservedJob | None = None
     ) -> JobStatus:
         """Write down why a job ends, and end it as far as that goes without waiting."""
         self.decide(status, verdict.going_on(job.origin.again), observed=observed)
@@ -58,7 +58,7 @@ class Ending:
         status: JobStatus,
         verdict: Verdict,
         *,
-        observed: Observed | None = None,
+        observed: ObservedJob | None = None,
         owner: str | None = None,
     ) -> bool:
         """Write down why a job ends. From here on it does, unless all of its replicas have sealed.
@@ -90,7 +90,7 @@ class Ending:
         return root is not None and delete_root(self._client, root)
 
     def running(self, job_id: str) -> list[str]:
-        """Return the names of the pods that have not ended, but for those that nobody will hear of again."""
+        """Return the names of the pods that have not ended, without those on nodes that are given up."""
         pods = self._sight.running(job_id)
         return [pod["metadata"]["name"] for pod in pods if not self._is_given_up(pod)]
 

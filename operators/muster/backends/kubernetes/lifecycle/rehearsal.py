@@ -42,7 +42,7 @@ def rehearse(client: Client, cluster: Cluster, *, site: ClusterSite) -> None:
 def try_out(client: Client, made: Documents) -> None:
     """Send the objects of a job as a dry run; raises what :func:`rehearse` does."""
     for document in (made.owner, *made.owned):
-        with suppress(Conflict):  # somebody's job is called so; what is really made will not be
+        with suppress(Conflict):  # another job has that name; the real objects get another
             client.create(document, dry_run=True)
 
 

@@ -1,4 +1,4 @@
-"""Says in a job's log why its gang was started again: its pods of before are gone by the time somebody asks."""
+"""Writes into a job's log why its gang was restarted: its earlier pods are soon gone from the cluster."""
 
 from __future__ import annotations
 

@@ -4,10 +4,10 @@
 
     check → ledger.create → attempt → worker, leases → token → JobSet or Job → its PodGroup and Secret
 
-Nothing runs before the last step: pods wait for the Secret. An attempt is begun once for all who submit
-the job, and another only where pods have asked for the one before and its objects are gone; so whoever
-makes the JobSet, it is of the attempt that counts. A job whose Secret is there is whole, and is left as
-it is: what it was made of need not be here any more.
+Nothing runs before the last step: pods wait for the Secret. All processes that submit a job at once begin one
+attempt. Another attempt begins only after pods have asked for the one before and its objects are gone. So the
+JobSet is of the attempt that counts, no matter which process creates it. A job whose Secret exists is complete, and
+is left as it is: its code and inputs need not be available any more.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class Submitter:
         return True
 
     def _is_whole(self, root: Document) -> bool:
-        """Whether a root's Secret, which is made last, is there: nobody has to be able to read it to tell."""
+        """Whether a root's Secret, which is made last, is there. This takes no right to read Secrets."""
         secret = {"name": secret_of(root), "namespace": self._site.namespace}
         document = {"apiVersion": SECRET.api_version, "kind": SECRET.name, "metadata": secret}
         try:

@@ -120,7 +120,7 @@ def fetch(url: str, token_file: str, folder: str) -> int:
     where = urlsplit(url)
     kind = http.client.HTTPSConnection if where.scheme == "https" else http.client.HTTPConnection
     connection = kind(where.hostname or "", where.port, timeout=_CONNECT_SECONDS)
-    try:  # no proxy and no redirect: the token goes to nobody else
+    try:  # no proxy and no redirect: only the store service gets the token
         target = f"{where.path}?{where.query}"
         connection.connect()
         _keep_alive(connection.sock)

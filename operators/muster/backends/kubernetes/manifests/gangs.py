@@ -1,7 +1,7 @@
 """A job as Kubernetes' objects: a JobSet, with a PodGroup where there is no Kueue; a Job where there are no JobSets.
 
-Pure: a spec in, documents out. How a gang fails is in them too, so that a cluster with nobody watching
-ends what cannot get better and starts the rest again: the worker's exit codes
+Pure: a spec in, documents out. The objects say how a gang fails, too: also while no process of
+muster watches, the cluster ends a gang that cannot recover and restarts the others. The worker's exit codes
 (:class:`~muster.core.verdict.ExitCode`) and the disruption of a pod decide.
 """
 
@@ -98,7 +98,7 @@ def owned_by(document: Document, owner: Document) -> Document:
 
 
 def _longest(job: JobSpec, *, queued: bool) -> int:
-    """How long Kubernetes lets a job go on, in seconds, where nobody of ours looks at it.
+    """After how many seconds Kubernetes ends a job that no process of muster watches.
 
     It counts from when a Job may start, and a run_timeout only from when its gang has: in between images are pulled,
     and checkpoints copied. Where no queue holds it until there is room, it waits for that as well.

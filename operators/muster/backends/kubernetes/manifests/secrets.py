@@ -30,7 +30,7 @@ def data(submission: Submission, *, token: str, values: Mapping[str, str]) -> di
     if missing:
         source = job.secrets[missing[0]]
         raise SpecError(
-            f"secret {missing[0]}: nobody looked up {source.source} {source.name!r:.100} for the cluster"
+            f"secret {missing[0]}: the submitter did not look up {source.source} {source.name!r:.100} for the cluster"
         )
     found = {_key(name): _text(name, values[name]) for name in wanted}
     own = {TOKEN: token, ORDERS: orders(submission), BOOTSTRAP: inspect.getsource(bootstrap)}
@@ -64,7 +64,7 @@ def _reference(submission: Submission, variable: str) -> Document:
 
 
 def check_name(where: str, name: object) -> str:
-    """Return the name of somebody else's Secret. :raises SpecError: it cannot be one, or no job may have it."""
+    """Return the name of a Secret that is not muster's. :raises SpecError: it cannot be one, or no job may have it."""
     if not isinstance(name, str) or len(name) > 253 or not _NAME.match(name):
         raise SpecError(f"{where}: {name!r:.100} is not the name of a Secret")
     if name.startswith(labels.OURS):

@@ -74,7 +74,7 @@ class Submission:
 
     @property
     def alone(self) -> bool:
-        """Whether it is one pod, which meets nobody."""
+        """Whether it is one pod, without a rendezvous."""
         return self.job.replicas == 1
 
     @property

@@ -1,4 +1,4 @@
-"""Tells what somebody else changed of a route, by comparing what muster writes with what is there: pure.
+"""Tells what was changed of a route outside muster: pure; compares the route with what muster writes.
 
 The API server fills in what a route leaves open, today's fields and those of later releases. So what is there beside
 what was written is no edit by itself: only fields that are known to keep requests away, or to change them, are told.

@@ -26,7 +26,9 @@ _SERIES = "traefik_service_requests_total"
 _TRAEFIK = re.compile(r"^traefik_", re.MULTILINE)
 _ITS_OWN = ("502", "504")  # a server that it does not reach, that breaks off, or that it waits for no longer
 _SECONDS = 1.0
-_REST_SECONDS = 10.0  # whoever waits for a page that does not come looks at nothing else
+_REST_SECONDS = (
+    10.0  # how long a page that did not come is not asked again: waiting for it delays every other look
+)
 _LARGEST_BYTES = 64 << 20
 
 Address = tuple[str, int]
@@ -93,7 +95,7 @@ def calls(service: str, *, namespace: str, route: str, backend: str) -> bool:
 def addresses(url: str) -> list[Address]:
     """Where the replicas of a Gateway have their page: a headless Service has an address of each.
 
-    :raises Unreachable: nobody knows that host.
+    :raises Unreachable: that host has no address.
     """
     parts = urlsplit(url)
     try:

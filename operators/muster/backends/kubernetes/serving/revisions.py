@@ -163,7 +163,7 @@ class Revisions:
     def delete(self, name: str, *, upto: int, but: Collection[str] = ()) -> None:
         """Begin to delete a deployment's revisions; what they own goes with them.
 
-        :param upto: the number of the newest: what somebody else begins meanwhile is left alone.
+        :param upto: the number of the newest one to delete: newer revisions, begun meanwhile, stay.
         :param but: these stay.
         """
         kind, place = self._platform.kind, self._site.namespace

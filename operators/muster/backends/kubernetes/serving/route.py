@@ -95,12 +95,12 @@ def drift(route: Route, missing: Collection[str], *, kind: str) -> str:
 
     :param missing: revisions whose object is gone. :param kind: of such an object.
     """
-    found = [*_edits(route), *(f"{name}'s {kind} is gone: somebody deleted it" for name in missing)]
+    found = [*_edits(route), *(f"{name}'s {kind} is gone: it was deleted outside muster" for name in missing)]
     if not found:
         return ""
     if route.lost:
         found[0] += (
-            ". Somebody else wrote that, or muster with another gateway, serving_url, serving or release"
+            ". That was written outside muster, or by muster with another gateway, serving_url, serving or release"
         )
     if_right = "if these are right here, " if route.lost else ""
     return f"{'; '.join(found)}; {if_right}`muster deployments repair {route.name}` brings it back"
@@ -110,9 +110,9 @@ def _edits(route: Route) -> Iterator[str]:
     if route.lost:
         yield f"users may not reach it: in its route {route.lost}"
     if route.foreign:
-        yield f"the route also sends users to {', '.join(route.foreign)}, which is no revision: somebody else wrote it"
+        yield f"the route also sends users to {', '.join(route.foreign)}, which is no revision: that was written outside muster"
     elif route.edited and not route.lost:
-        yield f"somebody else has edited its route: {shared(route.shares)}, where muster wrote {shared(route.given or {})}"
+        yield f"its route was edited outside muster: {shared(route.shares)}, where muster wrote {shared(route.given or {})}"
     if route.beside:
         yield f"its route is not as muster writes it here in {', '.join(route.beside)}"
 
@@ -122,7 +122,7 @@ def shared(shares: Mapping[str, int]) -> str:
     ranked = sorted(shares.items(), key=lambda share: -share[1])
     return (
         ", ".join(f"{name} {percent} %" if percent else f"{name} kept" for name, percent in ranked)
-        or "nobody"
+        or "no revision"
     )
 
 
@@ -171,7 +171,7 @@ def read_route(document: Document, *, name: str, site: ClusterSite, spoiled: Not
     shown = f"{document['kind']} {metadata['name']} in namespace {site.namespace}"
     whose = (metadata.get("labels") or {}).get(names.DEPLOYMENT)
     if whose != name:
-        of = f"deployment {whose!r}" if whose else "nobody that muster knows"
+        of = f"deployment {whose!r}" if whose else "no deployment that muster knows"
         raise BackendError(
             f"{shown} belongs to {of}, and deployment {name!r} needs that name: take another name"
         )
@@ -296,7 +296,7 @@ def _service_of(deployment: str, revision: str, site: ClusterSite) -> str:
 def _weights(
     document: Document, name: str, notes: Notes, site: ClusterSite
 ) -> tuple[dict[str, int], tuple[str, ...]]:
-    """Read the shares off the weights, whoever wrote them: percent of their sum."""
+    """Return the shares that the weights mean, in percent of their sum, also where they were edited."""
     ours = {_service_of(name, one.name, site): one.name for one in notes.live}
     found: dict[str, int] = {}
     for rule in document["spec"].get("rules") or ():

@@ -45,7 +45,7 @@ class Routes:
     def find(self, name: str, *, spoiled: Notes | None = None) -> Route | None:
         """Return a deployment's route. :raises BackendError: what is there by its name is not one.
 
-        :param spoiled: stands in for what it remembers where somebody else has spoiled that.
+        :param spoiled: replaces its notes where they were damaged.
         """
         found = self._client.get(self._kind, names.route_name(name), namespace=self._site.namespace)
         if found is None or found["metadata"].get("deletionTimestamp"):
@@ -75,7 +75,7 @@ class Routes:
     def all(self, wanted: Collection[str] | None = None) -> dict[str, Route | Corrupt]:
         """Return every deployment's route, or those of them, by name: with one request.
 
-        One whose notes nobody can read is told by that error; what goes, or is not there, is left out.
+        A route with unreadable notes comes as that error. One that is being deleted, or does not exist, is left out.
 
         :raises SpecError: what is wanted is no name.
         """
@@ -101,7 +101,7 @@ class Routes:
     def write(self, route: Route) -> Route:
         """Write a route that was read, or is new, and return it as it is then.
 
-        :raises Conflict: somebody else has written it since, or made it first.
+        :raises Conflict: another writer has changed it since, or made it first.
         :raises SpecError: it is refused.
         """
         counted = replace(route, writes=route.writes + 1)
@@ -116,7 +116,7 @@ class Routes:
                 if found is None or found.token != route.token:
                     break
                 counted = replace(counted, version=found.version)  # a gateway has reported, no more
-        raise Conflict(f"the route of {route.name} was written by somebody else meanwhile: look again")
+        raise Conflict(f"another writer changed the route of {route.name} meanwhile: look again")
 
     def await_taken_up(self, name: str) -> Route:
         """Return a route when its Gateway says that it has read it as it is; that takes some hundredths of a second.
@@ -136,7 +136,7 @@ class Routes:
             self._sleep(_LOOK_SECONDS)
 
     def delete(self, route: Route) -> None:
-        """Delete a route that was read. :raises Conflict: somebody has written it since."""
+        """Delete a route that was read. :raises Conflict: it has changed since."""
         place, called = self._site.namespace, names.route_name(route.name)
         version = route.version
         for _ in range(_REPORTS):
@@ -151,7 +151,7 @@ class Routes:
                 version = found.version  # a gateway has reported, no more
             else:
                 return
-        raise Conflict(f"the route of {route.name} was written by somebody else meanwhile: look again")
+        raise Conflict(f"another writer changed the route of {route.name} meanwhile: look again")
 
     def _written(self, route: Route) -> Route:
         applied = self._client.apply(write_route(route, self._site))
@@ -167,6 +167,6 @@ def _stays(document: Document) -> bool:
     metadata = document["metadata"]
     try:
         called = names.route_name(_whose(document))
-    except SpecError:  # somebody else's label, which names no deployment
+    except SpecError:  # the label is not muster's: it names no deployment
         return False
     return bool(metadata["name"] == called and not metadata.get("deletionTimestamp"))

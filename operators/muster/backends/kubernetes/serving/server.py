@@ -158,7 +158,7 @@ def _container(server: Server, name: str) -> Document:
         "env": [{"name": variable, "value": value} for variable, value in variables.items()],
         "ports": [{"name": "http", "containerPort": PORT, "protocol": "TCP"}],
         **_probes(spec),
-        # A sleep needs no shell. Meanwhile the gateway learns that the replica goes, and it answers whoever comes.
+        # A sleep needs no shell. Meanwhile the gateway learns that the replica goes, and the replica still answers.
         "lifecycle": {"preStop": {"sleep": {"seconds": site.drain_seconds}}},
         "resources": _amounts(spec, site),
         "securityContext": pods.confined(),

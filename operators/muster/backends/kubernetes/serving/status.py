@@ -148,7 +148,7 @@ def _containers(pod: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 def _waits_for(objects: Objects, platform: ServingPlatform) -> str:
     """What keeps a revision from being ready, as the lowest object tells it."""
     if objects.service is None:
-        return f"its {platform.kind.name} is not there: it is about to be made, or somebody deleted it"
+        return f"its {platform.kind.name} is not there: it is about to be made, or was deleted"
     if objects.workload is None:
         nothing = f"{platform.title} has made nothing of it yet: is its controller running?"
         return one_line(_said(objects.service, platform) or nothing)

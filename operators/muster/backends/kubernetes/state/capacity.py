@@ -9,9 +9,11 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 
 from muster.backends.capacity import Cards, Gpus, Line, Part, Place, Queues, Share, Waiting
+from muster.backends.forecast import Outlook
 from muster.backends.kubernetes.api.client import Client
 from muster.backends.kubernetes.api.kinds import (
     CLUSTER_QUEUE,
+    COHORT,
     JOB,
     JOB_SET,
     LOCAL_QUEUE,
@@ -20,6 +22,7 @@ from muster.backends.kubernetes.api.kinds import (
     QUEUE_VIEW,
     RESOURCE_FLAVOR,
     WORKLOAD,
+    WORKLOAD_PRIORITY_CLASS,
     Document,
     Kind,
 )
@@ -27,6 +30,7 @@ from muster.backends.kubernetes.cluster.discovery import readable, serves
 from muster.backends.kubernetes.cluster.facts import Flavor, Queue
 from muster.backends.kubernetes.labels import JOB as JOB_LABEL
 from muster.backends.kubernetes.labels import selector
+from muster.backends.kubernetes.state.outlook import ClusterDocuments, with_queues, without_queues
 from muster.backends.kubernetes.state.queueing import (
     asked_places,
     gpus,
@@ -40,6 +44,7 @@ from muster.backends.kubernetes.state.queueing import (
 )
 from muster.backends.kubernetes.state.seen import Seen
 from muster.core.errors import BackendError, Forbidden, MusterError
+from muster.core.job import JobSpec
 from muster.core.names import check_job_id
 
 log = logging.getLogger(__name__)
@@ -52,9 +57,13 @@ class ClusterCapacity:
     """What a namespace's jobs may run on, and what waits in it; see :class:`~muster.backends.capacity.Capacity`.
 
     :param resource: what a card is called, such as ``nvidia.com/gpu``.
+    :param queue: the LocalQueue of jobs that name none, as the site says.
     """
 
-    def __init__(self, client: Client, *, namespace: str, resource: str = "nvidia.com/gpu") -> None:
+    def __init__(
+        self, client: Client, *, namespace: str, resource: str = "nvidia.com/gpu", queue: str | None = None
+    ) -> None:
+        self._queue = queue
         self._client = client
         self._namespace = namespace
         self._resource = resource
@@ -108,12 +117,49 @@ class ClusterCapacity:
             found = waiting(workloads, owners=_all(heads), places=places, flavors=flavors)
             return Queues(lines=_lines(local.result(), workloads, found), waiting=found)
 
+    def outlook(self, jobs: Sequence[JobSpec] = ()) -> Outlook:
+        """Return the quotas and cards here, what holds them and what waits for them."""
+        with ThreadPoolExecutor(_AT_ONCE) as pool:
+            served = self._client.served()
+            nodes = pool.submit(readable, self._client, NODE)
+            kinds = [kind for kind in (JOB, JOB_SET) if serves(served, kind)]
+            heads = [pool.submit(self._heads, kind) for kind in kinds]
+            if not serves(served, WORKLOAD):
+                found = ClusterDocuments(nodes=nodes.result(), roots=_all(heads), pods=self._our_pods())
+                return without_queues(found, jobs, resource=self._resource)
+            asked = {
+                kind: pool.submit(readable, self._client, kind)
+                for kind in (CLUSTER_QUEUE, RESOURCE_FLAVOR, COHORT, WORKLOAD_PRIORITY_CLASS)
+            }
+            local = pool.submit(self._client.find, LOCAL_QUEUE, namespace=self._namespace)
+            found = ClusterDocuments(
+                cluster_queues=_found(asked[CLUSTER_QUEUE]),
+                local_queues=local.result(),
+                flavors=_found(asked[RESOURCE_FLAVOR]),
+                cohorts=asked[COHORT].result(),
+                workloads=self._client.find(WORKLOAD, namespace=self._namespace),
+                nodes=nodes.result(),
+                roots=_all(heads),
+            )
+            ranks = {
+                each["metadata"]["name"]: int(each.get("value") or 0)
+                for each in _found(asked[WORKLOAD_PRIORITY_CLASS])
+            }
+        placed = [(job, self._queue_of(job, found), ranks.get(job.priority or "", 0)) for job in jobs]
+        return with_queues(found, placed, resource=self._resource)
+
     def parts(self, job_id: str) -> tuple[Part, ...]:
         """Return a job's pods that have a node and have not ended, those of the start that counts."""
         wanted = selector({JOB_LABEL: check_job_id(job_id)})
         pods = self._client.find(POD, namespace=self._namespace, labels=wanted, fields=_NOT_ENDED)
         placed = [pod for pod in Seen(pods=pods).replicas() if pod.node and not pod.deleting]
         return tuple(Part(name=pod.replica, process=f"pod {pod.name}", node=pod.node) for pod in placed)
+
+    def _queue_of(self, job: JobSpec, found: ClusterDocuments) -> str:
+        """Return the LocalQueue that a job would wait in: its own, the site's, or the only one that there is."""
+        named = job.queue or self._queue
+        names = [str(each["metadata"]["name"]) for each in found.local_queues]
+        return named or (names[0] if len(names) == 1 else "")
 
     def _pods(self) -> tuple[bool, Sequence[Document]]:
         """Return the pods that may hold cards, and whether they are those of the whole cluster."""

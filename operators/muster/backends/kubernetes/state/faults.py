@@ -54,7 +54,7 @@ _LAST_LINE = re.compile(r"[^\n]*\S[^\n]*\s*\Z")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Fault:
+class PodFault:
     """What went wrong in one pod, and when (seconds since the epoch).
 
     :param follows: it was told to stop, or lost its peers: another pod's fault came first.
@@ -72,7 +72,7 @@ def pod_advice(cause: Cause) -> str:
     return SEE_POD if cause is Cause.BACKEND_ERROR else advice_on(cause)
 
 
-def fault(pod: SeenPod, job: JobSpec) -> Fault | None:
+def fault(pod: SeenPod, job: JobSpec) -> PodFault | None:
     """Return what went wrong in a pod; None where nothing did, or nothing can be told yet."""
     for look in (_out_of_memory, _overfull, _disrupted, _kubelet, _ended):
         found = look(pod, job)
@@ -83,7 +83,7 @@ def fault(pod: SeenPod, job: JobSpec) -> Fault | None:
 
 def _fault(
     pod: SeenPod, job: JobSpec, cause: Cause, message: str, *, advice: str = "", hopeless: bool = False
-) -> Fault:
+) -> PodFault:
     ended = [each.ended_at for each in pod.containers if each.ended_at is not None]
     verdict = Verdict(
         cause=cause,
@@ -91,10 +91,10 @@ def _fault(
         message=message,
         advice=advice or pod_advice(cause),
     )
-    return Fault(at=max(ended, default=pod.created), verdict=verdict, hopeless=hopeless)
+    return PodFault(at=max(ended, default=pod.created), verdict=verdict, hopeless=hopeless)
 
 
-def _out_of_memory(pod: SeenPod, job: JobSpec) -> Fault | None:
+def _out_of_memory(pod: SeenPod, job: JobSpec) -> PodFault | None:
     """Memory that outgrew its limit explains all else that the pod may say."""
     killed = next((each for each in pod.containers if each.ended == "OOMKilled"), None)
     if killed is None:
@@ -111,13 +111,13 @@ def _out_of_memory(pod: SeenPod, job: JobSpec) -> Fault | None:
     return _fault(pod, job, Cause.OUT_OF_MEMORY, message, hopeless=True)
 
 
-def _overfull(pod: SeenPod, job: JobSpec) -> Fault | None:
+def _overfull(pod: SeenPod, job: JobSpec) -> PodFault | None:
     found = (
         overfull(f"replica {pod.replica}", pod.message, rank=pod.first_rank(job))
         if pod.reason == "Evicted"
         else None
     )
-    return None if found is None else Fault(at=pod.created, verdict=found, hopeless=True)
+    return None if found is None else PodFault(at=pod.created, verdict=found, hopeless=True)
 
 
 def overfull(who: str, said: str, *, rank: int | None = None) -> Verdict | None:
@@ -132,7 +132,7 @@ def overfull(who: str, said: str, *, rank: int | None = None) -> Verdict | None:
     )
 
 
-def _disrupted(pod: SeenPod, job: JobSpec) -> Fault | None:
+def _disrupted(pod: SeenPod, job: JobSpec) -> PodFault | None:
     if not pod.disrupted:
         return None
     cause, what = _DISRUPTIONS.get(pod.disrupted, (Cause.EVICTED, f"was ended ({pod.disrupted})"))
@@ -140,14 +140,14 @@ def _disrupted(pod: SeenPod, job: JobSpec) -> Fault | None:
     return _fault(pod, job, cause, message)
 
 
-def _kubelet(pod: SeenPod, job: JobSpec) -> Fault | None:
+def _kubelet(pod: SeenPod, job: JobSpec) -> PodFault | None:
     if not pod.reason or pod.phase != "Failed":
         return None
     cause, what = _KUBELET.get(pod.reason, (Cause.BACKEND_ERROR, f"was ended ({pod.reason})"))
     return _fault(pod, job, cause, f"replica {pod.replica} on node {pod.node} {what}: {pod.message}")
 
 
-def _ended(pod: SeenPod, job: JobSpec) -> Fault | None:
+def _ended(pod: SeenPod, job: JobSpec) -> PodFault | None:
     """Judge the first container that has ended badly."""
     bad = next((each for each in pod.containers if each.code), None)
     if bad is None:
@@ -156,11 +156,11 @@ def _ended(pod: SeenPod, job: JobSpec) -> Fault | None:
     if report is not None and report.verdict is not None:
         # Nodes have clocks of their own, and who lost a peer ends first at times.
         follows = report.verdict.cause in (Cause.CANCELLED, Cause.RANK_LOST)
-        return Fault(at=report.at or bad.ended_at or 0.0, verdict=report.verdict, follows=follows)
+        return PodFault(at=report.at or bad.ended_at or 0.0, verdict=report.verdict, follows=follows)
     if bad.ended in ("StartError", "ContainerCannotRun"):
         return _not_started(pod, bad, job)
     found = _by_code(pod, bad, job)
-    return Fault(at=found.at, verdict=found.verdict, follows=pod.deleting or bad.code == ExitCode.STOPPED)
+    return PodFault(at=found.at, verdict=found.verdict, follows=pod.deleting or bad.code == ExitCode.STOPPED)
 
 
 def _report(said: str) -> Report | None:
@@ -173,7 +173,7 @@ def _report(said: str) -> Report | None:
         return None
 
 
-def _not_started(pod: SeenPod, container: Container, job: JobSpec) -> Fault:
+def _not_started(pod: SeenPod, container: Container, job: JobSpec) -> PodFault:
     missing = _NO_PROGRAM.search(container.said)
     if missing is None:
         said = f"replica {pod.replica}: container {container.name} cannot be started: {container.said}"
@@ -183,10 +183,10 @@ def _not_started(pod: SeenPod, container: Container, job: JobSpec) -> Fault:
         message=f"image {container.image} has no {missing[1]}: muster's worker runs in the image's own Python",
         advice="use an image with Python 3.10 or newer, python3 on its PATH",
     )
-    return Fault(at=container.ended_at or pod.created, verdict=verdict, hopeless=True)
+    return PodFault(at=container.ended_at or pod.created, verdict=verdict, hopeless=True)
 
 
-def _by_code(pod: SeenPod, container: Container, job: JobSpec) -> Fault:
+def _by_code(pod: SeenPod, container: Container, job: JobSpec) -> PodFault:
     """The exit code is a contract and names the cause; the last line of the log says more."""
     code = container.code or 0
     last = _last_line(container.said)
@@ -195,7 +195,7 @@ def _by_code(pod: SeenPod, container: Container, job: JobSpec) -> Fault:
     if code in _KILLED:
         return _fault(pod, job, Cause.RANK_LOST, f"{who} of replica {pod.replica} {_KILLED[code]}{said}")
     cause = CAUSES.get(code, Cause.BACKEND_ERROR)
-    how = "was told to stop by somebody else" if code == ExitCode.STOPPED else f"ended with exit code {code}"
+    how = "was stopped from outside muster" if code == ExitCode.STOPPED else f"ended with exit code {code}"
     return _fault(pod, job, cause, f"{who} of replica {pod.replica} {how}{said}")
 
 

@@ -101,7 +101,7 @@ class Mirror:
                     each for one in own for each in self._groups.get(("about", uid_of(one)), {}).values()
                 ]
                 found = Seen.of([*own, *about])
-                if not own:  # nobody knows for how long it is asked about
+                if not own:  # not kept: nothing would ever remove it
                     return found
                 self._seen[job_id] = found
             return self._seen[job_id]

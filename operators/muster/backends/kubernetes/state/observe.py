@@ -39,7 +39,7 @@ _EVICTED = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Observed:
+class ObservedJob:
     """A job as the cluster shows it.
 
     :param reason: one line for people: what it waits for, what it is preparing, how much of it runs.
@@ -66,17 +66,17 @@ class Observed:
 
 def observe(
     seen: Seen, job: JobSpec, *, place: Place | None = None, flavors: Mapping[str, Flavor] | None = None
-) -> Observed:
+) -> ObservedJob:
     """Say how a job is. Why it ended without success, :func:`~.verdicts.verdict` says.
 
-    :param place: in its queue, if somebody asked Kueue for it.
+    :param place: in its queue; None where Kueue was not asked.
     :param flavors: of the cluster, by name; where they are not known, one is called as the class that it stands for.
     """
     pods = seen.replicas()
     state, reason = _state(seen, job, pods, place, flavors)
     ranks = {role.name: role.ranks for role in job.roles}
     running = [pod for pod in pods if pod.runs]
-    return Observed(
+    return ObservedJob(
         state=state,
         reason=reason,
         replicas=job.replicas,
@@ -89,7 +89,7 @@ def observe(
     )
 
 
-def merged(status: JobStatus, observed: Observed) -> JobStatus:
+def merged(status: JobStatus, observed: ObservedJob) -> JobStatus:
     """Add to what is recorded of a job that has not ended what was observed of it."""
     return replace(
         status,
@@ -200,15 +200,15 @@ def usable(
     """Return, by pod set, the flavors of the GPU classes that a workload names; those alone that name some."""
     found = {}
     for each in workload["spec"].get("podSets") or ():
-        classes = _classes(each["template"]["spec"])
+        classes = gpu_classes(each["template"]["spec"])
         if classes:
             stand_for = {name for name, flavor in (flavors or {}).items() if flavor.gpu_class in classes}
             found[str(each.get("name"))] = frozenset(stand_for or classes)
     return found
 
 
-def _classes(pod: Mapping[str, Any]) -> set[str]:
-    """The GPU classes that a pod requires of its node."""
+def gpu_classes(pod: Mapping[str, Any]) -> set[str]:
+    """Return the GPU classes that a pod requires of its node."""
     node = (pod.get("affinity") or {}).get("nodeAffinity") or {}
     terms = (node.get("requiredDuringSchedulingIgnoredDuringExecution") or {}).get("nodeSelectorTerms") or ()
     return {

@@ -20,7 +20,7 @@ def root_kinds(job: JobSpec) -> tuple[Kind, ...]:
 
 
 def find_root(client: Client, job: JobSpec, job_id: str, *, namespace: str) -> Document | None:
-    """Return a job's root. :raises Conflict: one is called so that is somebody else's."""
+    """Return a job's root. :raises Conflict: an object of that name is not of this job."""
     name = labels.object_name(job_id)
     for kind in root_kinds(job):
         try:

@@ -20,7 +20,7 @@ class Seen:
 
     :param root: the JobSet, or the Job of a job that has one pod; None where there is none any more.
     :param jobs: the Jobs of a JobSet.
-    :param events: about any of these, as far as somebody fetched them.
+    :param events: about any of these, as far as they were fetched.
     """
 
     root: Document | None = None

@@ -1,4 +1,4 @@
-"""What there is of jobs on the cluster now: from a mirror once somebody follows them, else asked for."""
+"""The objects of jobs on the cluster now: from the mirror while jobs are followed, else by request."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Sight:
         self._again = 0.0  # when one that has fallen silent may be begun anew
 
     def follow(self) -> Mirror:
-        """Return the mirror of the namespace, begun by whoever asks first, and anew where it has fallen silent.
+        """Return the mirror of the namespace. The first call starts it; a later one restarts it where it is silent.
 
         :raises Forbidden: these credentials may not read what a mirror shows, and none was there before.
         :raises Unreachable: the API server did not show everything within half a minute.
@@ -72,7 +72,7 @@ class Sight:
         return mirror
 
     def _check_rights(self) -> None:
-        """A watch that is refused tries again for ever: somebody may grant it. So it is asked about first."""
+        """Ask for the rights before the watch begins: a watch that is refused would try again for ever."""
         namespace, kinds = self._site.namespace, self._survey.kinds()
         wanted = [Right(verb, kind) for kind in kinds for verb in ("list", "watch")]
         served = {(kind.api_version, kind.plural) for kind in kinds}

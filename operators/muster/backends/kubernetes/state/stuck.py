@@ -15,7 +15,7 @@ from muster.core.advice import advice_on
 from muster.core.job import JobSpec
 from muster.core.verdict import Cause, Verdict
 
-# What somebody is just making gets so long: a queue, a Secret, a PodGroup.
+# Grace for an object that may still be being created: a queue, a Secret, a PodGroup.
 SETTLE_SECONDS = 30.0
 # A registry that is away may be back; a node that cannot mount may be mended, and tells of it until then.
 _IMAGE_SECONDS, _MOUNT_SECONDS, _NEWS_SECONDS = 180.0, 300.0, 180.0

@@ -9,7 +9,7 @@ from typing import Any
 
 from muster.backends.kubernetes.cluster.facts import Cluster, condition, holds
 from muster.backends.kubernetes.cluster.feasibility import check_nodes, pod_sets
-from muster.backends.kubernetes.state.faults import CAUSES, Fault, fault, pod_advice
+from muster.backends.kubernetes.state.faults import CAUSES, PodFault, fault, pod_advice
 from muster.backends.kubernetes.state.observe import completed, failed, failure
 from muster.backends.kubernetes.state.seen import Seen, seconds
 from muster.backends.kubernetes.state.stuck import SETTLE_SECONDS, stuck
@@ -106,8 +106,8 @@ def vanished(job_id: str) -> Verdict:
     return Verdict(
         cause=Cause.BACKEND_ERROR,
         message=(
-            f"its objects on the cluster are gone: somebody deleted {job_id}, or nobody looked for a day "
-            "after it had ended, when the cluster deletes them"
+            f"its objects on the cluster are gone: {job_id} was deleted, or it ended more than a day ago "
+            "and its end was not recorded before the cluster deleted them"
         ),
         advice="its log says how far it came; use `muster jobs cancel` to end a job; this one can be run again",
     )
@@ -130,7 +130,7 @@ def _hopeless(seen: Seen, job: JobSpec) -> Verdict | None:
     return first_fault([each for each in faults if each is not None and each.hopeless])
 
 
-def first_fault(faults: Sequence[Fault]) -> Verdict | None:
+def first_fault(faults: Sequence[PodFault]) -> Verdict | None:
     """Return what went wrong first; memory that outgrew its limit explains all else."""
     in_order = sorted(faults, key=lambda each: (each.follows, each.at))
     memory = [each for each in in_order if each.verdict.cause is Cause.OUT_OF_MEMORY]

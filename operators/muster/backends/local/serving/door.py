@@ -24,9 +24,9 @@ PORTS_OF_A_HOME = 10
 
 
 class Door:
-    """A port of 127.0.0.1: bound at first, so nobody else gets it, and open once something serves.
+    """A port of 127.0.0.1: bound first, so that no other program gets it, and open once something serves.
 
-    :param inherited: the socket that whoever chose the port had bound already.
+    :param inherited: the socket that the process which chose the port had bound already.
     """
 
     def __init__(self, port: int, inherited: socket.socket | None = None) -> None:
@@ -36,7 +36,7 @@ class Door:
     def bound(self) -> socket.socket:
         """Return the socket that servers inherit.
 
-        :raises DeploymentError: somebody else has the port, and not only a server of ours that is dying.
+        :raises DeploymentError: another program has the port, and not only a server of ours that is dying.
         """
         deadline = time.monotonic() + WAIT_SECONDS
         while self._socket is None:
@@ -86,7 +86,7 @@ def _answered(port: int) -> bool:
     except ConnectionRefusedError:
         return False
     except OSError:
-        pass  # it may be too busy to answer: somebody is there
+        pass  # something listens, and may be too busy to answer
     return True
 
 

@@ -225,7 +225,7 @@ class DeploymentFolder:
     def read(self) -> DeploymentState | None:
         """Return the state, or None where there is no such deployment.
 
-        :raises Corrupt: what stands there is of another release of muster, or nobody's.
+        :raises Corrupt: another release of muster wrote it, or it is no state.
         """
         try:
             return loads(DeploymentState, self._state.read_bytes())
@@ -234,7 +234,7 @@ class DeploymentFolder:
         except SpecError as error:
             raise Corrupt(
                 f"deployment {self.name}: {self._state} cannot be read ({error}): another release of muster wrote "
-                f"it, or somebody by hand. Put it back, or muster deployments retire {self.name} and deploy it again"
+                f"it, or it was edited by hand. Put it back, or muster deployments retire {self.name} and deploy it again"
             ) from error
 
     @property
@@ -243,7 +243,7 @@ class DeploymentFolder:
         return not self._locks.is_dir()
 
     def named(self) -> set[str]:
-        """Return the versions that the state names, whoever wrote it."""
+        """Return the versions that the state names, also where another release of muster wrote it."""
         try:
             text = self._state.read_text(encoding="utf-8", errors="replace")
         except FileNotFoundError:
@@ -265,7 +265,7 @@ class DeploymentFolder:
 
     @contextmanager
     def changing(self) -> Iterator[None]:
-        """Hold the state: nobody else changes it meanwhile, and no keeper comes or goes."""
+        """Hold the state's lock: no other process changes it meanwhile, and no keeper comes or goes."""
         with locked(self._locks / f"{self.name}.state"):
             yield
 
@@ -299,7 +299,7 @@ class DeploymentFolder:
             keeper = self.keeper()
             if keeper is not None and keeper.alive:
                 break
-            time.sleep(_CLAIM_SECONDS)  # somebody may only have looked whether one lives
+            time.sleep(_CLAIM_SECONDS)  # the lock's holder may only be looking whether a keeper lives
         os.close(handle)
         return None
 
@@ -312,7 +312,7 @@ class DeploymentFolder:
         write_whole(self.path / "keeper.json", dumps(process), durable=False)
 
     def keeper(self) -> Process | None:
-        """Return who the keeper is or was last; None where nobody knows."""
+        """Return the process that is the keeper, or was it last; None where it is unknown."""
         try:
             return loads(Process, (self.path / "keeper.json").read_bytes())
         except (FileNotFoundError, SpecError):  # it need not have survived a power cut

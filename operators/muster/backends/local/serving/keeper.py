@@ -143,7 +143,7 @@ class Keeper:
             return True
 
     def _state(self) -> DeploymentState | None:
-        """Return the state, read again where it was written; where nobody can read it, as it was before."""
+        """Return the state, read again where it was written; where it cannot be read, as it was before."""
         try:
             stamp = self._folder.stamp()
             if stamp != self._read[0]:
@@ -281,18 +281,18 @@ class Keeper:
             self._note("")
 
     def _progress(self, name: str, line: str) -> None:
-        """Let everybody know how far a revision is."""
+        """Record how far a revision is."""
         self._record(lambda state: state.down([name], reason=line))
 
     def _note(self, reason: str) -> None:
-        """Let everybody know what the deployment suffers from."""
+        """Record what is wrong with the deployment."""
         state = self._state()
         if state and state.reason != reason:
             self.say(reason or "all is well")
             self._record(lambda now: replace(now, reason=reason))
 
     def model(self, spec: DeploymentSpec) -> Path:
-        """Pin the version and return its folder; a copy was pinned by whoever made it."""
+        """Pin the version and return its folder; a copy's version was pinned when the copy was made."""
         self._unpinned.discard(spec.model)
         if (copy := self._folder.model(spec.model.digest)).is_dir():
             return copy
@@ -307,7 +307,9 @@ class Keeper:
             if model in self._unpinned:
                 continue
             if (copy := self._folder.model(model.digest)).is_dir():
-                shutil.rmtree(copy)  # whoever withdrew it gave its pin back: only that process sees the store
+                shutil.rmtree(
+                    copy
+                )  # the process that withdrew it gave its pin back: only that one sees the store
             else:
                 with contextlib.suppress(NotFound):  # gc took it, so nothing pinned it
                     self._store.unpin(model.address, reason=pin_reason(self._folder.name))
@@ -350,8 +352,8 @@ def _told(error: Exception) -> str:
 def claim(folder: DeploymentFolder) -> int | None:
     """Take the lock for a keeper that its guardian started; None where there is nothing to keep, or another keeps it.
 
-    What the last keeper saw is forgotten before the lock is taken: whoever sees that a keeper lives would else believe
-    it, and a release that is under way would ask servers that are gone, and be taken back.
+    What the last keeper saw is forgotten before the lock is taken. Else a driver that sees a live keeper would believe
+    it, ask servers that are gone, and take back the release that is under way.
 
     :raises Corrupt: the state cannot be read.
     """

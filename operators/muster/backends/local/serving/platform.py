@@ -360,7 +360,7 @@ def await_end(folder: DeploymentFolder) -> None:
 
 
 def _stale(name: str) -> Conflict:
-    return Conflict(f"deployment {name}: its route was written by somebody else meanwhile: look again")
+    return Conflict(f"deployment {name}: another writer changed its route meanwhile: look again")
 
 
 def _answers(state: DeploymentState) -> bool:

@@ -1,4 +1,4 @@
-"""Processes of a model server's environment: they die with their keeper and know nothing of whoever deployed."""
+"""Processes of a model server's environment: they die with their keeper, and inherit no variable of the deployer."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def limit_memory(pid: int, memory_gib: float) -> None:
 
 
 def keep_short(log: Path) -> None:
-    """Empty a log that has become too long; whoever writes to it appends."""
+    """Empty a log that has become too long; its writers append."""
     with contextlib.suppress(OSError):
         if log.stat().st_size > LOG_BYTES:
             os.truncate(log, 0)

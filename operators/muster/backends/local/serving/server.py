@@ -3,7 +3,7 @@
 The server (``serving/muster_serving``) runs in its image's environment and inherits three sockets:
 the public one, on which it answers while it is the one to accept clients; a private one on loopback, on
 which its revisions also answer without a share; and its end of the line of commands, which has no name that
-anybody else could open. It dies with its keeper, which never waits for it.
+another process could open. It dies with its keeper, which never waits for it.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class Pulse:
 
 
 class ModelServer:
-    """A running model server, without a revision and answering nobody yet.
+    """A running model server, which has no revision and accepts no clients yet.
 
     :ivar loaded: the revisions that it holds.
     :ivar given_up: another one takes its place, though it may still finish what it can.
@@ -211,7 +211,7 @@ class ModelServer:
 
     @property
     def holding(self) -> set[str]:
-        """The revisions whose memory it has, or may have: those, too, that nobody waits for any more."""
+        """The revisions whose memory it has, or may have: those, too, whose loading is not awaited any more."""
         return self.loaded.union(self._unloading.values(), self._abandoned.values())
 
     def listen(self) -> list[str]:

@@ -78,7 +78,7 @@ class ModelServers:
         """Return the server of this key, started if there is none.
 
         :param name: the deployment's.
-        :raises DeploymentError: it cannot be started, or the port is somebody else's.
+        :raises DeploymentError: it cannot be started, or another program has the port.
         """
         if key not in self.running:
             self.running[key] = ModelServer(name, python, self._folder, self._door.bound())
@@ -119,7 +119,7 @@ class ModelServers:
         """Put the shares in force that can be, and see who accepts clients. Who is quiet is asked nothing for now.
 
         :param waiting: the revisions that are about to come up.
-        :raises DeploymentError: somebody else has the port.
+        :raises DeploymentError: another program has the port.
         """
         up = self.up()
         heard = [name for name, server in up.items() if not server.quiet]
@@ -172,6 +172,6 @@ class ModelServers:
         servers = [*(server for _, server in self._leaving), *self.hung, *self.running.values()]
         self.running, self.hung, self._leaving, self._front = {}, [], [], None
         alive = [server for server in servers if not server.leave(since=0)]
-        deadline = time.monotonic() + STOP_SECONDS  # one for all: whoever retires it waits no longer
+        deadline = time.monotonic() + STOP_SECONDS  # one for all: a retirement takes no longer
         for server in alive:
             server.stop(deadline=deadline)

@@ -6,7 +6,15 @@ import pytest
 from tests.cluster.furniture import objects
 from tests.unit.backends.kubernetes.site_objects import claim, cluster, node
 
-from muster.backends.kubernetes.cluster.facts import Claim, Cluster, Flavor, Gangs, Node, Queue, limits_of
+from muster.backends.kubernetes.cluster.facts import (
+    Cluster,
+    Flavor,
+    Gangs,
+    Node,
+    Queue,
+    VolumeClaim,
+    limits_of,
+)
 from muster.backends.kubernetes.cluster.feasibility import (
     PodSet,
     check_job,
@@ -47,14 +55,14 @@ class TestPlace:
                 "namespace muster-jobs has no PersistentVolumeClaim muster-store: make it, ReadWriteMany",
             ),
             (
-                {"claim": Claim.of(claim("ReadWriteOnce"))},
+                {"claim": VolumeClaim.of(claim("ReadWriteOnce"))},
                 (
                     "claim muster-store has access mode ReadWriteOnce: replicas on several nodes share it, so it must "
                     "be ReadWriteMany; make it on storage that can be mounted by many nodes (NFS, CephFS …)"
                 ),
             ),
             (
-                {"claim": Claim.of(claim("ReadWriteMany", phase="Lost"))},
+                {"claim": VolumeClaim.of(claim("ReadWriteMany", phase="Lost"))},
                 "claim muster-store has lost its volume: see `kubectl describe pvc muster-store`",
             ),
         ],
@@ -65,7 +73,9 @@ class TestPlace:
         assert str(raised.value) == message
 
     def test_a_claim_that_is_not_bound_yet(self) -> None:
-        check_place(cluster(claim=Claim.of(claim("ReadWriteMany", phase="Pending"))), claim="muster-store")
+        check_place(
+            cluster(claim=VolumeClaim.of(claim("ReadWriteMany", phase="Pending"))), claim="muster-store"
+        )
 
 
 class TestQueue:

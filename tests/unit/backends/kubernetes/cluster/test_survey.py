@@ -17,7 +17,7 @@ SITE = ClusterSite(namespace=NAMESPACE, claim="muster-store", store_url="http://
 
 
 class Clock:
-    """Goes on as somebody sleeps."""
+    """Advances where a caller sleeps."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -65,7 +65,7 @@ def test_where_nodes_come_and_go_those_that_are_there_decide_nothing(server: Api
 def test_kinds_are_those_of_the_last_look_however_old(
     survey: Survey, server: ApiServer, cluster: FakeCluster, clock: Clock
 ) -> None:
-    """Whoever looks at jobs waits for no API server that is away."""
+    """A look at jobs does not wait for an API server that is away."""
     kinds = survey.kinds()
     assert {JOB, JOB_SET, WORKLOAD} <= {*kinds}
     cluster.away, asked = True, len(server.asked)

@@ -1,4 +1,4 @@
-"""How jobs end without success: one verdict, the last of their lines, and nothing left, whoever is killed meanwhile."""
+"""How jobs end without success: one verdict, the last of their lines, and nothing left, also where a process is killed."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def test_a_cancel_that_is_killed_is_gone_on_with(
             pass
     status = there.backend("second").status(job_id)
     if not cancelled and not any("PUT" in each for each in sent[: step - (not after)]):
-        assert status.verdict is None, "it was not written down yet, and is as if nobody had asked"
+        assert status.verdict is None, "it was not written down yet, as if the cancel had not come"
         there.backend("second").cancel(job_id)
     check_ended(there, job_id, Cause.CANCELLED)
 
@@ -141,7 +141,7 @@ def test_a_job_whose_objects_somebody_deleted_while_it_ran(there: World, backend
     there.cluster.remove(there.roots("vanishes")[0], JOB_SET)
     status = check_ended(there, "vanishes", Cause.BACKEND_ERROR)
     assert status.verdict is not None
-    assert "somebody deleted vanishes" in status.verdict.message
+    assert "vanishes was deleted" in status.verdict.message
 
 
 def test_a_job_that_waited_too_long(there: World, backend: KubernetesBackend) -> None:

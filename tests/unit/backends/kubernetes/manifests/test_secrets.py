@@ -31,7 +31,7 @@ def test_the_secret_holds_the_token_the_program_and_what_was_looked_up() -> None
 
 def test_a_secret_that_nobody_looked_up_is_named_and_its_value_never_written() -> None:
     asked = asking("environment", "API_KEY")
-    with pytest.raises(SpecError, match="secret KEY: nobody looked up environment 'API_KEY'"):
+    with pytest.raises(SpecError, match="secret KEY: the submitter did not look up environment 'API_KEY'"):
         secrets.data(asked, token="t", values={})
     with pytest.raises(
         SpecError, match=r"job flights.train: its spec and secrets are 20\d{5} bytes"

@@ -118,7 +118,7 @@ class ServingCluster(FakeCluster):
         self._control(kind, self.objects[kind.plural, metadata["name"]])
 
     def edit(self, kind: Kind, name: str, **spec: Any) -> None:
-        """Change an object as somebody else would."""
+        """Change an object as another client would."""
         found = self.objects[kind.plural, name]
         metadata = {key: value for key, value in found["metadata"].items() if key != "resourceVersion"}
         self._write(kind, found, {**found, "metadata": metadata, "spec": {**found["spec"], **spec}})

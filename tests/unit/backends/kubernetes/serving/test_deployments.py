@@ -95,7 +95,7 @@ class TestPrepare:
         deployments = there.deployments()
         before = deployments.deployment("lines").token
         deployments.prepare(there.spec(2), by="ti-2", token=before)
-        with pytest.raises(Conflict, match="written by somebody else meanwhile"):
+        with pytest.raises(Conflict, match="another writer changed"):
             deployments.prepare(there.spec(3), by="ti-3", token=before)
         assert deployments.deployment("lines").release.revision == "r2"  # type: ignore[union-attr]
 
@@ -228,7 +228,7 @@ class TestPrepare:
                 "spec": {},
             }
         )
-        with pytest.raises(BackendError, match="belongs to nobody that muster knows"):
+        with pytest.raises(BackendError, match="belongs to no deployment that muster knows"):
             there.deployments().prepare(there.spec(), by="ti-1")
 
 
@@ -253,7 +253,7 @@ class TestShift:
         serve(there)
         token = there.deployments().deployment("lines").token
         there.deployments().shift("lines", {"r1": 100}, token=token, release=None)
-        with pytest.raises(Conflict, match="somebody else"):
+        with pytest.raises(Conflict, match="another writer"):
             there.deployments().shift("lines", {"r1": 100}, token=token, release=None)
 
     def test_what_a_gateway_reports_makes_no_conflict(self, there: World) -> None:
@@ -327,7 +327,7 @@ class TestShift:
 
 
 def edited(there: World, **weights: int) -> None:
-    """Have somebody else share the traffic out, by revision."""
+    """Share the traffic out by revision, as another client."""
     (rule,) = there.route()["spec"]["rules"]
     port = rule["backendRefs"][0]["port"]
     named = [
@@ -343,7 +343,7 @@ def named_commands(text: str) -> list[str]:
 
 
 class TestRepair:
-    """What somebody else did to a deployment is told with the command that brings it back, and that does."""
+    """What was changed outside muster is told with the command that brings it back, and that does."""
 
     @pytest.mark.parametrize(
         ("weights", "told"),
@@ -362,9 +362,9 @@ class TestRepair:
         before = there.weights()
         edited(there, **weights)
         status = deployments.deployment("lines")
-        assert status.ready  # users are served, as somebody else will have it
+        assert status.ready  # users are served, by the edited shares
         assert status.reason == status.drift
-        assert f"somebody else has edited its route: {told}; " in status.drift
+        assert f"its route was edited outside muster: {told}; " in status.drift
         assert named_commands(status.drift) == ["muster deployments repair lines"]
         assert list(manual.repair(deployments, "lines")) == [
             "its route is written as muster left it: r2 100 %, r1 kept"
@@ -393,7 +393,7 @@ class TestRepair:
         status = deployments.deployment("lines")
         assert status.ready == (lost == "r1")
         assert status.drift == (
-            f"{lost}'s {kind.name} is gone: somebody deleted it; `muster deployments repair lines` brings it back"
+            f"{lost}'s {kind.name} is gone: it was deleted outside muster; `muster deployments repair lines` brings it back"
         )
         assert list(manual.repair(deployments, "lines")) == [f"{lost}: its {kind.name} is made again"]
         status = deployments.deployment("lines")
@@ -505,7 +505,7 @@ class TestShares:
 
     @pytest.mark.parametrize("up", [0, 1])
     def test_of_one_that_is_kept_a_single_replica_will_do(self, there: World, up: int) -> None:
-        """A rollback does not wait for a node that was drained; nor is traffic given to nobody."""
+        """A rollback does not wait for a node that was drained; nor does traffic go to no revision."""
         serve(there, 1, replicas=2)
         serve(there, 2, replicas=2)
         (slice_,) = (
@@ -726,7 +726,7 @@ class TestAsk:
         (found,) = there.deployments().ask("lines", "r1", there.spec().smoke[0])
         assert found.outputs is None
         assert words in found.error
-        assert found.silent is words.startswith("it does not answer")  # else nobody has a cause to tell
+        assert found.silent is words.startswith("it does not answer")  # else there is no cause to tell
 
     def test_a_right_that_is_missing_is_not_the_models_fault(self, there: World) -> None:
         said = 'User "muster" cannot create resource "pods/proxy" in API group ""'
@@ -820,7 +820,7 @@ class TestCounts:
             assert deployments.counts("lines") == {}
             there.cluster.silent = False
             assert deployments.counts("lines")["r1"].failed == 6  # it was looked at all the same
-        counts = deployments.counts("lines")["r1"]  # nobody tells any more
+        counts = deployments.counts("lines")["r1"]  # no replica tells any more
         assert (counts.requests, counts.failed) == (16, 6)
 
     def test_one_without_traffic_need_not_tell(self, there: World) -> None:

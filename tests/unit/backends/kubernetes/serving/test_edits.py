@@ -1,4 +1,4 @@
-"""What is told of a route that somebody else edited, and that nothing is of one that nobody did."""
+"""What is told of a route that was edited outside muster, and that nothing is told of one that was not."""
 
 from __future__ import annotations
 

@@ -185,7 +185,7 @@ class TestAsking:
         with pytest.raises(Unreachable, match=r"Connection ?[rR]efused"):
             ask(url, (address[0], 1))
 
-    @pytest.mark.parametrize("host", ["nobody.invalid", "n" * 64, "a..b"])
+    @pytest.mark.parametrize("host", ["absent.invalid", "n" * 64, "a..b"])
     def test_nobody_knows_the_host(self, host: str) -> None:
         with pytest.raises(Unreachable, match=f"http://{host}/metrics"):
             addresses(f"http://{host}/metrics")

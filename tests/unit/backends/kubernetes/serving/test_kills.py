@@ -1,4 +1,4 @@
-"""Every step cut off before and after each of its requests, and done by the next; and by somebody else in between."""
+"""Every step cut off before and after each of its requests, and done by the next; and by another writer in between."""
 
 from __future__ import annotations
 

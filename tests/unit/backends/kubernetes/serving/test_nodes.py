@@ -24,7 +24,7 @@ CLASSES = {"key": "muster.dev/gpu-class", "operator": "NotIn", "values": ["gpu-a
     [
         ((CPU, *CARDS), [PRESENT, CLASSES]),
         ((CPU,), [PRESENT]),
-        (None, [PRESENT]),  # nobody may look
+        (None, [PRESENT]),  # the account may not look
         (CARDS, None),
         ((CONTROL, *CARDS), None),  # no pod of ours runs there
         ((CONTROL, CPU, *CARDS), [PRESENT, CLASSES]),

@@ -267,4 +267,4 @@ class TestParts:
         )
 
     def test_of_a_job_that_does_not_run_there_are_none(self, capacity: ClusterCapacity) -> None:
-        assert capacity.parts("nobody-1") == ()
+        assert capacity.parts("unknown-1") == ()

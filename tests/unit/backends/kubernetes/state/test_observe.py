@@ -16,12 +16,12 @@ from tests.unit.backends.kubernetes.recordings import (
 
 from muster.backends.capacity import Place
 from muster.backends.kubernetes.cluster.facts import Flavor
-from muster.backends.kubernetes.state.observe import Observed, observe, plain_reason, usable
+from muster.backends.kubernetes.state.observe import ObservedJob, observe, plain_reason, usable
 from muster.backends.kubernetes.state.seen import Seen, SeenPod
 from muster.core.status import JobState
 
 
-def look(recording: Recording, **other: Any) -> Observed:
+def look(recording: Recording, **other: Any) -> ObservedJob:
     return observe(recording.seen, recording.job, **other)
 
 

@@ -64,7 +64,7 @@ def test_a_mirror_of_which_a_part_is_silent_is_begun_anew(
     cluster.forbidden.clear()
     again = sight.follow()
     assert again is not first
-    assert again.seen("nobody").root is None
+    assert again.seen("unknown").root is None
 
 
 def test_a_cluster_that_is_away_leaves_it_as_it_is(sight: Sight, silent: dict[Kind, float]) -> None:

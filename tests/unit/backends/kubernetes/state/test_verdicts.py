@@ -357,8 +357,8 @@ class TestNoPodsLeft:
         assert judge(running.without("JobSet").without("Job").without("Pod")) is None
         found = vanished("train-1")
         assert found.message == (
-            "its objects on the cluster are gone: somebody deleted train-1, or nobody looked for a day "
-            "after it had ended, when the cluster deletes them"
+            "its objects on the cluster are gone: train-1 was deleted, or it ended more than a day ago "
+            "and its end was not recorded before the cluster deleted them"
         )
 
 

@@ -1,4 +1,4 @@
-"""SQLite settings of every process of a ``muster up``; imported where Airflow sets its database up.
+"""SQLite settings of every process that shares an Airflow's database here; imported where Airflow sets it up.
 
 Airflow reads within a savepoint and then writes (for example when a backfill creates its runs). In SQLite a
 savepoint outside of a transaction begins a read transaction, which can become a write transaction only if no

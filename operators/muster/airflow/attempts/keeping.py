@@ -1,0 +1,120 @@
+"""What was made before and is kept: which versions a job would make again, and why none is kept otherwise.
+
+Nothing here needs a task: :func:`look` compares a job that is going to be submitted, or would be, with what the
+store knows. The task's side is :mod:`muster.airflow.attempts.run`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from muster.core.address import Address, shown
+from muster.core.comparison import Difference, differences, key_of, task_key_of
+from muster.core.errors import NotFound
+from muster.volumes.changes import changed_since
+
+if TYPE_CHECKING:  # a Dag file imports this room
+    from muster.core.job import JobSpec
+    from muster.volumes.base import Made
+    from muster.volumes.protocols import LocalStore
+
+Refuse = Callable[["Made"], str]
+"""Says why a task may not take what was made; empty where it may."""
+
+AS_NOW = "same code, image, inputs and params"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wish:
+    """What of earlier versions a task would take.
+
+    :param by_selector: volumes of which a task of the same Dag reads what a selector finds, so that a version is
+        kept only where a selector finds the same.
+    :param refuse: the task's own reasons.
+    """
+
+    by_selector: Collection[str] = ()
+    refuse: Refuse = field(default=lambda _: "")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Found:
+    """What a look found.
+
+    :param made: what is kept; None where nothing is.
+    :param nearest: where nothing is kept, what differs least; None where the task has made nothing that is live.
+    :param reasons: how the job differs from that, or what else stands against it.
+    """
+
+    made: Made | None = None
+    nearest: Made | None = None
+    reasons: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        """Return the line for the task's log."""
+        if self.made is not None:
+            return f"kept {named(self.made)}: {AS_NOW}"
+        if self.nearest is None:
+            return "nothing is kept: this task has made nothing that is live"
+        return f"not kept: {'; '.join(self.reasons)} (compared with {named(self.nearest)})"
+
+
+def named(made: Made) -> str:
+    """Return what a job made, and when: ``flights/features@1…@12 of 2026-11-20``."""
+    return f"{shown(made.addresses)} of {time.strftime('%F', time.localtime(made.created))}"
+
+
+def look(spec: JobSpec, store: LocalStore, wish: Wish | None = None) -> Found:
+    """Find what a job would make again; where there is none, say what differs from the nearest.
+
+    :param spec: the job as it would be submitted; its code has to be in the store.
+    """
+    wish, near = wish or Wish(), list[Found]()
+    for made in store.made(key_of(spec)):
+        reasons = tuple(_reasons(made, spec, store, wish))
+        if not reasons:
+            return Found(made=made)
+        near.append(Found(nearest=made, reasons=reasons))
+    if not near:
+        for made in store.made(task_key_of(spec.origin)):
+            reasons = tuple(map(str, compare(made, spec, store)))
+            near.append(Found(nearest=made, reasons=reasons))
+    return min(near, key=lambda each: len(each.reasons), default=Found())  # of equal ones the newest
+
+
+def compare(made: Made, spec: JobSpec, store: LocalStore) -> list[Difference]:
+    """Return how a job differs from the one that made what is there."""
+    return differences(made.spec, spec, changed_since(made, spec, store))
+
+
+def _reasons(made: Made, spec: JobSpec, store: LocalStore, wish: Wish) -> Iterator[str]:
+    """Why a version of the same key is not kept; the costly questions last."""
+    found = [*map(str, compare(made, spec, store))]
+    yield from found
+    if not found and (refused := wish.refuse(made)):
+        yield refused
+    elif not found:
+        yield from _overtaken(made, store, wish.by_selector)
+
+
+def _overtaken(made: Made, store: LocalStore, by_selector: Collection[str]) -> Iterator[str]:
+    """The versions that selectors find in place of these; the same content under another number is as good."""
+    for address in made.addresses:
+        volume = Address.parse(address).volume
+        if volume not in by_selector:
+            continue
+        (version,) = store.resolve(address)
+        where = f"volume://{volume}@{version.partition or 'latest'}"
+        try:
+            (newest,) = store.resolve(where)
+        except NotFound:
+            continue
+        if newest.digest != version.digest:
+            yield (
+                f"{shown([newest.address])} came after {shown([address])}, and this Dag reads "
+                f"{volume} by a selector, which finds the newer one"
+            )
+            return

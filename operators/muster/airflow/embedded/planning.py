@@ -1,0 +1,40 @@
+"""``muster plan``: what a run of a Dag would do, said before it. Nothing is submitted."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from muster.airflow.embedded.home import EmbeddedHome, quieten
+from muster.airflow.embedded.plan import Plan
+from muster.core.settings import Settings
+
+
+def plan_dag(
+    dag_id: str,
+    *,
+    params: Mapping[str, Any] | None = None,
+    cache: bool = True,
+    settings: Settings | None = None,
+    dags: Path | None = None,
+) -> Plan:
+    """Return what a run of a Dag would do now; nothing is submitted or built.
+
+    It makes this process an Airflow, as :func:`muster.airflow.embedded.runner.run_dag` does.
+
+    :param params: as of `run_dag`. :param cache: False plans a run that keeps nothing, as ``--no-cache``.
+    :raises MusterError: no such Dag, a wrong param, a cluster that is away.
+    """
+    settings = settings or Settings.load()
+    home = EmbeddedHome(settings=settings, dags=(dags or Path("dags")).absolute())
+    home.enter()
+    from muster.airflow.embedded.load import parse, read_params
+    from muster.airflow.embedded.planner import Planner
+    from muster.airflow.site import connect
+    from muster.backends.choose import choose_capacity
+
+    quieten(home.log)
+    dag = parse(dag_id, home)
+    given = {**dag.params.dump(), **read_params(dag, params or {})}
+    return Planner(dag, given, connect(settings), choose_capacity(settings), settings, cache=cache).plan()

@@ -1,0 +1,77 @@
+"""Imports what every ``muster run`` needs, into a process that will fork for runs: no thread, no open database, no Dag."""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from pathlib import Path
+
+from muster.airflow.embedded.collecting import no_collections
+from muster.airflow.embedded.home import EmbeddedHome
+
+# What a run imports when it needs it, from its first line to the end of its first job.
+_MODULES = (
+    "airflow.dag_processing.bundles.manager",
+    "airflow.dag_processing.bundles.local",
+    "airflow.dag_processing.collection",
+    "airflow.dag_processing.dagbag",
+    "airflow.models.asset",
+    "airflow.models.dagbag",
+    "airflow.models.dagrun",
+    "airflow.models.pool",
+    "airflow.models.task_state_store",
+    "airflow.sdk.definitions.dag",
+    "airflow.sdk.execution_time.supervisor",
+    "airflow.sdk.execution_time.task_runner",
+    "airflow.serialization.serialized_objects",
+    "airflow.providers.standard.operators.empty",
+    "airflow.providers.standard.operators.trigger_dagrun",
+    "airflow.providers.standard.sensors.external_task",
+    "airflow.serialization.definitions.mappedoperator",
+    "a2wsgi",
+    "anyio._backends._asyncio",
+    "anyio.streams.tls",
+    "asyncio",
+    "encodings.idna",
+    "jinja2.ext",
+    "muster.airflow",
+    "muster.airflow.attempts.listener",
+    "muster.airflow.attempts.run",
+    "muster.airflow.authoring.entrypoints",
+    "muster.airflow.embedded.instances",
+    "muster.airflow.embedded.load",
+    "muster.airflow.embedded.loop",
+    "muster.airflow.embedded.resume",
+    "muster.airflow.embedded.runner",
+    "muster.airflow.embedded.runs",
+    "muster.airflow.operators.deploy",
+    "muster.airflow.operators.gate",
+    "muster.airflow.operators.job",
+    "muster.airflow.operators.validate",
+    "muster.airflow.plugin.entry",
+    "muster.backends.capacity",
+    "muster.backends.choose",
+    "muster.backends.local.backend",
+    "muster.core.shipped",
+    "muster.images.folders",
+)
+
+
+def preload(home: EmbeddedHome) -> None:
+    """Make this process the home's Airflow, for good, with all that a run needs imported and built."""
+    with no_collections():
+        home.enter()
+        for name in _MODULES:
+            import_module(name)
+        from sqlalchemy.orm import configure_mappers
+
+        from muster.airflow.embedded.api import build
+
+        configure_mappers()
+        build()
+
+
+def sources() -> set[Path]:
+    """Return the files of all imported modules."""
+    specs = (getattr(module, "__spec__", None) for module in list(sys.modules.values()))
+    return {Path(spec.origin) for spec in specs if spec is not None and spec.has_location and spec.origin}

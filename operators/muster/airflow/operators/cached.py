@@ -1,0 +1,129 @@
+"""The keywords of operators whose versions may be kept, and what a task takes of earlier versions."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from muster.airflow.authoring.checks import check_flag, optional
+from muster.airflow.authoring.keywords import keyword
+from muster.airflow.authoring.references import VersionReference, is_known
+from muster.airflow.authoring.values import plain
+from muster.airflow.operators.base import MusterOperator
+from muster.core.address import SCHEME
+from muster.core.comparison import What, differences, files_changed
+from muster.core.errors import NotFound
+from muster.core.job import check_cache_key
+
+if TYPE_CHECKING:
+    from muster.airflow.attempts.keeping import Wish
+    from muster.airflow.authoring.code import Code, DagFolder
+    from muster.core.job import JobSpec
+    from muster.core.settings import Settings
+    from muster.volumes.base import Made
+    from muster.volumes.protocols import LocalStore
+
+_ALL_VOLUMES = "{"
+
+
+def check_key(value: Any) -> None:
+    """Refuse a cache key that JSON cannot hold, as far as it is known."""
+    check_cache_key(value if is_known(value) else None)
+
+
+class CachedOperator(MusterOperator):
+    """The base of the operators that take what was made before, where it is the same."""
+
+    cache: bool | None = keyword(default=None, check=optional(check_flag), for_all=True)
+    """Whether a version that was made of the same code, image, inputs, params, roles, environment and secrets' places
+    is taken, and nothing runs. None: as ``[muster] cache`` says, which is False where it is not set. A Param or a conf
+    of the run that is called ``no_cache`` makes everything anew."""
+    cache_key: Any = keyword(default=None, check=check_key, spec=plain, templated=True, for_all=True)
+    """A JSON value of the author's, for what muster cannot see: code that reads the clock, the network or a file
+    outside of its folder. Another value makes the stage anew: ``cache_key="{{ ds }}"``."""
+
+    def wish(self) -> Wish | None:
+        """What of earlier versions the task takes; None takes nothing."""
+        from muster.airflow.attempts.keeping import Wish
+        from muster.airflow.site import cache_default
+
+        if not (cache_default() if self.cache is None else self.cache):
+            return None
+        dag = self.get_dag()
+        selected = {name for task in dag.tasks for name in volumes_selected(task)} if dag else set()
+        by_selector = _Every() if _ALL_VOLUMES in selected else selected
+        return Wish(by_selector=by_selector, refuse=self.refuse)
+
+    @abstractmethod
+    def again(self, last: JobSpec, folder: DagFolder, store: LocalStore, settings: Settings) -> JobSpec:
+        """Return the job that the Dag's files say now; what only a run tells is that of the last job.
+
+        :raises SpecError: the files are wrong.
+        """
+
+    @abstractmethod
+    def read_now(self, folder: DagFolder, settings: Settings) -> Code:
+        """Return the code that the job would run with now."""
+
+    def changed_since(self, result: Mapping[str, Any], folder: DagFolder, store: LocalStore) -> str:
+        """Say how the job of a result differs from that of the Dag's files now: ``flights/etl.py changed``.
+
+        What only a run tells, and what the stages before it made, counts as the same.
+        """
+        from muster.airflow.authoring.code import differing, records
+        from muster.core.settings import Settings
+
+        for record in records(result, store):
+            settings = Settings.load()
+            files = differing(record.code, record.modules, self.read_now(folder, settings), store)
+            try:
+                last = store.ledger.spec(record.job_id)
+            except NotFound:  # gc took the job's entry: only its code is known
+                return files_changed(files)
+            found = differences(last, self.again(last, folder, store, settings), files)
+            return "; ".join(str(each) for each in found if each.what is not What.INPUT)
+        return ""
+
+    def refuse(self, made: Made) -> str:  # noqa: ARG002 - for those below
+        """Why this task may not take what was made; empty where it may."""
+        return ""
+
+
+class _Every(frozenset[str]):
+    """The set of all volumes."""
+
+    def __contains__(self, _: object) -> bool:
+        return True
+
+
+def volumes_selected(task: Any) -> Iterator[str]:
+    """Yield the volumes of which a task reads what a selector finds; ``{`` where only the run tells which."""
+    keywords = getattr(task, "partial_kwargs", None) or {
+        name: getattr(task, name, None) for name in ("inputs", "volume", "model")
+    }
+    given = [keywords.get(name) for name in ("inputs", "volume", "model")]
+    if getattr(task, "is_mapped", False):
+        given += [task._get_specified_expand_input().value]
+    for text in (text for value in given for text in _texts(value)):
+        if not text.startswith((SCHEME, _ALL_VOLUMES)):
+            continue
+        volume, at, selector = text.removeprefix(SCHEME).partition("@")
+        if _ALL_VOLUMES in volume:
+            yield _ALL_VOLUMES
+        elif not (at and selector.isdigit()):
+            yield volume
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """Every text in a value that holds no reference to another task: those name exact versions."""
+    if isinstance(value, VersionReference):
+        return
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        for item in value.values():
+            yield from _texts(item)
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from _texts(item)

@@ -1,0 +1,265 @@
+"""Forecasts when jobs start: the queue is played through many times, with durations of earlier runs.
+
+Pure: what there is (:class:`Outlook`) and what is planned go in, quantiles of starts and ends come out. Each play
+draws one duration for every job. What a play does not know: faults, jobs that are submitted later, and which node
+has room for which pod.
+"""
+
+from __future__ import annotations
+
+import heapq
+import random
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+Amounts = Mapping[str, float]
+
+PLAYS = 40
+_UNKNOWN_SECONDS = 60.0  # of a job in a store where no job has ended
+_OVERDUE = 0.5  # a job that runs longer than any before it goes on for half of what it has run
+
+
+@dataclass(frozen=True, kw_only=True)
+class Demand:
+    """A job that runs, waits or is planned. Times are seconds since the epoch.
+
+    :param name: what people call it; of planned jobs also what `after` refers to, so no two share one.
+    :param history: the job name whose earlier durations count; `name` where it is empty.
+    :param choices: what the whole gang takes of each pool; where there are several, the first that is free.
+    :param line: the queue in which it waits. Within a line the higher priority is first, then the earlier `since`.
+    :param started: None while it waits.
+    :param after: the planned jobs that end before it is submitted.
+    :param gpus: cards that it would hold: none where it does with CPUs.
+    """
+
+    name: str
+    choices: tuple[Amounts, ...]
+    history: str = ""
+    line: str = ""
+    priority: int = 0
+    since: float = 0.0
+    started: float | None = None
+    after: tuple[str, ...] = ()
+    job_id: str | None = None
+    gpus: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outlook:
+    """What jobs compete for in one place, and which jobs do now.
+
+    :param pools: how much there is in all, by name: of a resource, a team's quota, a class of nodes.
+    :param passed_seconds: by line, how long its first job lets smaller ones pass before what is free is kept for it;
+        a line that is not named lets them pass always.
+    :param turnover_seconds: between the end of one job and the start of the next in its room.
+    :param planned: the jobs that were asked about, in their order; one that fits nowhere has no choices.
+    :param unseen: what the counts leave out; empty where they are whole.
+    """
+
+    pools: Amounts
+    running: tuple[Demand, ...] = ()
+    waiting: tuple[Demand, ...] = ()
+    passed_seconds: Mapping[str, float] = field(default_factory=dict)
+    turnover_seconds: float = 0.0
+    planned: tuple[Demand, ...] = ()
+    unseen: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Span:
+    """Seconds from now, as the median of all plays and as what nine in ten stay below."""
+
+    p50: float
+    p90: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Forecast:
+    """What is to be expected of one planned job.
+
+    :param ahead: the jobs of its line that wait before it would, by name, the next to start first.
+    :param known: whether runs of it have ended, so that its duration is more than a guess.
+    """
+
+    starts: Span
+    ends: Span
+    ahead: tuple[str, ...] = ()
+    known: bool = True
+
+    @property
+    def at_once(self) -> bool:
+        """Whether it starts now in nine of ten plays."""
+        return self.starts.p90 <= 0.0
+
+
+def forecast(
+    planned: Sequence[Demand],
+    outlook: Outlook,
+    durations: Mapping[str, Sequence[float]],
+    *,
+    now: float,
+    plays: int = PLAYS,
+) -> dict[str, Forecast]:
+    """Return what is to be expected of each planned job that fits at all, by name.
+
+    The same arguments give the same forecast. A job that fits no pool even when all is free is left out, and so is
+    one that comes after it.
+
+    :param planned: in an order in which they can run.
+    :param durations: seconds that earlier runs took, by job name.
+    """
+    every = sorted(seconds for each in durations.values() for seconds in each)
+    history = {name: sorted(each) for name, each in durations.items() if each}
+    dice = random.Random(len(planned))  # noqa: S311 - a play, not a secret
+    found: dict[str, list[tuple[float, float]]] = {each.name: [] for each in planned}
+    for _ in range(plays):
+        drawn = [
+            _draw(each, history.get(each.history or each.name) or every, dice, now)
+            for each in (*outlook.running, *outlook.waiting, *planned)
+        ]
+        for name, times in _Play(planned, outlook, drawn, now).run().items():
+            found[name].append(times)
+    return {
+        each.name: Forecast(
+            starts=_span([start for start, _ in found[each.name]]),
+            ends=_span([end for _, end in found[each.name]]),
+            ahead=_ahead(each, outlook),
+            known=(each.history or each.name) in history,
+        )
+        for each in planned
+        if len(found[each.name]) == plays
+    }
+
+
+def _draw(demand: Demand, history: Sequence[float], dice: random.Random, now: float) -> float:
+    """Draw how many seconds a job takes, or still takes, from runs that took at least as long as it has run."""
+    if not history:
+        return _UNKNOWN_SECONDS
+    ran = 0.0 if demand.started is None else max(0.0, now - demand.started)
+    longer = bisect_right(history, ran)
+    if longer == len(history):
+        return history[-1] if not ran else ran * _OVERDUE
+    return history[dice.randrange(longer, len(history))] - ran
+
+
+def _span(seconds: list[float]) -> Span:
+    if not seconds:
+        return Span(p50=0.0, p90=0.0)
+    seconds.sort()
+    return Span(p50=seconds[len(seconds) // 2], p90=seconds[min(len(seconds) - 1, len(seconds) * 9 // 10)])
+
+
+def _ahead(planned: Demand, outlook: Outlook) -> tuple[str, ...]:
+    own = [
+        each for each in outlook.waiting if each.line == planned.line and each.priority >= planned.priority
+    ]
+    return tuple(each.name for each in sorted(own, key=_order))
+
+
+def _order(demand: Demand) -> tuple[float, float]:
+    return -demand.priority, demand.since
+
+
+class _Play:
+    """One course of events. Jobs are numbered: running, then waiting, then planned ones.
+
+    Waiting jobs of one line that need the same stand in one group, so that a look at the queue costs as much as
+    there are groups, however many jobs wait.
+    """
+
+    def __init__(
+        self, planned: Sequence[Demand], outlook: Outlook, drawn: Sequence[float], now: float
+    ) -> None:
+        self._outlook = outlook
+        self._jobs = (*outlook.running, *outlook.waiting, *planned)
+        self._first_planned = len(self._jobs) - len(planned)
+        self._drawn = drawn
+        self._now = now
+        self._free = dict(outlook.pools)
+        self._taken: dict[int, Amounts] = {}
+        self._ends: list[tuple[float, int]] = []
+        self._groups: dict[tuple[str, int], list[tuple[float, float, int]]] = {}
+        self._shapes: dict[tuple[tuple[tuple[str, float], ...], ...], int] = {}
+        self._left = {each.name: set(each.after) for each in planned}
+        self._times: dict[str, tuple[float, float]] = {}
+
+    def run(self) -> dict[str, tuple[float, float]]:
+        """Play to the end and return start and end of each planned job, in seconds from now."""
+        for number in range(len(self._outlook.running)):
+            self._hold(number, self._jobs[number].choices[0], self._drawn[number])
+        for number in range(len(self._outlook.running), self._first_planned):
+            self._enter(number, self._jobs[number].since - self._now)
+        self._submit(0.0)
+        self._admit(0.0)
+        planned = len(self._jobs) - self._first_planned
+        while self._ends and len(self._times) < planned:
+            at, _ = self._ends[0]
+            while self._ends and self._ends[0][0] <= at:
+                self._give_back(heapq.heappop(self._ends)[1])
+            self._submit(at)
+            self._admit(at + self._outlook.turnover_seconds)
+        return self._times
+
+    def _submit(self, at: float) -> None:
+        """Let the planned jobs join their lines of which nothing is left to wait for."""
+        for number in range(self._first_planned, len(self._jobs)):
+            name = self._jobs[number].name
+            if name in self._left and not self._left[name]:
+                del self._left[name]
+                self._enter(number, at)
+
+    def _enter(self, number: int, since: float) -> None:
+        job = self._jobs[number]
+        shape = self._shapes.setdefault(_shape(job.choices), len(self._shapes))
+        heapq.heappush(self._groups.setdefault((job.line, shape), []), (-float(job.priority), since, number))
+
+    def _admit(self, at: float) -> None:
+        """Start what fits, in order; keep what is free for a job that others have passed for long enough."""
+        room = dict(self._free)
+        heads = [(group[0], key) for key, group in self._groups.items() if group]
+        heapq.heapify(heads)
+        while heads:
+            (_, since, number), key = heapq.heappop(heads)
+            choice = _fitting(self._jobs[number].choices, room)
+            if choice is None:
+                passed = self._outlook.passed_seconds.get(key[0])
+                if passed is not None and at - since >= passed:
+                    _take(room, self._jobs[number].choices[0])
+                continue  # those behind it in the group need the same
+            heapq.heappop(self._groups[key])
+            _take(room, choice)
+            self._hold(number, choice, at + self._drawn[number], started=at)
+            if self._groups[key]:
+                heapq.heappush(heads, (self._groups[key][0], key))
+
+    def _hold(self, number: int, choice: Amounts, end: float, *, started: float | None = None) -> None:
+        _take(self._free, choice)
+        self._taken[number] = choice
+        heapq.heappush(self._ends, (end, number))
+        if started is not None and number >= self._first_planned:
+            self._times[self._jobs[number].name] = (started, end)
+
+    def _give_back(self, number: int) -> None:
+        for pool, amount in self._taken.pop(number).items():
+            self._free[pool] = self._free.get(pool, 0.0) + amount
+        name = self._jobs[number].name
+        if number >= self._first_planned:
+            for left in self._left.values():
+                left.discard(name)
+
+
+def _shape(choices: Iterable[Amounts]) -> tuple[tuple[tuple[str, float], ...], ...]:
+    return tuple(tuple(sorted(choice.items())) for choice in choices)
+
+
+def _fitting(choices: Iterable[Amounts], room: Amounts) -> Amounts | None:
+    for choice in choices:
+        if all(amount <= room.get(pool, 0.0) + 1e-9 for pool, amount in choice.items()):
+            return choice
+    return None
+
+
+def _take(room: dict[str, float], choice: Amounts) -> None:
+    for pool, amount in choice.items():
+        room[pool] = room.get(pool, 0.0) - amount

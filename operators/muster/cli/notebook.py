@@ -1,0 +1,207 @@
+"""``muster notebook``: JupyterLab, whose kernel runs in an image's environment, with versions at hand."""
+
+from __future__ import annotations
+
+import json
+import keyword
+import os
+import secrets
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+import muster
+from muster.cli.command import open_store
+from muster.cli.foreground import python_of_image, serve
+from muster.cli.screen import note, safe, say
+from muster.client import kernel
+from muster.client.execute import KERNEL, SCRIPT
+from muster.core.address import Address
+from muster.core.errors import ImageError, NotFound, SpecError
+from muster.core.names import check_identifier
+from muster.core.settings import Settings
+
+SERVER = "notebook"
+SETTINGS = {
+    "@jupyterlab/apputils-extension:notification": {"fetchNews": "false", "checkForUpdates": False},
+    "@jupyterlab/notebook-extension:tracker": {"autoStartDefaultKernel": True},
+}
+"""JupyterLab's settings: no news and updates, and no question which kernel: there is one."""
+
+
+def notebook(
+    *,
+    image: Annotated[str, typer.Option(help="The image in whose environment cells run.")] = SERVER,
+    inputs: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--inputs",
+            metavar="[NAME=]ADDRESS",
+            help="A version that is at hand as a variable, called as the volume's last word unless NAME is given. "
+            "Give it again for more.",
+        ),
+    ] = None,
+    execute: Annotated[
+        Path | None,
+        typer.Option(
+            "--execute",
+            metavar="NOTEBOOK",
+            help="Run all cells of this .ipynb, save it, and end; of a .py with cells print what they show.",
+        ),
+    ] = None,
+    port: Annotated[int, typer.Option(min=1, max=65535, help="Where on 127.0.0.1 it answers.")] = 8888,
+    browser: Annotated[bool, typer.Option("--browser", help="Open the browser, too.")] = False,
+) -> None:
+    """Open JupyterLab in an image's environment, until Ctrl-C.
+
+    The variables `muster`, `inputs` and one for each input are there; `inputs["features"].path` is a folder. Cells import
+    what a job in the image can import. The first time images are built. Notebooks are those of the present folder.
+    """
+    if execute is not None and not execute.is_file():
+        raise NotFound(f"{execute} does not exist: name a notebook, such as report.ipynb")
+    chosen = _chosen(inputs or ())
+    server = python_of_image(SERVER)
+    python = server if image == SERVER else python_of_image(image)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the folder is deleted, and kernels end
+    with tempfile.TemporaryDirectory(prefix="muster-notebook-") as place:
+        folder = Path(place)
+        _prepare(folder, server=Path(server), python=Path(python), image=image)
+        variables = {**_variables(folder), kernel.IMAGE: image, kernel.INPUTS: json.dumps(chosen)}
+        if execute is not None:
+            _execute(server, execute, variables)
+        else:
+            _open(server, folder, port=port, browser=browser, variables=variables)
+
+
+def _chosen(inputs: Sequence[str]) -> dict[str, Any]:
+    """Return the versions that the inputs name now, by variable. :raises NotFound: one is not there."""
+    chosen: dict[str, Any] = {}
+    for text in inputs:
+        name, equals, address = text.partition("=")
+        if not equals or "/" in name:
+            name, address = "", text
+        wanted = Address.parse(address)
+        if wanted.path:
+            raise SpecError(
+                f"--inputs {text} names a file; give its version, and read the file below its path"
+            )
+        name = check_identifier(
+            "--inputs", name or wanted.volume.rpartition("/")[2].replace("-", "_").replace(".", "_")
+        )
+        if name in chosen or name in ("muster", "inputs") or keyword.iskeyword(name):
+            raise SpecError(
+                f"--inputs {text}: the variable {name} is taken; give another, --inputs NAME={address}"
+            )
+        found = open_store().resolve(address)
+        chosen[name] = {"addresses": [version.address for version in found], "many": wanted.many}
+        note(f"{name}: {', '.join(version.address for version in found[-3:])}")
+    return chosen
+
+
+def _prepare(folder: Path, *, server: Path, python: Path, image: str) -> None:
+    """Write the kernel for Jupyter, and check that it can start. :raises ImageError: it cannot; the message says why."""
+    from muster.images.kernel import link
+
+    links, spec = folder / "links", folder / "kernels" / KERNEL
+    links.mkdir()
+    spec.mkdir(parents=True)
+    link(links, _site(server))
+    command = [str(python), "-P", str(Path(kernel.__file__).resolve()), str(links)]
+    done = subprocess.run([*command, "--check"], capture_output=True, text=True, check=False, cwd="/")
+    try:
+        known = json.loads(done.stdout)
+    except ValueError:
+        known = {
+            "error": (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1],
+            "lacks": [],
+        }
+    if known["error"]:
+        raise ImageError(
+            f"image {image!r}: no notebook can run in it, since one of its packages does not go with the kernel's "
+            f"({known['error']}): lock another version of that package, or take another --image"
+        )
+    if known["lacks"]:
+        note(
+            f"image {image} has no {', '.join(known['lacks'])}: a cell that imports it fails, as a job would. To have it, "
+            f"add it to images/{image}/requirements.in and run `muster images lock {image}`"
+        )
+    (spec / "kernel.json").write_text(
+        json.dumps(
+            {
+                "argv": [*command, "-f", "{connection_file}"],
+                "display_name": f"{image} (muster)",
+                "language": "python",
+                "metadata": {"debugger": True},
+            }
+        )
+    )
+
+
+def _site(python: Path) -> Path:
+    """Return where an environment's packages are."""
+    return (
+        python.parents[1]
+        / "lib"
+        / f"python{sys.version_info.major}.{sys.version_info.minor}"
+        / "site-packages"
+    )
+
+
+def _variables(folder: Path) -> Mapping[str, str]:
+    """Return what tells Jupyter of the kernel, and muster in the kernel of the same store as here."""
+    settings = Settings.load()
+    cluster = {} if settings.cluster is None else {"MUSTER_CLUSTER": str(settings.cluster)}
+    return {
+        "JUPYTER_PATH": str(folder),
+        "JUPYTER_PREFER_ENV_PATH": "0",
+        "MUSTER_HOME": str(settings.home),
+        "MUSTER_CACHE": str(settings.cache),
+        **cluster,
+    }
+
+
+def _execute(server: str, path: Path, variables: Mapping[str, str]) -> None:
+    script = Path(muster.__file__).parent / "client" / "execute.py"
+    done = subprocess.run(
+        [server, "-P", str(script), str(path.absolute())],
+        env=os.environ | dict(variables),
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
+    )
+    *others, last = done.stderr.rstrip().splitlines() or [""]
+    if done.returncode:
+        raise ImageError(f"{path}: {last or f'exit code {done.returncode}'}")
+    for line in (*others, last):
+        if line:
+            note(safe(line))
+    note(f"{safe(path)} ran" + (", and is saved" if path.suffix != SCRIPT else ""))
+
+
+def _open(server: str, folder: Path, *, port: int, browser: bool, variables: Mapping[str, str]) -> None:
+    (folder / "settings").mkdir()
+    (folder / "settings" / "overrides.json").write_text(json.dumps(SETTINGS))
+    token = secrets.token_urlsafe(16)
+    say(f"http://127.0.0.1:{port}/lab?token={token}   Ctrl-C ends it")
+    options = [
+        "--ServerApp.ip=127.0.0.1",
+        f"--ServerApp.port={port}",
+        "--ServerApp.port_retries=0",
+        f"--ServerApp.open_browser={browser}",
+        "--ServerApp.root_dir=" + str(Path.cwd()),
+        "--ServerApp.allow_root=True",  # it answers on this machine alone, with a token
+        f"--KernelSpecManager.allowed_kernelspecs={{'{KERNEL}'}}",
+        "--KernelSpecManager.ensure_native_kernel=False",
+        f"--MultiKernelManager.default_kernel_name={KERNEL}",
+        f"--LabApp.app_settings_dir={folder / 'settings'}",
+        "--Application.log_level=WARN",
+    ]
+    serve(
+        "JupyterLab", [server, "-m", "jupyterlab", *options], variables={**variables, "JUPYTER_TOKEN": token}
+    )

@@ -1,0 +1,124 @@
+"""Where the waiting processes of a home are found: a socket, a lock and a note for each, in a folder of its owner alone."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import socket
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from muster.cli.warm.key import signature
+from muster.cli.warm.messages import is_ours
+from muster.core.locks import is_locked
+
+FOLDER = "waiting"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Note:
+    """What a waiting process says of itself.
+
+    :param began: when it was started, in seconds since the epoch.
+    :param runs: how many commands it has forked for; `last` is when it did so last.
+    """
+
+    pid: int
+    began: float
+    runs: int
+    last: float
+
+
+@dataclass(frozen=True)
+class Place:
+    """One waiting process: there, or not.
+
+    :param folder: the home's.
+    """
+
+    folder: Path
+    key: str
+
+    def ready(self) -> bool:
+        """Whether the folder is there, made if need be, and nobody else can have put anything into it."""
+        try:
+            self.folder.mkdir(mode=0o700, exist_ok=True)
+            found = self.folder.lstat()
+        except OSError:
+            return False
+        return stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o077
+
+    def connect(self) -> socket.socket | None:
+        """Return a connection to the process; None if it is not there."""
+        connection = socket.socket(socket.AF_UNIX)
+        try:
+            with _short(self.folder) as folder:
+                connection.connect(f"{folder}/{self.key}.sock")
+            if is_ours(connection, uid=os.getuid()):
+                return connection
+        except OSError:
+            pass
+        connection.close()
+        return None
+
+    def listen(self) -> tuple[socket.socket, int] | None:
+        """Become the process: return the socket, and the lock to hold; None if another is it already."""
+        lock = os.open(self._path("lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(lock)
+            return None
+        self._path("sock").unlink(missing_ok=True)
+        listening = socket.socket(socket.AF_UNIX)
+        with _short(self.folder) as folder:
+            listening.bind(f"{folder}/{self.key}.sock")
+        listening.listen()
+        return listening, lock
+
+    def is_here(self, mark: str) -> bool:
+        """Whether the socket is still there, and the one that was bound."""
+        return bool(mark) and self.mark() == mark
+
+    def mark(self) -> str:
+        """Return what tells this socket from one that is bound later."""
+        return signature(self._path("sock"))
+
+    def tell(self, note: Note) -> None:
+        """Write the process's note."""
+        with suppress(OSError):  # it is for people
+            self._path("json").write_text(json.dumps(asdict(note)))
+
+    def clear(self) -> None:
+        """Remove what a process leaves."""
+        for kind in ("sock", "json", "lock"):
+            with suppress(OSError):
+                self._path(kind).unlink()
+
+    def _path(self, kind: str) -> Path:
+        return self.folder / f"{self.key}.{kind}"
+
+
+def waiting(home: Path) -> Iterator[Note]:
+    """Yield the processes that wait in a home; what killed ones left is removed."""
+    for path in sorted((home / FOLDER).glob("*.lock")):
+        place = Place(path.parent, path.stem)
+        if not is_locked(path):
+            place.clear()
+            continue
+        with suppress(OSError, ValueError, TypeError):  # it ends at this moment
+            yield Note(**json.loads(path.with_suffix(".json").read_bytes()))
+
+
+@contextmanager
+def _short(folder: Path) -> Iterator[str]:
+    """Give a folder a short name: an address of a socket has 107 bytes at most, and a home may be deeper."""
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield f"/proc/self/fd/{handle}"
+    finally:
+        os.close(handle)

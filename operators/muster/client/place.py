@@ -1,0 +1,48 @@
+"""Which store a program speaks to: the same as the command."""
+
+from __future__ import annotations
+
+import atexit
+from typing import TYPE_CHECKING
+
+from muster.core.errors import NotFound
+from muster.core.settings import Settings
+
+if TYPE_CHECKING:
+    from muster.volumes.protocols import LocalStore
+
+_opened: dict[Settings, LocalStore] = {}
+
+
+def open_store(*, make: bool = False) -> LocalStore:
+    """Return the store of this machine, or of the cluster that MUSTER_CLUSTER names; opened once, and kept open.
+
+    :param make: create this machine's store if there is none.
+    :raises NotFound: there is none.
+    """
+    settings = Settings.load()
+    if not make:
+        check_home(settings)
+    if settings not in _opened:
+        from muster.backends.choose import LOOK_SECONDS, choose_store
+
+        _opened[settings] = choose_store(settings, patience_seconds=LOOK_SECONDS)
+    return _opened[settings]
+
+
+def check_home(settings: Settings) -> None:
+    """Refuse a place without a store; that of a cluster is asked when it is used. :raises NotFound: there is none."""
+    if settings.cluster is None and not settings.store.is_dir():
+        raise NotFound(
+            f"nothing is kept in {settings.home} yet: run `muster demo` or `muster run`, "
+            "go to the folder that holds the .muster you mean, or set MUSTER_HOME"
+        )
+
+
+def close() -> None:
+    """Close the stores that are open; the next use opens one again."""
+    while _opened:
+        _opened.popitem()[1].close()
+
+
+atexit.register(close)

@@ -1,0 +1,266 @@
+"""What differs between two jobs: whether one would make what the other made, and the words for it.
+
+One rule for all who ask: what was made before and is kept, checkpoints that a job goes on from, and a run that
+is resumed. Each takes the kinds of difference that matter to it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import Any
+
+from muster.core.address import pinned, shown
+from muster.core.job import Input, JobSpec, Origin, Pinned, Role, SecretRef
+from muster.core.wire import dumps, plain
+
+MOST_FILES = 3
+
+# Where, when and how often a job runs, and who asked: not what it makes. Every other field counts, also one that
+# a later release adds.
+_IMMATERIAL: Mapping[str, Any] = {
+    "name": "-",
+    "code": None,
+    "origin": Origin(),
+    "follows": None,
+    **{
+        field.name: field.default
+        for field in dataclasses.fields(JobSpec)
+        if field.name
+        in (
+            "run_timeout_seconds",
+            "queue_timeout_seconds",
+            "hang_timeout_seconds",
+            "grace_seconds",
+            "max_restarts",
+            "queue",
+            "priority",
+        )
+    },
+}
+_SOMEWHERE = pinned("somewhere", 1)
+
+
+class What(str, Enum):
+    """The kinds of difference. `SHAPE` is what runs in how many processes, `RESOURCES` what each is given."""
+
+    CODE = "code"
+    IMAGE = "image"
+    SHAPE = "shape"
+    RESOURCES = "resources"
+    INPUT = "input"
+    PARAM = "param"
+    OTHER = "other"
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One thing that differs, in words: ``epochs 4 → 5``."""
+
+    what: What
+    text: str
+
+    def __str__(self) -> str:
+        return self.text
+
+
+def essence(spec: JobSpec) -> JobSpec:
+    """Return a job without what its versions do not depend on, and without its code.
+
+    Inputs count by their content and partitions, whatever their numbers are.
+    """
+    inputs = {name: replace(given, versions=_contents(given)) for name, given in spec.inputs.items()}
+    return replace(spec, inputs=inputs, **_IMMATERIAL)
+
+
+def key_of(spec: JobSpec) -> str:
+    """Return a digest of all that is known of a job before it runs, but for its code: 40 hex digits."""
+    text = json.dumps(json.loads(dumps(essence(spec))), sort_keys=True)
+    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=20).hexdigest()
+
+
+def whole_key_of(spec: JobSpec) -> str:
+    """Return the same with the code: jobs of one whole key make the same."""
+    return hashlib.blake2b(f"{key_of(spec)} {spec.code}".encode(), digest_size=20).hexdigest()
+
+
+def task_key_of(origin: Origin) -> str:
+    """Return a digest of a Dag's id and a task's: 40 hex digits."""
+    text = json.dumps([origin.dag_id, origin.task_id])
+    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=20).hexdigest()
+
+
+def differences(then: JobSpec, now: JobSpec, changed: Sequence[str] | None = ()) -> list[Difference]:
+    """Return how a job differs from one before it, the cheapest to understand first.
+
+    :param changed: the files of its code that read differently now; None where that cannot be told.
+    """
+    found = [Difference(What.CODE, text) for text in [files_changed(changed)] if text]
+    before, here = essence(then), essence(now)
+    for field in dataclasses.fields(JobSpec):
+        if not _same(getattr(before, field.name), getattr(here, field.name)):
+            found += _TELL.get(field.name, _other)(field.name, then, now)
+    return found
+
+
+def files_changed(changed: Sequence[str] | None) -> str:
+    """Write which files changed: ``flights/etl.py changed``; empty where none did.
+
+    :param changed: None: some did, and it is not known which.
+    """
+    if changed is None:
+        return "code changed"
+    if not changed:
+        return ""
+    more = len(changed) - MOST_FILES
+    rest = f" and {more} more file{'s' * (more > 1)}" if more > 0 else ""
+    return f"{', '.join(changed[:MOST_FILES])}{rest} changed"
+
+
+def _contents(given: Input) -> tuple[Pinned, ...]:
+    return tuple(replace(version, address=_SOMEWHERE) for version in given.versions)
+
+
+def _same(then: object, now: object) -> bool:
+    """Whether two values are the same as JSON: 1 and True are not."""
+    return json.dumps(plain(then), sort_keys=True) == json.dumps(plain(now), sort_keys=True)
+
+
+def _other(name: str, then: JobSpec, now: JobSpec) -> Iterator[Difference]:
+    yield Difference(What.OTHER, f"{name} {_value(getattr(then, name))} → {_value(getattr(now, name))}")
+
+
+def _image(_: str, then: JobSpec, now: JobSpec) -> Iterator[Difference]:
+    if then.image != now.image:
+        yield Difference(What.IMAGE, f"image {then.image} → {now.image}")
+    else:
+        yield Difference(What.IMAGE, f"image {now.image} has another lock")
+
+
+def _launcher(_: str, then: JobSpec, now: JobSpec) -> Iterator[Difference]:
+    yield Difference(What.OTHER, f"launcher {then.launcher.value} → {now.launcher.value}")
+
+
+def _inputs(_: str, then: JobSpec, now: JobSpec) -> Iterator[Difference]:
+    for name in sorted({*then.inputs, *now.inputs}):
+        before, here = then.inputs.get(name), now.inputs.get(name)
+        if (
+            before is None
+            or here is None
+            or not _same((before.many, _contents(before)), (here.many, _contents(here)))
+        ):
+            yield Difference(What.INPUT, f"input {name}: {_arrow(_given(before), _given(here))}")
+
+
+def _given(given: Input | None) -> str:
+    if given is None:
+        return "none"
+    text = shown([version.address for version in given.versions]) or "no version"
+    return f"a list of {text}" if given.many and len(given.versions) == 1 else text
+
+
+def _arrow(before: str, here: str) -> str:
+    """Write ``flights/features@9 → @21``: a volume that both name once stands once."""
+    volume, at, _ = before.partition("@")
+    if at and here.startswith(f"{volume}@") and ", " not in before + here:
+        here = here.removeprefix(volume)
+    return f"{before} → {here}"
+
+
+def _params(_: str, then: JobSpec, now: JobSpec) -> Iterator[Difference]:
+    for name in sorted({*then.params, *now.params}):
+        if not _same(
+            [then.params[name]] if name in then.params else None,
+            [now.params[name]] if name in now.params else None,
+        ):
+            yield Difference(What.PARAM, f"{name} {_item(then.params, name)} → {_item(now.params, name)}")
+
+
+def _named(kind: str, then: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[Difference]:
+    for name in sorted({*then, *now}):
+        if _item(then, name) != _item(now, name) or then.get(name) != now.get(name):
+            yield Difference(What.OTHER, f"{kind} {name} {_item(then, name)} → {_item(now, name)}")
+
+
+def _item(values: Mapping[str, Any], name: str) -> str:
+    return _value(values[name]) if name in values else "none"
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, SecretRef):
+        return f"{value.source}:{value.name}"
+    text = json.dumps(plain(value), ensure_ascii=False)
+    return text if len(text) <= 60 else f"{text[:59]}…"
+
+
+def _outputs(_: str, then: JobSpec, now: JobSpec) -> Iterator[Difference]:
+    def written(spec: JobSpec) -> dict[str, str]:
+        return {
+            name: each.volume + (f"@{each.partition}" if each.partition else "")
+            for name, each in spec.outputs.items()
+        }
+
+    before, here = written(then), written(now)
+    for name in sorted({*before, *here}):
+        if before.get(name) != here.get(name):
+            yield Difference(
+                What.OTHER, f"output {name}: {before.get(name, 'none')} → {here.get(name, 'none')}"
+            )
+
+
+def _roles(_: str, then: JobSpec, now: JobSpec) -> Iterator[Difference]:
+    names, before = [role.name for role in now.roles], [role.name for role in then.roles]
+    if names != before:
+        yield Difference(What.SHAPE, f"roles {', '.join(before)} → {', '.join(names)}")
+        return
+    for old, new in zip(then.roles, now.roles, strict=True):
+        label = f"{new.name}: " if len(now.roles) > 1 else ""
+        if (old.entrypoint, old.command) != (new.entrypoint, new.command):
+            yield Difference(What.SHAPE, f"{label}{_word(old)} → {_word(new)}")
+        for field in ("replicas", "ranks"):
+            if getattr(old, field) != getattr(new, field):
+                yield Difference(What.SHAPE, f"{label}{field} {getattr(old, field)} → {getattr(new, field)}")
+        for each in dataclasses.fields(new.resources):
+            given, wanted = getattr(old.resources, each.name), getattr(new.resources, each.name)
+            if given != wanted:
+                yield Difference(What.RESOURCES, f"{label}{each.name} {_amount(given)} → {_amount(wanted)}")
+
+
+def _word(role: Role) -> str:
+    """What a role runs."""
+    text = role.entrypoint or " ".join(role.command or ())
+    return text if len(text) <= 80 else f"{text[:79]}…"
+
+
+def _amount(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, (int, float)) else ", ".join(value) or "any"
+
+
+def _env(_: str, then: JobSpec, now: JobSpec) -> Iterator[Difference]:
+    yield from _named("env", then.env, now.env)
+
+
+def _secrets(_: str, then: JobSpec, now: JobSpec) -> Iterator[Difference]:
+    yield from _named("secret", then.secrets, now.secrets)
+
+
+def _image_digest(name: str, then: JobSpec, now: JobSpec) -> Iterator[Difference]:
+    if then.image == now.image:  # else its name says so
+        yield from _image(name, then, now)
+
+
+_TELL = {
+    "image": _image,
+    "image_digest": _image_digest,
+    "launcher": _launcher,
+    "inputs": _inputs,
+    "outputs": _outputs,
+    "params": _params,
+    "roles": _roles,
+    "env": _env,
+    "secrets": _secrets,
+}

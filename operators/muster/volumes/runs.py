@@ -1,0 +1,297 @@
+"""The runs of Dags, as the store knows them: from the ledger's jobs, and from records where gc deleted the jobs.
+
+Airflow is not asked, so a task that made no job (a gate, a stage whose versions were kept) is not there, and a run of which the next stage
+has not begun looks as if it had ended. The command, ``import muster`` and the page read this one thing.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from muster.core.address import pinned
+from muster.core.errors import MusterError, NotFound
+from muster.core.job import JobSpec, Origin, Pinned
+from muster.core.status import JobState, JobStatus
+from muster.volumes.base import Record
+from muster.volumes.protocols import Store
+
+MOST_RECORDS = 1_000  # of each volume that are looked at, the newest
+
+
+@dataclass(frozen=True, kw_only=True)
+class StageJob:
+    """One job of a stage. Times are seconds since the epoch.
+
+    :param seconds: from its start to its end; None where it has not started, or not ended.
+    """
+
+    job_id: str
+    state: JobState
+    submitted: float
+    started: float | None = None
+    ended: float | None = None
+    seconds: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunStage:
+    """One task of a run, or one of the tasks that it was mapped to.
+
+    :param map_index: -1 for a task that is not mapped.
+    :param state: of its newest job.
+    :param jobs: all its tries, oldest first; empty where gc deleted them and records alone are left.
+    :param seconds: what its newest job took; None where that is not known, or not over.
+    :param versions: the pinned addresses that its newest job made, by output.
+    :param verdict: cause, rank and message of why its newest job failed, one line; empty where it did not.
+    """
+
+    task_id: str
+    map_index: int = -1
+    state: JobState
+    jobs: tuple[StageJob, ...] = ()
+    seconds: float | None = None
+    name: str = ""
+    params: Mapping[str, Any] = field(default_factory=dict)
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    inputs: Mapping[str, tuple[Pinned, ...]] = field(default_factory=dict)
+    versions: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    code: str | None = None
+    image: str = ""
+    image_digest: str = ""
+    entrypoint: str = ""
+    verdict: str = ""
+
+    @property
+    def title(self) -> str:
+        """Its task, and its map index where it is mapped: ``train[3]``."""
+        return self.task_id if self.map_index < 0 else f"{self.task_id}[{self.map_index}]"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """One run of a Dag. Times are seconds since the epoch.
+
+    :param instance: the Airflow that it ran in.
+    :param state: ``running`` while a job of it runs or waits, else ``failed`` or ``cancelled`` if a stage is, else
+        ``succeeded``.
+    :param began: when its first job was submitted; where gc deleted its jobs, when its first version was made.
+    :param ended: the end of its last job; None while it runs.
+    :param stages: in the order in which they began.
+    """
+
+    dag_id: str
+    run_id: str
+    instance: str
+    state: JobState
+    began: float
+    ended: float | None
+    stages: tuple[RunStage, ...]
+
+
+class _Key(NamedTuple):
+    """What tells a run from all others."""
+
+    instance: str
+    dag_id: str
+    run_id: str
+
+
+class _Seen(NamedTuple):
+    """A stage with the times of its part of the run."""
+
+    stage: RunStage
+    began: float
+    ended: float | None
+
+
+def runs(store: Store, *, dag: str | None = None, limit: int = 20) -> list[Run]:
+    """Return the newest runs, newest first: by when their newest job was submitted.
+
+    It reads one origin for each job in the ledger, and the specs and statuses of `limit` runs.
+
+    :param dag: only runs of this Dag.
+    """
+    jobs = _by_run(store.ledger.origins(dag_id=dag or ""))
+    chosen = list(reversed(jobs))[:limit]
+    found = [_of_jobs(key, seen) for key, seen in zip(chosen, _seen(store, jobs, chosen), strict=True)]
+    found = [run for run in found if run.stages]
+    if len(found) < limit:
+        older = _of_records(_records(store, limit=min(MOST_RECORDS, 20 * limit), dag_id=dag or ""))
+        found += [run for key, run in older.items() if key not in jobs][: limit - len(found)]
+    return found
+
+
+def run(store: Store, dag_id: str, run_id: str) -> Run:
+    """Return one run of a Dag with all its stages. Of two Airflows that use one store, the newest such run.
+
+    Stages whose jobs gc deleted are known by the versions that later stages read.
+
+    :raises NotFound: the store knows no such run, or gc deleted its jobs and it made no version.
+    """
+    jobs = _by_run(store.ledger.origins(dag_id=dag_id, run_id=run_id))
+    if jobs:
+        key = next(reversed(jobs))
+        (seen,) = _seen(store, jobs, [key])
+        if seen:
+            return _of_jobs(key, [*_read_by(store, key, seen), *seen])
+    older = _of_records(_records(store, limit=MOST_RECORDS, dag_id=dag_id, run_id=run_id))
+    if not older:
+        raise NotFound(
+            f"no run {run_id!r:.80} of the Dag {dag_id!r:.80}: `muster runs ls` lists what this store knows of"
+        )
+    return next(iter(older.values()))
+
+
+def names(store: Store) -> list[tuple[str, str]]:
+    """Return the Dag and id of every run in the ledger, oldest first."""
+    return [(key.dag_id, key.run_id) for key in _by_run(store.ledger.origins())]
+
+
+def _by_run(origins: Mapping[str, Origin]) -> dict[_Key, list[str]]:
+    """Return the jobs of each run, oldest first; of the runs that with the newest job is the last."""
+    found: dict[_Key, list[str]] = {}
+    for job_id, origin in origins.items():
+        key = _key(origin)
+        found[key] = found.pop(key, [])  # now the last
+        found[key].append(job_id)
+    return found
+
+
+def _key(origin: Origin) -> _Key:
+    return _Key(origin.instance, origin.dag_id, origin.run_id)
+
+
+def _seen(store: Store, jobs: Mapping[_Key, Sequence[str]], chosen: Sequence[_Key]) -> Iterator[list[_Seen]]:
+    """Yield the stages of each chosen run; of all of them specs and statuses are asked for at once."""
+    asked = [job_id for key in chosen for job_id in jobs[key]]
+    specs = store.ledger.specs(asked)
+    statuses = {status.job_id: status for status in store.ledger.statuses(asked)}
+    for key in chosen:
+        stages: dict[tuple[str, int], list[tuple[JobSpec, JobStatus]]] = defaultdict(list)
+        for job_id in jobs[key]:
+            if job_id in specs and job_id in statuses:  # else it is damaged, or gc deleted it just now
+                origin = specs[job_id].origin
+                stages[origin.task_id, origin.map_index].append((specs[job_id], statuses[job_id]))
+        yield [_of_ledger(tries) for tries in stages.values()]
+
+
+def _of_ledger(tries: Sequence[tuple[JobSpec, JobStatus]]) -> _Seen:
+    """Return the stage that these jobs tried, oldest first."""
+    spec, status = tries[-1]
+    metrics = status.result.metrics if status.result else {}
+    made = Record.of_job(spec, status.job_id, metrics=metrics, modules=None, created=status.submitted)
+    stage = _stage(
+        made,
+        state=status.state,
+        jobs=tuple(_job(each) for _, each in tries),
+        seconds=_job(status).seconds,
+        versions=status.result.outputs if status.result else {},
+        verdict=status.verdict.line if status.verdict else "",
+    )
+    return _Seen(stage, tries[0][1].submitted, status.ended)
+
+
+def _stage(made: Record, **known: Any) -> RunStage:
+    fields = ("params", "metrics", "inputs", "code", "image", "image_digest", "entrypoint")
+    return RunStage(
+        task_id=made.origin.task_id,
+        map_index=made.origin.map_index,
+        name=made.job_name,
+        **{name: getattr(made, name) for name in fields},
+        **known,
+    )
+
+
+def _job(status: JobStatus) -> StageJob:
+    took = None
+    if status.started is not None and status.ended is not None:
+        took = max(0.0, status.ended - status.started)
+    return StageJob(
+        job_id=status.job_id,
+        state=status.state,
+        submitted=status.submitted,
+        started=status.started,
+        ended=status.ended,
+        seconds=took,
+    )
+
+
+def _of_jobs(key: _Key, seen: Sequence[_Seen]) -> Run:
+    states = {each.stage.state for each in seen}
+    going_on = any(not state.ended for state in states)
+    bad = (state for state in (JobState.FAILED, JobState.CANCELLED) if state in states)
+    return Run(
+        dag_id=key.dag_id,
+        run_id=key.run_id,
+        instance=key.instance,
+        state=JobState.RUNNING if going_on else next(bad, JobState.SUCCEEDED),
+        began=min((each.began for each in seen), default=0.0),
+        ended=None if going_on else max((each.ended or each.began for each in seen), default=0.0),
+        stages=tuple(each.stage for each in sorted(seen, key=lambda each: each.began)),
+    )
+
+
+def _read_by(store: Store, key: _Key, seen: Sequence[_Seen]) -> list[_Seen]:
+    """Return the stages that have no job any more, found by the versions of the same run that others read."""
+    known = {(each.stage.task_id, each.stage.map_index) for each in seen}
+    found, looked_at = list[Record](), set[str]()
+    waiting = [pin.address for each in seen for pins in each.stage.inputs.values() for pin in pins]
+    made = {address for each in seen for several in each.stage.versions.values() for address in several}
+    while waiting := sorted({*waiting} - looked_at - made):
+        looked_at |= {*waiting}
+        mine = [record for record in _known(store, waiting) if _key(record.origin) == key]
+        found += mine
+        waiting = [pin.address for record in mine for pins in record.inputs.values() for pin in pins]
+    return [each for each in _of_made(found) if (each.stage.task_id, each.stage.map_index) not in known]
+
+
+def _known(store: Store, addresses: Sequence[str]) -> list[Record]:
+    """Return the records of these versions; those of another store, or damaged ones, are left out."""
+    try:
+        return store.records(addresses)
+    except MusterError:
+        if len(addresses) == 1:
+            return []
+    half = len(addresses) // 2
+    return [*_known(store, addresses[:half]), *_known(store, addresses[half:])]
+
+
+def _records(store: Store, *, limit: int, dag_id: str, run_id: str = "") -> Iterator[Record]:
+    """Yield the records of the newest versions of every volume that a Dag's run made, newest first in each volume."""
+    for volume in store.volumes():
+        versions = store.newest(volume, limit=limit)
+        for record in _known(store, [version.address for version in versions]):
+            origin = record.origin
+            if origin.run_id and dag_id in ("", origin.dag_id) and run_id in ("", origin.run_id):
+                yield record
+
+
+def _of_records(records: Iterable[Record]) -> dict[_Key, Run]:
+    """Return the runs that made these versions, newest first."""
+    found: dict[_Key, list[Record]] = defaultdict(list)
+    for record in records:
+        found[_key(record.origin)].append(record)
+    made = {key: _of_jobs(key, _of_made(several)) for key, several in found.items()}
+    return dict(sorted(made.items(), key=lambda item: item[1].began, reverse=True))
+
+
+def _of_made(records: Iterable[Record]) -> list[_Seen]:
+    """Return the stages that made these versions: of each the newest job."""
+    stages: dict[tuple[str, int], list[Record]] = defaultdict(list)
+    for record in records:
+        stages[record.origin.task_id, record.origin.map_index].append(record)
+    return [_of_newest(several) for several in stages.values()]
+
+
+def _of_newest(records: Sequence[Record]) -> _Seen:
+    newest = max(records, key=lambda record: record.created)
+    versions: dict[str, tuple[str, ...]] = {}
+    for record in sorted(records, key=lambda record: record.number):
+        if record.job_id == newest.job_id:
+            address = pinned(record.volume, record.number)
+            versions[record.output] = (*versions.get(record.output, ()), address)
+    stage = _stage(newest, state=JobState.SUCCEEDED, versions=versions)
+    return _Seen(stage, min(record.created for record in records), newest.created)

@@ -1,0 +1,187 @@
+"""The series of a job in a folder store: ``series``, beside its log.
+
+The file's first line is a snapshot of the series, and each further one what a batch of lines of the log added,
+with the length that the log had then. So a kill at any moment loses or doubles no point: a line that was cut is
+cut off, and the part of the log that no line covers is read again. Now and then all is written anew as a
+snapshot, so the file stays below some megabytes, and no reader reads the log.
+
+A job's series outlast its ledger entry beside the commit record, as long as one of its versions has data.
+
+Two places append to logs, :class:`muster.volumes.ledger.FolderLedger` on one machine and
+:class:`muster.volumes.service.journal.Journal` in the store service. Both use this.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from muster.core.errors import Corrupt
+from muster.core.series import Folding, Series, has_numbers
+from muster.volumes.commit_records import read_commit
+from muster.volumes.durability import read_whole, write_whole
+from muster.volumes.layout import Layout
+
+NAME = "series"
+NOTE_BYTES = 1 << 20
+"""So much of a log without numbers is read again after a kill, at most."""
+
+_REREAD_BYTES = 64 << 20
+_PIECE_BYTES = 1 << 20
+_SHORTEST_BYTES = 64 << 10  # of lines behind the snapshot, before all is written anew
+
+
+class SeriesFile:
+    """The series of one job, for the one process that adds lines to its log; use it under the log's lock.
+
+    :param folder: the job's, which holds the log.
+    :param started: returns when the job started, in seconds since the epoch; None where that is unknown yet.
+    :param clock: seconds since the epoch.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        started: Callable[[], float | None] = lambda: None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._path, self._log = folder / NAME, folder / "log"
+        self._started, self._clock = started, clock
+        self._folding: Folding | None = None
+        self._size = self._whole_bytes = self._covered = 0
+
+    def take(self, lines: bytes, *, before: int, after: int) -> None:
+        """Add the points of lines that were just added to the log, or were left out of it.
+
+        :param before: the log's length before them; `after`: with them.
+        """
+        if self._folding is None and not has_numbers(lines):
+            return
+        try:
+            folding = self._opened(before)
+            told = folding.take(lines, at=self._clock()) if has_numbers(lines) else None
+            if told is not None or after > self._covered + NOTE_BYTES:
+                self._write(folding, [after, told])
+        except OSError:
+            # The disk is full: the log has the lines already, and they are read from there next time.
+            self._folding = None
+
+    def _opened(self, before: int) -> Folding:
+        """Return the series as the file has them, after what a kill left half done is mended."""
+        size = self._path.stat().st_size if self._path.exists() else 0
+        if self._folding is None or size != self._size:
+            self._folding, self._covered, self._size = self._load()
+            if self._covered < before:
+                self._read_log(self._folding, before)
+        return self._folding
+
+    def _load(self) -> tuple[Folding, int, int]:
+        try:
+            data = read_whole(self._path)
+            folding, covered = _folded(data)
+        except (
+            FileNotFoundError,
+            ValueError,
+            KeyError,
+            TypeError,
+            IndexError,
+        ):  # none yet, or a power cut tore it
+            return Folding(self._started() or self._clock()), 0, 0
+        whole = data.rfind(b"\n") + 1
+        if whole < len(data):
+            os.truncate(self._path, whole)
+        self._whole_bytes = data.index(b"\n") + 1
+        return folding, covered, whole
+
+    def _read_log(self, folding: Folding, end: int) -> None:
+        """Add what stands in the log and was not added when a process was killed; its times are lost."""
+        for lines in _pieces(self._log, max(self._covered, end - _REREAD_BYTES), end):
+            folding.take(lines, at=self._clock())
+        self._write_anew(folding, end)
+
+    def _write(self, folding: Folding, record: list[Any]) -> None:
+        line = _line(record)
+        if not self._size or self._size + len(line) > self._whole_bytes + max(
+            _SHORTEST_BYTES, 2 * self._whole_bytes
+        ):
+            self._write_anew(folding, record[0])
+            return
+        with self._path.open("ab", buffering=0) as file:
+            written = file.write(line)
+        if written != len(line):
+            raise OSError("the disk is full")
+        self._size += written
+        self._covered = record[0]
+
+    def _write_anew(self, folding: Folding, covered: int) -> None:
+        line = _line({"log": covered, **folding.snapshot()})
+        write_whole(self._path, line, durable=False)
+        self._size = self._whole_bytes = len(line)
+        self._covered = covered
+
+
+def read_series(path: Path) -> Series:
+    """Return the series in a file; none where it is missing. :raises Corrupt: it cannot be read."""
+    try:
+        return _folded(read_whole(path))[0].series()
+    except FileNotFoundError:
+        return Series()
+    except (ValueError, KeyError, TypeError, IndexError) as error:
+        raise Corrupt(
+            f"{path} cannot be read ({error!r:.120}): delete it; the job's log still has what its ranks printed"
+        ) from error
+
+
+def keep_series(layout: Layout, job_id: str) -> None:
+    """Keep the series of a job whose ledger entry is to be deleted, if one of its versions has data."""
+    with suppress(FileNotFoundError):  # it has none
+        if _has_data(layout, job_id):
+            write_whole(layout.series(job_id), read_whole(layout.job(job_id) / NAME), durable=False)
+
+
+def sweep_series(layout: Layout) -> None:
+    """Delete the series that were kept and of whose versions gc has deleted the data."""
+    for path in (layout.root / "commits").glob("*.series"):
+        if not _has_data(layout, path.stem):
+            path.unlink(missing_ok=True)
+
+
+def _has_data(layout: Layout, job_id: str) -> bool:
+    try:
+        commit = read_commit(layout, job_id)
+    except Corrupt:
+        return True  # unknown, and fsck reports it
+    return commit is not None and any((layout.version(*place) / "data").is_dir() for place in commit.places)
+
+
+def _folded(data: bytes) -> tuple[Folding, int]:
+    """Return the series in the whole lines of a file, and the length of the log that they cover."""
+    first, *further = data[: data.rfind(b"\n") + 1].splitlines()
+    document = json.loads(first)
+    folding, covered = Folding.restored(document), int(document["log"])
+    for line in further:
+        covered, told = json.loads(line)
+        if told is not None:
+            folding.replay(told)
+    return folding, covered
+
+
+def _line(document: object) -> bytes:
+    return json.dumps(document, allow_nan=False, separators=(",", ":")).encode() + b"\n"
+
+
+def _pieces(path: Path, start: int, end: int) -> Iterator[bytes]:
+    """Yield whole lines between two places of a log; a line that is longer than a piece is left out."""
+    with path.open("rb") as log:
+        log.seek(start)
+        rest = b""
+        while start < end and (data := log.read(min(_PIECE_BYTES, end - start))):
+            start += len(data)
+            whole, newline, rest = (rest + data).rpartition(b"\n")
+            yield whole + newline

@@ -1,0 +1,99 @@
+"""Notes which files of the author's code a rank reads, so that a later run can tell whether it would read the same.
+
+Python tells of each file that is opened, each folder that is listed and each program that is started (PEP 578). Imported
+modules are told by ``sys.modules``. What C libraries open by themselves, and what forks of the rank open, is not seen.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from types import ModuleType
+from typing import Any
+
+_CACHES = "__pycache__"
+_STARTS = frozenset({"os.system", "os.exec", "os.posix_spawn", "os.spawn"})
+
+
+class Reads:
+    """The files of one code folder that this process has read since :meth:`begin`."""
+
+    def __init__(self, code: str) -> None:
+        self._root = code.rstrip("/") + "/"
+        self._tops = {name.partition(".")[0] for name in os.listdir(code)}
+        self._found: set[str] = set()
+        self._wanted: set[str] = set()
+        self._started = False
+
+    def begin(self) -> None:
+        """Begin to listen, until the process ends."""
+        sys.addaudithook(self._hear)
+
+    def names(self) -> list[str] | None:
+        """Return paths below the code folder, sorted; None where a program was started that may have read any file.
+
+        A folder that was listed ends in ``/``. A module that was looked for and is not there is named too: it would be
+        imported if it were.
+        """
+        if self._started:
+            return None
+        modules = dict(sys.modules)
+        files = (getattr(module, "__file__", None) for module in modules.values())
+        found = {name for file in files if isinstance(file, str) and (name := self._below(file))}
+        absent = (self._absent(name, modules) for name in self._wanted if name not in modules)
+        return sorted({*found, *self._found, *(name for names in absent for name in names)})
+
+    def _hear(self, event: str, arguments: tuple[Any, ...]) -> None:
+        if event == "open":
+            self._note(arguments[0])
+        elif event == "import":
+            name = arguments[0]
+            if isinstance(name, str) and name.partition(".")[0] in self._tops:
+                self._wanted.add(name)
+        elif event in ("os.listdir", "os.scandir"):
+            # the import system lists the folders that it searches
+            if not sys._getframe(1).f_code.co_filename.startswith("<frozen importlib"):
+                self._note(arguments[0], end="/")
+        elif event == "subprocess.Popen":
+            self._started = self._started or self._may_read(*arguments[:3])
+        elif event in _STARTS:
+            self._started = True
+
+    def _note(self, path: Any, *, end: str = "") -> None:
+        name = self._below("." if path is None else path)
+        if name is not None and _CACHES not in name and (name or end):
+            self._found.add((name or ".") + end)
+
+    def _below(self, path: Any) -> str | None:
+        """Return a path relative to the code folder; None where it is elsewhere, or no path."""
+        if isinstance(path, os.PathLike):
+            path = os.fspath(path)
+        if isinstance(path, bytes):
+            path = os.fsdecode(path)
+        if not isinstance(path, str):
+            return None
+        if not path.startswith("/"):
+            path = f"{os.getcwd()}/{path}"
+        if "/." in path or "//" in path:
+            path = os.path.normpath(path)
+        if path + "/" == self._root:
+            return ""
+        return path[len(self._root) :] if path.startswith(self._root) else None
+
+    def _may_read(self, executable: Any, words: Any, folder: Any) -> bool:
+        """Whether a program may read files of the code: another Python, or one that is given a file of it."""
+        words = [words] if isinstance(words, (str, bytes)) else list(words or ())
+        program = os.fsdecode(executable or (words[0] if words else ""))
+        if os.path.basename(program).startswith("python") or self._below(folder or "."):
+            return True
+        return any(
+            self._root in os.fsdecode(word) for word in words if isinstance(word, (str, bytes, os.PathLike))
+        )
+
+    def _absent(self, name: str, modules: dict[str, ModuleType]) -> Sequence[str]:
+        """The files that would be a module of one of the author's packages."""
+        package, _, last = name.rpartition(".")
+        paths = getattr(modules.get(package), "__path__", ())
+        below = [inner for path in paths if (inner := self._below(str(path)))]
+        return [f"{inner}/{last}{tail}" for inner in below for tail in (".py", "/__init__.py")]

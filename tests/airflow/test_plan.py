@@ -1,0 +1,171 @@
+"""What a plan says of a Dag before it runs, under a real Airflow."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from muster.airflow.embedded.home import EmbeddedHome
+from muster.airflow.embedded.plan import Does, Plan, PlannedStage, When
+from muster.airflow.embedded.planning import plan_dag
+from muster.core.errors import SpecError
+from muster.volumes.folder import FolderStore
+
+Write = Callable[..., None]
+
+CHAIN = """
+first = JobOperator(
+    task_id="first", image="python", resources=SMALL, outputs={{"rows": "{name}/rows"}},
+    command=["python", "-c", "open('{{outputs.rows}}/n', 'w').write('{{params.count}}')"],
+    params={{"count": "{{{{ params.count }}}}"}},
+)
+second = GangOperator(
+    task_id="second", image="python", replicas=2, resources=Resources(memory_gib=0.5, cpus=2),
+    command=["python", "-c", "print(1)"], inputs={{"rows": first.versions["rows"]}},
+    outputs={{"model": "{name}/model"}},
+)
+gate = GateOperator(task_id="gate", volume=second.versions["model"], require={{"auc": ">= 0.5"}})
+DeployOperator(task_id="deploy", name="{deployed}", model=gate.passed, smoke=None)
+"""
+
+
+@pytest.fixture
+def plan(home: EmbeddedHome, dag_folder: Path) -> Callable[..., Plan]:
+    def ask(params: Mapping[str, Any] | None = None) -> Plan:
+        return plan_dag(dag_folder.name, params=params, settings=home.settings, dags=home.dags)
+
+    return ask
+
+
+def stages(plan: Plan) -> dict[str, PlannedStage]:
+    return {stage.label: stage for stage in plan.stages}
+
+
+def write_chain(write_dag: Write, dag_folder: Path) -> None:
+    text = CHAIN.format(name=dag_folder.name, deployed=dag_folder.name.replace("_", "-")[:20].strip("-"))
+    write_dag(text, params="{'count': Param(4, type='integer')}")
+
+
+def test_what_runs_waits_for_and_costs(
+    write_dag: Write, dag_folder: Path, plan: Callable[..., Plan], store: FolderStore
+) -> None:
+    write_chain(write_dag, dag_folder)
+    jobs = store.ledger.jobs()
+    found = plan({"count": "5"})
+    assert found.params == {"count": 5}
+    first, second, gate, deploy = stages(found).values()
+    assert (first.does, second.does, gate.does, deploy.does) == (
+        Does.RUNS,
+        Does.RUNS,
+        Does.ASKS,
+        Does.DEPLOYS,
+    )
+    assert first.start is not None
+    assert second.start is not None
+    assert first.start.when is When.NOW
+    assert first.start.ends is not None
+    assert second.start.starts is not None
+    assert second.start.starts.p50 >= first.start.ends.p50 > 0
+    assert second.inputs == {"rows": ("what first makes",)}
+    assert second.needs["cpu"] == 4
+    assert found.cpu_hours > 0
+    assert deploy.deploys is not None
+    assert (deploy.deploys.model, deploy.deploys.instead_of) == ("what gate passes", None)
+    assert store.ledger.jobs() == jobs  # nothing is submitted
+
+
+def test_what_can_never_run_says_why(write_dag: Write, plan: Callable[..., Plan]) -> None:
+    write_dag("""
+        JobOperator(task_id="huge", image="python", command=["true"], resources=Resources(memory_gib=100_000))
+    """)
+    (huge,) = plan().stages
+    assert huge.start is not None
+    assert huge.start.when is When.NEVER
+    assert "GiB" in huge.start.why
+
+
+def test_a_volume_that_a_stage_before_writes_is_not_known(
+    write_dag: Write, dag_folder: Path, plan: Callable[..., Plan], store: FolderStore, tmp_path: Path
+) -> None:
+    (tmp_path / "rows").mkdir()
+    (tmp_path / "rows" / "n").write_text("1")
+    store.add(f"{dag_folder.name}/rows", tmp_path / "rows")
+    name = dag_folder.name
+    write_dag(f"""
+        first = JobOperator(task_id="first", image="python", command=["true"], outputs={{"rows": "{name}/rows"}})
+        second = JobOperator(
+            task_id="second", image="python", command=["true"], inputs={{"rows": "volume://{name}/rows@latest"}}
+        )
+        other = JobOperator(
+            task_id="other", image="python", command=["true"], inputs={{"rows": "volume://{name}/rows@latest"}}
+        )
+        first >> second
+    """)
+    found = stages(plan())
+    assert found["second"].inputs == {"rows": ("what first makes",)}
+    assert found["other"].inputs == {"rows": (f"volume://{name}/rows@1",)}
+
+
+def test_mapped_instances_are_planned_one_by_one(write_dag: Write, plan: Callable[..., Plan]) -> None:
+    write_dag("""
+        JobOperator.partial(task_id="fit", image="python", command=["true"], resources=SMALL).expand(
+            params=[{"rate": 0.1}, {"rate": 0.2}]
+        )
+    """)
+    found = plan()
+    assert [stage.label for stage in found.stages] == ["fit[0] rate=0.1", "fit[1] rate=0.2"]
+    assert all(stage.start and stage.start.when is When.NOW for stage in found.stages)
+
+
+def test_errors_of_a_stage_are_its_own(write_dag: Write, plan: Callable[..., Plan]) -> None:
+    write_dag("""
+        JobOperator(task_id="gone", image="python", command=["true"], inputs={"rows": "volume://never/made@latest"})
+        JobOperator(task_id="odd", image="python", command=["echo", "{{ 1 / 0 }}"])
+        @task
+        def plain() -> None:
+            pass
+        plain()
+    """)
+    found = stages(plan())
+    assert found["gone"].does is Does.REFUSED
+    assert "never/made" in found["gone"].why
+    assert found["odd"].does is Does.UNKNOWN
+    assert "ZeroDivisionError" in found["odd"].why
+    assert found["plain"].does is Does.SKIPS
+
+
+def test_a_wrong_param_is_refused(write_dag: Write, plan: Callable[..., Plan]) -> None:
+    write_dag("JobOperator(task_id='one', image='python', command=['true'])")
+    with pytest.raises(SpecError, match="has no param 'coutn'"):
+        plan({"coutn": "1"})
+
+
+def test_what_is_kept_makes_the_stages_behind_it_known(
+    write_dag: Write, dag_folder: Path, plan: Callable[..., Plan], run: Callable[..., Any]
+) -> None:
+    name = dag_folder.name
+    write_dag(
+        f"""
+        first = JobOperator(
+            task_id="first", image="python", resources=SMALL, outputs={{"rows": "{name}/rows"}}, cache=True,
+            command=["python", "-c", "open('{{outputs.rows}}/n', 'w').write('{{params.count}}')"],
+            params={{"count": "{{{{ params.count }}}}"}},
+        )
+        JobOperator(
+            task_id="second", image="python", resources=SMALL, command=["python", "-c", "print(1)"],
+            inputs={{"rows": first.versions["rows"]}},
+        )
+        """,
+        params="{'count': Param(4, type='integer')}",
+    )
+    assert run().succeeded
+    kept, second = plan().stages
+    assert (kept.does, second.does) == (Does.KEPT, Does.RUNS)
+    assert kept.why.startswith(f"kept {name}/rows@1 of ")
+    assert second.inputs == {"rows": (f"volume://{name}/rows@1",)}
+    other, behind = plan({"count": "5"}).stages
+    assert (other.does, behind.inputs) == (Does.RUNS, {"rows": ("what first makes",)})
+    assert "count 4 → 5" in other.why

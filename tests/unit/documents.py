@@ -1,0 +1,229 @@
+"""All documents of muster: the dataclasses that cross a process, a pod, a release or the disk as JSON.
+
+They are found in the source, so that a new one cannot be forgotten: what a call of ``wire.loads``, ``wire.build`` or
+``Call.message`` names, what the calls of the store service carry, and what a field of those holds.
+``python -m tests.unit.documents`` writes documents.txt anew: each document, field, type and default. The schema
+number is its first line. While it stays, a line may only be added, and only with a default: the release before
+reads the same documents.
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import re
+import sys
+import typing
+from collections.abc import Iterator, Mapping, Sequence
+from enum import Enum
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import muster
+from muster.core.job import Output
+from muster.core.wire import SCHEMA_VERSION
+
+LIST = Path(__file__).with_name("documents.txt")
+ROOT = Path(muster.__path__[0])
+READERS = {"loads", "loads_field", "wire.loads", "wire.loads_field", "wire.build", "call.message"}
+DERIVED = {"kind", "row.sent.kind", "self.message"}
+"""What the readers are told where one line reads many kinds: those of the table, and of the calls that are found."""
+DIGEST = "b3:" + "ab" * 32
+ADDRESS = "volume://raw/rows@3"
+
+# What a field needs that refuses a made-up value. A document without such fields is not in here.
+VALID: Mapping[str, Mapping[str, Any]] = {
+    "ClusterSite": {
+        "store_url": "http://store:8080",
+        "images": {"python": "registry/python@sha256:" + "0" * 64},
+        "gpu_resource": "amd.com/gpu",
+        "serving": "kserve",
+        "gateway": "gateways/public",
+        "serving_url": "http://{name}.models",
+        "gateway_metrics": "http://gateway:9100/metrics",
+        "gateway_seconds": 1.5,
+    },
+    "Comparison": {"metric": "auc", "labels": ((1.0,),), "agreement": 0.5},
+    "DeploymentSpec": {"image_digest": DIGEST},
+    "JobSpec": {
+        "image_digest": DIGEST,
+        "code": DIGEST,
+        "outputs": {"model": Output(volume="raw/model", partition="*")},
+        "params": {"rate": 0.1, "names": ["a", None]},
+        "env": {"A": "1"},
+    },
+    "Pinned": {"address": ADDRESS, "digest": DIGEST},
+    "Plan": {"steps": (5, 100)},
+    "Replica": {"staging": {"model": "/staging"}, "index": 1},
+    "Role": {"entrypoint": "train:train", "command": None},  # a role has one of the two
+    "Rules": {"max_error_share": 0.5},
+    "SecretRef": {"source": "environment"},
+    "SmokeRequest": {"expect": {"probability": {"min": 0.5}}},
+}
+NEEDED: Mapping[str, tuple[str, ...]] = {"Comparison": ("agreement",), "Role": ("entrypoint",)}
+"""Fields with a default that a document cannot all leave out."""
+
+
+def named() -> set[tuple[str, str]]:
+    """Return the module and the name of each document that the source names."""
+    found = set()
+    for module, tree in sources():
+        origins = imports(tree)
+        for call in calls(tree, READERS):
+            name = ast.unparse(call.args[0]) if call.args else ""
+            if name in DERIVED or not re.search(r"(^|\.)[A-Z]\w+$", name):
+                continue
+            owner, _, attribute = name.rpartition(".")
+            found.add((origins.get(owner or name, module), attribute))
+    return found
+
+
+def sources() -> Iterator[tuple[str, ast.Module]]:
+    """Return each module of muster and its source."""
+    for path in sorted(ROOT.rglob("*.py")):
+        parts = path.relative_to(ROOT.parent).with_suffix("").parts
+        yield ".".join(part for part in parts if part != "__init__"), ast.parse(path.read_text())
+
+
+def calls(tree: ast.Module, names: set[str]) -> Iterator[ast.Call]:
+    """Return the calls of functions or methods that the source calls so."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in names:
+            yield node
+
+
+def imports(tree: ast.Module) -> dict[str, str]:
+    """Return each imported name, and the module that has it or is it."""
+    found = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            for each in node.names:
+                whole = f"{node.module}.{each.name}"
+                is_module = (ROOT.parent / whole.replace(".", "/")).with_suffix(".py").is_file()
+                found[each.asname or each.name] = whole if is_module else node.module
+    return found
+
+
+@cache
+def documents() -> dict[str, type]:
+    """Return every document by its name."""
+    from muster.volumes.service.table import TABLE
+
+    kinds = [getattr(import_module(module), name) for module, name in named()]
+    kinds += [kind for row in TABLE for kind in (row.message, row.sent and row.sent.kind) if kind]
+    found: dict[str, type] = {}
+    while kinds:
+        kind = kinds.pop()
+        if dataclasses.is_dataclass(kind) and label(kind) not in found:
+            found[label(kind)] = kind
+            kinds += [part for hint in typing.get_type_hints(kind).values() for part in parts(hint)]
+    return dict(sorted(found.items()))
+
+
+def label(kind: type) -> str:
+    """A document's name, with its module where that says more than its name: a message of a call has none."""
+    return kind.__name__ if kind.__module__ == "types" else f"{kind.__module__}.{kind.__name__}"
+
+
+def parts(hint: Any) -> Iterator[type]:
+    """Return the classes in a type."""
+    if isinstance(hint, type) and not typing.get_args(hint):
+        yield hint
+    for argument in typing.get_args(hint):
+        yield from parts(argument)
+
+
+def fields(kind: type) -> Mapping[str, dataclasses.Field[Any]]:
+    """Return the fields of a document."""
+    return {each.name: each for each in dataclasses.fields(kind)}
+
+
+def default(field: dataclasses.Field[Any]) -> Any:
+    """Return what a field is where a document does not have it; MISSING where it must."""
+    return field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
+
+
+def full(kind: type) -> Any:
+    """Make a document in which no field has its default."""
+    valid = VALID.get(kind.__name__, {})
+    hints = typing.get_type_hints(kind)
+    return kind(
+        **{name: valid.get(name, made(hints[name], default(each))) for name, each in fields(kind).items()}
+    )
+
+
+def least(kind: type) -> Any:
+    """Make a document in which every field that has a default is at it."""
+    valid = VALID.get(kind.__name__, {})
+    hints = typing.get_type_hints(kind)
+    return kind(**{name: valid.get(name, made(hints[name], None)) for name in needed(kind)})
+
+
+def needed(kind: type) -> set[str]:
+    """Return the fields that every document of a kind has."""
+    without = {name for name, each in fields(kind).items() if default(each) is dataclasses.MISSING}
+    return without.union(NEEDED.get(kind.__name__, ()))
+
+
+def made(hint: Any, unlike: Any) -> Any:
+    """Make a value of a type that differs from another one."""
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if type(None) in arguments:
+        return made(next(each for each in arguments if each is not type(None)), unlike)
+    if origin is tuple:
+        return (made(arguments[0], None),)
+    if isinstance(origin, type) and issubclass(origin, Mapping):
+        return {"key": made(arguments[1], None)}
+    if dataclasses.is_dataclass(hint):
+        return full(typing.cast("type", hint))
+    if isinstance(hint, type) and issubclass(hint, Enum):
+        return next(each for each in hint if each is not unlike)
+    if hint is bool:
+        return not unlike
+    return {str: "text", int: 7, float: 1.5}.get(hint, ["any", {"value": 1}])
+
+
+def lines() -> Iterator[str]:
+    """Return the listing."""
+    yield f"schema {SCHEMA_VERSION}"
+    for name, kind in documents().items():
+        hints = typing.get_type_hints(kind)
+        yield name
+        for field in fields(kind).values():
+            text = default(field)
+            value = "" if text is dataclasses.MISSING else f" = {text!r}"
+            yield f"{name}.{field.name}: {shown(hints[field.name])}{value}"
+
+
+def shown(hint: Any) -> str:
+    """Return a type as its author writes it, without modules; an enum's name is not on the wire."""
+    text = hint.__name__ if isinstance(hint, type) and not typing.get_args(hint) else str(hint)
+    for kind in parts(hint):
+        if issubclass(kind, Enum):
+            text = re.sub(rf"\b{kind.__name__}\b", "enum", text)
+    return re.sub(r"\b([a-z_]+\.)+", "", text)
+
+
+def refused(before: Sequence[str], now: Sequence[str]) -> list[str]:
+    """Say what of a listing may not become another one while the schema number stays."""
+    if before[:1] != now[:1]:
+        return []
+    kept = {line for line in before if ":" not in line}
+    gone = [f"taken away or changed: {line}" for line in before if line not in set(now)]
+    return gone + [
+        f"a new field needs a default: {line}"
+        for line in now
+        if line not in set(before)
+        and ":" in line
+        and " = " not in line
+        and line.partition(":")[0].rpartition(".")[0] in kept
+    ]
+
+
+if __name__ == "__main__":
+    found = list(lines())
+    if why := refused(LIST.read_text().splitlines() if LIST.exists() else [], found):
+        sys.exit("\n".join([*why, "move SCHEMA_VERSION in muster.core.wire, or keep what there was"]))
+    LIST.write_text("".join(f"{line}\n" for line in found))

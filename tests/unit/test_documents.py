@@ -1,0 +1,217 @@
+"""What every document promises to the release before and the one after (docs/adr/0022-two-releases.md)."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from tests.unit.documents import (
+    DERIVED,
+    LIST,
+    READERS,
+    calls,
+    default,
+    documents,
+    fields,
+    full,
+    least,
+    lines,
+    needed,
+    refused,
+    sources,
+)
+
+from muster.airflow.attempts.attempt import Attempt
+from muster.airflow.embedded.asked import Notes
+from muster.core import wire
+from muster.core.errors import Corrupt, SpecError
+from muster.volumes.commit import read_plan
+from muster.volumes.commit_records import read_commit
+from muster.volumes.folder import FolderStore
+from muster.volumes.layout import open_layout
+from muster.volumes.service import tokens
+
+KINDS = [pytest.param(kind, id=name.removeprefix("muster.")) for name, kind in documents().items()]
+LEFT_OUT = {"Role": ("command",)}
+"""Fields that a full document has at their default, since another one is set."""
+
+# Modules that read JSON without muster.core.wire, and whose. A new one is either read by wire, or told here
+# and tried below.
+BY_HAND = {
+    "airflow.embedded.asked": "wire.build",
+    "airflow.embedded.kept": "a RunResult in an envelope; what cannot be read is asked of Airflow",
+    "airflow.embedded.load": "a param that a user typed",
+    "airflow.embedded.runs": "an Attempt, tried below",
+    "airflow.operators.releasing": "a user's smoke requests",
+    "airflow.operators.suites": "a user's expectations",
+    "airflow.operators.validate": "what Great Expectations says",
+    "airflow.up.home": "secrets by name",
+    "backends.kubernetes.api.client": "Kubernetes'",
+    "backends.kubernetes.api.refusals": "Kubernetes'",
+    "backends.kubernetes.api.watching": "Kubernetes'",
+    "backends.kubernetes.manifests.bootstrap": "its own arguments, and an error's text",
+    "backends.kubernetes.serving.replicas": "a model server's",
+    "backends.kubernetes.serving.route": "shares by revision",
+    "backends.kubernetes.state.faults": "whether a line is JSON",
+    "backends.local.serving.platform": "a model server's",
+    "backends.local.serving.server": "a model server's",
+    "backends.local.spawn": "of the process that starts it",
+    "cli.notebook": "what its own --check prints",
+    "cli.warm.messages": "of a process of the same release: the key compares all imported files",
+    "cli.warm.place": "likewise",
+    "cli.warm.server": "likewise",
+    "client.kernel": "inputs, of the command that starts it",
+    "core.comparison": "a spec, for its digest",
+    "core.wire": "all documents",
+    "volumes.commit": "wire.build",
+    "volumes.commit_records": "tried below",
+    "volumes.layout": "tried below",
+    "volumes.ledger": "two specs, compared as written",
+    "volumes.series": "its own file, by format; tried in unit/core/test_series.py",
+    "volumes.service.client": "a progress line",
+    "volumes.service.refusals": "an error's text",
+    "volumes.service.starts": "attempts by start",
+    "volumes.service.tokens": "wire.build",
+    "worker.store": "a count, and an error's text",
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_document_is_read_back_equal_and_every_field_that_was_set_is_written(kind: type) -> None:
+    document = full(kind)
+    said = wire.written(document)
+    assert wire.build(kind, json.loads(json.dumps(said))) == document
+    assert said.keys() == fields(kind).keys() - set(LEFT_OUT.get(kind.__name__, ()))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_equals_its_default_is_not_written(kind: type) -> None:
+    document = least(kind)
+    said = wire.written(document)
+    assert wire.build(kind, json.loads(json.dumps(said))) == document
+    assert said.keys() == needed(kind)
+    assert wire.plain(document).keys() == fields(kind).keys()  # what --json shows has every key
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_a_document_does_not_know_is_refused_by_name_and_so_is_what_it_lacks(kind: type) -> None:
+    said = wire.written(least(kind))
+    with pytest.raises(SpecError, match="unknown field 'later'"):
+        wire.build(kind, {**said, "later": 1})
+    for name, field in fields(kind).items():
+        if default(field) is dataclasses.MISSING:
+            with pytest.raises(SpecError, match=f"'{name}'"):
+                wire.build(kind, {key: value for key, value in said.items() if key != name})
+
+
+@pytest.mark.parametrize("kind", [each for each in KINDS if each.id != "volumes.service.tokens.Token"])
+def test_a_line_says_its_kind_and_schema_and_another_one_is_refused(kind: type) -> None:
+    """A token is signed as it is, and has no such line."""
+    said = json.loads(wire.dumps(full(kind)))
+    assert wire.loads(kind, json.dumps(said)) == full(kind)
+    for changed in ({"schema": wire.SCHEMA_VERSION + 1}, {"kind": "Later"}):
+        with pytest.raises(SpecError, match=f"schema {wire.SCHEMA_VERSION + 1}|found 'Later'"):
+            wire.loads(kind, json.dumps({**said, **changed}))
+
+
+def test_documents_are_those_of_the_listing_and_the_schema_moves_with_it() -> None:
+    listed, found = LIST.read_text().splitlines(), list(lines())
+    assert (refused(listed, found), sorted({*found} ^ {*listed})) == ([], []), (
+        "python -m tests.unit.documents writes the list anew; see there"
+    )
+
+
+@pytest.mark.parametrize(
+    ("now", "said"),
+    [
+        (["schema 1", "a.B", "a.B.x: int", "a.B.y: str = ''"], []),
+        (["schema 1", "a.B", "a.B.x: int", "a.C", "a.C.z: int"], []),
+        (["schema 1", "a.B", "a.B.x: int", "a.B.y: str"], ["a new field needs a default: a.B.y: str"]),
+        (["schema 1", "a.B", "a.B.x: str"], ["taken away or changed: a.B.x: int", "a new field needs a default: a.B.x: str"]),
+        (["schema 1", "a.B", "a.B.x: int = 0"], ["taken away or changed: a.B.x: int"]),
+        (["schema 1"], ["taken away or changed: a.B", "taken away or changed: a.B.x: int"]),
+        (["schema 2"], []),
+    ],
+)  # fmt: skip
+def test_while_the_schema_stays_a_listing_only_gains_what_has_a_default(
+    now: list[str], said: list[str]
+) -> None:
+    assert refused(["schema 1", "a.B", "a.B.x: int"], now) == said
+
+
+def test_every_call_that_reads_a_document_names_it_or_is_known() -> None:
+    found = {ast.unparse(call.args[0]) for _, tree in sources() for call in calls(tree, READERS) if call.args}
+    unknown = {name for name in found if not name.rpartition(".")[2][:1].isupper()}
+    assert unknown == DERIVED
+
+
+def test_json_that_is_read_without_wire_is_known() -> None:
+    found = {
+        module.removeprefix("muster.")
+        for module, tree in sources()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "json.loads"
+    }
+    assert found == BY_HAND.keys()
+
+
+# What muster reads by hand: states and records are read for what is known, and keep what is not; orders are refused.
+
+
+def test_a_commit_record_of_a_later_release_is_read(tmp_path: Path) -> None:
+    store = FolderStore(tmp_path / "store")
+    path = store.layout.commit("train-1")
+    path.write_text(json.dumps({"outputs": {"m": [["raw/m", 1]]}, "later": 1}))
+    commit = read_commit(store.layout, "train-1")
+    assert commit is not None
+    assert (commit.places, commit.records) == ([("raw/m", 1)], {})
+
+
+def test_a_store_of_a_later_release_is_opened_unless_its_format_moved(tmp_path: Path) -> None:
+    store = FolderStore(tmp_path / "store")
+    (marker,) = (
+        path for path in store.layout.root.iterdir() if path.is_file() and "format" in path.read_text()
+    )
+    marker.write_text(json.dumps({**json.loads(marker.read_text()), "later": 1}))
+    assert open_layout(store.layout.root) == store.layout
+
+
+def test_an_attempt_of_a_later_release_is_read() -> None:
+    attempt = Attempt(nonce="n", max_tries=3, number=2)
+    assert Attempt.load({**attempt.dump(), "later": 1}) == attempt
+
+
+def test_the_plan_of_a_commit_of_a_later_release_is_refused_by_name(tmp_path: Path) -> None:
+    placed = {"folder": "0", "output": "m", "volume": "raw/m", "number": 1}
+    (tmp_path / "PLAN").write_text(json.dumps([placed]))
+    (plan,) = read_plan(tmp_path) or ()
+    assert (plan.partition, plan.record) == (None, "")  # an earlier release wrote it
+    (tmp_path / "PLAN").write_text(json.dumps([{**placed, "later": 1}]))
+    with pytest.raises(Corrupt, match=r"PLAN: Placed: unknown field 'later'.*run the release of muster that"):
+        read_plan(tmp_path)
+
+
+def test_the_note_of_a_run_of_a_later_release_is_refused_by_name(tmp_path: Path) -> None:
+    notes = Notes(tmp_path)
+    (tmp_path / "r.asked").write_text(json.dumps({"run_id": "r", "dag_id": "d", "params": {}, "later": 1}))
+    with pytest.raises(SpecError, match=r"r\.asked: Asked: unknown field 'later'.*or delete the file"):
+        notes.left("d")
+
+
+def test_a_token_of_a_later_release_is_refused_by_name() -> None:
+    @dataclass(frozen=True, kw_only=True)
+    class Later(tokens.Token):
+        later: int = 0
+
+    keys = (b"k" * 32,)
+    plain, more = (
+        tokens.sign(keys, Later(kind=tokens.TokenKind.OPERATOR, expires=2e9 * 2, later=later))
+        for later in (0, 1)
+    )
+    assert tokens.verify(keys, plain).kind is tokens.TokenKind.OPERATOR  # it uses nothing new
+    with pytest.raises(tokens.TokenRefused, match=r"unknown field 'later'.*ask the store service's operator"):
+        tokens.verify(keys, more)

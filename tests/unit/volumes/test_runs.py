@@ -1,0 +1,195 @@
+"""Runs, built from a ledger and from records: the same over the store service (``tests/unit/cli/test_service.py``)."""
+
+from dataclasses import replace
+
+import pytest
+
+from muster.core.errors import NotFound
+from muster.core.job import Origin
+from muster.core.status import JobResult, JobState
+from muster.core.verdict import Cause, Verdict
+from muster.volumes import runs
+from muster.volumes.differences import Fact, stages
+
+FAULT = Verdict(cause=Cause.USER_ERROR, message="ValueError: no rows", advice="mend it", rank=1)
+
+
+def job(work, job_id, task, *, run="r1", dag="flights", index=-1, instance="laptop", **changes):
+    """Enter a job of a task; `changes` are fields of its spec."""
+    origin = Origin(instance=instance, dag_id=dag, run_id=run, task_id=task, map_index=index)
+    spec = replace(work.spec(out=f"{dag}/{task}"), name=f"{dag}.{task}", origin=origin, **changes)
+    work.store.ledger.create(job_id, spec)
+    return spec
+
+
+def end(work, job_id, state=JobState.SUCCEEDED, *, seconds=3.0, **result):
+    entered = work.store.ledger.status(job_id)
+    work.store.ledger.update(
+        replace(
+            entered,
+            state=state,
+            started=entered.submitted,
+            ended=entered.submitted + seconds,
+            result=JobResult(**result) if state is JobState.SUCCEEDED else None,
+            verdict=FAULT if state is JobState.FAILED else None,
+        )
+    )
+
+
+def made(work, job_id, task, *, inputs=None, run="r1", metrics=None, **changes):
+    """Run a job of a task to its end; return its version."""
+    spec = replace(
+        work.spec(out=f"flights/{task}", inputs=inputs),
+        name=f"flights.{task}",
+        origin=Origin(instance="laptop", dag_id="flights", run_id=run, task_id=task),
+        **changes,
+    )
+    work.seal(job_id, spec, {"out": {"x": job_id.encode()}})
+    ((version,),) = work.store.commit(job_id, attempt=1, metrics=metrics).values()
+    end(work, job_id, outputs={"out": (version.address,)}, metrics=metrics or {})
+    return version
+
+
+def collect(store, *job_ids):
+    """Take jobs out of the ledger, as gc does."""
+    for job_id in job_ids:
+        store.layout.delete(store.layout.job(job_id))
+
+
+def test_a_run_has_its_stages_in_the_order_in_which_they_began(work, store):
+    rows = made(work, "etl-1", "etl", params={"year": 2013})
+    model = made(work, "train-1", "train", inputs={"rows": rows}, metrics={"auc": 0.7})
+    run = runs.run(store, "flights", "r1")
+    assert (run.dag_id, run.run_id, run.instance, run.state) == (
+        "flights",
+        "r1",
+        "laptop",
+        JobState.SUCCEEDED,
+    )
+    assert [stage.title for stage in run.stages] == ["etl", "train"]
+    etl, train = run.stages
+    assert (etl.params, etl.versions, etl.seconds) == (
+        {"year": 2013},
+        {"out": (rows.address,)},
+        pytest.approx(3),
+    )
+    assert (train.metrics, train.inputs["rows"][0].address) == ({"auc": 0.7}, rows.address)
+    assert train.versions == {"out": (model.address,)}
+    assert [job.job_id for job in train.jobs] == ["train-1"]
+
+
+def test_a_stage_is_as_its_newest_job_is_and_lists_all(work, store):
+    job(work, "train-1", "train", params={"epochs": 1})
+    end(work, "train-1", JobState.FAILED)
+    assert runs.run(store, "flights", "r1").stages[0].verdict == "user error, rank 1: ValueError: no rows"
+    assert runs.run(store, "flights", "r1").state is JobState.FAILED
+    job(work, "train-2", "train", params={"epochs": 2})
+    running = runs.run(store, "flights", "r1")
+    assert (running.state, running.ended) == (JobState.RUNNING, None)
+    end(work, "train-2", seconds=7.0)
+    (stage,) = runs.run(store, "flights", "r1").stages
+    assert (stage.state, stage.params, stage.verdict) == (JobState.SUCCEEDED, {"epochs": 2}, "")
+    assert stage.seconds == pytest.approx(7)
+    assert [each.job_id for each in stage.jobs] == ["train-1", "train-2"]
+    assert [each.seconds for each in stage.jobs] == pytest.approx([3, 7])
+
+
+@pytest.mark.parametrize(
+    ("states", "run_is"),
+    [
+        ((JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED), JobState.FAILED),
+        ((JobState.SUCCEEDED, JobState.CANCELLED), JobState.CANCELLED),
+        ((JobState.FAILED, JobState.QUEUED), JobState.RUNNING),
+    ],
+)
+def test_the_state_of_a_run_is_that_of_its_worst_stage_once_nothing_runs(work, store, states, run_is):
+    for number, state in enumerate(states):
+        job(work, f"a-{number}", f"stage{number}")
+        if state.ended:
+            end(work, f"a-{number}", state)
+    assert runs.run(store, "flights", "r1").state is run_is
+
+
+def test_tasks_of_one_mapped_task_are_stages_of_their_own(work, store):
+    for index in range(3):
+        job(work, f"a-{index}", "train", index=index)
+    assert [stage.title for stage in runs.run(store, "flights", "r1").stages] == [
+        "train[0]",
+        "train[1]",
+        "train[2]",
+    ]
+
+
+def test_runs_are_listed_by_their_newest_job(work, store):
+    for job_id, run, dag in (
+        ("a-1", "r1", "flights"),
+        ("a-2", "r2", "flights"),
+        ("a-3", "r1", "lab"),
+        ("a-4", "r1", "flights"),
+    ):
+        job(work, job_id, job_id, run=run, dag=dag)
+    assert [(run.dag_id, run.run_id) for run in runs.runs(store)] == [
+        ("flights", "r1"),
+        ("lab", "r1"),
+        ("flights", "r2"),
+    ]
+    assert [run.run_id for run in runs.runs(store, dag="flights")] == ["r1", "r2"]
+    assert [run.dag_id for run in runs.runs(store, limit=2)] == ["flights", "lab"]
+
+
+def test_two_airflows_have_runs_of_their_own(work, store):
+    job(work, "a-1", "train", instance="laptop")
+    job(work, "a-2", "train", instance="server")
+    assert [run.instance for run in runs.runs(store)] == ["server", "laptop"]
+    assert runs.run(store, "flights", "r1").instance == "server"
+
+
+def test_what_gc_took_of_the_ledger_is_known_by_its_records(work, store):
+    rows = made(work, "etl-1", "etl", params={"year": 2013})
+    made(work, "train-1", "train", inputs={"rows": rows}, metrics={"auc": 0.7})
+    whole = runs.run(store, "flights", "r1")
+    collect(store, "etl-1")
+    part = runs.run(store, "flights", "r1")
+    collect(store, "train-1")
+    gone = runs.run(store, "flights", "r1")
+    for run in (part, gone):
+        assert [stage.title for stage in run.stages] == ["etl", "train"]
+        for name in ("params", "metrics", "inputs", "versions", "image", "entrypoint", "state"):
+            assert [getattr(s, name) for s in run.stages] == [getattr(s, name) for s in whole.stages], name
+    assert [len(stage.jobs) for stage in part.stages] == [0, 1]
+    assert [len(stage.jobs) for stage in gone.stages] == [0, 0]
+    assert [run.run_id for run in runs.runs(store)] == ["r1"]
+
+
+def test_older_runs_follow_those_of_the_ledger(work, store):
+    made(work, "etl-1", "etl", run="r1")
+    made(work, "etl-2", "etl", run="r2")
+    collect(store, "etl-1")
+    assert [run.run_id for run in runs.runs(store)] == ["r2", "r1"]
+    assert [run.run_id for run in runs.runs(store, limit=1)] == ["r2"]
+
+
+def test_a_run_that_is_not_known_says_where_to_look(store):
+    with pytest.raises(NotFound, match="no run 'r9' of the Dag 'flights': `muster runs ls`"):
+        runs.run(store, "flights", "r9")
+
+
+def test_jobs_without_a_dag_are_no_run(work, store):
+    store.ledger.create("by-hand", work.spec(out="lab"))
+    assert runs.runs(store) == []
+
+
+def test_two_runs_differ_in_what_differs(work, store):
+    first = made(work, "etl-1", "etl", run="r1")
+    second = made(work, "etl-2", "etl", run="r2")
+    made(work, "train-1", "train", inputs={"rows": first}, run="r1", params={"epochs": 4})
+    made(work, "train-2", "train", inputs={"rows": second}, run="r2", params={"epochs": 5})
+    made(work, "card-2", "card", run="r2")
+    etl, train, card = stages(runs.run(store, "flights", "r1"), runs.run(store, "flights", "r2"))
+    assert etl.facts == ()
+    assert etl.seconds == pytest.approx((3, 3))
+    assert train.facts == (
+        Fact(name="inputs.rows", old=first.digest[:11], new=second.digest[:11]),
+        Fact(name="params.epochs", old=4, new=5),
+    )
+    assert (card.task_id, card.only, card.facts) == ("card", "new", ())
