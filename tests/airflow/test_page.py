@@ -159,6 +159,15 @@ READS = (
     "/muster/api/version?address=pages/report@1",
     "/muster/api/lineage?address=pages/report@1",
     "/muster/api/deployments",
+    "/muster/api/first",
+    "/muster/api/runs",
+    "/muster/api/run?dag=flights&run=manual__1",
+    "/muster/api/jobs/page-report-1/found?text=red",
+    "/muster/api/jobs/page-report-1/series",
+    "/muster/api/jobs/page-report-1/whole.log",
+    "/muster/api/volumes/pages/report?by=partition",
+    "/muster/api/compare?version=pages/report@1&version=pages/raw@1",
+    "/muster/api/queue",
     "/muster/files/pages/report@1/index.html",
 )
 
@@ -240,7 +249,15 @@ class TestPermissions:
 
     @pytest.mark.parametrize(
         "path",
-        ["api/jobs/page-hidden-1", "api/jobs/page-hidden-1/log", "files/pages/hidden@1/index.html"],
+        [
+            "api/jobs/page-hidden-1",
+            "api/jobs/page-hidden-1/log",
+            "api/jobs/page-hidden-1/found?text=second",
+            "api/jobs/page-hidden-1/series",
+            "api/jobs/page-hidden-1/whole.log",
+            "api/run?dag=secret&run=manual__1",
+            "files/pages/hidden@1/index.html",
+        ],
     )
     def test_nothing_of_such_a_job_is_read(
         self, viewer: Client, made: dict[str, Version], forbid: Callable[..., None], path: str
@@ -264,7 +281,7 @@ class TestPermissions:
         assert (node["title"], found["lineage"]["edges"]) == ("", [])
         assert viewer.get("/muster/api/lineage?address=pages/hidden@1").json() == found["lineage"]
         (row,) = viewer.get("/muster/api/volumes/pages/hidden").json()["versions"]
-        assert (row["metrics"], row["job_id"]) == ({}, "")
+        assert (row["values"], row["job_id"], row["run"]) == ({}, "", None)
 
     def test_logs_can_be_closed_alone(
         self, viewer: Client, made: dict[str, Version], forbid: Callable[..., None]
@@ -451,7 +468,7 @@ class TestWhatIsSaid:
         assert by_name["pages/report"]["versions"] == 1
         assert by_name["pages/report"]["newest"]["address"] == made["report"].address
         (row,) = viewer.get("/muster/api/volumes/pages/report").json()["versions"]
-        assert row["metrics"] == {"auc": 0.71}
+        assert row["values"] == {"auc": 0.71}
         assert viewer.get("/muster/api/volumes/pages/report?before=1").json()["versions"] == []
 
     def test_a_version_is_served_by_what_serves_it_and_not_by_what_refused_it(
@@ -829,7 +846,7 @@ def over(api_server: Any) -> Iterator[Sites]:
     from muster.airflow.plugin.answering import Answering
     from muster.airflow.plugin.board import Board
     from muster.airflow.plugin.opening import Opening
-    from muster.airflow.plugin.routes import Site
+    from muster.airflow.plugin.asked import Site
 
     (mount,) = [r for r in api_server.routes if isinstance(r, Mount) and r.path == "/muster"]
 
@@ -837,7 +854,7 @@ def over(api_server: Any) -> Iterator[Sites]:
 
     def go(*stores: ServiceStore) -> None:
         backends: Iterator[Any] = map(Served, stores)
-        mount.app.state.opening = Opening(lambda: Site(at := next(backends), Board(at), Answering(at)))
+        mount.app.state.opening = Opening(lambda: Site(at := next(backends), Board(at), Answering(at), None))
 
     yield go
     mount.app.state.opening = before

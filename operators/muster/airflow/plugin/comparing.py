@@ -89,10 +89,10 @@ def _difference(
         return {"address": address, "code": None, "files": None, "schemas": []}
     old, new = store.manifest(first), store.manifest(address)
     files = compare(old, new)
-    changed = {
+    changed: dict[str, list[int | None]] = {
         **{path: [None, size] for path, size in files.added.items()},
         **{path: [size, None] for path, size in files.removed.items()},
-        **{path: [*sizes] for path, sizes in files.changed.items()},
+        **{path: list(sizes) for path, sizes in files.changed.items()},
     }
     tables = [path for path, sizes in sorted(files.changed.items()) if _has_schema(path, sizes)][
         :MOST_SCHEMAS

@@ -12,9 +12,10 @@ from muster.airflow.plugin import audit, board, described, listed, logs, runs
 from muster.airflow.plugin.access import Who, same_site
 from muster.airflow.plugin.asked import Here, Json, Limit, Number, Offset, Site, State, Text
 from muster.core.cancelling import on_page
-from muster.core.errors import NotFound
 from muster.core.job import Origin
 from muster.core.names import check_job_id
+from muster.core.wire import plain
+from muster.volumes import runs as recorded
 
 api = APIRouter(default_response_class=Json)
 
@@ -81,6 +82,13 @@ def whole(here: Here, who: Who, job_id: str) -> StreamingResponse:
     )
 
 
+@api.get("/jobs/{job_id}/series")
+def series(here: Here, who: Who, job_id: str) -> Json:
+    """Return what a job's ranks told and its replicas used over time; user code printed it, so it is as the log."""
+    _job(here, who, job_id, DagAccessEntity.TASK_LOGS)
+    return Json(plain(here.backend.store.ledger.series(job_id)))
+
+
 @api.post("/jobs/{job_id}/cancel", dependencies=[Depends(same_site)])
 def cancel(here: Here, who: Who, job_id: str) -> Json:
     """Cancel a job: its ranks get time to save, and Airflow's audit log says who asked."""
@@ -109,9 +117,7 @@ def one_run(here: Here, who: Who, dag: RunId, run: RunId) -> Json:
     wanted = [job for job in here.board.jobs() if (job.dag_id, job.run_id) == (dag, run)]
     for found in runs.of_jobs(wanted):
         return Json(runs.whole(found, now=here.board.now(found.jobs)))
-    raise NotFound(
-        f"no job of run {run!r:.80} of the Dag {dag!r:.80} is known: `muster runs ls` lists the runs"
-    )
+    return Json(runs.of_records(recorded.run(here.backend.store, dag, run)))
 
 
 def _job(here: Site, who: Who, job_id: str, entity: DagAccessEntity) -> board.Job:

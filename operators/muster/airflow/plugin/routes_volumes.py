@@ -12,6 +12,7 @@ from fastapi.responses import FileResponse
 from muster.airflow.plugin import beside, comparing, snapshots, versions
 from muster.airflow.plugin.access import Reader, Who, assets
 from muster.airflow.plugin.asked import Here, Json, Limit, Number, Several, Site, Text
+from muster.airflow.plugin.graph import Permitted
 from muster.airflow.plugin.preview import preview
 from muster.airflow.plugin.uses import Uses
 from muster.core.deployment import DeploymentStatus
@@ -124,7 +125,7 @@ def _need(here: Site, who: Reader, address: str) -> None:
     who.need(here.backend.store.record(address).origin.dag_id, DagAccessEntity.XCOM)
 
 
-def _readable(who: Reader) -> versions.Permitted:
+def _readable(who: Reader) -> Permitted:
     return partial(who.may, entity=DagAccessEntity.XCOM)
 
 

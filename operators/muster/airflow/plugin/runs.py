@@ -11,6 +11,8 @@ from muster.airflow.plugin.board import Job
 from muster.airflow.plugin.described import row
 from muster.core.job import MUSTER_RUN
 from muster.core.wire import plain
+from muster.volumes.runs import Run as RecordedRun
+from muster.volumes.runs import RunStage
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +42,7 @@ def brief(run: Run) -> dict[str, Any]:
     return {
         "dag_id": run.dag_id,
         "run_id": run.run_id,
-        **_address(run),
+        **_address(run.run_id, run.dag_id),
         "state": _state(newest),
         "began": min((status.submitted for status in times), default=None),
         "ended": None if None in ended else max((each for each in ended if each), default=None),
@@ -57,6 +59,32 @@ def whole(run: Run, *, now: Iterable[Job]) -> dict[str, Any]:
     return {
         **brief(Run(dag_id=run.dag_id, run_id=run.run_id, jobs=jobs)),
         "jobs": [_line(job) for job in jobs],
+    }
+
+
+def of_records(run: RecordedRun) -> dict[str, Any]:
+    """Return a run whose jobs gc deleted: its stages as the records of their versions have them."""
+    return {
+        "dag_id": run.dag_id,
+        "run_id": run.run_id,
+        **_address(run.run_id, run.dag_id),
+        "state": run.state.value,
+        "began": run.began,
+        "ended": run.ended,
+        "stages": [{"job_id": "", "stage": stage.title, "state": stage.state.value} for stage in run.stages],
+        "jobs": [_recorded(stage) for stage in run.stages],
+    }
+
+
+def _recorded(stage: RunStage) -> dict[str, Any]:
+    return {
+        "job_id": "",
+        "stage": stage.title,
+        "state": stage.state.value,
+        "params": plain(stage.params),
+        "metrics": dict(stage.metrics),
+        "outputs": {name: list(made) for name, made in stage.versions.items()},
+        "inputs": {name: [v.address for v in given] for name, given in stage.inputs.items()},
     }
 
 
@@ -94,9 +122,9 @@ def _state(newest: Iterable[Job]) -> str:
     return next((each for each in ("failed", "unreadable", "cancelled") if each in states), "succeeded")
 
 
-def _address(run: Run) -> dict[str, Any]:
+def _address(run_id: str, dag_id: str) -> dict[str, Any]:
     """Return where Airflow shows the run; None where this Airflow does not know it."""
-    if run.run_id.startswith(MUSTER_RUN):
+    if run_id.startswith(MUSTER_RUN):
         return {"by_muster_run": True, "run_url": None}
-    dag, name = (quote(part, safe="") for part in (run.dag_id, run.run_id))
+    dag, name = (quote(part, safe="") for part in (dag_id, run_id))
     return {"by_muster_run": False, "run_url": f"../dags/{dag}/runs/{name}"}

@@ -28,8 +28,8 @@ export function chart(title, lines, { x = "number", from, write = number, label,
 
 function picture(title, lines, { x, from, write, label, wide, tall, legend }) {
   const all = lines.flatMap(({ points }) => points);
-  const [low, high] = range(all.map(([, y]) => y), from);
-  const levels = ticks(low, high, 4);
+  const levels = scale(...range(all.map(([, y]) => y), from));
+  const [low, high] = [levels[0], levels.at(-1)];
   const left = 10 + DIGIT * Math.max(...levels.map((value) => write(value).length));
   const [first, final] = range(all.map(([at]) => at));
   const across = (at) => left + (final > first ? (at - first) / (final - first) : 0.5) * (wide - left - RIGHT);
@@ -113,14 +113,25 @@ function nearestTo(points, at, across) {
   return Math.abs(across(pair[0][0]) - at) < Math.abs(across(pair[1][0]) - at) ? pair[0] : pair[1];
 }
 
-// Round values from low to high, about `many` of them.
-export function ticks(low, high, many) {
-  if (!(high > low)) return [low];
+// A round distance between about `many` values from low to high.
+function pace(low, high, many) {
   const rough = (high - low) / many;
   const power = 10 ** Math.floor(Math.log10(rough));
-  const step = [1, 2, 5, 10].map((each) => each * power).find((each) => each >= rough);
+  return [1, 2, 5, 10].map((each) => each * power).find((each) => each >= rough);
+}
+
+// Round values around all from low to high; they need not be far from them.
+function scale(low, high) {
+  if (!(high > low)) return [low];
+  const step = pace(low, high, 3);
+  return ticks(Math.floor(low / step) * step, Math.ceil(high / step) * step, 3, step);
+}
+
+// Round values from low to high, about `many` of them.
+export function ticks(low, high, many, step = pace(low, high, many)) {
+  if (!(high > low)) return [low];
   const found = [];
-  for (let n = Math.ceil(low / step); n * step <= high; n += 1) found.push(Number((n * step).toPrecision(12)));
+  for (let n = Math.ceil(low / step - 1e-9); n * step <= high + step * 1e-9; n += 1) found.push(Number((n * step).toPrecision(12)));
   return found.length ? found : [low, high];
 }
 

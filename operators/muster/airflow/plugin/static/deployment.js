@@ -15,15 +15,17 @@ const kept = (each) => (each.kept && each.state === "ready" ? "kept" : each.stat
 
 export async function deployment(screen, name) {
   const where = `deployments/${encodeURIComponent(name)}`;
-  const [about, curves, cards] = [h("div", {}), h("div", { class: "charts" }), h("div", {})];
-  let [last, drawn, model, begun] = ["", "", "", false];
+  const [about, curves, cards, request] = [h("div", {}), h("div", { class: "charts" }), h("div", {}), h("div", {})];
+  let [last, drawn, model, curl, begun] = ["", "", "", "", false];
   await watch(screen, 3, async () => {
     const found = await get(where, {}, screen.signal);
     const now = JSON.stringify(found);
     const asking = about.contains(document.activeElement) && document.activeElement.matches("button");
     if (now !== last && !reading(about) && !asking) redraw(about, () => describe(found, where));
     last = now;
-    if (!begun) screen.put(about, cards, curves);
+    if (!begun) screen.put(about, cards, curves, request);
+    if (found.curl !== curl) redraw(request, () => example(found.curl));
+    curl = found.curl;
     begun = true;
     await Promise.all([overTime(), documents(champion(found)?.model.address)]);
   });
@@ -58,6 +60,9 @@ function plots(intervals) {
     chart("p95", lines((f) => f.p95_seconds), { ...wide, write: milliseconds }),
   ].filter(Boolean);
 }
+
+const example = (curl) =>
+  (curl ? [h("h2", {}, "An example request"), h("div", { class: "bar" }, h("code", { class: "curl" }, curl), copier(curl))] : []);
 
 const answered = (figures) => [
   figures ? number(figures.requests) : "", figures ? number(figures.failed) : "", milliseconds(figures?.p95_seconds),
@@ -99,7 +104,6 @@ function describe(found, where) {
     facts(known),
     under("Revisions", table(`Revisions of ${found.name}, newest first`, columns, rows, "No revisions.")),
     lately(found),
-    found.curl && under("An example request", h("div", { class: "bar" }, h("code", { class: "curl" }, found.curl), copier(found.curl))),
   ].flat(Infinity).filter(Boolean);
 }
 

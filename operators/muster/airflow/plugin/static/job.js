@@ -1,6 +1,7 @@
 // One job: its state, how long it waited, its curves, what it read and made, and its log.
 
 import { get, post } from "./api.js";
+import { Curves } from "./curves.js";
 import { crumbs, facts, h, quiet, spaced, state, twice, under, value } from "./dom.js";
 import { count, number, span } from "./format.js";
 import { cause, ENDED, reason, told, took, waited } from "./job_cells.js";
@@ -13,19 +14,21 @@ import { reading, redraw, watch } from "./watch.js";
 export async function job(screen, id) {
   const { put, signal } = screen;
   const where = `jobs/${encodeURIComponent(id)}`;
-  const about = h("div", {});
+  const [head, about] = [h("div", {}), h("div", {})];
   const cancel = twice("Cancel job", "End this job and its ranks?", () => post(`${where}/cancel`),
     { yes: "end it", doing: "ending: its ranks get time to save …", id: "cancel" });
+  const curves = new Curves(where);
   let [log, begun] = [null, false];
   await watch(screen, 2, async () => {
     const found = await get(where, {}, signal);
-    if (!reading(about)) redraw(about, () => describe(found, cancel));
+    if (!reading(head)) redraw(head, () => describe(found, cancel));
+    if (!reading(about)) redraw(about, () => details(found));
     if (!begun) {
       log = found.may.log ? new Log(where, found.ranks ?? 1) : null;
-      put(about, h("h2", {}, "Log"), log ? log.element : quiet("Airflow does not let you read the logs of this Dag."));
+      put(head, curves.element, about, h("h2", {}, "Log"), log ? log.element : quiet("Airflow does not let you read the logs of this Dag."));
     }
     begun = true;
-    if (found.may.log) await log.more(signal);
+    if (found.may.log) await Promise.all([log.more(signal), curves.more(signal)]);
     return !ENDED.includes(found.state);
   });
 }
@@ -40,13 +43,18 @@ function describe(found, cancel) {
     found.verdict && verdict(found.verdict),
     found.failed_expectations && h("p", { class: "note" }, found.failed_expectations),
     timeline("How long it waited and ran", [{ ...found, name: found.state, href: `#/jobs/${encodeURIComponent(found.job_id)}` }]),
+  ].filter(Boolean);
+}
+
+function details(found) {
+  return [
     h("div", { class: "halves" },
       h("section", {}, under("Job", facts(asked(found)))),
       h("section", {},
         under("Inputs and outputs", facts([...inputs(found), ...outputs(found)])),
         metrics(found.metrics),
         params(found.params))),
-  ].filter(Boolean);
+  ];
 }
 
 const verdict = (given) =>

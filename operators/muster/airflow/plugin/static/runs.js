@@ -79,12 +79,13 @@ function describe(found) {
     })))),
     under("What each made", table("Stages", [["Stage", "name"], ["Params", "says"], ["Metrics", "says"], ["From", "name"], ["Made", "name"]],
       [...newest.values()].map((job) => [stage(job)]), "")),
-    under("Jobs", table("Jobs of this run", COLUMNS, [...found.jobs].reverse().map((job) => [line(job)]), "")),
-  ];
+    newest.size > 0 && !found.jobs[0].job_id && quiet("Its jobs were deleted by gc; the records of their versions are kept."),
+    found.jobs[0]?.job_id && under("Jobs", table("Jobs of this run", COLUMNS, [...found.jobs].reverse().map((job) => [line(job)]), "")),
+  ].filter(Boolean);
 }
 
 const stage = (job) => [
-  [state(job.state, ""), toJob(job.job_id, job.stage)],
+  [state(job.state, ""), job.job_id ? toJob(job.job_id, job.stage) : job.stage],
   pairs(job.params, value),
   pairs(job.metrics, cell),
   named(job.inputs),
