@@ -844,17 +844,21 @@ def over(api_server: Any) -> Iterator[Sites]:
     from starlette.routing import Mount
 
     from muster.airflow.plugin.answering import Answering
+    from muster.airflow.plugin.asked import Site
     from muster.airflow.plugin.board import Board
     from muster.airflow.plugin.opening import Opening
-    from muster.airflow.plugin.asked import Site
 
     (mount,) = [r for r in api_server.routes if isinstance(r, Mount) and r.path == "/muster"]
 
     before = mount.app.state.opening
+    with before.lent() as ours:
+        capacity = ours.capacity
 
     def go(*stores: ServiceStore) -> None:
         backends: Iterator[Any] = map(Served, stores)
-        mount.app.state.opening = Opening(lambda: Site(at := next(backends), Board(at), Answering(at), None))
+        mount.app.state.opening = Opening(
+            lambda: Site(at := next(backends), Board(at), Answering(at), capacity)
+        )
 
     yield go
     mount.app.state.opening = before

@@ -1,6 +1,6 @@
 // The curves of a job: what its ranks told, and what its replicas used, while it ran.
 
-import { get } from "./api.js";
+import { get, Refused } from "./api.js";
 import { chart } from "./chart.js";
 import { h, quiet } from "./dom.js";
 import { count, number } from "./format.js";
@@ -25,10 +25,15 @@ export class Curves {
   }
 
   async more(signal) {
-    const series = await get(`${this.where}/series`, {}, signal);
-    const now = JSON.stringify(series);
-    if (now !== this.last && !reading(this.element)) this.draw(series);
-    this.last = now;
+    try {
+      const series = await get(`${this.where}/series`, {}, signal);
+      const now = JSON.stringify(series);
+      if (now !== this.last && !reading(this.element)) this.draw(series);
+      this.last = now;
+    } catch (error) { // a store service of an earlier release has none: the job is shown nevertheless
+      if (!(error instanceof Refused)) throw error;
+      redraw(this.element, () => [h("p", {}, quiet(`Its curves cannot be had: ${error.message}`))]);
+    }
   }
 
   draw(series) {

@@ -27,8 +27,17 @@ export async function deployment(screen, name) {
     if (found.curl !== curl) redraw(request, () => example(found.curl));
     curl = found.curl;
     begun = true;
-    await Promise.all([overTime(), documents(champion(found)?.model.address)]);
+    await Promise.all([beside(curves, overTime), beside(cards, () => documents(champion(found)?.model.address))]);
   });
+
+  // What cannot be had of these is said in their place: the deployment itself is shown.
+  async function beside(place, ask) {
+    try {
+      await ask();
+    } catch (error) {
+      if (!screen.signal.aborted) redraw(place, () => [quiet(error.message)]);
+    }
+  }
 
   async function overTime() {
     const { intervals } = await get(`${where}/history`, {}, screen.signal);

@@ -9,7 +9,7 @@ export const ENDED = ["succeeded", "failed", "cancelled", "unreadable"];
 
 export const COLUMNS = [
   ["State", "tight"], ["Job", "tight"], ["Task", "name"], ["Queue", "tight"], ["Ranks", "number"],
-  ["Since", "tight"], ["Waited", "number"], ["Took", "number"], ["What it says", "says"],
+  ["Since", "tight"], ["Took", "number"], ["What it says", "says"],
 ];
 
 export const line = (each) => [
@@ -19,8 +19,7 @@ export const line = (each) => [
   [each.queue ?? "", each.priority && h("small", {}, `${each.priority} priority`)],
   [each.ranks ?? "", each.gpus ? h("small", {}, `${count(each.gpus, "GPU")} asked for`) : null],
   ago(each.ended ?? each.started ?? each.submitted),
-  span(waited(each)),
-  span(took(each)),
+  each.started ? [span(took(each)), waited(each) > 5 && h("small", {}, `waited ${span(waited(each))}`)] : h("small", {}, `${ENDED.includes(each.state) ? "waited" : "waits"} ${span(waited(each))}`),
   says(each),
 ];
 

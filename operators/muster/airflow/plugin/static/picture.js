@@ -12,7 +12,7 @@ const cut = (text, most) => (text.length > most ? `${text.slice(0, most - 1)}…
 // Columns and rows are the server's: `here` is in column 0, its inputs to the left, what was made of it to the right.
 // `serves` are the names of the deployments that answer with a version, by its address.
 export function lineage({ nodes, edges, complete }, here, serves = {}) {
-  if (nodes.length < 2 && !serves[here]) return h("p", { class: "quiet" }, "Nothing: no input of it is recorded, and no job has read it.");
+  if (nodes.length < 2 && !serves[here]?.length) return h("p", { class: "quiet" }, "Nothing: no input of it is recorded, and no job has read it.");
   const columns = [...nodes.map((node) => node.column), ...edges.flatMap((edge) => edge.by.map(([column]) => column))];
   const [most, least] = [Math.max(...columns), Math.min(...columns)];
   const members = new Map();
