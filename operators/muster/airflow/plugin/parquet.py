@@ -33,6 +33,17 @@ _LOGICAL = {
     14: "uuid",
 }
 _DEEPEST = 32
+# What bytes that follow no schema come to when they are read as one.
+_BROKEN = (
+    IndexError,
+    KeyError,
+    TypeError,
+    ValueError,
+    AttributeError,
+    OverflowError,
+    struct.error,
+    RecursionError,
+)
 
 
 @dataclass(frozen=True)
@@ -66,8 +77,8 @@ def read_schema(path: Path) -> Schema:
                 )
             file.seek(size - 8 - length)
             footer = _Reader(file.read(length)).struct()
-        return Schema(columns=_columns(footer[2]), rows=footer[3])
-    except (IndexError, KeyError, TypeError, struct.error, UnicodeDecodeError, RecursionError) as error:
+        return Schema(columns=_columns(footer[2]), rows=int(footer[3]))
+    except _BROKEN as error:
         raise Corrupt(f"the schema of {path.name} cannot be read: {error!r:.120}") from error
 
 

@@ -19,7 +19,7 @@ export const line = (each) => [
   [each.queue ?? "", each.priority && h("small", {}, `${each.priority} priority`)],
   [each.ranks ?? "", each.gpus ? h("small", {}, `${count(each.gpus, "GPU")} asked for`) : null],
   ago(each.ended ?? each.started ?? each.submitted),
-  each.started ? [span(took(each)), waited(each) > 5 && h("small", {}, `waited ${span(waited(each))}`)] : h("small", {}, `${ENDED.includes(each.state) ? "waited" : "waits"} ${span(waited(each))}`),
+  each.started && [span(took(each)), waited(each) > 5 && h("small", {}, `waited ${span(waited(each))}`)],
   says(each),
 ];
 
