@@ -34,7 +34,7 @@ function whole({ versions, metrics, params, inputs, made }) {
     ...part("metrics", metrics, cell), ...part("params", params, cell),
     ...part("inputs", inputs, list), ...part("made with", made, brief),
   ];
-  return h("div", { class: "compared" }, table("Versions side by side", columns, rows, ""));
+  return h("div", { class: "compared plain" }, table("Versions side by side", columns, rows, ""));
 }
 
 const list = (addresses) => (addresses ? several(addresses) : "");

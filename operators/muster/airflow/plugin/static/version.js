@@ -89,7 +89,7 @@ function uses(found) {
 
 function files(found, name, signal) {
   if (!found.files) return quiet("Airflow does not let you see what the tasks of this Dag left behind.");
-  const preview = h("section", { class: "preview" });
+  const preview = h("section", { class: "preview plain" });
   const show = async (file) => {
     preview.replaceChildren(h("p", { class: "quiet" }, `reading ${file} …`));
     try {
