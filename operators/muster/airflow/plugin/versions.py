@@ -24,9 +24,6 @@ MOST_FILES = 500
 MOST_LOOKED_AT = 300
 MOST_COLUMNS = 6
 MOST_CHOSEN = 30
-AT_ONCE = 100
-"""Records that are asked for at once."""
-
 BASELINE = "_baseline"
 """What ends the name of the metric that another is compared with."""
 
@@ -76,7 +73,8 @@ def versions(store: Store, volume: str, look: Look, *, permitted: Permitted) -> 
     looked_at = len(found)
     if look.by_partition:
         found = newest_of_each(found)[: look.limit]
-    records = [record if permitted(record.origin.dag_id) else None for record in _records(store, found)]
+    read = store.records([version.address for version in found])
+    records = [record if permitted(record.origin.dag_id) else None for record in read]
     names = {"metrics": _names(records, "metrics"), "params": _names(records, "params")}
     chosen = [*look.columns] or columns(names["metrics"])
     return {
@@ -111,12 +109,6 @@ def columns(metrics: Sequence[str]) -> list[str]:
         if len(chosen) + len(pair) <= MOST_COLUMNS:
             chosen += pair
     return chosen
-
-
-def _records(store: Store, found: Sequence[Version]) -> list[Record]:
-    addresses = [version.address for version in found]
-    parts = (addresses[n : n + AT_ONCE] for n in range(0, len(addresses), AT_ONCE))
-    return [record for part in parts for record in store.records(part)]
 
 
 def _names(records: Iterable[Record | None], field: str) -> list[str]:
