@@ -37,6 +37,7 @@ def add(own: FolderStore, tmp_path: Path) -> Any:
 def perform(home: EmbeddedHome, own: FolderStore, add: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Try again to validate ``d/rows@latest``: an earlier try's job looked at @1, and @2 is there since."""
     from muster.airflow import ValidateOperator
+    from muster.airflow.attempts.run import Outcome
 
     def perform(*, success: bool, retired: str = "", results: Any = None, error: str = "") -> Any:
         looked_at = add("d/rows", "rows", "1")
@@ -64,7 +65,8 @@ def perform(home: EmbeddedHome, own: FolderStore, add: Any, monkeypatch: pytest.
             submitted=0.0,
             result=JobResult(outputs={"result": (result.address,)}),
         )
-        task = SimpleNamespace(backend=SimpleNamespace(store=own), run=lambda build: status)
+        outcome = Outcome(status=status)
+        task = SimpleNamespace(backend=SimpleNamespace(store=own), make=lambda build, **_: outcome)
         monkeypatch.setattr("muster.airflow.attempts.run.TaskRun.of", lambda *_: task)
         operator = ValidateOperator(task_id="check", volume="d/rows@latest")
         return operator.perform({"task": SimpleNamespace(outlets=[])})  # type: ignore[typeddict-item]

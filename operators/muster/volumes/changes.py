@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from muster.core.errors import NotFound
-from muster.core.job import JobSpec
-from muster.volumes.base import Made
-from muster.volumes.protocols import LocalStore
+
+if TYPE_CHECKING:  # a Dag file imports this module, and the store's are heavy
+    from muster.core.job import JobSpec
+    from muster.volumes.base import Made
+    from muster.volumes.protocols import LocalStore
 
 _CACHES = "__pycache__"
 
