@@ -97,7 +97,11 @@ def measure(home: Path, *, pairs: int) -> list[Ratio]:
         ratios.append(ratio("first screen's p95, to 300 ms", [P95_MS], [slow], unit="ms", limit=1))
         painted = server.painted()
         if painted:
-            ratios.append(ratio("painted in a browser, to 1.5 s", [PAINTED_MS], painted, unit="ms", limit=1))
+            ratios.append(
+                ratio(
+                    "painted in a browser, to 1.5 s", [PAINTED_MS] * len(painted), painted, unit="ms", limit=1
+                )
+            )
     return ratios
 
 
