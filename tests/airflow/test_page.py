@@ -1004,7 +1004,7 @@ def over(api_server: Any) -> Iterator[Sites]:
     def go(*stores: ServiceStore) -> None:
         backends: Iterator[Any] = map(Served, stores)
         mount.app.state.opening = Opening(
-            lambda: Site(at := next(backends), Board(at), Answering(at), capacity)
+            lambda: Site(at := next(backends), Board(at), Answering(at), lambda: capacity)
         )
 
     yield go

@@ -85,7 +85,7 @@ def open_site(past: Past) -> Site:
     from muster.airflow.site import open_backend, open_capacity
 
     backend = open_backend(resolve=_no_secret)
-    return Site(backend, Board(backend), Answering(backend.deployments, past), open_capacity())
+    return Site(backend, Board(backend), Answering(backend.deployments, past), open_capacity)
 
 
 def _begin(request: Request) -> None:

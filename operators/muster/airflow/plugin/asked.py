@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -48,12 +49,17 @@ class Json(JSONResponse):
 
 @dataclass(frozen=True)
 class Site:
-    """The page's sources: a backend with its store, the known jobs, the deployments, and who has what."""
+    """The page's sources: a backend with its store, the known jobs, and the deployments."""
 
     backend: Backend
     board: Board
     answering: Answering
-    capacity: Capacity
+    open_capacity: Callable[[], Capacity]
+
+    @cached_property
+    def capacity(self) -> Capacity:
+        """Who has what, opened when it is first asked: the first screen needs none."""
+        return self.open_capacity()
 
 
 def site(request: Request) -> Iterator[Site]:

@@ -42,8 +42,7 @@ class Sampling:
             self._thread.join()
 
     def _sample(self) -> None:
-        while not self._over.is_set():
+        while not self._over.wait(self._seconds):
             # What is away leaves a gap in the curves; the page itself says why.
             with suppress(MusterError, OSError), self._opening.lent() as site:
                 site.answering.remember()
-            self._over.wait(self._seconds)

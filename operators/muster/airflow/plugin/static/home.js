@@ -19,7 +19,7 @@ export async function home(screen) {
       const found = await get("deployments", {}, signal);
       redraw(serves, () => serving(found.deployments));
     } catch (error) {
-      if (!signal.aborted) redraw(serves, () => [h("h2", {}, "Serves"), h("p", { class: "error" }, error.message)]);
+      if (!signal.aborted) redraw(serves, () => [h("h2", {}, "Serving"), h("p", { class: "error" }, error.message)]);
     }
   };
   await watch(screen, 4, async () => {
@@ -37,9 +37,9 @@ function draw(found) {
   const none = (text) => h("p", { class: "quiet" }, text);
   return [
     found.warning && note(found.warning),
-    card("Runs", running, "#/jobs?state=running", found.running.length
+    card("Running", running, "#/jobs?state=running", found.running.length
       ? found.running.map(active) : none("Nothing runs.")),
-    card("Waits", waiting, "#/queue", found.waiting.length
+    card("Waiting", waiting, "#/queue", found.waiting.length
       ? found.waiting.map(active) : none("Nothing waits.")),
     card("Failed last", found.states.failed, "#/jobs?state=failed", found.failed.length
       ? found.failed.map(failed) : none("No job has failed.")),
@@ -90,7 +90,7 @@ function serving(found) {
     ]];
   });
   return [
-    h("h2", {}, h("a", { href: "#/deployments" }, "Serves")),
+    h("h2", {}, h("a", { href: "#/deployments" }, "Serving")),
     table("Deployments", columns, rows, "Nothing serves: a DeployOperator makes a deployment."),
   ];
 }
