@@ -28,7 +28,8 @@ export function chart(title, lines, { x = "number", from, write = number, label,
 
 function picture(title, lines, { x, from, write, label, wide, tall, legend }) {
   const all = lines.flatMap(({ points }) => points);
-  const levels = scale(...range(all.map(([, y]) => y), from));
+  const [least, most] = range(all.map(([, y]) => y), from);
+  const levels = scale(least, most > least || from === undefined ? most : least + 1);
   const [low, high] = [levels[0], levels.at(-1)];
   const left = 10 + DIGIT * Math.max(...levels.map((value) => write(value).length));
   const [first, final] = range(all.map(([at]) => at));

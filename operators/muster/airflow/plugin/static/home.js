@@ -54,11 +54,14 @@ function card(title, many, href, children) {
     h("div", { class: "entries" }, children));
 }
 
+// The heading above says it already.
+const PLAIN = ["running", "queued"];
+
 const entry = (...lines) => h("div", { class: "entry" }, lines.filter(Boolean));
 
 const active = (each) => entry(
-  h("div", { class: "line" }, state(each.state), toJob(each.job_id, each.name ?? each.job_id),
-    h("span", { class: "end quiet" }, each.started ? `for ${span(took(each))}` : `waits for ${span(waited(each))}`)),
+  h("div", { class: "line" }, state(each.state, PLAIN.includes(each.state) ? "" : each.state), toJob(each.job_id, each.name ?? each.job_id),
+    h("span", { class: "end quiet" }, span(each.started ? took(each) : waited(each)))),
   told(each.progress),
   reason(each),
   h("small", { class: "run", title: each.origin?.run_id }, each.ranks > 1 ? `${count(each.ranks, "rank")} · ` : "", toRun(each.origin ?? {})));

@@ -77,7 +77,7 @@ function describe(found) {
     under("Stages", timeline("Stages over time", found.jobs.map((job) => ({
       ...job, name: job.stage, href: `#/jobs/${encodeURIComponent(job.job_id)}`,
     })))),
-    under("What each made", table("Stages", [["Stage", "name"], ["Params", "says"], ["Metrics", "says"], ["From", "name"], ["Made", "name"]],
+    under("What each made", table("Stages", [["Stage", "name"], ["Params", "name"], ["Metrics", "name"], ["From", "tight"], ["Made", "tight"]],
       [...newest.values()].map((job) => [stage(job)]), "")),
     newest.size > 0 && !found.jobs[0].job_id && quiet("Its jobs were deleted by gc; the records of their versions are kept."),
     found.jobs[0]?.job_id && under("Jobs", table("Jobs of this run", COLUMNS, [...found.jobs].reverse().map((job) => [line(job)]), "")),
