@@ -38,15 +38,23 @@ DIGEST = "b3:" + "0" * 64
 SMALL = 100  # volumes of ten versions beside the big one
 MONTHS = 12
 PAGES = {
+    "first screen": "/muster/api/first",
     "jobs": "/muster/api/jobs",
     "jobs of a state, by name": "/muster/api/jobs?state=failed&text=train",
     "volumes": "/muster/api/volumes",
     "versions": "/muster/api/volumes/big/model",
+    "newest of each partition": "/muster/api/volumes/big/model?by=partition",
+    "versions of 200 metrics": "/muster/api/volumes/wide/model",
     "versions in the middle": "/muster/api/volumes/big/model?before=4000",
     "version and lineage": "/muster/api/version?address=big/model@5000",
+    "two versions compared": "/muster/api/compare?version=big/model@5000&version=big/model@5001",
+    "runs": "/muster/api/runs",
 }
 TIMES = 20.0
 FIRST_MS = 1000.0
+WIDE, METRICS = 60, 200  # versions of a volume that have so many metrics each
+P95_MS, PAINTED_MS = 300.0, 1500.0
+LOOKS = 100
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -85,6 +93,15 @@ def measure(home: Path, *, pairs: int) -> list[Ratio]:
                 ratio(name, base, ours, unit="ms", limit=TIMES),
                 ratio("  first, to bare + 1 s", [allowed], [first], unit="ms", limit=1),
             ]
+        slow = sorted(server.milliseconds(PAGES["first screen"]) for _ in range(LOOKS))[LOOKS * 95 // 100]
+        ratios.append(ratio("first screen's p95, to 300 ms", [P95_MS], [slow], unit="ms", limit=1))
+        painted = server.painted()
+        if painted:
+            ratios.append(
+                ratio(
+                    "painted in a browser, to 1.5 s", [PAINTED_MS] * len(painted), painted, unit="ms", limit=1
+                )
+            )
     return ratios
 
 
@@ -93,6 +110,7 @@ class Server:
 
     def __init__(self, port: int, token: str) -> None:
         self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+        self._url, self._token = f"http://127.0.0.1:{port}", token
         self._headers = {"Cookie": f"_token={token}"}
         self._sizes: dict[str, int] = {}
 
@@ -107,6 +125,28 @@ class Server:
             raise RuntimeError(f"{path}: status {answer.status}: {body[:200]!r}")
         self._sizes[path] = len(body)
         return took * 1000
+
+    def painted(self, *, times: int = 5) -> list[float]:
+        """How long a browser without a cache takes until what runs is seen; empty where there is no browser."""
+        from tests.browser.chromium import NoChromium, find
+
+        try:
+            chromium = find()
+        except NoChromium as error:
+            print(f"no browser, so nothing is painted: {error}", file=sys.stderr)
+            return []
+        took = []
+        with chromium.browser() as browser:
+            for _ in range(times):
+                context = browser.new_context()
+                context.add_cookies([{"name": "_token", "value": self._token, "url": self._url}])
+                page = context.new_page()
+                began = time.perf_counter()
+                page.goto(f"{self._url}/muster/", wait_until="commit")
+                page.get_by_role("heading", name="Newest runs").wait_for()
+                took.append((time.perf_counter() - began) * 1000)
+                context.close()
+        return took
 
     def bare(self, path: str) -> str:
         """Return the bare route that sends as many bytes as the last answer to `path` had."""
@@ -186,11 +226,20 @@ def fill(store: FolderStore, *, versions: int, jobs: int) -> None:
     months = [_version(store, "big/features", n + 1, inputs=()) for n in range(MONTHS)]
     for n in range(versions - small - MONTHS):
         _version(store, "big/model", n + 1, inputs=(*months[: n % MONTHS + 1],))
+    for n in range(WIDE):
+        _version(store, "wide/model", n + 1, inputs=(), metrics={f"m{k}": k / 7 for k in range(METRICS)})
     for n in range(jobs):
         _job(store, n)
 
 
-def _version(store: FolderStore, volume: str, number: int, *, inputs: tuple[Pinned, ...]) -> Pinned:
+def _version(
+    store: FolderStore,
+    volume: str,
+    number: int,
+    *,
+    inputs: tuple[Pinned, ...],
+    metrics: dict[str, float] | None = None,
+) -> Pinned:
     folder = store.layout.version(volume, number)
     (folder / "data").mkdir(parents=True)
     data = f"{volume}@{number}".encode()
@@ -203,7 +252,7 @@ def _version(store: FolderStore, volume: str, number: int, *, inputs: tuple[Pinn
     record: dict[str, Any] = {
         "inputs": {"features": inputs},
         "params": {"epochs": 5, "learning_rate": 0.001},
-        "metrics": {"auc": 0.7 + number % 100 / 1000, "loss": 0.3, "rows": 27_000.0},
+        "metrics": metrics or {"auc": 0.7 + number % 100 / 1000, "loss": 0.3, "rows": 27_000.0},
         "partition": f"2013-{number % MONTHS + 1:02d}",
         "origin": _origin(number),
     }

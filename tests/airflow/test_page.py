@@ -15,7 +15,7 @@ from muster.backends.releases.figures import Seen
 from muster.core.deployment import DeploymentStatus, Revision, RevisionState
 from muster.core.job import Input, JobSpec, Origin, Output, Role
 from muster.core.replica import Replica
-from muster.core.status import JobState, JobStatus
+from muster.core.status import JobResult, JobState, JobStatus
 from muster.core.verdict import Cause, Verdict
 from muster.volumes.base import Version
 from muster.volumes.folder import FolderStore
@@ -117,7 +117,10 @@ def make_job(
     )
     (version,) = store.commit(job_id, attempt=staging.attempt, metrics={"auc": 0.71})["report"]
     store.ledger.append(job_id, f"[rank 0] \x1b[31mred\x1b[0m {SCRIPT}\nsecond\n".encode())
-    store.ledger.update(JobStatus(job_id=job_id, state=state, submitted=1.0, ended=3.0, verdict=verdict))
+    result = JobResult(outputs={"report": (version.address,)}, metrics={"auc": 0.71})
+    store.ledger.update(
+        JobStatus(job_id=job_id, state=state, submitted=1.0, ended=3.0, verdict=verdict, result=result)
+    )
     return version
 
 
@@ -159,6 +162,15 @@ READS = (
     "/muster/api/version?address=pages/report@1",
     "/muster/api/lineage?address=pages/report@1",
     "/muster/api/deployments",
+    "/muster/api/first",
+    "/muster/api/runs",
+    "/muster/api/run?dag=flights&run=manual__1",
+    "/muster/api/jobs/page-report-1/found?text=red",
+    "/muster/api/jobs/page-report-1/series",
+    "/muster/api/jobs/page-report-1/whole.log",
+    "/muster/api/volumes/pages/report?by=partition",
+    "/muster/api/compare?version=pages/report@1&version=pages/raw@1",
+    "/muster/api/queue",
     "/muster/files/pages/report@1/index.html",
 )
 
@@ -240,7 +252,15 @@ class TestPermissions:
 
     @pytest.mark.parametrize(
         "path",
-        ["api/jobs/page-hidden-1", "api/jobs/page-hidden-1/log", "files/pages/hidden@1/index.html"],
+        [
+            "api/jobs/page-hidden-1",
+            "api/jobs/page-hidden-1/log",
+            "api/jobs/page-hidden-1/found?text=second",
+            "api/jobs/page-hidden-1/series",
+            "api/jobs/page-hidden-1/whole.log",
+            "api/run?dag=secret&run=manual__1",
+            "files/pages/hidden@1/index.html",
+        ],
     )
     def test_nothing_of_such_a_job_is_read(
         self, viewer: Client, made: dict[str, Version], forbid: Callable[..., None], path: str
@@ -264,7 +284,7 @@ class TestPermissions:
         assert (node["title"], found["lineage"]["edges"]) == ("", [])
         assert viewer.get("/muster/api/lineage?address=pages/hidden@1").json() == found["lineage"]
         (row,) = viewer.get("/muster/api/volumes/pages/hidden").json()["versions"]
-        assert (row["metrics"], row["job_id"]) == ({}, "")
+        assert (row["values"], row["job_id"], row["run"]) == ({}, "", None)
 
     def test_logs_can_be_closed_alone(
         self, viewer: Client, made: dict[str, Version], forbid: Callable[..., None]
@@ -451,7 +471,7 @@ class TestWhatIsSaid:
         assert by_name["pages/report"]["versions"] == 1
         assert by_name["pages/report"]["newest"]["address"] == made["report"].address
         (row,) = viewer.get("/muster/api/volumes/pages/report").json()["versions"]
-        assert row["metrics"] == {"auc": 0.71}
+        assert row["values"] == {"auc": 0.71}
         assert viewer.get("/muster/api/volumes/pages/report?before=1").json()["versions"] == []
 
     def test_a_version_is_served_by_what_serves_it_and_not_by_what_refused_it(
@@ -500,6 +520,144 @@ class TestWhatIsSaid:
         answer = viewer.get("/muster/api/version?address=pages/lost@1")
         assert "its data is gone, and gc did not delete it" in answer.text
         store.retire("pages/lost@1", reason="gc refuses a damaged store, and other tests collect in this one")
+
+
+class TestDeployments:
+    """Who may change a release, and what is kept of it."""
+
+    @pytest.fixture
+    def asked(
+        self, api_server: Any, made: dict[str, Version], monkeypatch: pytest.MonkeyPatch
+    ) -> list[tuple[str, ...]]:
+        """Have a deployment of the hidden version; note what is asked of it."""
+        from muster.airflow.plugin import routes_serving
+
+        revision = Revision(
+            name="r1", model=made["hidden"].pinned, state=RevisionState.SERVING, percent=100, ready=1
+        )
+        status = DeploymentStatus(name="line", url="http://x", ready=True, token="1", revisions=(revision,))
+        (mount,) = [route for route in api_server.routes if getattr(route, "path", "") == "/muster"]
+        with mount.app.state.opening.lent() as site:
+            served = site.backend.deployments
+        monkeypatch.setattr(served, "names", lambda: ["line"])
+        monkeypatch.setattr(served, "look_at", lambda names: [Seen(status=status) for _ in names])
+        monkeypatch.setattr(served, "deployment", lambda name: status)
+        asked: list[tuple[str, ...]] = []
+        monkeypatch.setattr(
+            routes_serving, "give_everything", lambda _, name, one, by: asked.append((name, one, by))
+        )
+        monkeypatch.setattr(
+            routes_serving,
+            "roll_back",
+            lambda _, name, by, reason, revision: asked.append((name, revision, by, reason)) or "r0",
+        )
+        return asked
+
+    PROMOTE = "/muster/api/deployments/line/promote?revision=r1"
+    ROLL_BACK = "/muster/api/deployments/line/rollback?revision=r1&reason=too%20slow"
+
+    def test_who_may_change_the_models_dag_does(self, let: Let, asked: list[tuple[str, ...]]) -> None:
+        from airflow.models.log import Log
+        from airflow.utils.session import create_session
+        from sqlalchemy import select
+
+        client = let("USER")
+        assert client.get("/muster/api/deployments/line").json()["may"] == {"change": True}
+        assert client.post(self.PROMOTE, headers=OURS).json() == {"serves": "r1"}
+        assert client.post(self.ROLL_BACK, headers=OURS).json() == {"serves": "r0"}
+        by = "user on muster's page in Airflow"
+        assert [(name, one) for name, one, *_ in asked] == [("line", "r1"), ("line", "r1")]
+        assert asked[1][2:] == (asked[0][2], "too slow")
+        assert asked[0][2].endswith(by.partition(" ")[2])
+        with create_session() as session:
+            noted = session.scalars(select(Log).where(Log.event.in_(("muster_promote", "muster_roll_back"))))
+            assert sorted(each.event for each in noted if "line" in (each.extra or "")) == [
+                "muster_promote",
+                "muster_roll_back",
+            ]
+
+    @pytest.mark.parametrize("path", [PROMOTE, ROLL_BACK])
+    def test_who_may_only_look_does_not(
+        self, viewer: Client, asked: list[tuple[str, ...]], path: str
+    ) -> None:
+        assert viewer.get("/muster/api/deployments/line").json()["may"] == {"change": False}
+        assert viewer.post(path, headers=OURS).status_code == 403
+        assert asked == []
+
+    @pytest.mark.parametrize("path", [PROMOTE, ROLL_BACK])
+    def test_who_may_not_change_the_dag_of_the_model_does_not(
+        self, let: Let, asked: list[tuple[str, ...]], forbid: Callable[..., None], path: str
+    ) -> None:
+        forbid(dag_id="secret", method="PUT")
+        assert let("ADMIN").post(path, headers=OURS).status_code == 403
+        assert asked == []
+
+    @pytest.mark.parametrize("path", [PROMOTE, ROLL_BACK])
+    @pytest.mark.parametrize("headers", [{}, {"x-muster": "1", "sec-fetch-site": "cross-site"}])
+    def test_no_other_site_does(
+        self, let: Let, asked: list[tuple[str, ...]], path: str, headers: dict[str, str]
+    ) -> None:
+        assert let("ADMIN").post(path, headers=headers).status_code == 403
+        assert let("ADMIN").get(path, headers=OURS).status_code in (404, 405)
+        assert asked == []
+
+
+class TestVersionsBesideEachOther:
+    def test_what_was_made_of_a_version_is_seen_from_it(
+        self, viewer: Client, made: dict[str, Version], forbid: Callable[..., None]
+    ) -> None:
+        def used() -> tuple[set[str], set[str], set[str]]:
+            found = viewer.get("/muster/api/version?address=pages/raw@1").json()
+            nodes = {node["id"] for node in found["lineage"]["nodes"] if node["column"] < 0}
+            documents = {each["address"] for each in found["documents"]}
+            return {each["job_id"] for each in found["used_by"]}, nodes, documents
+
+        jobs, nodes, documents = used()
+        assert {"page-report-1", "page-hidden-1"} <= jobs
+        assert {made["report"].address, made["hidden"].address} <= nodes
+        assert made["report"].address in documents
+        forbid(dag_id="secret")
+        jobs, nodes, documents = used()
+        assert "page-hidden-1" not in jobs
+        assert made["hidden"].address not in nodes | documents
+
+    def test_versions_are_compared_with_the_first_of_them(
+        self, viewer: Client, made: dict[str, Version]
+    ) -> None:
+        query = "version=pages/report@1&version=pages/raw@1"
+        found = viewer.get(f"/muster/api/compare?{query}").json()
+        assert found["metrics"] == [["auc", [0.71, 0.71]]]
+        assert found["inputs"] == [["input_0", [[made["raw"].address], None]]]
+        (difference,) = found["differences"]
+        assert ["rows.parquet", None, 4] in difference["files"]["changed"]
+        assert viewer.get("/muster/api/compare?version=pages/raw@1").status_code == 400
+
+    def test_what_may_not_be_read_is_not_compared(
+        self, viewer: Client, made: dict[str, Version], forbid: Callable[..., None]
+    ) -> None:
+        forbid(dag_id="secret")
+        found = viewer.get("/muster/api/compare?version=pages/report@1&version=pages/hidden@1").json()
+        assert found["metrics"] == [["auc", [0.71, None]]]
+        assert found["differences"][0]["files"] is None
+        assert viewer.get("/muster/api/rows?where=pages/hidden@1/index.html").status_code == 403
+        assert viewer.get("/muster/api/code?address=pages/hidden@1").status_code == 403
+
+    def test_a_table_that_cannot_be_read_is_named(self, viewer: Client, made: dict[str, Version]) -> None:
+        answer = viewer.get("/muster/api/rows?where=pages/raw@1/rows.parquet")
+        assert answer.status_code == 503
+        assert "rows.parquet does not end as a Parquet file" in answer.json()["detail"]
+        assert viewer.get("/muster/api/rows?where=pages/raw@1/gone.csv").status_code == 404
+        assert viewer.get("/muster/api/code?address=pages/raw@1").status_code == 404
+
+
+@pytest.mark.parametrize("path", ["/muster/api/volumes", "/muster/static/app.js"])
+def test_what_the_browser_has_already_is_not_sent_again(
+    viewer: Client, made: dict[str, Version], path: str
+) -> None:
+    first = viewer.get(path)
+    again = viewer.get(path, headers={"if-none-match": first.headers["etag"]})
+    assert (again.status_code, again.content) == (304, b"")
+    assert viewer.get(path, headers={"if-none-match": '"other"'}).content == first.content
 
 
 class TestFiles:
@@ -688,7 +846,10 @@ ROOMS = (
     ),
     *("/muster/api/jobs/", "/muster/api/volumes/", "/muster/api/deployments/", "/muster/api/", "/muster/"),
 )
-QUERIES = ("address", "before", "after", "limit", "offset", "state", "text")
+QUERIES = (
+    *("address", "before", "after", "limit", "offset", "state", "text"),
+    *("by", "columns", "version", "file", "where", "dag", "run", "rank"),
+)
 
 
 class TestFuzz:
@@ -757,7 +918,10 @@ class TestFuzz:
         from urllib.parse import quote
 
         choose = random.Random(5)
-        paths = ("jobs", "jobs/page-report-1/log", "volumes/pages/report", "version", "lineage")
+        paths = (
+            *("jobs", "jobs/page-report-1/log", "volumes/pages/report", "version", "lineage"),
+            *("run", "runs", "jobs/page-report-1/found", "compare", "code", "rows"),
+        )
         values = [
             *PIECES,
             "9" * 5000,
@@ -827,17 +991,21 @@ def over(api_server: Any) -> Iterator[Sites]:
     from starlette.routing import Mount
 
     from muster.airflow.plugin.answering import Answering
+    from muster.airflow.plugin.asked import Site
     from muster.airflow.plugin.board import Board
     from muster.airflow.plugin.opening import Opening
-    from muster.airflow.plugin.routes import Site
 
     (mount,) = [r for r in api_server.routes if isinstance(r, Mount) and r.path == "/muster"]
 
     before = mount.app.state.opening
+    with before.lent() as ours:
+        capacity = ours.capacity
 
     def go(*stores: ServiceStore) -> None:
         backends: Iterator[Any] = map(Served, stores)
-        mount.app.state.opening = Opening(lambda: Site(at := next(backends), Board(at), Answering(at)))
+        mount.app.state.opening = Opening(
+            lambda: Site(at := next(backends), Board(at), Answering(at), capacity)
+        )
 
     yield go
     mount.app.state.opening = before

@@ -19,7 +19,16 @@ pytestmark = pytest.mark.slow
 
 STATIC = Path(muster.__file__).parent / "airflow" / "plugin" / "static"
 HOST = "http://airflow.test"
-NO_JOBS: dict[str, Any] = {"jobs": [], "total": 0, "states": {}}
+NO_JOBS: dict[str, Any] = {"jobs": [], "total": 0, "states": {}, "dags": [], "warning": ""}
+NOTHING: dict[str, Any] = {
+    "running": [],
+    "waiting": [],
+    "in_all": {"running": 0, "waiting": 0},
+    "failed": [],
+    "runs": [],
+    "states": {},
+    "warning": "",
+}
 
 
 class Server:
@@ -28,10 +37,12 @@ class Server:
     def __init__(self) -> None:
         self.answers: dict[str, tuple[int, Any] | None] = {}
         self.asked: list[str] = []
+        self.queries: list[str] = []
 
     def answer(self, route: Route) -> None:
         path = urlsplit(route.request.url).path
         self.asked.append(path)
+        self.queries.append(f"{path}?{urlsplit(route.request.url).query}")
         if path == "/muster/":
             route.fulfill(path=STATIC / "index.html")
         elif path.startswith("/muster/static/"):
@@ -147,10 +158,11 @@ def test_files_that_one_may_not_read_are_not_said_to_be_none(page: Page, server:
         "served_by": [],
     }
     server.answers["/muster/api/version"] = (200, found)
-    page.goto(f"{HOST}/muster/#/volumes/x/y@1")
+    page.goto(f"{HOST}/muster/#/volumes/x/y@1?tab=files")
     expect(
         page.get_by_text("Airflow does not let you see what the tasks of this Dag left behind.")
     ).to_be_visible()
+    page.get_by_role("link", name="overview").click()
     expect(page.get_by_text("a Dag that Airflow does not let you see", exact=True)).to_be_visible()
     expect(page.get_by_role("alert")).to_have_count(0)
 
@@ -167,7 +179,7 @@ def test_files_that_one_may_not_read_are_not_said_to_be_none(page: Page, server:
 def test_it_is_light_or_dark_as_the_person_or_airflow_says(
     page: Page, server: Server, wanted: Any, chosen: str, shown: str
 ) -> None:
-    server.answers["/muster/api/jobs"] = (200, NO_JOBS)
+    server.answers["/muster/api/first"] = (200, NOTHING)
     page.emulate_media(color_scheme=wanted)
     page.goto(f"{HOST}/muster/")
     if chosen:
@@ -294,9 +306,22 @@ def busy_job() -> dict[str, Any]:
 def a_version(number: int, **more: Any) -> dict[str, Any]:
     address = f"volume://team/pipeline-with-a-long-name/model@{number}"
     made = {"number": number, "partition": "2013-10", "digest": "b3:0", "created": 1.0, "files": 5}
-    metrics = {"learning_rate": 0.00094363 * number, "auc": 0.7476, EVIL: 1e300}
+    values = {"learning_rate": 0.00094363 * number, "auc": 0.7476, EVIL: 1e300}
     known = {"size_bytes": 123_456, "retired": None, "pins": ["champion"], "job_id": JOB_ID, "note": ""}
-    return {"address": address, "volume": "m", "metrics": metrics} | made | known | more
+    return {"address": address, "volume": "m", "values": values} | made | known | more
+
+
+def volume(*versions: dict[str, Any]) -> dict[str, Any]:
+    """A page of versions; every value is a column."""
+    names = list(versions[0]["values"])
+    return {
+        "volume": "m",
+        "total": len(versions),
+        "looked_at": len(versions),
+        "names": {"metrics": names, "params": ["epochs"]},
+        "columns": names,
+        "versions": list(versions),
+    }
 
 
 def overflow(page: Page) -> int:
@@ -322,7 +347,7 @@ def test_what_a_job_says_is_seen_at_every_width(page: Page, server: Server, widt
 
 @pytest.mark.parametrize("width", [420, 1400, 1920])
 def test_versions_of_long_names_stay_readable(page: Page, server: Server, width: int) -> None:
-    found = {"volume": "m", "total": 2, "versions": [a_version(2), a_version(1)]}
+    found = volume(a_version(2), a_version(1))
     server.answers["/muster/api/volumes/m"] = (200, found)
     page.set_viewport_size({"width": width, "height": 900})
     page.goto(f"{HOST}/muster/#/volumes/m")
@@ -383,3 +408,123 @@ def test_no_second_header_is_seen_before_the_scripts_have_loaded(page: Page, ser
     page.goto(f"{HOST}/muster/#/jobs")
     page.reload()
     expect(page.locator(".brand")).to_be_visible()
+
+
+def failed(job_id: str, **more: Any) -> dict[str, Any]:
+    verdict = {"cause": "user error", "rank": 1, "message": "ValueError: no rows <b>", "advice": "mend it"}
+    ended = {"state": "failed", "started": 5.0, "ended": 60.0, "verdict": verdict, "mended": False}
+    return busy_job() | {"job_id": job_id, "name": f"flights.{job_id}"} | ended | more
+
+
+def test_the_first_screen_says_what_runs_waits_failed_and_serves(page: Page, server: Server) -> None:
+    found = NOTHING | {
+        "waiting": [busy_job()],
+        "in_all": {"running": 0, "waiting": 41},
+        "failed": [failed("old", mended=True), failed("new")],
+        "warning": "the disk has 1.0 MiB free",
+    }
+    server.answers["/muster/api/first"] = (200, found)
+    server.answers["/muster/api/deployments"] = (200, {"deployments": [canary()]})
+    page.goto(f"{HOST}/muster/")
+    main = page.locator("main")
+    for text in ("Nothing runs.", "41", "12 are another gang's", "ValueError: no rows <b>", "1.0 MiB free"):
+        expect(main).to_contain_text(text)
+    expect(page.get_by_text("mended since")).to_have_count(1)
+    expect(page.get_by_role("table", name="Deployments")).to_contain_text("52,200")
+
+
+def test_deployments_that_are_away_take_nothing_else_from_the_first_screen(
+    page: Page, server: Server
+) -> None:
+    server.answers["/muster/api/first"] = (200, NOTHING)
+    server.answers["/muster/api/deployments"] = (503, {"detail": "the cluster does not answer"})
+    page.goto(f"{HOST}/muster/")
+    expect(page.get_by_text("Nothing waits.")).to_be_visible()
+    expect(page.get_by_text("the cluster does not answer")).to_be_visible()
+
+
+def test_columns_are_chosen_sorted_and_remembered_and_versions_are_compared(
+    page: Page, server: Server
+) -> None:
+    one, two = (a_version(n, values={"auc": 0.7 + n / 100, "loss": 1 / n}) for n in (1, 2))
+    server.answers["/muster/api/volumes/m"] = (200, volume(two, one))
+    page.goto(f"{HOST}/muster/#/volumes/m")
+    rows = page.get_by_role("table").get_by_role("row")
+    expect(rows.nth(1)).to_contain_text("@2")
+    page.get_by_role("button", name="loss", exact=True).click()
+    expect(rows.nth(1)).to_contain_text("@1")
+    page.get_by_label("Compare @1").check()
+    page.get_by_label("Compare @2").check()
+    compare = page.get_by_role("link", name="compare 2")
+    address = compare.get_attribute("href") or ""
+    assert address.startswith("#/compare?v=team%2Fpipeline")
+    page.get_by_text("columns", exact=True).click()
+    page.get_by_label("epochs").check()
+    page.get_by_role("button", name="show these").click()
+    expect(page).to_have_url(re.compile("columns=auc%2Closs%2Cepochs"))
+    page.goto(f"{HOST}/muster/#/jobs/x")
+    server.queries.clear()
+    page.goto(f"{HOST}/muster/#/volumes/m")
+    expect(rows.nth(1)).to_be_visible()
+    assert any("columns=auc%2Closs%2Cepochs" in each for each in server.queries)
+
+
+def test_a_person_is_asked_twice_before_a_release_is_taken_back(page: Page, server: Server) -> None:
+    found = canary() | {"may": {"change": True}, "back": {"revision": "r3", "why": ""}, "curl": "curl -si x"}
+    server.answers["/muster/api/deployments/flights"] = (200, found)
+    server.answers["/muster/api/deployments/flights/rollback"] = (200, {"serves": "r2"})
+    page.goto(f"{HOST}/muster/#/deployments/flights")
+    page.get_by_role("button", name="Roll back").click()
+    expect(page.get_by_text("Take r3 (@3) back?")).to_be_visible()
+    page.get_by_role("button", name="no").click()
+    assert not [each for each in server.asked if each.endswith("rollback")]
+    page.get_by_role("button", name="Roll back").click()
+    page.get_by_role("button", name="take it back").click()
+    expect(page.get_by_text("asked for …")).to_be_visible()
+    assert "/muster/api/deployments/flights/rollback?revision=r3" in server.queries
+    expect(page.get_by_text("curl -si x")).to_be_visible()
+
+
+def test_who_may_not_change_a_release_sees_no_button(page: Page, server: Server) -> None:
+    found = canary() | {"may": {"change": False}, "back": {"revision": "r3", "why": ""}}
+    server.answers["/muster/api/deployments/flights"] = (200, found)
+    page.goto(f"{HOST}/muster/#/deployments/flights")
+    expect(page.get_by_role("table", name="Revisions of flights, newest first")).to_be_visible()
+    expect(page.get_by_role("button", name=re.compile("Roll back|promote"))).to_have_count(0)
+
+
+def curve(name: str, source: str, *values: float) -> dict[str, Any]:
+    seconds = list(range(len(values)))
+    return {"name": name, "source": source, "seconds": seconds, "values": list(values)}
+
+
+def test_a_jobs_curves_and_the_lines_of_one_rank_are_seen(page: Page, server: Server) -> None:
+    job = failed(JOB_ID, metrics={}, params={}, inputs={}, outputs={}, roles=[], parts=[], image="train")
+    where = f"/muster/api/jobs/{JOB_ID}"
+    server.answers[where] = (200, job | {"may": {"log": True, "cancel": False}, "launcher": "plain"})
+    server.answers[f"{where}/log"] = (
+        200,
+        {"text": "[rank 0] hello\n", "next": 15, "bytes": 15, "skipped_bytes": 0},
+    )
+    server.answers[f"{where}/found"] = (200, {"lines": ["[rank 1] needle"], "total": 1, "complete": True})
+    numbers = [curve("loss", "0", 0.9, 0.5), curve("loss", "1", 0.8, 0.4)]
+    use = [curve("memory_gib", "main-0", 1.0, 2.5)]
+    series = {"start": 1.0, "numbers": numbers, "use": use, "lines_left_out": 7}
+    server.answers[f"{where}/series"] = (200, series)
+    page.goto(f"{HOST}/muster/#/jobs/{JOB_ID}")
+    expect(page.get_by_role("img", name="loss: rank 0 0.5, rank 1 0.4")).to_be_visible()
+    expect(page.get_by_role("img", name="memory: main-0 2.5 GiB")).to_be_visible()
+    expect(page.get_by_text("7 lines came too fast to be read")).to_be_visible()
+    expect(page.get_by_label("Log", exact=True)).to_contain_text("[rank 0] hello")
+    page.get_by_label("Only of this rank").select_option("1")
+    expect(page.get_by_label("Lines found")).to_have_text("[rank 1] needle")
+    expect(page.get_by_label("Log", exact=True)).to_be_hidden()
+
+
+def test_times_are_in_the_zone_that_airflow_shows(page: Page, server: Server) -> None:
+    server.answers["/muster/api/jobs"] = (200, {"jobs": [busy_job()], "total": 1, "states": {"queued": 1}})
+    page.goto(f"{HOST}/muster/#/jobs")
+    page.evaluate("localStorage.setItem('timezone', JSON.stringify('Asia/Tokyo'))")
+    page.reload()
+    title = str(page.locator("time").first.get_attribute("title"))
+    assert title == "1970-01-01 09:00:01 GMT+9, 1970-01-01 00:00:01 UTC"

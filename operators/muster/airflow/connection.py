@@ -21,6 +21,7 @@ from muster.core.errors import SpecError
 if TYPE_CHECKING:
     from airflow.sdk import Connection
 
+    from muster.backends.capacity import Capacity
     from muster.backends.kubernetes.api.access import Access
     from muster.backends.kubernetes.backend import KubernetesBackend
     from muster.backends.kubernetes.cluster_file import ClusterSettings
@@ -49,6 +50,14 @@ def connect_cluster(conn_id: str, settings: Settings, *, resolve: Any) -> Kubern
     connection = _connection(conn_id)
     cluster = cluster_settings(connection, conn_id)
     return cluster_backend(cluster, _access(connection, conn_id), settings=settings, resolve=resolve)
+
+
+def connect_capacity(conn_id: str) -> Capacity:
+    """Return who can say what the cluster of a connection has. :raises SpecError: as :func:`connect_cluster`."""
+    from muster.backends.choose import cluster_capacity
+
+    connection = _connection(conn_id)
+    return cluster_capacity(cluster_settings(connection, conn_id), _access(connection, conn_id))
 
 
 def _connection(conn_id: str) -> Connection:

@@ -8,8 +8,9 @@ import secrets
 import threading
 from collections.abc import Callable
 
-from muster.airflow.connection import connect_cluster, connection_id
+from muster.airflow.connection import connect_capacity, connect_cluster, connection_id
 from muster.backends.base import Backend
+from muster.backends.capacity import Capacity
 from muster.core.errors import SpecError
 from muster.core.job import SecretRef
 from muster.core.settings import Settings
@@ -64,6 +65,17 @@ def open_backend(
     if conn_id:
         return connect_cluster(conn_id, settings, resolve=resolve)
     return choose_backend(settings, resolve=resolve)
+
+
+def open_capacity(settings: Settings | None = None) -> Capacity:
+    """Return who can say what there is to run on, who has it and who waits, where :func:`open_backend` works.
+
+    :raises SpecError: a setting is wrong; the message names it.
+    """
+    from muster.backends.choose import choose_capacity
+
+    conn_id = connection_id()
+    return connect_capacity(conn_id) if conn_id else choose_capacity(settings)
 
 
 def resolve_secret(secret: SecretRef) -> str:

@@ -127,19 +127,24 @@ def choose_capacity(settings: Settings | None = None) -> Capacity:
     """
     settings = settings or Settings.load()
     if settings.cluster is not None:
-        from muster.backends.kubernetes.api.client import Client
         from muster.backends.kubernetes.api.connection import connect
         from muster.backends.kubernetes.cluster_file import read_file
-        from muster.backends.kubernetes.state.capacity import ClusterCapacity
 
         file = read_file(settings.cluster)
-        access = connect(kubeconfig=file.kubeconfig, context=file.context)
-        site = file.settings.site
-        client = Client(access, patience_seconds=LOOK_SECONDS)
-        return ClusterCapacity(client, namespace=site.namespace, resource=site.gpu_resource, queue=site.queue)
+        return cluster_capacity(file.settings, connect(kubeconfig=file.kubeconfig, context=file.context))
     from muster.backends.local.capacity import LocalCapacity
 
     return LocalCapacity(settings)
+
+
+def cluster_capacity(cluster: ClusterSettings, access: Access) -> Capacity:
+    """Return who can say what a cluster has, who has it and who waits. :param access: to the cluster."""
+    from muster.backends.kubernetes.api.client import Client
+    from muster.backends.kubernetes.state.capacity import ClusterCapacity
+
+    client = Client(access, patience_seconds=LOOK_SECONDS)
+    site = cluster.site
+    return ClusterCapacity(client, namespace=site.namespace, resource=site.gpu_resource, queue=site.queue)
 
 
 def cluster_backend(

@@ -1,4 +1,4 @@
-"""The page's deployments: each is read once a second, however many people watch."""
+"""The page's deployments: each is read once a second at most, however many people watch, and now and then unwatched."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import Any
 
+from muster.airflow.plugin.history import EVERY_SECONDS, History
 from muster.backends.releases.deployments import Deployments
 from muster.backends.releases.figures import Seen, look
 from muster.core.deployment import DeploymentStatus
@@ -36,12 +37,39 @@ class _Known:
         self.looks = [*recent, (now, seen)]
 
 
+class Past:
+    """The history of every deployment of a process; it outlives the store's connection. Safe to share between threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._known: dict[str, History] = {}
+        self._noted = -EVERY_SECONDS
+
+    def note(self, seen: list[Seen]) -> None:
+        """Take a reading of every deployment, unless the last one was just now; forget those that are gone."""
+        with self._lock:
+            if time.monotonic() < self._noted + EVERY_SECONDS * 0.9:
+                return
+            self._noted = time.monotonic()
+            at = time.time()
+            self._known = {each.status.name: self._known.get(each.status.name, History()) for each in seen}
+            for each in seen:
+                self._known[each.status.name].note(at, each)
+
+    def of(self, name: str) -> list[dict[str, Any]]:
+        """Return the series of one deployment; empty before its second reading."""
+        with self._lock:
+            known = self._known.get(name)
+            return known.series() if known else []
+
+
 class Answering:
     """Every deployment of one backend. Any number of threads may ask."""
 
-    def __init__(self, deployments: Deployments) -> None:
+    def __init__(self, deployments: Deployments, past: Past | None = None) -> None:
         self._deployments = deployments
         self._known: dict[str, _Known] = defaultdict(_Known)
+        self.past = past or Past()
 
     def all(self) -> list[dict[str, Any]]:
         """Return every deployment, with its figures."""
@@ -58,6 +86,10 @@ class Answering:
     def statuses(self) -> list[DeploymentStatus]:
         """Return the status of every deployment, at most a second old."""
         return [known.looks[-1][1].status for known in self._looked()]
+
+    def remember(self) -> None:
+        """Add a reading of every deployment to its history."""
+        self.past.note([known.looks[-1][1] for known in self._looked()])
 
     def _looked(self) -> list[_Known]:
         """What is known of every deployment that there is; of those that are gone it is forgotten."""

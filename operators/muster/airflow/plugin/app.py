@@ -6,16 +6,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow.api_fastapi.app import get_auth_manager
-from fastapi import FastAPI, HTTPException, Request
+from fastapi import Depends, FastAPI, HTTPException, Request
 from fastapi.exception_handlers import http_exception_handler
 from fastapi.responses import FileResponse, RedirectResponse, Response
 from starlette.datastructures import MutableHeaders
 
 from muster.airflow.plugin.access import plugins
-from muster.airflow.plugin.answering import Answering
+from muster.airflow.plugin.answering import Answering, Past
+from muster.airflow.plugin.asked import Json, Site
 from muster.airflow.plugin.board import Board
 from muster.airflow.plugin.opening import Opening
-from muster.airflow.plugin.routes import Json, Site, api, documents
+from muster.airflow.plugin.routes import api, documents
+from muster.airflow.plugin.sampling import Sampling
 from muster.core.errors import Conflict, Corrupt, MusterError, NotFound, SpecError
 from muster.core.job import SecretRef
 
@@ -54,12 +56,14 @@ def create_app() -> FastAPI:
         openapi_url=None,
         redirect_slashes=False,
     )
-    app.state.opening = Opening(open_site)
+    past = Past()
+    app.state.opening = Opening(lambda: open_site(past))
+    app.state.sampling = Sampling(app.state.opening)
     app.add_middleware(Headers)
     app.add_exception_handler(MusterError, _refused)
     app.add_exception_handler(OSError, _refused)
     app.add_exception_handler(HTTPException, _http)
-    app.include_router(api)
+    app.include_router(api, dependencies=[Depends(_begin)])
     app.include_router(documents)
     static = {path.name: path for path in STATIC.iterdir() if path.suffix in TYPES}
 
@@ -76,12 +80,16 @@ def create_app() -> FastAPI:
     return app
 
 
-def open_site() -> Site:
+def open_site(past: Past) -> Site:
     """Open the backend. The page has no secrets, so it cannot take over a job that needs some."""
-    from muster.airflow.site import open_backend
+    from muster.airflow.site import open_backend, open_capacity
 
     backend = open_backend(resolve=_no_secret)
-    return Site(backend, Board(backend), Answering(backend.deployments))
+    return Site(backend, Board(backend), Answering(backend.deployments, past), open_capacity())
+
+
+def _begin(request: Request) -> None:
+    request.app.state.sampling.begin()
 
 
 def _no_secret(secret: SecretRef) -> str:
@@ -93,19 +101,33 @@ def _static(path: Path) -> FileResponse:
 
 
 class Headers:
-    """Puts the headers of the page on every response that does not bring its own."""
+    """Puts the headers of the page on every response that does not bring its own.
+
+    A response that the browser has already, by its ETag, is sent as 304 without its body.
+    """
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass the request on, and mark its response."""
+        known = Request(scope).headers.get("if-none-match") if scope["type"] == "http" else None
+        same = False
 
         async def marked(message: Message) -> None:
+            nonlocal same
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
                 for name, value in HEADERS.items():
                     headers.setdefault(name, value)
+                if known and message["status"] == 200 and headers.get("etag") == known.removeprefix("W/"):
+                    same = True
+                    message["status"] = 304
+                    del headers["content-length"]
+            elif same:
+                if message.get("more_body"):
+                    return
+                message = {"type": "http.response.body", "body": b""}
             await send(message)
 
         await self._app(scope, receive, marked)

@@ -1,5 +1,7 @@
 """Lineage as a picture: the column and row of each version, and the paths of the arrows.
 
+What a version was made from stands in the columns 1, 2, … to its left, what was made of it in -1, -2, … to its right.
+
 Layered drawing after Sugiyama, Tagawa and Toda (1981), in its simplest form. A version's column is the
 length of the longest path from it to the shown version, so every arrow goes the same way. An arrow over more
 than one column gets a place in each column between, so it crosses no box. Within a column each node stands
@@ -22,6 +24,9 @@ FOLD = 6
 
 Edge = tuple[str, str]
 """From an input to the version made from it."""
+
+Named = Mapping[Edge, set[str]]
+"""Edges, each with the names of the inputs that it stands for."""
 
 Permitted = Callable[[str], bool]
 """Whether the user may see the versions of a Dag, by its id."""
@@ -53,12 +58,41 @@ def draw(found: Sequence[Ancestor], *, permitted: Permitted) -> dict[str, Any]:
     :param permitted: whether the user may see the versions of a Dag, by its id; for other Dags neither the
         maker of a version nor its inputs are shown.
     :return: ``nodes``; ``edges``, each from an input's id to its reader's with the ``[column, row]`` of
-        each place on its way; and ``rows``, the length of the longest column.
+        each place on its way, and the inputs' ``names``; and ``rows``, the length of the longest column.
     """
-    edges = _edges(found, permitted)
+    return _placed(found, _edges(found, permitted), permitted)
+
+
+def draw_forward(found: Sequence[Ancestor], edges: Named, *, permitted: Permitted) -> dict[str, Any]:
+    """Place the descendants of a version in the columns 0, -1, -2, …, as :func:`draw` places its ancestors.
+
+    :param found: the version itself first.
+    :param edges: from each version to one that was made from it, with the names of the inputs.
+    """
+    picture = _placed(found, {(end, start): names for (start, end), names in edges.items()}, permitted)
+    return {
+        "nodes": [{**node, "column": -node["column"]} for node in picture["nodes"]],
+        "edges": [
+            {
+                "from": edge["to"],
+                "to": edge["from"],
+                "by": [[-column, row] for column, row in reversed(edge["by"])],
+                "names": edge["names"],
+            }
+            for edge in picture["edges"]
+        ],
+        "rows": picture["rows"],
+    }
+
+
+def _placed(found: Sequence[Ancestor], named: Named, permitted: Permitted) -> dict[str, Any]:
+    edges = list(named)
     nodes, stands_for = _folded(found, _columns([each.address for each in found], edges), permitted)
     columns = {node.id: node.column for node in nodes}
-    ways = [_way(edge, columns) for edge in sorted({(stands_for[a], stands_for[b]) for a, b in edges})]
+    names: dict[Edge, set[str]] = defaultdict(set)
+    for (start, end), of_edge in named.items():
+        names[stands_for[start], stands_for[end]] |= of_edge
+    ways = [_way(edge, columns) for edge in sorted(names)]
     places = [*nodes, *(bend for way in ways for bend in way[1:-1] if isinstance(bend, Node))]
     steps = [(_id(a), _id(b)) for way in ways for a, b in pairwise(way)]
     placed = {node.id: node for node in _rows(places, steps)}
@@ -69,6 +103,7 @@ def draw(found: Sequence[Ancestor], *, permitted: Permitted) -> dict[str, Any]:
                 "from": way[0],
                 "to": way[-1],
                 "by": [[placed[_id(b)].column, placed[_id(b)].row] for b in way[1:-1]],
+                "names": sorted(names[_id(way[0]), _id(way[-1])]),
             }
             for way in ways
         ],
@@ -76,16 +111,16 @@ def draw(found: Sequence[Ancestor], *, permitted: Permitted) -> dict[str, Any]:
     }
 
 
-def _edges(found: Iterable[Ancestor], permitted: Permitted) -> list[Edge]:
+def _edges(found: Iterable[Ancestor], permitted: Permitted) -> Named:
     known = {each.address for each in found}
-    return [
-        (version.address, reader.address)
-        for reader in found
-        if reader.record and permitted(reader.record.origin.dag_id)
-        for versions in reader.record.inputs.values()
-        for version in versions
-        if version.address in known
-    ]
+    edges: dict[Edge, set[str]] = defaultdict(set)
+    for reader in found:
+        if reader.record and permitted(reader.record.origin.dag_id):
+            for name, versions in reader.record.inputs.items():
+                for version in versions:
+                    if version.address in known:
+                        edges[version.address, reader.address].add(name)
+    return edges
 
 
 def _columns(addresses: Sequence[str], edges: Iterable[Edge]) -> dict[str, int]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from muster.airflow.plugin.routes import Site
+    from muster.airflow.plugin.asked import Site
 
 
 @dataclass(eq=False)

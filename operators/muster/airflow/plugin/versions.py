@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
-from muster.airflow.plugin.graph import Permitted, draw
+from muster.airflow.plugin.graph import Permitted, draw, draw_forward
 from muster.airflow.plugin.task import task
+from muster.airflow.plugin.uses import Descendant, Uses
 from muster.core.address import pinned
 from muster.core.errors import MusterError, NotFound
 from muster.core.wire import plain
 from muster.volumes.base import Record, Version
-from muster.volumes.lineage import ancestors
+from muster.volumes.lineage import Ancestor, ancestors
 from muster.volumes.manifest import Entry
 from muster.volumes.protocols import Store
 
 MOST_ANCESTORS = 400
+MOST_DESCENDANTS = 100
 MOST_FILES = 500
+MOST_LOOKED_AT = 300
+MOST_COLUMNS = 6
+MOST_CHOSEN = 30
+BASELINE = "_baseline"
+"""What ends the name of the metric that another is compared with."""
 
 
 def volumes(store: Store) -> list[dict[str, Any]]:
@@ -37,31 +45,85 @@ def _volume(store: Store, name: str) -> dict[str, Any]:
         return {"volume": name, "versions": None, "newest": None, "error": str(error)}
 
 
-def versions(
-    store: Store, volume: str, *, permitted: Permitted, before: int | None, limit: int
-) -> dict[str, Any]:
-    """Return the newest versions below number `before`, with metrics if the user may see them.
+@dataclass(frozen=True, kw_only=True)
+class Look:
+    """Which versions of a volume are asked for, and what of each.
+
+    :param before: only those below this number.
+    :param by_partition: the newest version of each partition, the last partition first, of the newest
+        :data:`MOST_LOOKED_AT` versions; else every version, the newest first.
+    :param columns: names of metrics and params; a few of the newest version's metrics where none are given.
+    """
+
+    before: int | None = None
+    limit: int = 50
+    by_partition: bool = False
+    columns: Sequence[str] = ()
+
+
+def versions(store: Store, volume: str, look: Look, *, permitted: Permitted) -> dict[str, Any]:
+    """Return some versions of a volume, with the values of the chosen columns if the user may see them.
 
     :raises NotFound: there is no such volume; the message lists the volumes.
     """
-    found = store.newest(volume, limit=limit, before=before)
-    if not found and before is None:
+    most = MOST_LOOKED_AT if look.by_partition else look.limit
+    found = store.newest(volume, limit=most, before=look.before)
+    if not found and look.before is None:
         store.resolve(volume)  # raises the error that lists the volumes
+    looked_at = len(found)
+    if look.by_partition:
+        found = newest_of_each(found)[: look.limit]
+    read = store.records([version.address for version in found])
+    records = [record if permitted(record.origin.dag_id) else None for record in read]
+    names = {"metrics": _names(records, "metrics"), "params": _names(records, "params")}
+    chosen = [*look.columns] or columns(names["metrics"])
     return {
         "volume": volume,
         "total": store.count(volume),
-        "versions": [_row(store, version, permitted) for version in found],
+        "looked_at": looked_at,
+        "names": names,
+        "columns": chosen,
+        "versions": [_row(*each, chosen) for each in zip(found, records, strict=True)],
     }
 
 
-def _row(store: Store, version: Version, permitted: Permitted) -> dict[str, Any]:
-    record = store.record(version.address)
-    shown = permitted(record.origin.dag_id)
+def newest_of_each(found: Sequence[Version]) -> list[Version]:
+    """Return the newest version of each partition that is not retired, the last partition first.
+
+    Versions without a partition are left out, where there are others.
+
+    :param found: newest first.
+    """
+    newest: dict[str, Version] = {}
+    for version in found:
+        if version.partition is not None and version.retired is None:
+            newest.setdefault(version.partition, version)
+    return [newest[partition] for partition in sorted(newest, reverse=True)] or list(found)
+
+
+def columns(metrics: Sequence[str]) -> list[str]:
+    """Choose the metrics that are shown first: a few in the author's order, each beside its baseline."""
+    known, chosen = set(metrics), list[str]()
+    for name in metrics:
+        pair = [each for each in (name, name + BASELINE) if each in known and each not in chosen]
+        if len(chosen) + len(pair) <= MOST_COLUMNS:
+            chosen += pair
+    return chosen
+
+
+def _names(records: Iterable[Record | None], field: str) -> list[str]:
+    """Return every name that any of the records has there, in the order of the newest."""
+    return list(dict.fromkeys(name for record in records if record for name in getattr(record, field)))
+
+
+def _row(version: Version, record: Record | None, chosen: Iterable[str]) -> dict[str, Any]:
+    known = {**plain(record.params), **record.metrics} if record else {}
     return {
         **_facts(version),
-        "job_id": record.job_id if shown and record.output else "",
-        "note": record.note,
-        "metrics": dict(record.metrics) if shown else {},
+        "job_id": record.job_id if record and record.output else "",
+        "note": record.note if record else "",
+        "run": {"dag_id": record.origin.dag_id, "run_id": record.origin.run_id} if record else None,
+        "values": {name: known[name] for name in chosen if name in known},
     }
 
 
@@ -100,7 +162,6 @@ def version(store: Store, address: str, *, permitted: Permitted, readable: Permi
         "record": _made(record) if shown else None,
         "files": _listed(files) if readable(record.origin.dag_id) else None,
         "total_files": len(files),
-        "lineage": lineage(store, exact, permitted=permitted),
     }
 
 
@@ -121,6 +182,7 @@ def _made(record: Record) -> dict[str, Any]:
         "params": plain(record.params),
         "metrics": dict(record.metrics),
         "image": record.image,
+        "image_digest": record.image_digest,
         "entrypoint": record.entrypoint,
         "code": record.code,
         "siblings": list(record.siblings),
@@ -128,12 +190,45 @@ def _made(record: Record) -> dict[str, Any]:
     }
 
 
-def lineage(store: Store, address: str, *, permitted: Permitted) -> dict[str, Any]:
-    """Return a version's lineage as far as the user may see it, as a picture's nodes and edges.
+def lineage(store: Store, address: str, uses: Uses, *, permitted: Permitted) -> dict[str, Any]:
+    """Return a version's lineage in both directions, as far as the user may see it: a picture's nodes and edges.
 
+    :param uses: by the jobs that the user may see.
     :raises NotFound: there is no such version.
     """
     walk = ancestors(store, address, through=lambda record: permitted(record.origin.dag_id))
     found = list(islice(walk, MOST_ANCESTORS + 1))
-    picture = draw(found[:MOST_ANCESTORS], permitted=permitted)
-    return {**picture, "complete": len(found) <= MOST_ANCESTORS}
+    back = draw(found[:MOST_ANCESTORS], permitted=permitted)
+    made = list(islice(uses.descendants(found[0].address), MOST_DESCENDANTS + 1))
+    forward = draw_forward(
+        [found[0], *_known(store, made[:MOST_DESCENDANTS])], _arrows(made), permitted=permitted
+    )
+    return {
+        "nodes": back["nodes"] + forward["nodes"][1:],
+        "edges": back["edges"] + forward["edges"],
+        "rows": max(back["rows"], forward["rows"]),
+        "complete": len(found) <= MOST_ANCESTORS and len(made) <= MOST_DESCENDANTS,
+    }
+
+
+def _known(store: Store, made: Iterable[Descendant]) -> list[Ancestor]:
+    """Return each version of a walk forward once, as the drawing takes it."""
+    once = {each.address: each for each in made}
+    return [
+        Ancestor(address=each.address, digest="", depth=each.depth, record=_record(store, each.address))
+        for each in once.values()
+    ]
+
+
+def _record(store: Store, address: str) -> Record | None:
+    try:
+        return store.record(address)
+    except MusterError:  # it is damaged, which its own page says
+        return None
+
+
+def _arrows(made: Sequence[Descendant]) -> dict[tuple[str, str], set[str]]:
+    arrows: dict[tuple[str, str], set[str]] = {}
+    for each in made[:MOST_DESCENDANTS]:
+        arrows.setdefault((each.parent, each.address), set()).add(each.name)
+    return arrows

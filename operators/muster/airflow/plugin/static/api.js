@@ -24,8 +24,9 @@ function said({ detail }) {
 }
 
 const query = (parameters) => {
-  const given = Object.entries(parameters ?? {}).filter(([, v]) => v !== "" && v !== null && v !== undefined);
-  return given.length ? `?${new URLSearchParams(given)}` : "";
+  const given = Object.entries(parameters ?? {}).flatMap(([name, value]) => [value].flat().map((each) => [name, each]));
+  const known = given.filter(([, value]) => value !== "" && value !== null && value !== undefined);
+  return known.length ? `?${new URLSearchParams(known)}` : "";
 };
 
 export const get = (where, parameters, signal) => ask(`api/${where}${query(parameters)}`, { signal });

@@ -1,10 +1,19 @@
 // Shows what the address after # names, keeps it up to date, and says what went wrong where something did.
 
 import { Refused } from "./api.js";
-import { deployment, deployments } from "./deployments.js";
+import { compare } from "./compare.js";
+import { deployment } from "./deployment.js";
+import { deployments } from "./deployments.js";
 import { h } from "./dom.js";
-import { job, jobs } from "./jobs.js";
-import { file, version, versions, volumes } from "./volumes.js";
+import { file } from "./file.js";
+import { home } from "./home.js";
+import { job } from "./job.js";
+import { jobs } from "./jobs.js";
+import { queue } from "./queue.js";
+import { run, runs } from "./runs.js";
+import { version } from "./version.js";
+import { volume } from "./volume.js";
+import { volumes } from "./volumes.js";
 
 const main = document.querySelector("main");
 const framed = window.parent !== window;
@@ -18,11 +27,16 @@ function choose(hash) {
   const name = rest.join("/");
   if (name.split("/").some((part) => part === "." || part === "..")) return [room, nowhere];
   const asked = Object.fromEntries(new URLSearchParams(search ?? ""));
-  if (room === "volumes" && name.includes("@")) return [room, version, name];
-  if (room === "volumes") return name ? [room, versions, name, asked] : [room, volumes];
+  if (room === "volumes" && name.includes("@")) return [room, version, name, asked];
+  if (room === "volumes") return name ? [room, volume, name, asked] : [room, volumes, asked];
+  if (room === "compare") return ["volumes", compare, asked];
   if (room === "files") return ["volumes", file, name];
   if (room === "deployments") return name ? [room, deployment, name] : [room, deployments];
-  return name && room === "jobs" ? ["jobs", job, name] : ["jobs", jobs, asked];
+  if (room === "runs") return rest.length > 1 ? [room, run, rest[0], rest.slice(1).join("/")] : [room, runs, { ...asked, dag: asked.dag ?? rest[0] }];
+  if (room === "jobs") return name ? [room, job, name] : [room, jobs, asked];
+  if (room === "queue") return [room, queue];
+  if (room === "" || room === "now") return ["now", home];
+  return [room, nowhere];
 }
 
 // A browser would follow such a path out of the page's own addresses.
@@ -37,6 +51,7 @@ async function show() {
   const [room, view, ...words] = choose(location.hash);
   for (const link of document.querySelectorAll("nav a[href^='#']"))
     link.ariaCurrent = link.hash === `#/${room}` ? "page" : null;
+  document.body.classList.toggle("document", view === file);
   remember();
   let shown = false;
   const put = (...children) => {

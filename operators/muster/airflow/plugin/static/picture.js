@@ -1,31 +1,38 @@
-// Draws lineage as boxes and arrows, and a metric as a curve. Both are made of links.
+// Draws lineage as boxes and arrows. Each box is a link.
 
-import { count, h, number, path, s, short } from "./dom.js";
+import { h, s } from "./dom.js";
+import { count } from "./format.js";
+import { path, versionPlace } from "./links.js";
 
-const [WIDTH, HEIGHT, ACROSS, DOWN, EDGE] = [212, 50, 48, 12, 8];
+const [WIDTH, HEIGHT, ACROSS, DOWN, EDGE] = [212, 50, 68, 12, 8];
 const LEAST = 0.7; // of its size, before a wide picture scrolls instead
-const to = (address) => `#/volumes/${path(short(address))}`;
+const NAME = 10; // characters of an input's name that there is room for
 const cut = (text, most) => (text.length > most ? `${text.slice(0, most - 1)}…` : text);
 
-// Columns and rows are the server's; `here` is the version that is looked at, in the column at the right.
-export function lineage({ nodes, edges, rows, complete }, here) {
-  if (nodes.length < 2) return h("p", { class: "quiet" }, "Nothing: no input of it is recorded.");
-  const columns = Math.max(...nodes.map((node) => node.column));
-  const members = new Array(columns + 1).fill(0);
+// Columns and rows are the server's: `here` is in column 0, its inputs to the left, what was made of it to the right.
+// `serves` are the names of the deployments that answer with a version, by its address.
+export function lineage({ nodes, edges, complete }, here, serves = {}) {
+  if (nodes.length < 2 && !serves[here]?.length) return h("p", { class: "quiet" }, "Nothing: no input of it is recorded, and no job has read it.");
+  const columns = [...nodes.map((node) => node.column), ...edges.flatMap((edge) => edge.by.map(([column]) => column))];
+  const [most, least] = [Math.max(...columns), Math.min(...columns)];
+  const members = new Map();
   for (const [column, row] of [...nodes.map((node) => [node.column, node.row]), ...edges.flatMap((edge) => edge.by)])
-    members[column] = Math.max(members[column], row + 1);
+    members.set(column, Math.max(members.get(column) ?? 0, row + 1));
+  const rows = Math.max(...members.values());
   const at = ([column, row]) => [
-    EDGE + (columns - column) * (WIDTH + ACROSS),
-    EDGE + ((rows - members[column]) / 2 + row) * (HEIGHT + DOWN),
+    EDGE + (most - column) * (WIDTH + ACROSS),
+    EDGE + ((rows - members.get(column)) / 2 + row) * (HEIGHT + DOWN),
   ];
   const places = new Map(nodes.map((node) => [node.id, at([node.column, node.row])]));
+  const leaving = new Map();
+  for (const { from } of edges) leaving.set(from, (leaving.get(from) ?? 0) + 1);
   const drawn = frame(
-    columns * (WIDTH + ACROSS) + WIDTH + 2 * EDGE,
-    rows * (HEIGHT + DOWN) - DOWN + 2 * EDGE,
-    `Made from ${count(nodes.length - 1, "version")}`,
+    (most - least) * (WIDTH + ACROSS) + WIDTH + 2 * EDGE + 4,
+    rows * (HEIGHT + DOWN) - DOWN + 2 * EDGE + 4,
+    `Lineage of ${count(nodes.length, "version")}`,
     tip(),
-    edges.map((edge) => arrow(places.get(edge.from), edge.by.map(at), places.get(edge.to))),
-    nodes.map((node) => box(node, places.get(node.id), node.id === here)),
+    edges.map((edge) => arrow(edge, places.get(edge.from), edge.by.map(at), places.get(edge.to), leaving.get(edge.from) > 1)),
+    nodes.map((node) => box(node, places.get(node.id), node.id === here, serves[node.id])),
   );
   return h("div", { class: "picture", tabindex: 0, role: "region", "aria-label": "Lineage" }, drawn,
     complete ? null : h("p", { class: "quiet" }, "Only the nearest are drawn: muster volumes show lists all."));
@@ -43,8 +50,9 @@ function tip() {
   return s("defs", {}, s("marker", { id: "tip", ...size }, s("path", { d: "M0 0 8 4 0 8z", class: "tip" })));
 }
 
-// From the right side of an input, level through the places between, to the left side of its reader.
-function arrow([x, y], by, [toX, toY]) {
+// From the right side of an input, level through the places between, to the left side of its reader. The input's name
+// stands where the arrow begins, or where it ends if several begin there.
+function arrow({ names }, [x, y], by, [toX, toY], fans) {
   const middle = HEIGHT / 2;
   const level = ([column, row]) => [[column, row + middle], [column + WIDTH, row + middle]];
   let [fromX, fromY] = [x + WIDTH, y + middle];
@@ -54,51 +62,27 @@ function arrow([x, y], by, [toX, toY]) {
     [fromX, fromY] = [nextX, nextY];
     return step;
   });
-  return s("path", { class: "edge", d: `M${x + WIDTH} ${y + middle}${steps.join("")}`, "marker-end": "url(#tip)" });
+  const words = (names ?? []).join(", ");
+  const label = fans ? { x: toX - 10, y: toY + middle - 6, "text-anchor": "end" } : { x: x + WIDTH + 5, y: y + middle - 5 };
+  return [
+    s("path", { class: "edge", d: `M${x + WIDTH} ${y + middle}${steps.join("")}`, "marker-end": "url(#tip)" }, s("title", {}, `as ${words}`)),
+    words && s("text", { class: "quiet input", ...label }, cut(words, NAME)),
+  ];
 }
 
-function box(node, [x, y], here) {
+function box(node, [x, y], here, serving) {
   const many = node.count > 1;
-  const href = many ? `#/volumes/${path(node.volume)}` : to(node.id);
-  const label = `${node.volume} ${node.label}${node.title ? `, made by ${node.title}` : ""}`;
+  const href = many ? `#/volumes/${path(node.volume)}` : versionPlace(node.id);
+  const said = serving?.length ? `, serves ${serving.join(", ")}` : "";
+  const label = `${node.volume} ${node.label}${node.title ? `, made by ${node.title}` : ""}${said}`;
   const outline = (shift) =>
     s("rect", { class: "box", x: x + shift, y: y - shift, width: WIDTH, height: HEIGHT, rx: 4 });
   const line = (text, down, kind, most) => s("text", { x: x + 10, y: y + down, class: kind }, cut(text, most));
-  return s("a", { href, class: here ? "here" : null, "aria-label": label },
+  return s("a", { href, class: [here && "here", serving?.length && "serves"].filter(Boolean).join(" ") || null, "aria-label": label },
     s("title", {}, label),
     many ? outline(4) : null,
     outline(0),
-    line(node.volume, 20, null, 29),
+    serving?.length ? s("circle", { class: "live", cx: x + WIDTH - 12, cy: y + 14, r: 4 }) : null,
+    line(node.volume, 20, null, 28),
     line(node.title && !many ? `${node.label} · ${node.title}` : node.label, 38, "quiet", 33));
-}
-
-const [WIDE, TALL, RIGHT, TOP, BOTTOM] = [1200, 170, 12, 12, 22];
-const DIGIT = 7; // how wide a character of the scale is at most
-
-// One metric over the versions, oldest first. The scale begins at the least value, not at 0.
-export function plot(versions, name) {
-  const values = versions.map((each) => each.metrics[name]);
-  const [low, high, last] = [Math.min(...values), Math.max(...values), versions.length - 1];
-  const left = Math.max(64, 16 + DIGIT * Math.max(...[low, high].map((value) => number(value).length)));
-  const across = (n) => left + (last ? (n * (WIDE - left - RIGHT)) / last : 0);
-  const up = (value) => TOP + (high > low ? (high - value) / (high - low) : 0.5) * (TALL - TOP - BOTTOM);
-  const points = values.map((value, n) => `${across(n).toFixed(1)},${up(value).toFixed(1)}`).join(" ");
-  const text = (x, y, anchor, words) => s("text", { class: "quiet", x, y, "text-anchor": anchor }, words);
-  const level = (value) => [
-    s("line", { class: "axis", x1: left, x2: WIDE - RIGHT, y1: up(value), y2: up(value) }),
-    text(left - 8, up(value) + 4, "end", number(value)),
-  ];
-  return frame(WIDE, TALL, `${name} across ${count(versions.length, "version")}`,
-    [...new Set([low, high])].map(level),
-    s("polyline", { class: "curve", points }),
-    versions.map((each, n) => dot(each, `${name} ${number(values[n])}`, across(n), up(values[n]), last > 30 ? 3 : 4)),
-    text(left, TALL - 5, "start", `@${versions[0].number}`),
-    last > 0 && text(WIDE - RIGHT, TALL - 5, "end", `@${versions[last].number}`));
-}
-
-function dot(each, says, cx, cy, r) {
-  const label = `@${each.number}${each.partition ? ` · ${each.partition}` : ""}: ${says}`;
-  return s("a", { href: to(each.address), "aria-label": label },
-    s("title", {}, label),
-    s("circle", { class: each.retired ? "dot gone" : "dot", cx, cy, r }));
 }

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from muster.airflow.operators.validate import ENTRYPOINT
-from muster.airflow.plugin.board import VALIDATION, Job, row
+from muster.airflow.plugin.board import Job
+from muster.airflow.plugin.described import VALIDATION, row
 from muster.core.job import JobSpec, Role
 from muster.core.status import JobResult, JobState, JobStatus
 

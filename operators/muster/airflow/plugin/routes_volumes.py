@@ -1,0 +1,140 @@
+"""The page's routes of volumes: lists, one version with its lineage, comparison, code, rows and files."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Annotated
+
+from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity
+from fastapi import APIRouter, Query
+from fastapi.responses import FileResponse
+
+from muster.airflow.plugin import beside, comparing, snapshots, versions
+from muster.airflow.plugin.access import Reader, Who, assets
+from muster.airflow.plugin.asked import Here, Json, Limit, Number, Several, Site, Text
+from muster.airflow.plugin.graph import Permitted
+from muster.airflow.plugin.preview import preview
+from muster.airflow.plugin.uses import Uses
+from muster.core.deployment import DeploymentStatus
+from muster.core.errors import NotFound
+from muster.core.job import check_digest
+from muster.core.names import check_volume
+from muster.volumes.base import Record
+from muster.volumes.documents import parse, show
+
+api = APIRouter(default_response_class=Json, dependencies=[assets])
+documents = APIRouter(prefix="/files", dependencies=[assets])
+
+Path = Annotated[str, Query(max_length=1000)]
+Columns = Annotated[str, Query(max_length=4000)]
+
+
+@api.get("/volumes")
+def volumes(here: Here) -> Json:
+    """Return every volume with its newest version."""
+    return Json({"volumes": versions.volumes(here.backend.store)})
+
+
+@api.get("/volumes/{name:path}")
+def volume(
+    here: Here,
+    who: Who,
+    name: str,
+    before: Number = None,
+    limit: Limit = 50,
+    by: Annotated[str, Query(pattern="^(number|partition)$")] = "number",
+    columns: Columns = "",
+) -> Json:
+    """Return the newest versions of a volume, those before a number, or the newest of each partition."""
+    look = versions.Look(
+        before=before,
+        limit=limit,
+        by_partition=by == "partition",
+        columns=[each for each in columns.split(",") if each][: versions.MOST_CHOSEN],
+    )
+    return Json(versions.versions(here.backend.store, check_volume(name), look, permitted=who.may))
+
+
+@api.get("/version")
+def version(here: Here, who: Who, address: Text) -> Json:
+    """Return one version, by any address that names one, the deployments that serve it, and what belongs to it."""
+    store, readable = here.backend.store, _readable(who)
+    found = versions.version(store, address, permitted=who.may, readable=readable)
+    exact, uses = found["address"], _uses(here, who)
+    record = store.record(exact)
+    return Json(
+        {
+            **found,
+            "lineage": versions.lineage(store, exact, uses, permitted=who.may),
+            "documents": beside.documents(store, uses, exact, record, readable=readable),
+            "used_by": beside.used_by(uses, exact),
+            "served_by": [each.name for each in here.answering.statuses() if _serves(each, exact)],
+        }
+    )
+
+
+@api.get("/lineage")
+def lineage(here: Here, who: Who, address: Text) -> Json:
+    """Return a version's lineage, as a picture's nodes and edges."""
+    return Json(versions.lineage(here.backend.store, address, _uses(here, who), permitted=who.may))
+
+
+@api.get("/compare")
+def compare(here: Here, who: Who, version: Several = None) -> Json:
+    """Return versions side by side."""
+    store = here.backend.store
+    return Json(comparing.side_by_side(store, version or [], permitted=who.may, readable=_readable(who)))
+
+
+@api.get("/code")
+def code(here: Here, who: Who, address: Text, file: Path = "") -> Json:
+    """Return the files of the code that made a version, or the text of one of them."""
+    store = here.backend.store
+    record = store.record(address)
+    who.need(record.origin.dag_id, DagAccessEntity.CODE)
+    digest = _code(record)
+    if file:
+        return Json({"path": file, "text": snapshots.text(store, digest, file)})
+    return Json(snapshots.listed(store, digest))
+
+
+@api.get("/rows")
+def rows(here: Here, who: Who, where: Path) -> Json:
+    """Return the schema and the first rows of a table in a version."""
+    store, address = here.backend.store, parse(where)
+    _need(here, who, f"{address.volume}@{address.value}")
+    if address.path not in store.manifest(f"{address.volume}@{address.value}"):
+        raise NotFound(f"{address.volume}@{address.value} holds no {address.path!r:.120}")
+    return Json(preview(store.path(str(address))))
+
+
+@documents.get("/{where:path}")
+def file(here: Here, who: Who, where: str) -> FileResponse:
+    """Return one file of a version, in a sandbox."""
+    address = parse(where)
+    _need(here, who, f"{address.volume}@{address.value}")
+    return show(here.backend.store, address)
+
+
+def _serves(status: DeploymentStatus, address: str) -> bool:
+    return any(each.model.address == address and each.percent for each in status.revisions)
+
+
+def _need(here: Site, who: Reader, address: str) -> None:
+    """Refuse who may not read the files of a version."""
+    who.need(here.backend.store.record(address).origin.dag_id, DagAccessEntity.XCOM)
+
+
+def _readable(who: Reader) -> Permitted:
+    return partial(who.may, entity=DagAccessEntity.XCOM)
+
+
+def _uses(here: Site, who: Reader) -> Uses:
+    return Uses(job for job in here.board.jobs() if who.may(job.dag_id))
+
+
+def _code(record: Record) -> str:
+    if record.code is None:
+        made = record.note or "it is not known what made it"
+        raise NotFound(f"{record.volume}@{record.number} was made by no code of a Dag: {made}")
+    return check_digest("code snapshot", record.code)

@@ -1,0 +1,46 @@
+// Writes sizes, durations, numbers and times for people.
+
+export function bytes(count) {
+  if (count === null || count === undefined) return "";
+  const units = ["B", "kB", "MB", "GB", "TB"];
+  let power = 0;
+  while (count >= 1000 && power < units.length - 1) { count /= 1000; power += 1; }
+  return `${power && count < 100 ? count.toFixed(1) : Math.round(count)} ${units[power]}`;
+}
+
+export function span(seconds) {
+  if (seconds === null || seconds === undefined || !Number.isFinite(seconds)) return "";
+  const total = Math.max(0, seconds);
+  if (total < 60) return `${total < 10 ? total.toFixed(1) : Math.round(total)} s`;
+  const [days, hours, minutes] = [total / 86400, (total / 3600) % 24, (total / 60) % 60].map(Math.floor);
+  if (days) return hours ? `${days} d ${hours} h` : `${days} d`;
+  const rest = Math.floor(total % 60);
+  if (hours) return minutes ? `${hours} h ${minutes} min` : `${hours} h`;
+  return rest ? `${minutes} min ${rest} s` : `${minutes} min`;
+}
+
+export const coarse = (seconds) => {
+  if (seconds < 60) return `${Math.round(seconds)} s`;
+  if (seconds < 3600) return `${Math.floor(seconds / 60)} min`;
+  return seconds < 2 * 86400 ? `${Math.floor(seconds / 3600)} h` : `${Math.floor(seconds / 86400)} d`;
+};
+
+const LARGEST = 1e15; // above, digits are noise
+
+export const number = (value) =>
+  Number.isInteger(value) && Math.abs(value) < LARGEST
+    ? value.toLocaleString("en")
+    : Number(value.toPrecision(5)).toString();
+
+export const milliseconds = (seconds) =>
+  seconds === null || seconds === undefined ? "" : `${Number((seconds * 1000).toPrecision(3))} ms`;
+
+export const count = (n, one, many) => `${n.toLocaleString("en")} ${n === 1 ? one : many ?? `${one}s`}`;
+
+// A metric or param as one cell of a table.
+export function cell(value) {
+  if (value === null || value === undefined) return "";
+  if (typeof value === "number") return number(value);
+  const text = typeof value === "string" ? value : JSON.stringify(value);
+  return text.length > 60 ? `${text.slice(0, 59)}…` : text;
+}

@@ -1,0 +1,105 @@
+// The runs of Dags, and one run: its stages over time, and what each was given and made.
+
+import { get } from "./api.js";
+import { crumbs, facts, h, quiet, spaced, state, under, value } from "./dom.js";
+import { cell, span } from "./format.js";
+import { COLUMNS, line } from "./job_cells.js";
+import { outward, query, several, toJob, toRun } from "./links.js";
+import { table, turn } from "./table.js";
+import { ago, when } from "./time.js";
+import { timeline } from "./timeline.js";
+import { reading, watch } from "./watch.js";
+
+const ROWS = 50;
+const MOST = 8; // metrics or params of one stage that are shown at once
+
+export const dagChoice = (dags, chosen, to) =>
+  h("select", { "aria-label": "Only of this Dag", onchange: (event) => { location.hash = to(event.target.value); } },
+    h("option", { value: "" }, "all Dags"),
+    dags.map((dag) => h("option", { value: dag, selected: dag === chosen }, dag)));
+
+export async function runs(screen, asked) {
+  const [dag, offset] = [asked.dag ?? "", Number(asked.offset) || 0];
+  let last;
+  await watch(screen, 5, async () => {
+    const found = await get("runs", { dag, offset, limit: ROWS }, screen.signal);
+    const now = JSON.stringify(found);
+    if (now !== last && !reading(document.body)) screen.put(...list(found, dag, offset));
+    last = now;
+  });
+}
+
+function list(found, dag, offset) {
+  const columns = [["State", "tight"], ["Run", "name"], ["Dag", "tight"], ["Began", "tight"], ["Took", "number"], ["Stages", "says"]];
+  const rows = found.runs.map((run) => [[
+    state(run.state),
+    toRun(run),
+    run.dag_id,
+    ago(run.began),
+    span((run.ended ?? Date.now() / 1000) - run.began),
+    spaced(run.stages.map((stage) => h("span", { class: `state ${stage.state}` }, toJob(stage.job_id, stage.stage)))),
+  ]]);
+  const to = (given) => `#/runs${query({ dag, ...given })}`;
+  return [
+    h("h1", { tabindex: -1 }, "Runs"),
+    h("div", { class: "bar" }, dagChoice(found.dags, dag, (chosen) => to({ dag: chosen }))),
+    table("Runs of Dags, newest first", columns, rows, "No runs yet: trigger a Dag, or type muster run."),
+    turn(found.total, offset, ROWS, "runs", (at) => to({ offset: at })),
+  ];
+}
+
+export async function run(screen, dag, id) {
+  let last;
+  await watch(screen, 3, async () => {
+    const found = await get("run", { dag, run: id }, screen.signal);
+    const now = JSON.stringify(found);
+    const live = found.ended === null;
+    if ((now !== last || live) && !reading(document.body)) screen.put(...describe(found));
+    last = now;
+    return live;
+  });
+}
+
+function describe(found) {
+  const newest = new Map(found.jobs.map((job) => [job.stage, job]));
+  const known = [
+    ["state", state(found.state)],
+    ["Dag", h("a", { href: `#/runs${query({ dag: found.dag_id })}` }, found.dag_id)],
+    ["in Airflow", found.run_url ? outward(found.run_url, "run") : quiet("not there: it is of muster run")],
+    ["began", when(found.began)],
+    ["ended", when(found.ended)],
+    ["took", span((found.ended ?? Date.now() / 1000) - found.began)],
+  ];
+  return [
+    crumbs(h("a", { href: "#/runs" }, "Runs"), " / ", h("a", { href: `#/runs${query({ dag: found.dag_id })}` }, found.dag_id)),
+    h("h1", { class: "mono", tabindex: -1 }, found.run_id),
+    facts(known),
+    under("Stages", timeline("Stages over time", found.jobs.map((job) => ({
+      ...job, name: job.stage, href: `#/jobs/${encodeURIComponent(job.job_id)}`,
+    })))),
+    under("What each made", table("Stages", [["Stage", "name"], ["Params", "says"], ["Metrics", "says"], ["From", "name"], ["Made", "name"]],
+      [...newest.values()].map((job) => [stage(job)]), "")),
+    newest.size > 0 && !found.jobs[0].job_id && quiet("Its jobs were deleted by gc; the records of their versions are kept."),
+    found.jobs[0]?.job_id && under("Jobs", table("Jobs of this run", COLUMNS, [...found.jobs].reverse().map((job) => [line(job)]), "")),
+  ].filter(Boolean);
+}
+
+const stage = (job) => [
+  [state(job.state, ""), job.job_id ? toJob(job.job_id, job.stage) : job.stage],
+  pairs(job.params, value),
+  pairs(job.metrics, cell),
+  named(job.inputs),
+  several(Object.values(job.outputs).flat()),
+];
+
+const named = (inputs) => Object.entries(inputs).map(([name, given]) => h("div", {}, quiet(name), several(given)));
+
+function pairs(given, show) {
+  const all = Object.entries(given);
+  const more = all.length - MOST;
+  return [
+    all.slice(0, MOST).map(([name, each]) => h("div", { class: "pair" }, quiet(`${name} `), h("span", {}, show(each)))),
+    more > 0 && quiet(`and ${more} more`),
+  ];
+}
+

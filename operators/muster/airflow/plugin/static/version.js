@@ -1,0 +1,139 @@
+// One version: its metrics, its card and validation, where it comes from and what was made of it, its files and code.
+
+import { get } from "./api.js";
+import { crumbs, facts, h, note, quiet, spaced, state, tabs, under } from "./dom.js";
+import { bytes, count } from "./format.js";
+import { metrics, params } from "./job.js";
+import {
+  comparePlace, isDocument, isShown, isTable, toDeployment, toFile, toJob, toRun, toTask, toVersion, toVolume, versionPlace,
+} from "./links.js";
+import { lineage } from "./picture.js";
+import { table } from "./table.js";
+import { ago, when } from "./time.js";
+
+const MOST_DOCUMENTS = 12;
+
+export async function version({ put, signal }, address, asked) {
+  const found = await get("version", { address }, signal);
+  const name = `${found.volume}@${found.number}`;
+  const parts = { files: () => files(found, name, signal), code: () => code(name, asked, signal) };
+  const shown = parts[asked.tab] ? await parts[asked.tab]() : overview(found, name);
+  const choices = [["", "overview"], ["files", "files", found.total_files], found.record?.code && ["code", "code"]];
+  put(
+    crumbs(h("a", { href: "#/volumes" }, "Volumes"), " / ", toVolume(found.volume)),
+    h("h1", { class: "mono", tabindex: -1 }, name, found.partition && quiet(` ${found.partition}`)),
+    found.deleted && note("Its data was deleted by gc. Its record and the list of its files are kept."),
+    found.retired && note(`Retired, so no selector finds it: ${found.retired}`),
+    tabs("Parts of the version", choices, asked.tab ?? "", (tab) => versionPlace(name, { tab })),
+    shown,
+  );
+}
+
+function overview(found, name) {
+  const { record } = found;
+  const serves = { [found.address]: found.served_by };
+  return [
+    documents(found, name),
+    h("div", { class: "halves" },
+      record && h("section", {}, metrics(record.metrics), params(record.params)),
+      h("section", {}, under("Version", facts(known(found))))),
+    under("Lineage", lineage(found.lineage, found.address, serves)),
+    found.used_by?.length > 0 && under("Read by", uses(found.used_by)),
+  ].filter(Boolean);
+}
+
+// The documents of the version itself, then the card and the validation that other jobs made.
+function documents(found, name) {
+  const shown = (each) => h("span", { class: "document" }, toFile(name, each.path));
+  const own = found.deleted ? [] : (found.files ?? []).filter((each) => isShown(each.path)).slice(0, MOST_DOCUMENTS);
+  const others = (found.documents ?? []).map((each) =>
+    h("span", { class: "document" }, toFile(each.address, each.path, each.title), each.says && h("strong", {}, ` ${each.says}`)));
+  return (own.length > 0 || others.length > 0) && h("div", { class: "bar documents" },
+    own.filter((each) => isDocument(each.path)).map(shown), others, own.filter((each) => !isDocument(each.path)).map(shown));
+}
+
+function known(found) {
+  const served = found.served_by.map((each) => toDeployment(each));
+  const hidden = [["made by", quiet("a Dag that Airflow does not let you see")]];
+  return [
+    ["served by", served.length ? spaced(served) : ""],
+    ["made", [when(found.created), quiet(" "), ago(found.created)]],
+    ...(found.record ? made(found.record) : hidden),
+    ["size", `${bytes(found.size_bytes)} in ${count(found.total_files, "file")}`],
+    ["pinned by", found.pins.join(", ")],
+    ["digest", h("code", { class: "digest", title: found.digest }, found.digest)],
+    found.number > 1 && ["compare", h("a", { href: comparePlace([`${found.volume}@${found.number - 1}`, `${found.volume}@${found.number}`]) }, `with @${found.number - 1}`)],
+  ].filter(Boolean);
+}
+
+const made = (record) => [
+  ["by job", record.job_id && toJob(record.job_id)],
+  ["of task", toTask(record)],
+  ["in run", toRun(record.origin)],
+  ["as output", record.output],
+  ["image", record.image && h("code", {}, record.image)],
+  ["entrypoint", record.entrypoint && h("code", {}, record.entrypoint)],
+  ["code", record.code && h("code", {}, record.code.slice(0, 19))],
+  ["beside", record.siblings.length ? spaced(record.siblings.map((each) => toVersion(each))) : ""],
+  ["note", record.note],
+];
+
+function uses(found) {
+  const columns = [["State", "tight"], ["Job", "tight"], ["Task", "name"], ["As", "tight"], ["Ended", "tight"], ["Made", "name"]];
+  const rows = found.map((each) => [[
+    state(each.state), toJob(each.job_id), each.task ? toTask(each) : each.name, each.input, ago(each.ended),
+    [each.failed_expectations && h("strong", {}, `${each.failed_expectations} `), spaced(each.made.map((one) => toVersion(one)))],
+  ]]);
+  return table("Jobs that read this version", columns, rows, "");
+}
+
+function files(found, name, signal) {
+  if (!found.files) return quiet("Airflow does not let you see what the tasks of this Dag left behind.");
+  const preview = h("section", { class: "preview plain" });
+  const show = async (file) => {
+    preview.replaceChildren(h("p", { class: "quiet" }, `reading ${file} …`));
+    try {
+      const where = `${name}/${file}`;
+      preview.replaceChildren(...rows(file, await get("rows", { where }, signal)));
+    } catch (error) {
+      if (!signal.aborted) preview.replaceChildren(h("p", { class: "error", role: "alert" }, error.message));
+    }
+  };
+  const lines = found.files.map((each) => [[
+    found.deleted ? each.path : toFile(name, each.path), bytes(each.size_bytes),
+    isTable(each.path) && !found.deleted ? h("button", { type: "button", onclick: () => show(each.path) }, "look into it") : "",
+  ], null, each]);
+  const columns = [["File", "mono name", (each) => each.path], ["Size", "number", (each) => each.size_bytes], ["", "tight"]];
+  const more = found.total_files - found.files.length;
+  const tables = found.deleted ? [] : found.files.filter((each) => isTable(each.path));
+  const first = tables.find((each) => each.path.endsWith(".parquet")) ?? tables[0];
+  if (first) show(first.path);
+  return [
+    table(`Files of ${name}`, columns, lines, "No files."),
+    more > 0 && h("p", { class: "quiet" }, `and ${count(more, "more file")}: muster volumes show ${name}`),
+    preview,
+  ].filter(Boolean);
+}
+
+// The columns of a table with their types, and its first rows.
+function rows(file, { columns, total, rows: found, note: says }) {
+  const many = total === null ? "" : `, ${count(total, "row")}`;
+  return [
+    h("h2", {}, h("span", { class: "mono" }, file), h("small", { class: "quiet" }, ` ${count(columns.length, "column")}${many}`)),
+    says && quiet(says),
+    found.length
+      ? table(`The first rows of ${file}`, columns.map(({ name, type }) => [type ? `${name} ${type}` : name, "tight"]), found.map((row) => [row]), "")
+      : table(`Columns of ${file}`, [["Column", "mono name"], ["Type"], ["May be null"]], columns.map((each) => [[each.name, each.type, each.nullable ? "yes" : ""]]), "No columns."),
+  ].filter(Boolean);
+}
+
+async function code(name, asked, signal) {
+  const { files: found } = await get("code", { address: name }, signal);
+  const chosen = asked.file ?? found.find(({ path: file }) => file.endsWith(".py"))?.path ?? found[0]?.path;
+  const { text } = chosen ? await get("code", { address: name, file: chosen }, signal) : { text: "" };
+  const list = h("nav", { class: "side", "aria-label": "Files of the code" }, found.map(({ path: file }) =>
+    h("a", { href: versionPlace(name, { tab: "code", file }), "aria-current": file === chosen ? "true" : null }, file)));
+  return h("div", { class: "code" }, list, h("pre", { class: "source", tabindex: 0, "aria-label": chosen }, numbered(text)));
+}
+
+const numbered = (text) => text.split("\n").map((line) => h("span", { class: "row" }, line, "\n"));

@@ -1,0 +1,104 @@
+"""The first screen and the runs, from jobs of many states."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
+
+from muster.airflow.plugin import listed, runs
+from muster.airflow.plugin.board import Job
+from muster.core.job import JobSpec, Origin, Role
+from muster.core.status import JobState, JobStatus
+
+NAMES = ("failed", "succeeded", "cancelled")
+
+
+def job(
+    job_id: str, state: str, *, task: str = "train", run: str = "r1", at: float = 1.0, dag: str = "d"
+) -> Job:
+    spec = JobSpec(
+        name=f"{dag}.{task}",
+        image="etl",
+        image_digest="b3:" + "0" * 64,
+        roles=(Role(entrypoint="a.b:c"),),
+        origin=Origin(dag_id=dag, run_id=run, task_id=task),
+    )
+    ended = at + 10 if state in NAMES else None
+    status = JobStatus(job_id=job_id, state=JobState(state), submitted=at, started=at + 1, ended=ended)
+    return Job(job_id=job_id, status=status, spec=spec)
+
+
+def board(*jobs: Job) -> Any:
+    """A board of jobs, newest first, that counts what it is asked about now."""
+    asked: list[str] = []
+
+    def now(some: Sequence[Job]) -> list[Job]:
+        asked.extend(each.job_id for each in some)
+        return list(some)
+
+    return SimpleNamespace(jobs=lambda: list(jobs), now=now, warning=lambda: "", asked=asked)
+
+
+def everyone(dag_id: str) -> bool:
+    return True
+
+
+def test_what_waits_is_listed_first_in_line_first_and_only_what_is_shown_is_asked_for() -> None:
+    many = board(*(job(f"w{n}", "queued") for n in reversed(range(100))), job("r", "running"))
+    found = listed.first_screen(many, permitted=everyone)
+    assert [each["job_id"] for each in found["waiting"]] == [f"w{n}" for n in range(listed.MOST)]
+    assert found["in_all"] == {"running": 1, "waiting": 100}
+    assert len(many.asked) == listed.MOST + 1
+
+
+def test_a_failure_is_mended_when_its_task_has_succeeded_since() -> None:
+    found = listed.first_screen(
+        board(
+            job("later", "succeeded", task="train"),
+            job("mended", "failed", task="train"),
+            job("open", "failed", task="score"),
+            job("before", "succeeded", task="score"),
+        ),
+        permitted=everyone,
+    )
+    assert [(each["job_id"], each["mended"]) for each in found["failed"]] == [
+        ("mended", True),
+        ("open", False),
+    ]
+
+
+def test_nothing_of_a_dag_that_the_user_may_not_see() -> None:
+    found = listed.first_screen(board(job("x", "failed", dag="secret")), permitted=lambda dag_id: not dag_id)
+    assert (found["failed"], found["runs"], dict(found["states"])) == ([], [], {})
+
+
+def test_a_run_has_its_stages_in_order_and_the_state_of_the_one_that_needs_a_look() -> None:
+    tries = [
+        job("t2", "succeeded", task="train", at=5.0),
+        job("g1", "failed", task="gate", at=4.0),
+        job("t1", "failed", task="train", at=3.0),
+        job("f1", "succeeded", task="features", at=1.0),
+        job("other", "running", run="r0"),
+    ]
+    first, second = map(runs.brief, runs.of_jobs(tries))
+    assert [(each["stage"], each["job_id"]) for each in first["stages"]] == [
+        ("features", "f1"),
+        ("train", "t2"),
+        ("gate", "g1"),
+    ]
+    assert (first["state"], first["began"], first["ended"]) == ("failed", 1.0, 15.0)
+    assert (second["state"], second["ended"]) == ("running", None)
+
+
+def test_jobs_are_searched_by_dag_run_text_and_state() -> None:
+    all_of_them = board(job("a", "failed"), job("b", "succeeded", dag="e"), job("c", "failed", run="r2"))
+
+    def found(**wanted: str) -> list[str]:
+        told = listed.search(all_of_them, listed.Search(**wanted), permitted=everyone)
+        return [each["job_id"] for each in told["jobs"]]
+
+    assert found(dag="d") == ["a", "c"]
+    assert found(dag="d", run="r2") == ["c"]
+    assert found(text="E.TRAIN") == ["b"]
+    assert found(state="failed") == ["a", "c"]
