@@ -37,7 +37,7 @@ function draw(found) {
   const none = (text) => h("p", { class: "quiet" }, text);
   return [
     found.warning && note(found.warning),
-    card("Runs", running, "#/jobs?state=running", found.running.length
+    card("Running now", running, "#/jobs?state=running", found.running.length
       ? found.running.map(active) : none("Nothing runs.")),
     card("Waits", waiting, "#/queue", found.waiting.length
       ? found.waiting.map(active) : none("Nothing waits.")),
