@@ -272,7 +272,7 @@ def test_what_only_the_run_can_show_is_one_error_and_leaves_nothing(author: Auth
     statements = [statement for statement, _ in {**REFUSED, **FAILED}.values()]
     dag = written("bad", rows, *statements, params={**HOSTILE, "epochs": "many"})
     author.write("bad", dag, steps=STEPS, imports=IMPORTS)
-    ran = author.muster("run", "bad", "--json")
+    ran = author.muster("run", "bad", "--serial", "--json")  # what reads a volume comes after what writes it
     assert ran.returncode == 1, ran.stderr[-3000:]
     assert ran.stdout, ran.stderr[-3000:]
     found = stages(json.loads(ran.stdout))

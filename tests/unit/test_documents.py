@@ -49,6 +49,7 @@ BY_HAND = {
     "airflow.operators.releasing": "a user's smoke requests",
     "airflow.operators.suites": "a user's expectations",
     "airflow.operators.validate": "what Great Expectations says",
+    "airflow.plugin.preview": "a version's own JSON lines",
     "airflow.up.home": "secrets by name",
     "backends.kubernetes.api.client": "Kubernetes'",
     "backends.kubernetes.api.refusals": "Kubernetes'",

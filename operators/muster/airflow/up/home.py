@@ -137,8 +137,8 @@ class UpHome:
             },
             "database": {
                 "sql_alchemy_conn": f"sqlite:///{self.root / DATABASE}",
-                "sql_alchemy_connect_args": "muster.airflow.embedded.sqlite.PATIENCE",
-                "sql_alchemy_connect_args_async": "muster.airflow.embedded.sqlite.PATIENCE",
+                "sql_alchemy_connect_args": "muster.airflow.up.sqlite.PATIENCE",
+                "sql_alchemy_connect_args_async": "muster.airflow.up.sqlite.PATIENCE",
                 "load_default_connections": "False",
             },
             "api": {"host": ADDRESS, "port": str(self.port), "base_url": self.url, "workers": "1"},
