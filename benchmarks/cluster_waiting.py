@@ -85,7 +85,7 @@ asyncio.run(main())
 
 
 def measure(site: Site, *, waiting: int) -> list[Ratio]:
-    """Return the promised figures with so many waiting gangs."""
+    """Return the promised figures with this number of waiting gangs."""
     crowd = Crowd(site)
     crowd.hold()
     probes = crowd.submit(

@@ -52,7 +52,7 @@ PAGES = {
 }
 TIMES = 20.0
 FIRST_MS = 1000.0
-WIDE, METRICS = 60, 200  # versions of a volume that have so many metrics each
+WIDE, METRICS = 60, 200  # versions of a volume, and the metrics of each
 P95_MS, PAINTED_MS = 300.0, 1500.0
 LOOKS = 100
 

@@ -95,14 +95,14 @@ def use_seconds() -> float:
 
     ranks = [os.fork() for _ in range(8)]
     if 0 in ranks:
-        time.sleep(60)
+        time.sleep(60)  # a rank that runs while it is looked at
         os._exit(0)
     replica = Replica(
         job_id="a-1", spec=_SPEC, attempt=1, role="main", index=0, code=None, inputs={}, staging={},
         checkpoints="/nowhere", scratch="/nowhere", sealed="/nowhere/sealed", report="/nowhere",
     )  # fmt: skip
     usage = Usage(replica, say=lambda _: None)
-    time.sleep(max(0.0, usage.left()))
+    time.sleep(max(0.0, usage.left()))  # until the first look is due
     assert len(list(descendants(os.getpid()))) >= len(ranks)
     took = cpu(usage.look)
     for pid in ranks:

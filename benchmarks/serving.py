@@ -34,7 +34,7 @@ class Way(NamedTuple):
     """One of the compared servers.
 
     :param shares: percent by revision, for our server as deployed.
-    :param fewer: it gets one of so many requests, since it is slow.
+    :param fewer: it gets one request in this number, since it is slow.
     """
 
     title: str

@@ -40,7 +40,7 @@ class Running:
     port: int
 
     def measure(self, requests: int) -> tuple[float, float]:
-        """Send about so many requests; return CPU microseconds per request and requests a second."""
+        """Send about this number of requests; return CPU microseconds per request and requests a second."""
         before, began = cpu_seconds(self.pid), time.perf_counter()
         with Load(self.port, f"/v2/models/{NAME}/infer", request()) as load:
             while load.sent < requests:

@@ -34,7 +34,7 @@ Which = Annotated[
 def list_runs(
     *,
     dag: Annotated[str | None, typer.Option(help="Only runs of this Dag.")] = None,
-    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="At most so many.")] = 20,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="The most runs to show.")] = 20,
     as_json: Json = False,
 ) -> None:
     """List runs, newest first.

@@ -112,7 +112,7 @@ class Makings(Protocol):
 
         Live is what is committed and neither retired, damaged nor deleted. No manifest is read.
 
-        :param limit: at most so many.
+        :param limit: the most to return.
         """
 
     def use(self, job_id: str) -> None:

@@ -18,7 +18,7 @@ from muster.core.errors import Corrupt
 
 MAGIC = b"PAR1"
 MOST_BYTES = 8 << 20
-"""Of a footer. One of 1,000 columns and 1,000 row groups has 100 MB, and nobody reads that on a page."""
+"""The largest footer that is read. One of 1,000 columns and 1,000 row groups has 100 MB, too much for a page."""
 
 _PHYSICAL = ("boolean", "int32", "int64", "int96", "float", "double", "binary", "fixed")
 _CONVERTED = {0: "string", 4: "enum", 5: "decimal", 6: "date", 9: "timestamp", 10: "timestamp", 19: "json"}

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from tests.unit.backends.kubernetes.api_server import ApiServer
 from tests.unit.backends.kubernetes.recordings import recorded
-from tests.unit.backends.kubernetes.site_api import SiteApi, site_api
+from tests.unit.backends.kubernetes.site_api import SiteApi
 from tests.unit.backends.kubernetes.state.test_queueing import pod, workload
 
 from muster.backends.capacity import Line, Part, Place
-from muster.backends.kubernetes.api.client import Client
 from muster.backends.kubernetes.api.kinds import CLUSTER_QUEUE, QUEUE_VIEW, RESOURCE_FLAVOR, WORKLOAD
 from muster.backends.kubernetes.state.capacity import ClusterCapacity
 from muster.core.errors import Forbidden
@@ -38,22 +35,6 @@ def root(name: str, *, title: str) -> dict[str, Any]:
         "annotations": {"muster.dev/name": title},
     }
     return {"apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet", "metadata": metadata, "spec": {}}
-
-
-@pytest.fixture
-def api() -> Iterator[tuple[SiteApi, ApiServer]]:
-    with site_api() as found:
-        yield found
-
-
-@pytest.fixture
-def site(api: tuple[SiteApi, ApiServer]) -> SiteApi:
-    return api[0]
-
-
-@pytest.fixture
-def capacity(api: tuple[SiteApi, ApiServer]) -> ClusterCapacity:
-    return ClusterCapacity(Client(api[1].api(), patience_seconds=0), namespace=NAMESPACE)
 
 
 def reserve(site: SiteApi, queue: str, flavor: str, cards: int) -> None:

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
 import pytest
-from tests.unit.backends.kubernetes.api_server import ApiServer
 from tests.unit.backends.kubernetes.recordings import recorded
-from tests.unit.backends.kubernetes.site_api import SiteApi, site_api
-from tests.unit.backends.kubernetes.state.test_capacity import NAMESPACE, in_namespace, reserve, root, waits
+from tests.unit.backends.kubernetes.site_api import SiteApi
+from tests.unit.backends.kubernetes.state.test_capacity import in_namespace, reserve, root, waits
 
 from muster.backends.forecast import Outlook, forecast
-from muster.backends.kubernetes.api.client import Client
 from muster.backends.kubernetes.api.kinds import WORKLOAD
 from muster.backends.kubernetes.state.capacity import ClusterCapacity
 from muster.core.job import JobSpec, Role
@@ -55,22 +52,6 @@ def admitted(name: str, *, cards: int, queue: str = "team-a") -> dict[str, Any]:
         },
     }
     return document
-
-
-@pytest.fixture
-def api() -> Iterator[tuple[SiteApi, ApiServer]]:
-    with site_api() as found:
-        yield found
-
-
-@pytest.fixture
-def site(api: tuple[SiteApi, ApiServer]) -> SiteApi:
-    return api[0]
-
-
-@pytest.fixture
-def capacity(api: tuple[SiteApi, ApiServer]) -> ClusterCapacity:
-    return ClusterCapacity(Client(api[1].api(), patience_seconds=0), namespace=NAMESPACE)
 
 
 def starts(outlook: Outlook, **durations: list[float]) -> float:
