@@ -61,9 +61,15 @@ def test_params_of_the_form_keep_their_types_in_every_rank(ran: RunResult, store
     assert [rows(store, address, f"rank-{rank}.json") for rank in range(2)] == [given, given]
 
 
-def test_partitions_and_jobs_of_a_mapped_task_are_told_as_one_stage(ran: RunResult) -> None:
+def test_partitions_and_jobs_of_a_mapped_task_are_told_as_one_stage(
+    ran: RunResult, store: FolderStore
+) -> None:
+    """In the order of the map; numbers are those of the order in which the instances ended."""
     written = stage(ran, "write")
-    assert written.versions == {"months": tuple(f"volume://authored/month@{number}" for number in (1, 2, 3))}
+    assert set(written.versions) == {"months"}
+    months = written.versions["months"]
+    assert [store.record(address).partition for address in months] == ["2024-01", "2024-02", "2024-03"]
+    assert sorted(months) == [f"volume://authored/month@{number}" for number in (1, 2, 3)]
     assert (written.job_id, written.metrics) == (None, {})
     assert stage(ran, "gather").metrics == {"rows": 6}
 
