@@ -213,7 +213,11 @@ class Site(Author):
         def ended() -> bool:
             asked = {"run_type": "backfill", "limit": 100}
             runs[:] = self.ask_api("GET", f"dags/{dag_id}/dagRuns", params=asked)["dag_runs"]
-            return all(run["state"] in ("success", "failed") for run in runs)
+            made = self.ask_api("GET", "backfills", params={"dag_id": dag_id})["backfills"]
+            return all(run["state"] in ("success", "failed") for run in runs) and all(
+                each["completed_at"]
+                for each in made  # a moment after its runs; until then there can be no other
+            )
 
         assert until(ended, seconds=seconds), runs
         return sorted(runs, key=lambda run: str(run["logical_date"]))
