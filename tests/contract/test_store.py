@@ -40,6 +40,7 @@ def make_spec(*, replicas=1, inputs=(), **outputs):
 ONE = make_spec(features={"volume": "flights/features"})
 TWO = make_spec(features={"volume": "flights/features"}, table={"volume": "flights/table"})
 SPLIT = make_spec(months={"volume": "flights/months", "partition": "*"})
+LATER = Origin(instance="one", dag_id="flights", run_id="run-2", task_id="features")
 
 
 def write_and_seal(staging, spec, files, *, index=0):
@@ -751,6 +752,8 @@ class StoreContract:
             run(store, f"a-{number}", ONE, {"features": {"x": b"%d" % number}})
         assert [each.job_id for each in store.made(key_of(ONE))] == ["a-2", "a-1", "a-0"]
         assert [each.job_id for each in store.made(key_of(ONE), limit=2)] == ["a-2", "a-1"]
+        run(store, "b-1", TWO, {"features": {"x": b"1"}, "table": {"t": b"2"}})
+        assert [each.job_id for each in store.made(limit=2)] == ["b-1", "a-2"]
 
     def test_only_what_is_live_is_found(self, store):
         files = {"features": {"x": b"1"}, "table": {"t": b"2"}}
@@ -760,7 +763,7 @@ class StoreContract:
         store.retire(address, reason="wrong")
         assert store.made(key_of(TWO)) == []
         with pytest.raises(NotFound, match="is not live any more"):
-            store.use("a-1")
+            store.use("a-1", by=LATER)
         store.reinstate(address)
         assert len(store.made(key_of(TWO))) == 1
         store.retire(address, reason="wrong")
@@ -780,11 +783,30 @@ class StoreContract:
             end(store, f"a-{number}", JobState.SUCCEEDED)
         before = time.time() - 1
         assert store.used("volume://flights/features@1") == 0.0
-        store.use("a-1")
+        store.use("a-1", by=LATER)
         assert before < store.used("volume://flights/features@1") < time.time() + 1
         gone = [version.number for version in store.plan(keep_last=2).versions]
         assert gone == [2, 3], "the newest by number stays too: selectors find it"
         assert store.plan(keep_last=1).kept == {"volume://flights/features@4": "one of the last 1"}
+
+    def test_what_tasks_took_is_known_newest_first(self, store, again):
+        made = run(store, "a-1", ONE, {"features": {"x": b"1"}})
+        outputs = {name: tuple(version.address for version in several) for name, several in made.items()}
+        for number in range(4):
+            for task in ("features", "more"):
+                store.use("a-1", by=replace(LATER, run_id=f"run-{number}", task_id=task, map_index=number))
+        found = again.uses(runs=2)
+        assert [(use.origin.run_id, use.origin.task_id) for use in found] == [
+            ("run-3", "more"),
+            ("run-3", "features"),
+            ("run-2", "more"),
+            ("run-2", "features"),
+        ]
+        assert {(use.job_id, use.origin.map_index) for use in found} == {("a-1", 3), ("a-1", 2)}
+        assert all(use.outputs == outputs and use.at > 0 for use in found)
+        assert len(store.uses()) == 8
+        assert len(store.uses(dag_id="flights", run_id="run-0")) == 2
+        assert store.uses(dag_id="another") == store.uses(dag_id="flights", run_id="run-9") == []
 
     def test_one_job_makes_what_many_want(self, store, again):
         key = key_of(ONE)

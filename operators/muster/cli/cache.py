@@ -2,16 +2,69 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from muster.cli.command import Json, example, group, open_store
-from muster.cli.screen import emit, safe, say
+from muster.cli.screen import Table, emit, safe, say, when
+from muster.core.address import shown
+from muster.core.job import stage_title
 from muster.core.names import check_job_id
 
+if TYPE_CHECKING:
+    from muster.volumes.base import Made, Use
+
+_MOST_MADE = 1_000  # that are looked at, the newest
+_MOST_RUNS = 1_000
+
 app = group("Kept stages: what was made before, and is not made again.")
+
+
+@app.command("ls", epilog=example("muster cache ls --dag flights", "muster cache ls --json"))
+def list_made(
+    *,
+    dag: Annotated[str, typer.Option(help="Only what stages of this Dag made.")] = "",
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="The most rows to show.")] = 20,
+    as_json: Json = False,
+) -> None:
+    """List what may be kept, and how many runs kept it.
+
+    What stages made, newest first. Versions that were retired, deleted or damaged, and those that were dropped, are not in it.
+    """
+    store = open_store()
+    found = [made for made in store.made(limit=_MOST_MADE) if dag in ("", made.spec.origin.dag_id)][:limit]
+    uses = defaultdict(list)
+    for use in store.uses(dag_id=dag, runs=_MOST_RUNS):
+        uses[use.job_id].append(use)
+    if as_json:
+        emit([_document(made, uses[made.job_id]) for made in found])
+        return
+    table = Table(["dag", "stage", "versions", "made", ">runs that kept it", "last"])
+    for made in found:
+        origin, kept = made.spec.origin, uses[made.job_id]
+        table.add(
+            origin.dag_id,
+            origin.stage,
+            shown(made.addresses),
+            when(made.created),
+            len(kept) or "",
+            when(kept[0].at) if kept else "",
+        )
+    table.show(empty=f"nothing of {dag} can be kept" if dag else "nothing can be kept yet")
+
+
+def _document(made: Made, uses: Sequence[Use]) -> dict[str, Any]:
+    return {
+        "job_id": made.job_id,
+        "origin": made.spec.origin,
+        "outputs": made.outputs,
+        "created": made.created,
+        "uses": [{"at": use.at, "origin": use.origin} for use in uses],
+    }
 
 
 @app.command("why", epilog=example("muster cache why flights train", "muster cache why flights train --json"))
@@ -34,8 +87,7 @@ def why(
         emit(answers)
         return
     for each in answers:
-        label = each.stage if each.map_index < 0 else f"{each.stage}[{each.map_index}]"
-        say(f"{safe(label)}: {safe(each.line)}")
+        say(f"{safe(stage_title(each.stage, each.map_index))}: {safe(each.line)}")
 
 
 @app.command("drop", epilog=example("muster cache drop flights/features@7"))

@@ -11,6 +11,7 @@ import typer
 from muster.cli.command import Json, example, group, open_store
 from muster.cli.screen import Table, emit, fields, note, safe, say, seconds, when
 from muster.core.errors import NotFound, SpecError
+from muster.core.job import stage_title
 
 if TYPE_CHECKING:
     from muster.volumes.differences import StageDifference
@@ -39,7 +40,7 @@ def list_runs(
 ) -> None:
     """List runs, newest first.
 
-    A run is made of the jobs of its stages; a task without a job, such as a gate, is not shown.
+    A run is made of the jobs of its stages and of what they kept; a gate has no job and is not shown.
     """
     from muster.volumes import runs
 
@@ -95,7 +96,8 @@ def show(run: Which, *, as_json: Json = False) -> None:
 
 def _show_stage(stage: RunStage) -> None:
     took = "" if stage.seconds is None else f"  {seconds(stage.seconds)}"
-    say(f"{typer.style(safe(stage.title), bold=True)}  {stage.state.value}{took}")
+    state = "kept" if stage.kept_of else stage.state.value
+    say(f"{typer.style(safe(stage.title), bold=True)}  {state}{took}")
     fields((f"  {name}", value) for name, value in _facts(stage))
     if stage.verdict:
         say(f"  {safe(stage.verdict)}", style="red")
@@ -111,13 +113,15 @@ def _facts(stage: RunStage) -> Iterator[tuple[str, object]]:
     for name, addresses in stage.versions.items():
         short = [address.removeprefix("volume://") for address in addresses]
         yield (
-            "made",
+            "kept" if stage.kept_of else "made",
             f"{name} = {', '.join(short[:3])}{f' … ({len(short)} in all)' if len(short) > 3 else ''}",
         )
     for job in stage.jobs:
         took = "" if job.seconds is None else f"  {seconds(job.seconds)}"
         yield "job", f"{job.job_id}  {job.state.value}{took}"
-    if not stage.jobs:
+    if stage.kept_of:
+        yield "made by", f"job {stage.kept_of}"
+    elif not stage.jobs:
         yield "job", "deleted by gc: its versions' records are left"
 
 
@@ -165,7 +169,7 @@ def _code(store: LocalStore, each: StageDifference) -> list[str]:
 def _show_difference(each: StageDifference, code: list[str]) -> None:
     from muster.cli.diff import show_facts
 
-    title = each.task_id if each.map_index < 0 else f"{each.task_id}[{each.map_index}]"
+    title = stage_title(each.task_id, each.map_index)
     if each.only:
         sign, colour = ("+", "green") if each.only == "new" else ("-", "red")
         say(f"{sign} {safe(title)}: only in the {each.only} run", style=colour)

@@ -141,6 +141,11 @@ class Role:
             object.__setattr__(self, "command", tuple(self.command))
 
 
+def stage_title(task_id: str, map_index: int) -> str:
+    """Write a task for people, with its map index where it is mapped: ``train[3]``."""
+    return task_id if map_index < 0 else f"{task_id}[{map_index}]"
+
+
 @dataclass(frozen=True, kw_only=True)
 class Origin:
     """The task that submitted the job, for records and the sweep. Empty without Airflow."""
@@ -150,6 +155,11 @@ class Origin:
     run_id: str = ""
     task_id: str = ""
     map_index: int = -1
+
+    @property
+    def stage(self) -> str:
+        """The task, as :func:`stage_title` writes it."""
+        return stage_title(self.task_id, self.map_index)
 
     @property
     def by_muster_run(self) -> bool:

@@ -147,6 +147,20 @@ class Made:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Use:
+    """A task of a run that took what a job had made, and ran nothing.
+
+    :param job_id: the job. :param origin: the task that took it. :param at: when, in seconds since the epoch.
+    :param outputs: the addresses of the versions, by output.
+    """
+
+    job_id: str
+    origin: Origin
+    at: float
+    outputs: Mapping[str, tuple[str, ...]]
+
+
+@dataclass(frozen=True, kw_only=True)
 class Staging:
     """The folder in which one attempt of a gang, and no other, may write.
 

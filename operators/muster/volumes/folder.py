@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING
 
 from muster.core.address import Address
 from muster.core.errors import NotFound
-from muster.core.job import check_digest
+from muster.core.job import Origin, check_digest
 from muster.core.names import check_partition, check_volume
 from muster.core.replica import PartManifest
 from muster.core.room import Room
 from muster.volumes import held, manifest, snapshot
 from muster.volumes.attempts import FolderAttempts
-from muster.volumes.base import Collected, Held, Made, Plan, Record, Saved, Staging, Version
+from muster.volumes.base import Collected, Held, Made, Plan, Record, Saved, Staging, Use, Version
 from muster.volumes.catalog import Catalog
 from muster.volumes.commits import Commits
 from muster.volumes.durability import translated
@@ -117,13 +117,17 @@ class FolderStore:
             raise NotFound(f"no code snapshot {digest}: it was deleted by gc, or put into another store")
         return folder
 
-    def made(self, key: str, *, limit: int = 20) -> list[Made]:
+    def made(self, key: str = "", *, limit: int = 20) -> list[Made]:
         """Return what the jobs of a key made, newest first, where all that a job made is live."""
         return self.makings.made(key, limit=limit)
 
-    def use(self, job_id: str) -> None:
-        """Note that a later run uses what a job made."""
-        self.makings.use(job_id)
+    def use(self, job_id: str, *, by: Origin) -> None:
+        """Note that a task of a later run takes what a job made."""
+        self.makings.use(job_id, by=by)
+
+    def uses(self, *, dag_id: str = "", run_id: str = "", runs: int = 20) -> list[Use]:
+        """Return what tasks took that had been made before, newest first."""
+        return self.makings.uses(dag_id=dag_id, run_id=run_id, runs=runs)
 
     def used(self, address: str) -> float:
         """Return when a run last used a version again that was made before; 0.0: none did."""

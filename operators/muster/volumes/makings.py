@@ -5,6 +5,7 @@
     STORE/made/<job_id>.json                   the spec of a job that committed; may be deleted
     STORE/made/keys/<key>/<at>.<job_id>        the jobs of one key (:mod:`muster.core.comparison`), by their time
     STORE/made/claims/<key>                    the job that makes what other runs want too
+    STORE/made/uses/<at>.<dag>.<run>.<task>    that a task took what a job had made; the names are hashed
 
 A commit costs two small files, a search one listing of a small folder. All of it may be deleted: then what was made
 before is made again. Whether a version is there, and what it was made from, its commit record and its RECORD.json
@@ -16,15 +17,17 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import suppress
+from hashlib import blake2b
+from itertools import islice
 from pathlib import Path
 
 from muster.core import wire
 from muster.core.address import Address, pinned
 from muster.core.comparison import key_of, task_key_of
 from muster.core.errors import Corrupt, NotFound, SpecError
-from muster.core.job import JobSpec
+from muster.core.job import JobSpec, Origin
 from muster.core.names import check_job_id
-from muster.volumes.base import Made, Record, Version
+from muster.volumes.base import Made, Record, Use, Version
 from muster.volumes.catalog import Catalog
 from muster.volumes.commit_records import CommitRecord, read_commit
 from muster.volumes.durability import locked, read_whole, translated, write_whole
@@ -32,6 +35,7 @@ from muster.volumes.layout import Layout
 from muster.volumes.marks import Marks
 
 MOST_ENTRIES = 50  # of one key; older ones go
+MOST_USES = 2_000  # likewise
 _USED = "USED"
 
 
@@ -43,27 +47,43 @@ class FolderMakings:
 
     def made(self, key: str, *, limit: int) -> list[Made]:
         """See :meth:`muster.volumes.protocols.Makings.made`."""
-        found = list[Made]()
-        for entry in self._entries(key):
-            made = self._live(entry.name.partition(".")[2])
-            if made is not None:
-                found.append(made)
-            if len(found) == limit:
-                break
-        return found
+        live = (self._live(job_id) for job_id in (self._jobs_of(key) if key else self._jobs()))
+        return list(islice((made for made in live if made is not None), limit))
 
-    def use(self, job_id: str) -> None:
+    def use(self, job_id: str, *, by: Origin) -> None:
         """See :meth:`muster.volumes.protocols.Makings.use`."""
         with translated(f"use what job {job_id} made"), self._marks.steady():
             made = self._live(job_id)
             if made is None:
                 raise NotFound(f"what job {job_id} made is not live any more: it is made again")
+            now = time.time()
             for version in self._versions(made):
-                write_whole(
-                    self._layout.version(version.volume, version.number) / _USED,
-                    f"{time.time():.3f}",
-                    durable=False,
-                )
+                path = self._layout.version(version.volume, version.number) / _USED
+                write_whole(path, f"{now:.3f}", durable=False)
+            self._note(Use(job_id=job_id, origin=by, at=now, outputs=made.outputs))
+
+    def _note(self, use: Use) -> None:
+        folder = self._room("uses")
+        folder.mkdir(parents=True, exist_ok=True)
+        origin = use.origin
+        task = f"{origin.task_id} {origin.map_index}"
+        hashed = ".".join(map(_hashed, (origin.dag_id, origin.run_id, task)))
+        write_whole(folder / f"{int(use.at * 1e6):018d}.{hashed}", wire.dumps(use), durable=False)
+        _prune(folder, most=MOST_USES)
+
+    def uses(self, *, dag_id: str, run_id: str, runs: int) -> list[Use]:
+        """See :meth:`muster.volumes.protocols.Makings.uses`."""
+        found, seen = list[Use](), set[tuple[str, ...]]()
+        for path in _newest_first(self._room("uses")):
+            _, *hashed = path.name.split(".")
+            if any(name and _hashed(name) != it for name, it in zip((dag_id, run_id), hashed, strict=False)):
+                continue
+            seen.add(tuple(hashed[:2]))
+            if len(seen) > runs:
+                break
+            with suppress(OSError, SpecError):  # pruned just now, or written by a later release
+                found.append(wire.loads(Use, read_whole(path)))
+        return found
 
     def used(self, version: Version) -> float:
         """Return when a version was last used again; 0.0 where it never was."""
@@ -89,12 +109,20 @@ class FolderMakings:
                     return job_id
                 return str(holder)
 
-    def _entries(self, key: str) -> list[Path]:
-        """The entries of a key, newest first."""
-        with suppress(FileNotFoundError):
-            paths = [path for path in (self._room("keys") / _hex(key)).iterdir() if path.name[0] != "."]
-            return sorted(paths, key=lambda path: path.name, reverse=True)
-        return []
+    def _jobs_of(self, key: str) -> Iterator[str]:
+        """Yield the jobs of a key, newest first."""
+        for entry in _newest_first(self._room("keys") / _hex(key)):
+            yield entry.name.partition(".")[2]
+
+    def _jobs(self) -> list[str]:
+        """Return the jobs of all keys, newest first."""
+        keys = self._room("keys")
+        entries = {
+            path.name
+            for folder in (keys.iterdir() if keys.is_dir() else ())
+            for path in _newest_first(folder)
+        }
+        return [name.partition(".")[2] for name in sorted(entries, reverse=True)]
 
     def _live(self, job_id: str) -> Made | None:
         """What a job made, if all of it is there, and neither retired nor damaged."""
@@ -138,7 +166,7 @@ def remember(layout: Layout, job_id: str, spec: JobSpec) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         if not any(path.name.endswith(f".{job_id}") for path in folder.iterdir()):  # before a crash
             (folder / name).touch()
-        _prune(folder)
+        _prune(folder, most=MOST_ENTRIES)
 
 
 def last_used(layout: Layout, version: Version) -> float:
@@ -190,10 +218,21 @@ def _made(job_id: str, spec: JobSpec, commit: CommitRecord, record: Record) -> M
     )
 
 
-def _prune(folder: Path) -> None:
-    names = sorted(path.name for path in folder.iterdir())
-    for name in names[:-MOST_ENTRIES]:
-        (folder / name).unlink(missing_ok=True)
+def _newest_first(folder: Path) -> list[Path]:
+    """Return the files of a folder whose names begin with their time."""
+    with suppress(FileNotFoundError):
+        paths = [path for path in folder.iterdir() if path.name[0] != "."]
+        return sorted(paths, key=lambda path: path.name, reverse=True)
+    return []
+
+
+def _hashed(name: str) -> str:
+    return blake2b(name.encode(), digest_size=6).hexdigest()
+
+
+def _prune(folder: Path, *, most: int) -> None:
+    for path in _newest_first(folder)[most:]:
+        path.unlink(missing_ok=True)
 
 
 def _hex(key: str) -> str:

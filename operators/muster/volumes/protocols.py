@@ -27,7 +27,7 @@ from muster.core.replica import PartManifest
 from muster.core.room import Room
 from muster.core.series import Series
 from muster.core.status import JobStatus
-from muster.volumes.base import Collected, Held, Made, Plan, Record, Saved, Staging, Version
+from muster.volumes.base import Collected, Held, Made, Plan, Record, Saved, Staging, Use, Version
 from muster.volumes.manifest import Entry
 
 if TYPE_CHECKING:
@@ -107,18 +107,24 @@ class Snapshots(Protocol):
 class Makings(Protocol):
     """What was made from what. A key is a digest that :mod:`muster.core.comparison` makes of a job."""
 
-    def made(self, key: str, *, limit: int = 20) -> list[Made]:
+    def made(self, key: str = "", *, limit: int = 20) -> list[Made]:
         """Return what the jobs of a key made, newest first, where all that a job made is live.
 
         Live is what is committed and neither retired, damaged nor deleted. No manifest is read.
 
-        :param limit: the most to return.
+        :param key: empty for the jobs of all keys. :param limit: the most to return.
         """
 
-    def use(self, job_id: str) -> None:
-        """Note that a later run uses what a job made: for gc it is as old as its last use.
+    def use(self, job_id: str, *, by: Origin) -> None:
+        """Note that a task of a later run takes what a job made: for gc it is as old as its last use.
 
         :raises NotFound: some of it is not live any more.
+        """
+
+    def uses(self, *, dag_id: str = "", run_id: str = "", runs: int = 20) -> list[Use]:
+        """Return what tasks took that had been made before, newest first. The notes of the newest 2,000 are there.
+
+        :param dag_id: only of this Dag. :param run_id: only of this run. :param runs: of at most so many runs.
         """
 
     def used(self, address: str) -> float:

@@ -1,21 +1,22 @@
-"""The runs of Dags, as the store knows them: from the ledger's jobs, and from records where gc deleted the jobs.
+"""The runs of Dags, as the store knows them: from the ledger's jobs, from the notes of what a task kept
+(:meth:`muster.volumes.protocols.Makings.uses`), and from records where gc deleted the jobs.
 
-Airflow is not asked, so a task that made no job (a gate, a stage whose versions were kept) is not there, and a run of which the next stage
-has not begun looks as if it had ended. The command, ``import muster`` and the page read this one thing.
+Airflow is not asked, so a gate is not there, and a run of which the next stage has not begun looks as if it had ended.
+The command, ``import muster`` and the page read this one thing.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from muster.core.address import pinned
 from muster.core.errors import MusterError, NotFound
-from muster.core.job import JobSpec, Origin, Pinned
+from muster.core.job import JobSpec, Origin, Pinned, stage_title
 from muster.core.status import JobState, JobStatus
-from muster.volumes.base import Record
+from muster.volumes.base import Record, Use
 from muster.volumes.protocols import Store
 
 MOST_RECORDS = 1_000  # of each volume that are looked at, the newest
@@ -46,6 +47,8 @@ class RunStage:
     :param seconds: what its newest job took; None where that is not known, or not over.
     :param versions: the pinned addresses that its newest job made, by output.
     :param verdict: cause, rank and message of why its newest job failed, one line; empty where it did not.
+    :param kept_of: the job that made its versions, where the task kept them and ran nothing; params, inputs and code
+        are those of that job. Empty where the task made them.
     """
 
     task_id: str
@@ -63,11 +66,12 @@ class RunStage:
     image_digest: str = ""
     entrypoint: str = ""
     verdict: str = ""
+    kept_of: str = ""
 
     @property
     def title(self) -> str:
-        """Its task, and its map index where it is mapped: ``train[3]``."""
-        return self.task_id if self.map_index < 0 else f"{self.task_id}[{self.map_index}]"
+        """Its task, as :func:`muster.core.job.stage_title` writes it."""
+        return stage_title(self.task_id, self.map_index)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,8 +81,9 @@ class Run:
     :param instance: the Airflow that it ran in.
     :param state: ``running`` while a job of it runs or waits, else ``failed`` or ``cancelled`` if a stage is, else
         ``succeeded``.
-    :param began: when its first job was submitted; where gc deleted its jobs, when its first version was made.
-    :param ended: the end of its last job; None while it runs.
+    :param began: when its first job was submitted or its first stage kept; where gc deleted its jobs, when its first
+        version was made.
+    :param ended: the end of its last job, or when its last stage was kept; None while it runs.
     :param stages: in the order in which they began.
     """
 
@@ -100,28 +105,31 @@ class _Key(NamedTuple):
 
 
 class _Seen(NamedTuple):
-    """A stage with the times of its part of the run."""
+    """A stage with the times of its part of the run; `last` is when its newest job was submitted, or it was kept."""
 
     stage: RunStage
     began: float
     ended: float | None
+    last: float
 
 
 def runs(store: Store, *, dag: str | None = None, limit: int = 20) -> list[Run]:
-    """Return the newest runs, newest first: by when their newest job was submitted.
+    """Return the newest runs, newest first: by when their newest stage began or was kept.
 
-    It reads one origin for each job in the ledger, and the specs and statuses of `limit` runs.
+    It reads one origin for each job in the ledger, and the specs and statuses of at most twice `limit` runs.
 
     :param dag: only runs of this Dag.
     """
     jobs = _by_run(store.ledger.origins(dag_id=dag or ""))
-    chosen = list(reversed(jobs))[:limit]
-    found = [_of_jobs(key, seen) for key, seen in zip(chosen, _seen(store, jobs, chosen), strict=True)]
-    found = [run for run in found if run.stages]
-    if len(found) < limit:
+    uses = _uses_by_run(store.uses(dag_id=dag or "", runs=limit))
+    chosen = list(dict.fromkeys([*list(reversed(jobs))[:limit], *uses]))
+    found = [(key, seen) for key, seen in zip(chosen, _seen(store, jobs, uses, chosen), strict=True) if seen]
+    found.sort(key=lambda item: max(each.last for each in item[1]), reverse=True)
+    listed = [_of_stages(key, seen) for key, seen in found[:limit]]
+    if len(listed) < limit:
         older = _of_records(_records(store, limit=min(MOST_RECORDS, 20 * limit), dag_id=dag or ""))
-        found += [run for key, run in older.items() if key not in jobs][: limit - len(found)]
-    return found
+        listed += [run for key, run in older.items() if key not in chosen][: limit - len(listed)]
+    return listed
 
 
 def run(store: Store, dag_id: str, run_id: str) -> Run:
@@ -132,11 +140,11 @@ def run(store: Store, dag_id: str, run_id: str) -> Run:
     :raises NotFound: the store knows no such run, or gc deleted its jobs and it made no version.
     """
     jobs = _by_run(store.ledger.origins(dag_id=dag_id, run_id=run_id))
-    if jobs:
-        key = next(reversed(jobs))
-        (seen,) = _seen(store, jobs, [key])
+    uses = _uses_by_run(store.uses(dag_id=dag_id, run_id=run_id, runs=1))
+    if key := next(reversed(jobs), None) or next(iter(uses), None):
+        (seen,) = _seen(store, jobs, uses, [key])
         if seen:
-            return _of_jobs(key, [*_read_by(store, key, seen), *seen])
+            return _of_stages(key, [*_read_by(store, key, seen), *seen])
     older = _of_records(_records(store, limit=MOST_RECORDS, dag_id=dag_id, run_id=run_id))
     if not older:
         raise NotFound(
@@ -146,8 +154,10 @@ def run(store: Store, dag_id: str, run_id: str) -> Run:
 
 
 def names(store: Store) -> list[tuple[str, str]]:
-    """Return the Dag and id of every run in the ledger, oldest first."""
-    return [(key.dag_id, key.run_id) for key in _by_run(store.ledger.origins())]
+    """Return the Dag and id of every run that has a job or kept a stage, oldest first; without jobs are the first."""
+    jobs = _by_run(store.ledger.origins())
+    kept = [key for key in _uses_by_run(store.uses(runs=MOST_RECORDS)) if key not in jobs]
+    return [(key.dag_id, key.run_id) for key in (*reversed(kept), *jobs)]
 
 
 def _by_run(origins: Mapping[str, Origin]) -> dict[_Key, list[str]]:
@@ -164,18 +174,66 @@ def _key(origin: Origin) -> _Key:
     return _Key(origin.instance, origin.dag_id, origin.run_id)
 
 
-def _seen(store: Store, jobs: Mapping[_Key, Sequence[str]], chosen: Sequence[_Key]) -> Iterator[list[_Seen]]:
+def _uses_by_run(uses: Iterable[Use]) -> dict[_Key, list[Use]]:
+    """Return what each run kept, the newest run first."""
+    found: dict[_Key, list[Use]] = defaultdict(list)
+    for use in uses:
+        found[_key(use.origin)].append(use)
+    return dict(found)
+
+
+def _seen(
+    store: Store,
+    jobs: Mapping[_Key, Sequence[str]],
+    uses: Mapping[_Key, Sequence[Use]],
+    chosen: Sequence[_Key],
+) -> Iterator[list[_Seen]]:
     """Yield the stages of each chosen run; of all of them specs and statuses are asked for at once."""
-    asked = [job_id for key in chosen for job_id in jobs[key]]
+    asked = [job_id for key in chosen for job_id in jobs.get(key, ())]
     specs = store.ledger.specs(asked)
     statuses = {status.job_id: status for status in store.ledger.statuses(asked)}
     for key in chosen:
         stages: dict[tuple[str, int], list[tuple[JobSpec, JobStatus]]] = defaultdict(list)
-        for job_id in jobs[key]:
+        for job_id in jobs.get(key, ()):
             if job_id in specs and job_id in statuses:  # else it is damaged, or gc deleted it just now
                 origin = specs[job_id].origin
                 stages[origin.task_id, origin.map_index].append((specs[job_id], statuses[job_id]))
-        yield [_of_ledger(tries) for tries in stages.values()]
+        tried = {task: _of_ledger(tries) for task, tries in stages.items()}
+        yield list({**tried, **_of_uses(store, uses.get(key, ()), tried)}.values())
+
+
+def _of_uses(
+    store: Store, uses: Sequence[Use], tried: Mapping[tuple[str, int], _Seen]
+) -> dict[tuple[str, int], _Seen]:
+    """Return the stages that kept what was there, by task: those whose jobs are older than the use."""
+    newest: dict[tuple[str, int], Use] = {}
+    for use in reversed(uses):
+        task = use.origin.task_id, use.origin.map_index
+        if task not in tried or tried[task].last <= use.at:
+            newest[task] = use
+    first = {task: next(iter(_addresses(use)), "") for task, use in newest.items()}
+    known = _known(store, [*filter(None, first.values())])
+    records = {pinned(each.volume, each.number): each for each in known}
+    return {task: _of_use(use, records.get(first[task]), tried.get(task)) for task, use in newest.items()}
+
+
+def _of_use(use: Use, record: Record | None, tried: _Seen | None) -> _Seen:
+    known: dict[str, Any] = {
+        "state": JobState.SUCCEEDED,
+        "jobs": tried.stage.jobs if tried else (),
+        "versions": use.outputs,
+        "kept_of": use.job_id,
+    }
+    origin = use.origin
+    if record is None:  # gc deleted it since, or it is damaged
+        stage = RunStage(task_id=origin.task_id, map_index=origin.map_index, **known)
+    else:
+        stage = _stage(replace(record, origin=origin), **known)
+    return _Seen(stage, tried.began if tried else use.at, use.at, use.at)
+
+
+def _addresses(use: Use) -> Iterator[str]:
+    return (address for addresses in use.outputs.values() for address in addresses)
 
 
 def _of_ledger(tries: Sequence[tuple[JobSpec, JobStatus]]) -> _Seen:
@@ -191,7 +249,7 @@ def _of_ledger(tries: Sequence[tuple[JobSpec, JobStatus]]) -> _Seen:
         versions=status.result.outputs if status.result else {},
         verdict=status.verdict.line if status.verdict else "",
     )
-    return _Seen(stage, tries[0][1].submitted, status.ended)
+    return _Seen(stage, tries[0][1].submitted, status.ended, status.submitted)
 
 
 def _stage(made: Record, **known: Any) -> RunStage:
@@ -219,7 +277,7 @@ def _job(status: JobStatus) -> StageJob:
     )
 
 
-def _of_jobs(key: _Key, seen: Sequence[_Seen]) -> Run:
+def _of_stages(key: _Key, seen: Sequence[_Seen]) -> Run:
     states = {each.stage.state for each in seen}
     going_on = any(not state.ended for state in states)
     bad = (state for state in (JobState.FAILED, JobState.CANCELLED) if state in states)
@@ -274,7 +332,7 @@ def _of_records(records: Iterable[Record]) -> dict[_Key, Run]:
     found: dict[_Key, list[Record]] = defaultdict(list)
     for record in records:
         found[_key(record.origin)].append(record)
-    made = {key: _of_jobs(key, _of_made(several)) for key, several in found.items()}
+    made = {key: _of_stages(key, _of_made(several)) for key, several in found.items()}
     return dict(sorted(made.items(), key=lambda item: item[1].began, reverse=True))
 
 
@@ -294,4 +352,4 @@ def _of_newest(records: Sequence[Record]) -> _Seen:
             address = pinned(record.volume, record.number)
             versions[record.output] = (*versions.get(record.output, ()), address)
     stage = _stage(newest, state=JobState.SUCCEEDED, versions=versions)
-    return _Seen(stage, min(record.created for record in records), newest.created)
+    return _Seen(stage, min(record.created for record in records), newest.created, newest.created)

@@ -70,7 +70,7 @@ def test_the_issue_s_commands_are_there() -> None:
         ("jobs",): "ls show logs cancel gc get",
         ("volumes",): "ls log show diff code put get pin unpin retire reinstate fsck gc",
         ("deployments",): "ls show promote rollback repair retire",
-        ("cache",): "why drop",
+        ("cache",): "ls why drop",
         ("images",): "ls lock build",
     }
     assert set(ALL) == {(*path, name) for path, names in wanted.items() for name in names.split()}

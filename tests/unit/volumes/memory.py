@@ -28,7 +28,7 @@ from muster.core.room import Room
 from muster.core.series import Folding, Series, segments
 from muster.core.status import JobState, JobStatus
 from muster.volumes import snapshot
-from muster.volumes.base import Collected, Held, Made, Plan, Record, Saved, Staging, Version
+from muster.volumes.base import Collected, Held, Made, Plan, Record, Saved, Staging, Use, Version
 from muster.volumes.fsck import Problem, Progress, Report
 from muster.volumes.gather import gather, plan_drafts, sources, union
 from muster.volumes.held import DAY_SECONDS
@@ -183,6 +183,7 @@ class MemoryStore:
         self._leases: dict[str, set[str]] = {}
         self._makers: dict[str, _Job] = {}
         self._claims: dict[str, str] = {}
+        self._uses: list[Use] = []  # newest first
 
     @property
     def ledger(self) -> MemoryLedger:
@@ -378,21 +379,31 @@ class MemoryStore:
 
     # Makings
 
-    def made(self, key: str, *, limit: int = 20) -> list[Made]:
+    def made(self, key: str = "", *, limit: int = 20) -> list[Made]:
         found = (self._made(job_id) for job_id in reversed(self._makers))
         return [
             made
             for made in found
-            if made is not None and key in (key_of(made.spec), task_key_of(made.spec.origin))
+            if made is not None and key in ("", key_of(made.spec), task_key_of(made.spec.origin))
         ][:limit]
 
-    def use(self, job_id: str) -> None:
+    def use(self, job_id: str, *, by: Origin) -> None:
         with self._lock:
             made = self._made(job_id)
             if made is None:
                 raise NotFound(f"what job {job_id} made is not live any more: it is made again")
             for address in made.addresses:
                 self._any(address).used = time.time()
+            self._uses.insert(0, Use(job_id=job_id, origin=by, at=time.time(), outputs=made.outputs))
+
+    def uses(self, *, dag_id: str = "", run_id: str = "", runs: int = 20) -> list[Use]:
+        found = [
+            use
+            for use in self._uses
+            if dag_id in ("", use.origin.dag_id) and run_id in ("", use.origin.run_id)
+        ]
+        newest = list(dict.fromkeys((use.origin.dag_id, use.origin.run_id) for use in found))[:runs]
+        return [use for use in found if (use.origin.dag_id, use.origin.run_id) in newest]
 
     def used(self, address: str) -> float:
         return self._any(address).used

@@ -193,3 +193,52 @@ def test_two_runs_differ_in_what_differs(work, store):
         Fact(name="params.epochs", old=4, new=5),
     )
     assert (card.task_id, card.only, card.facts) == ("card", "new", ())
+
+
+def use(work, job_id, task, *, run):
+    """Have a task of a run take what a job made."""
+    work.store.use(job_id, by=Origin(instance="laptop", dag_id="flights", run_id=run, task_id=task))
+
+
+def test_a_stage_that_a_run_kept_is_a_stage_of_the_run(work, store):
+    rows = made(work, "etl-1", "etl", params={"year": 2013})
+    use(work, "etl-1", "etl", run="r2")
+    made(work, "train-2", "train", run="r2", inputs={"rows": rows})
+    etl, train = runs.run(store, "flights", "r2").stages
+    assert (etl.title, etl.state, etl.jobs, etl.kept_of) == ("etl", JobState.SUCCEEDED, (), "etl-1")
+    assert (etl.versions, etl.params) == ({"out": (rows.address,)}, {"year": 2013})
+    assert (train.title, train.kept_of) == ("train", "")
+    assert [stage.kept_of for stage in runs.run(store, "flights", "r1").stages] == [""]
+
+
+def test_a_run_that_kept_all_its_stages_is_listed(work, store):
+    made(work, "etl-1", "etl")
+    use(work, "etl-1", "etl", run="r2")
+    made(work, "etl-3", "etl", run="r3")
+    use(work, "etl-1", "etl", run="r4")
+    assert [run.run_id for run in runs.runs(store)] == ["r4", "r3", "r2", "r1"]
+    assert [run.run_id for run in runs.runs(store, limit=2)] == ["r4", "r3"]
+    assert [run.run_id for run in runs.runs(store, dag="flights", limit=3)] == ["r4", "r3", "r2"]
+    assert runs.runs(store, dag="another") == []
+    assert sorted(runs.names(store)) == [("flights", f"r{n}") for n in (1, 2, 3, 4)]
+    only = runs.run(store, "flights", "r4")
+    assert (only.state, only.began == only.ended) == (JobState.SUCCEEDED, True)
+
+
+def test_a_stage_that_was_kept_after_a_failed_try_has_succeeded(work, store):
+    job(work, "train-1", "train", run="r2")
+    end(work, "train-1", JobState.FAILED, seconds=0.0)
+    made(work, "train-2", "train", run="r3")
+    use(work, "train-2", "train", run="r2")
+    (train,) = runs.run(store, "flights", "r2").stages
+    assert (train.state, train.kept_of, train.verdict) == (JobState.SUCCEEDED, "train-2", "")
+    assert [each.job_id for each in train.jobs] == ["train-1"]
+
+
+def test_a_kept_stage_stays_in_its_run_when_gc_deleted_what_it_kept(work, store):
+    made(work, "etl-1", "etl")
+    use(work, "etl-1", "etl", run="r2")
+    work.store.retire("volume://flights/etl@1", reason="old")
+    work.store.collect()
+    (etl,) = runs.run(store, "flights", "r2").stages
+    assert (etl.kept_of, etl.versions) == ("etl-1", {"out": ("volume://flights/etl@1",)})

@@ -18,7 +18,7 @@ from muster.core.status import JobResult, JobState, JobStatus
 
 if TYPE_CHECKING:
     from muster.airflow.attempts.run import TaskRun
-    from muster.core.job import JobSpec
+    from muster.core.job import JobSpec, Origin
     from muster.volumes.base import Made
 
 # A job that is claimed for and not in the ledger yet, or whose process is just being replaced.
@@ -46,7 +46,7 @@ class Reuse:
         while True:
             found = look(spec, self._store, self._wish)
             if found.made is not None:
-                if self._use(found.made):
+                if self._use(found.made, spec.origin):
                     self._tell(str(found))
                     return found.made
                 continue
@@ -59,9 +59,9 @@ class Reuse:
                 return None
             self._wait_for(maker)
 
-    def _use(self, made: Made) -> bool:
+    def _use(self, made: Made, task: Origin) -> bool:
         try:
-            self._store.use(made.job_id)
+            self._store.use(made.job_id, by=task)
         except NotFound as error:  # gc or a person came between
             self._tell(str(error))
             return False

@@ -17,7 +17,7 @@ from muster.core.series import Series
 from muster.core.status import JobStatus
 from muster.core.wire import dumps, loads
 from muster.volumes import fsck
-from muster.volumes.base import Made, Record, Staging, Version
+from muster.volumes.base import Made, Record, Staging, Use, Version
 from muster.volumes.durability import translated
 from muster.volumes.gather import check_path, sources
 from muster.volumes.manifest import Entry
@@ -200,6 +200,7 @@ class ServiceStore(_Client):
     _records = remote(Versions.records)
     _made = remote(Makings.made)
     _used = remote(Makings.used)
+    _uses = remote(Makings.uses)
     _claim = remote(Makings.claim)
     _commit = remote(Attempts.commit)
     _begun = remote(Starting.begun)
@@ -216,10 +217,17 @@ class ServiceStore(_Client):
                 found += [self.record(address) for address in some]
         return found
 
-    def made(self, key: str, *, limit: int = 20) -> list[Made]:
+    def made(self, key: str = "", *, limit: int = 20) -> list[Made]:
         """Return what the jobs of a key made; a service of an earlier release knows of nothing."""
         try:
             return self._made(key, limit=limit)
+        except UnknownCall:
+            return []
+
+    def uses(self, *, dag_id: str = "", run_id: str = "", runs: int = 20) -> list[Use]:
+        """Return what tasks took that had been made before; a service of an earlier release knows of nothing."""
+        try:
+            return self._uses(dag_id=dag_id, run_id=run_id, runs=runs)
         except UnknownCall:
             return []
 

@@ -305,7 +305,8 @@ TABLE = (
 
     Row(Makings.made, "GET", "/v1/made", answer="Makings.made"),
     Row(Makings.used, "GET", "/v1/used", answer="Used.at"),
-    Row(Makings.use, "POST", "/v1/made/{job_id}/use"),
+    Row(Makings.use, "POST", "/v1/made/{job_id}/use", body="User"),
+    Row(Makings.uses, "GET", "/v1/uses", answer="Uses.uses"),
     Row(Makings.forget, "DELETE", "/v1/made/{job_id}", answer="Answer.yes"),
     Row(Makings.claim, "POST", "/v1/claims/{key}", body="Claim", answer="Holder.job_id"),
 
