@@ -7,7 +7,7 @@ import os
 import signal
 import stat
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -122,6 +122,120 @@ def test_two_runs_at_once_of_dags_that_are_new_both_end_well_and_print_one_docum
         assert json.loads(out)["state"] == "success"
         assert "a task's own word" in said
         assert "from a program" in said
+
+
+TWICE = """
+from airflow.sdk import Param, dag
+from muster.airflow import JobOperator
+
+@dag(schedule=None, params={"gate": Param("", type="string")})
+def twice():
+    JobOperator(
+        task_id="slow", image="bare", entrypoint="twice.work:slow", cache=True,
+        params={"gate": "{{ params.gate }}"}, outputs={"out": "twice/out"},
+    )
+
+twice()
+"""
+SLOW = """
+import os
+import time
+
+def slow(out, gate):
+    (out / "x").write_text(gate)
+    while not os.path.exists(gate):
+        time.sleep(0.05)
+"""
+
+
+@pytest.fixture
+def start_twice(
+    folder: Path, environment: dict[str, str]
+) -> Iterator[Callable[[Path], subprocess.Popen[str]]]:
+    """Start runs of a Dag whose stage ends once a file is there; what still runs is killed at the end."""
+    home = folder / "dags" / "twice"
+    (home / "images" / "bare").mkdir(parents=True, exist_ok=True)
+    (home / "images" / "bare" / "requirements.txt").write_text("")
+    (home / "dag.py").write_text(TWICE)
+    (home / "work.py").write_text(SLOW)
+    started = []
+
+    def start(gate: Path) -> subprocess.Popen[str]:
+        started.append(
+            subprocess.Popen(
+                ["muster", "run", "twice", "--param", f"gate={gate}"],
+                cwd=folder,
+                env=environment,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                start_new_session=True,
+                preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+            )
+        )
+        return started[-1]
+
+    yield start
+    for run in started:
+        if run.poll() is None:
+            os.killpg(run.pid, signal.SIGKILL)
+            run.communicate()
+
+
+def read_until(run: subprocess.Popen[str], words: str) -> None:
+    """Read what a run prints, up to a line that has these words."""
+    assert run.stdout is not None
+    seen = []
+    for line in run.stdout:
+        seen.append(line)
+        if words in line:
+            return
+    raise AssertionError("".join(seen))
+
+
+def jobs_of(muster: Muster, gate: Path) -> list[str]:
+    """Return the states of the jobs that were given this file, newest first."""
+    jobs = json.loads(muster("jobs", "ls", "--json").stdout or "[]")  # before the first run there is no home
+    specs = [json.loads(muster("jobs", "show", job["job_id"], "--json").stdout) for job in jobs]
+    return [each["status"]["state"] for each in specs if each["spec"]["params"].get("gate") == str(gate)]
+
+
+def test_of_two_runs_that_want_the_same_the_second_takes_what_the_first_made(
+    start_twice: Callable[[Path], subprocess.Popen[str]], muster: Muster, tmp_path: Path
+) -> None:
+    gate = tmp_path / "gate"
+    first = start_twice(gate)
+    eventually(lambda: jobs_of(muster, gate) == ["running"])
+    second = start_twice(gate)
+    read_until(second, "waits for muster__")
+    gate.touch()
+    said, _ = first.communicate(timeout=100)
+    assert (first.returncode, "slow" in said) == (0, True), said
+    said, _ = second.communicate(timeout=100)
+    assert (second.returncode, "kept twice/out@1 of " in said) == (0, True), said
+    assert jobs_of(muster, gate) == ["succeeded"]
+    runs = json.loads(muster("runs", "ls", "--dag", "twice", "--json").stdout)
+    kept, made = (run["stages"][0] for run in runs)
+    assert kept["kept_of"] == made["jobs"][0]["job_id"]
+    assert kept["versions"] == made["versions"] == {"out": ["volume://twice/out@1"]}
+
+
+def test_of_two_runs_that_want_the_same_the_second_makes_it_where_the_first_is_cancelled(
+    start_twice: Callable[[Path], subprocess.Popen[str]], muster: Muster, tmp_path: Path
+) -> None:
+    gate = tmp_path / "gate"
+    first = start_twice(gate)
+    eventually(lambda: jobs_of(muster, gate) == ["running"])
+    second = start_twice(gate)
+    read_until(second, "waits for muster__")
+    first.send_signal(signal.SIGINT)
+    said, _ = first.communicate(timeout=100)
+    assert first.returncode == 130, said
+    eventually(lambda: jobs_of(muster, gate) == ["running", "cancelled"])
+    gate.touch()
+    said, _ = second.communicate(timeout=100)
+    assert second.returncode == 0, said
+    assert jobs_of(muster, gate) == ["succeeded", "cancelled"]
 
 
 @pytest.mark.parametrize(

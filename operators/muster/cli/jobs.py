@@ -12,9 +12,10 @@ import typer
 from muster.cli import leftovers
 from muster.cli.command import Json, example, group, open_backend, open_capacity, open_store, person
 from muster.cli.curves import drawn
-from muster.cli.screen import Table, digest, emit, fields, note, safe, say, seconds, when
+from muster.cli.screen import Table, complain, digest, emit, fields, note, safe, say, seconds, when
 from muster.core.cancelling import by_command
-from muster.core.errors import NotFound, SpecError
+from muster.core.errors import Corrupt, NotFound, SpecError
+from muster.core.series import Series
 from muster.core.status import JobState, JobStatus
 from muster.core.wire import plain
 
@@ -128,7 +129,7 @@ def show(job: Newest, *, as_json: Json = False) -> None:
     job_id = find_newest(backend.store.ledger, job)
     status, spec = backend.status(job_id), backend.store.ledger.spec(job_id)
     parts = () if status.state.ended else open_capacity().parts(job_id)
-    series = backend.store.ledger.series(job_id)
+    series = _series(backend.store.ledger, job_id)
     if as_json:
         emit(
             {
@@ -150,6 +151,15 @@ def show(job: Newest, *, as_json: Json = False) -> None:
         say()
         for line in status.verdict.render(job_id=job_id).splitlines():
             say(safe(line), style="red")
+
+
+def _series(ledger: Ledger, job_id: str) -> Series:
+    """Return a job's curves; where their file cannot be read, a note says so and there are none."""
+    try:
+        return ledger.series(job_id)
+    except Corrupt as error:
+        complain(error)
+        return Series()
 
 
 def _where(part: Part) -> tuple[str, str]:

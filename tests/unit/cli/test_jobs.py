@@ -15,6 +15,7 @@ from muster.core.progress import heard
 from muster.core.status import JobResult, JobState
 from muster.core.verdict import Cause, Verdict
 from muster.volumes.folder import FolderStore
+from muster.volumes.series import NAME
 
 Run = Callable[..., Any]
 DIGEST = "b3:" + "0" * 64
@@ -117,6 +118,14 @@ class TestReading:
         document = muster("jobs", "show", RUNNING, "--json").json()["series"]
         assert [curve["values"] for curve in document["numbers"]] == [[0, 1, 2, 3], [0.8, 0.4, 0.1]]
         assert [curve["source"] for curve in document["use"]] == ["main-0"]
+
+    def test_a_job_is_shown_without_curves_that_cannot_be_read(self, muster: Run, jobs: FolderStore) -> None:
+        jobs.ledger.append(RUNNING, b"[rank 0] muster: epoch=1/4 loss=0.4\n")
+        (jobs.layout.job(RUNNING) / NAME).write_text("{")
+        answer = muster("jobs", "show", RUNNING)
+        assert (answer.code, "running" in answer.out, "loss" in answer.out) == (0, True, False)
+        assert f"{NAME} cannot be read" in answer.err
+        assert muster("jobs", "show", RUNNING, "--json").json()["series"]["numbers"] == []
 
     def test_a_running_job_has_its_ranks(self, muster: Run, monkeypatch: pytest.MonkeyPatch) -> None:
         from muster.backends.local import capacity
