@@ -83,8 +83,37 @@ def test_a_job_that_failed(
     assert not run().succeeded
     found = links("card")
     assert found["muster_job"].startswith("/plugin/muster/muster/#/jobs/")
-    assert found["_link_VersionsLink"] == found["_link_ReportLink"] == ""
     assert found["_link_TrackingLink"] == "https://mlflow.example/#/runs/1"
+    assert set(found) == {"muster_job", "_link_TrackingLink"}, (
+        "an empty link costs a request and shows nothing"
+    )
+
+
+def test_a_link_that_cannot_be_computed_is_left_to_airflow_which_logs_why(home: object) -> None:
+    from airflow.sdk.bases.operatorlink import BaseOperatorLink
+
+    from muster.airflow.links import JobLink, left
+
+    class Broken(BaseOperatorLink):
+        name = "Broken"
+
+        def get_link(self, operator: object, *, ti_key: object) -> str:
+            raise OSError("the disk is gone")
+
+    class Empty(Broken):
+        def get_link(self, operator: object, *, ti_key: object) -> str:
+            return ""
+
+    class Known(Broken):
+        def get_link(self, operator: object, *, ti_key: object) -> str:
+            return "https://a.example"
+
+    broken = Broken()
+    found = left((JobLink(), broken, Empty(), Known()), None, None)
+    assert found[0] is broken
+    assert [(each.xcom_key, each.get_link(None, ti_key=None)) for each in found[1:]] == [  # type: ignore[arg-type]
+        ("_link_Known", "https://a.example")
+    ]
 
 
 @pytest.mark.parametrize(
@@ -131,5 +160,5 @@ def test_each_is_known_to_the_provider() -> None:
     assert named == {
         name
         for name in vars(module)
-        if name.endswith("Link") and name not in ("BaseOperatorLink", "_JobsLink")
+        if name.endswith("Link") and name != "BaseOperatorLink" and name[0] != "_"
     }

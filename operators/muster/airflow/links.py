@@ -3,11 +3,15 @@
 A worker computes them when its process lets go of a task, also of one that failed or waits from then
 on, and Airflow keeps them as XComs. The job's own is there from the moment it is submitted, because
 :func:`push_job_link` puts it there; all others are found through it, in the ledger.
+
+Airflow sends an XCom for each link that an operator declares, empty or not, which for a short task is much of what it
+costs. So a process replaces an operator's links by those that are left to send (:func:`left`).
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, ClassVar
 from urllib.parse import quote, urlsplit
 
@@ -22,13 +26,52 @@ if TYPE_CHECKING:
 DOCUMENTS = ("index.html", "docs/index.html", "card.html", "report.html")
 MLFLOW = "mlflow"
 
+_jobs: dict[str, str] = {}  # of the tries of this process, by the id of the task instance
+
 
 def push_job_link(ti: Any, job_id: str) -> None:
     """Put the job's link on its task while it runs.
 
     :param ti: the task instance of this process.
     """
+    _jobs[str(ti.id)] = job_id
     ti.xcom_push(key=JobLink.KEY, value=page(f"#/jobs/{job_id}"))
+
+
+class _KnownLink(BaseOperatorLink):
+    """A link that has been computed."""
+
+    name = ""
+
+    def __init__(self, link: BaseOperatorLink, value: str) -> None:
+        self.name, self._key, self._value = link.name, link.xcom_key, value
+
+    @property
+    def xcom_key(self) -> str:
+        """The key of the declared link."""
+        return self._key
+
+    def get_link(self, operator: Any, *, ti_key: Any) -> str:  # noqa: ARG002 - Airflow passes it
+        """Return the link."""
+        return self._value
+
+
+def left(links: Iterable[BaseOperatorLink], operator: Any, ti: Any) -> tuple[BaseOperatorLink, ...]:
+    """Return the links that lead somewhere in this try, without the job's, which is there already.
+
+    A link that cannot be computed is returned as it is: Airflow asks again, and logs what is wrong.
+    """
+    found = list[BaseOperatorLink]()
+    for link in links:
+        if isinstance(link, JobLink):
+            continue
+        try:
+            value = link.get_link(operator, ti_key=ti)
+        except Exception:  # Airflow's own call logs it, with its traceback
+            found.append(link)
+        else:
+            found += [_KnownLink(link, value)] if value else []
+    return tuple(found)
 
 
 def page(place: str) -> str:
@@ -153,8 +196,11 @@ def _job_id(ti_key: Any) -> str:
     """The job that the task has had in this try, by the link that it announced."""
     from airflow.sdk.bases.xcom import BaseXCom
 
-    link = BaseXCom.get_value(ti_key=ti_key, key=JobLink.KEY)
-    return str(link).rsplit("/", 1)[-1] if link else ""
+    known = _jobs.get(str(ti_key.id))
+    if known is None:
+        link = BaseXCom.get_value(ti_key=ti_key, key=JobLink.KEY)
+        known = _jobs[str(ti_key.id)] = str(link).rsplit("/", 1)[-1] if link else ""
+    return known
 
 
 def _made(job_id: str) -> list[str]:

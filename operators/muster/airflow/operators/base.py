@@ -16,6 +16,7 @@ from muster.airflow.attempts.watcher import arguments, called, watcher
 from muster.airflow.authoring.checks import check_delay, check_executor_queue, check_retries, optional
 from muster.airflow.authoring.keywords import AuthorKeywords, Keyword, keyword, refusing
 from muster.airflow.authoring.references import Later
+from muster.airflow.links import left
 from muster.airflow.operators.mapping import TaskPartial, begin
 
 if TYPE_CHECKING:
@@ -168,6 +169,12 @@ class MusterOperator(BaseOperator, metaclass=AuthorKeywords):
         return self._work(context)
 
     def _work(self, context: Context) -> Any:
+        try:
+            return self._perform(context)
+        finally:
+            self.operator_extra_links = left(self.operator_extra_links, self, context["ti"])
+
+    def _perform(self, context: Context) -> Any:
         with translated():
             self._called = self.instance(context["ti"].map_index)
             if (by := watcher()) is not None and by.stopping():
