@@ -18,6 +18,7 @@ from muster.core.replica import Replica
 from muster.core.series import Series
 from muster.core.status import JobState, JobStatus
 from muster.core.verdict import Cause, Verdict
+from muster.volumes.base import TaskEnd
 from muster.volumes.folder import FolderStore
 from muster.volumes.service.table import MOST_SPECS
 from muster.worker.seal import seal
@@ -795,18 +796,26 @@ class StoreContract:
         for number in range(4):
             for task in ("features", "more"):
                 store.use("a-1", by=replace(LATER, run_id=f"run-{number}", task_id=task, map_index=number))
-        found = again.uses(runs=2)
+        found = again.ledger.task_ends(runs=2)
         assert [(use.origin.run_id, use.origin.task_id) for use in found] == [
             ("run-3", "more"),
             ("run-3", "features"),
             ("run-2", "more"),
             ("run-2", "features"),
         ]
-        assert {(use.job_id, use.origin.map_index) for use in found} == {("a-1", 3), ("a-1", 2)}
-        assert all(use.outputs == outputs and use.at > 0 for use in found)
-        assert len(store.uses()) == 8
-        assert len(store.uses(dag_id="flights", run_id="run-0")) == 2
-        assert store.uses(dag_id="another") == store.uses(dag_id="flights", run_id="run-9") == []
+        assert {(use.kept_of, use.origin.map_index) for use in found} == {("a-1", 3), ("a-1", 2)}
+        assert all((use.outputs, use.state) == (outputs, JobState.SUCCEEDED) for use in found)
+        ends = store.ledger.task_ends
+        assert len(ends()) == 8
+        assert len(ends(dag_id="flights", run_id="run-0")) == 2
+        assert ends(dag_id="another") == ends(dag_id="flights", run_id="run-9") == []
+
+    def test_how_a_task_without_a_job_ended_is_known(self, store, again):
+        end = TaskEnd(
+            origin=LATER, began=1.0, at=2.5, state=JobState.FAILED, line="gate closed: auc 0.6 < 0.7"
+        )
+        store.ledger.end_task(end)
+        assert again.ledger.task_ends() == [end]
 
     def test_one_job_makes_what_many_want(self, store, again):
         key = key_of(ONE)

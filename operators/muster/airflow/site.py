@@ -7,12 +7,13 @@ import os
 import secrets
 import threading
 from collections.abc import Callable
+from typing import Any
 
 from muster.airflow.connection import connect_capacity, connect_cluster, connection_id
 from muster.backends.base import Backend
 from muster.backends.capacity import Capacity
 from muster.core.errors import SpecError
-from muster.core.job import SecretRef
+from muster.core.job import Origin, SecretRef
 from muster.core.settings import Settings
 
 INSTANCE = "instance"
@@ -118,6 +119,20 @@ def instance(settings: Settings) -> str:
             "every worker, triggerer and API server"
         )
     return configured or kept_name(settings)
+
+
+def origin_of(ti: Any, settings: Settings) -> Origin:
+    """Return what the store calls a task instance.
+
+    :raises SpecError: as :func:`instance`.
+    """
+    return Origin(
+        instance=instance(settings),
+        dag_id=ti.dag_id,
+        run_id=ti.run_id,
+        task_id=ti.task_id,
+        map_index=-1 if ti.map_index is None else ti.map_index,
+    )
 
 
 def inline_wait_seconds() -> float:

@@ -16,7 +16,7 @@ from muster.core.job import stage_title
 from muster.core.names import check_job_id
 
 if TYPE_CHECKING:
-    from muster.volumes.base import Made, Use
+    from muster.volumes.base import Made, TaskEnd
 
 _MOST_MADE = 1_000  # that are looked at, the newest
 _MOST_RUNS = 1_000
@@ -38,8 +38,8 @@ def list_made(
     store = open_store()
     found = [made for made in store.made(limit=_MOST_MADE) if dag in ("", made.spec.origin.dag_id)][:limit]
     uses = defaultdict(list)
-    for use in store.uses(dag_id=dag, runs=_MOST_RUNS):
-        uses[use.job_id].append(use)
+    for end in store.ledger.task_ends(dag_id=dag, runs=_MOST_RUNS):
+        uses[end.kept_of].append(end)
     if as_json:
         emit([_document(made, uses[made.job_id]) for made in found])
         return
@@ -57,7 +57,7 @@ def list_made(
     table.show(empty=f"nothing of {dag} can be kept" if dag else "nothing can be kept yet")
 
 
-def _document(made: Made, uses: Sequence[Use]) -> dict[str, Any]:
+def _document(made: Made, uses: Sequence[TaskEnd]) -> dict[str, Any]:
     return {
         "job_id": made.job_id,
         "origin": made.spec.origin,

@@ -40,7 +40,7 @@ def list_runs(
 ) -> None:
     """List runs, newest first.
 
-    A run is made of the jobs of its stages and of what they kept; a gate has no job and is not shown.
+    A run is made of muster's tasks; those of other operators are Airflow's alone.
     """
     from muster.volumes import runs
 
@@ -121,7 +121,9 @@ def _facts(stage: RunStage) -> Iterator[tuple[str, object]]:
         yield "job", f"{job.job_id}  {job.state.value}{took}"
     if stage.kept_of:
         yield "made by", f"job {stage.kept_of}"
-    elif not stage.jobs:
+    elif stage.line:
+        yield "said", stage.line
+    elif not stage.jobs and stage.versions:
         yield "job", "deleted by gc: its versions' records are left"
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from muster.core.job import JobSpec, Origin, Pinned
+from muster.core.status import JobState
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,17 +148,21 @@ class Made:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Use:
-    """A task of a run that took what a job had made, and ran nothing.
+class TaskEnd:
+    """How a task ended of which no job tells it: it kept what was there, judged, released, or failed before a job.
 
-    :param job_id: the job. :param origin: the task that took it. :param at: when, in seconds since the epoch.
-    :param outputs: the addresses of the versions, by output.
+    :param origin: the task. :param began: when its process began, and `at` when it ended, in seconds since the epoch.
+    :param state: succeeded or failed. :param line: what it says of itself, or why it failed.
+    :param kept_of: the job whose versions it kept; empty where it kept none. :param outputs: their addresses, by output.
     """
 
-    job_id: str
     origin: Origin
+    began: float
     at: float
-    outputs: Mapping[str, tuple[str, ...]]
+    state: JobState
+    line: str = ""
+    kept_of: str = ""
+    outputs: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)

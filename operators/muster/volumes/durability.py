@@ -256,3 +256,17 @@ def _sync_file(path: str) -> None:
         os.fsync(fd)
     finally:
         os.close(fd)
+
+
+def newest_first(folder: Path) -> list[Path]:
+    """Return the files of a folder whose names begin with their time; none where it is missing."""
+    with suppress(FileNotFoundError):
+        paths = [path for path in folder.iterdir() if path.name[0] != "."]
+        return sorted(paths, key=lambda path: path.name, reverse=True)
+    return []
+
+
+def prune(folder: Path, *, most: int) -> None:
+    """Delete all but the newest of such files."""
+    for path in newest_first(folder)[most:]:
+        path.unlink(missing_ok=True)

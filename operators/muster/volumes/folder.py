@@ -18,7 +18,7 @@ from muster.core.replica import PartManifest
 from muster.core.room import Room
 from muster.volumes import held, manifest, snapshot
 from muster.volumes.attempts import FolderAttempts
-from muster.volumes.base import Collected, Held, Made, Plan, Record, Saved, Staging, Use, Version
+from muster.volumes.base import Collected, Held, Made, Plan, Record, Saved, Staging, Version
 from muster.volumes.catalog import Catalog
 from muster.volumes.commits import Commits
 from muster.volumes.durability import translated
@@ -124,10 +124,6 @@ class FolderStore:
     def use(self, job_id: str, *, by: Origin) -> None:
         """Note that a task of a later run takes what a job made."""
         self.makings.use(job_id, by=by)
-
-    def uses(self, *, dag_id: str = "", run_id: str = "", runs: int = 20) -> list[Use]:
-        """Return what tasks took that had been made before, newest first."""
-        return self.makings.uses(dag_id=dag_id, run_id=run_id, runs=runs)
 
     def used(self, address: str) -> float:
         """Return when a run last used a version again that was made before; 0.0: none did."""

@@ -18,6 +18,7 @@ from muster.core.errors import Conflict, Corrupt, NotFound, SpecError
 from muster.core.job import JobSpec, Origin
 from muster.core.series import Series, segments
 from muster.core.status import JobState, JobStatus
+from muster.volumes.base import TaskEnd
 from muster.volumes.durability import (
     TEMPORARY,
     locked,
@@ -31,6 +32,7 @@ from muster.volumes.durability import (
 from muster.volumes.layout import Layout
 from muster.volumes.series import NAME as SERIES
 from muster.volumes.series import SeriesFile, read_series
+from muster.volumes.task_ends import read_ends, write_end
 from muster.volumes.tree import remove
 
 _OPEN_SERIES = 64
@@ -191,6 +193,14 @@ class FolderLedger:
             for job_id, origin in found.items()
             if origin.run_id and dag_id in ("", origin.dag_id) and run_id in ("", origin.run_id)
         }
+
+    def end_task(self, end: TaskEnd) -> None:
+        """Note how a task ended of which no job tells it."""
+        write_end(self._layout, end)
+
+    def task_ends(self, *, dag_id: str = "", run_id: str = "", runs: int = 20) -> list[TaskEnd]:
+        """Return how tasks ended of which no job tells it, newest first."""
+        return read_ends(self._layout, dag_id=dag_id, run_id=run_id, runs=runs)
 
     def _origin(self, job_id: str) -> Origin:
         path = self._layout.job(job_id) / "spec.json"

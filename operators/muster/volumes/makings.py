@@ -5,7 +5,6 @@
     STORE/made/<job_id>.json                   the spec of a job that committed; may be deleted
     STORE/made/keys/<key>/<at>.<job_id>        the jobs of one key (:mod:`muster.core.comparison`), by their time
     STORE/made/claims/<key>                    the job that makes what other runs want too
-    STORE/made/uses/<at>.<dag>.<run>.<task>    that a task took what a job had made; the names are hashed
 
 A commit costs two small files, a search one listing of a small folder. All of it may be deleted: then what was made
 before is made again. Whether a version is there, and what it was made from, its commit record and its RECORD.json
@@ -17,7 +16,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import suppress
-from hashlib import blake2b
 from itertools import islice
 from pathlib import Path
 
@@ -27,15 +25,16 @@ from muster.core.comparison import key_of, task_key_of
 from muster.core.errors import Corrupt, NotFound, SpecError
 from muster.core.job import JobSpec, Origin
 from muster.core.names import check_job_id
-from muster.volumes.base import Made, Record, Use, Version
+from muster.core.status import JobState
+from muster.volumes.base import Made, Record, TaskEnd, Version
 from muster.volumes.catalog import Catalog
 from muster.volumes.commit_records import CommitRecord, read_commit
-from muster.volumes.durability import locked, read_whole, translated, write_whole
+from muster.volumes.durability import locked, newest_first, prune, read_whole, translated, write_whole
 from muster.volumes.layout import Layout
 from muster.volumes.marks import Marks
+from muster.volumes.task_ends import write_end
 
 MOST_ENTRIES = 50  # of one key; older ones go
-MOST_USES = 2_000  # likewise
 _USED = "USED"
 
 
@@ -60,30 +59,17 @@ class FolderMakings:
             for version in self._versions(made):
                 path = self._layout.version(version.volume, version.number) / _USED
                 write_whole(path, f"{now:.3f}", durable=False)
-            self._note(Use(job_id=job_id, origin=by, at=now, outputs=made.outputs))
-
-    def _note(self, use: Use) -> None:
-        folder = self._room("uses")
-        folder.mkdir(parents=True, exist_ok=True)
-        origin = use.origin
-        task = f"{origin.task_id} {origin.map_index}"
-        hashed = ".".join(map(_hashed, (origin.dag_id, origin.run_id, task)))
-        write_whole(folder / f"{int(use.at * 1e6):018d}.{hashed}", wire.dumps(use), durable=False)
-        _prune(folder, most=MOST_USES)
-
-    def uses(self, *, dag_id: str, run_id: str, runs: int) -> list[Use]:
-        """See :meth:`muster.volumes.protocols.Makings.uses`."""
-        found, seen = list[Use](), set[tuple[str, ...]]()
-        for path in _newest_first(self._room("uses")):
-            _, *hashed = path.name.split(".")
-            if any(name and _hashed(name) != it for name, it in zip((dag_id, run_id), hashed, strict=False)):
-                continue
-            seen.add(tuple(hashed[:2]))
-            if len(seen) > runs:
-                break
-            with suppress(OSError, SpecError):  # pruned just now, or written by a later release
-                found.append(wire.loads(Use, read_whole(path)))
-        return found
+            write_end(
+                self._layout,
+                TaskEnd(
+                    origin=by,
+                    began=now,
+                    at=now,
+                    state=JobState.SUCCEEDED,
+                    kept_of=job_id,
+                    outputs=made.outputs,
+                ),
+            )
 
     def used(self, version: Version) -> float:
         """Return when a version was last used again; 0.0 where it never was."""
@@ -111,16 +97,14 @@ class FolderMakings:
 
     def _jobs_of(self, key: str) -> Iterator[str]:
         """Yield the jobs of a key, newest first."""
-        for entry in _newest_first(self._room("keys") / _hex(key)):
+        for entry in newest_first(self._room("keys") / _hex(key)):
             yield entry.name.partition(".")[2]
 
     def _jobs(self) -> list[str]:
         """Return the jobs of all keys, newest first."""
         keys = self._room("keys")
         entries = {
-            path.name
-            for folder in (keys.iterdir() if keys.is_dir() else ())
-            for path in _newest_first(folder)
+            path.name for folder in (keys.iterdir() if keys.is_dir() else ()) for path in newest_first(folder)
         }
         return [name.partition(".")[2] for name in sorted(entries, reverse=True)]
 
@@ -166,7 +150,7 @@ def remember(layout: Layout, job_id: str, spec: JobSpec) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         if not any(path.name.endswith(f".{job_id}") for path in folder.iterdir()):  # before a crash
             (folder / name).touch()
-        _prune(folder, most=MOST_ENTRIES)
+        prune(folder, most=MOST_ENTRIES)
 
 
 def last_used(layout: Layout, version: Version) -> float:
@@ -216,23 +200,6 @@ def _made(job_id: str, spec: JobSpec, commit: CommitRecord, record: Record) -> M
         modules=record.modules,
         created=record.created,
     )
-
-
-def _newest_first(folder: Path) -> list[Path]:
-    """Return the files of a folder whose names begin with their time."""
-    with suppress(FileNotFoundError):
-        paths = [path for path in folder.iterdir() if path.name[0] != "."]
-        return sorted(paths, key=lambda path: path.name, reverse=True)
-    return []
-
-
-def _hashed(name: str) -> str:
-    return blake2b(name.encode(), digest_size=6).hexdigest()
-
-
-def _prune(folder: Path, *, most: int) -> None:
-    for path in _newest_first(folder)[most:]:
-        path.unlink(missing_ok=True)
 
 
 def _hex(key: str) -> str:

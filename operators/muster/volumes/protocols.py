@@ -27,7 +27,7 @@ from muster.core.replica import PartManifest
 from muster.core.room import Room
 from muster.core.series import Series
 from muster.core.status import JobStatus
-from muster.volumes.base import Collected, Held, Made, Plan, Record, Saved, Staging, Use, Version
+from muster.volumes.base import Collected, Held, Made, Plan, Record, Saved, Staging, TaskEnd, Version
 from muster.volumes.manifest import Entry
 
 if TYPE_CHECKING:
@@ -116,15 +116,9 @@ class Makings(Protocol):
         """
 
     def use(self, job_id: str, *, by: Origin) -> None:
-        """Note that a task of a later run takes what a job made: for gc it is as old as its last use.
+        """Note that a task of a later run takes what a job made: for gc it is as old as its last use, and so the task ends.
 
         :raises NotFound: some of it is not live any more.
-        """
-
-    def uses(self, *, dag_id: str = "", run_id: str = "", runs: int = 20) -> list[Use]:
-        """Return what tasks took that had been made before, newest first. The notes of the newest 2,000 are there.
-
-        :param dag_id: only of this Dag. :param run_id: only of this run. :param runs: of at most so many runs.
         """
 
     def used(self, address: str) -> float:
@@ -245,6 +239,15 @@ class Ledger(Protocol):
         """Return the task of every job that a Dag submitted, by job_id, oldest first; unreadable jobs are left out.
 
         :param dag_id: only jobs of this Dag. `run_id`: only jobs of runs with this id.
+        """
+
+    def end_task(self, end: TaskEnd) -> None:
+        """Note how a task ended of which no job tells it."""
+
+    def task_ends(self, *, dag_id: str = "", run_id: str = "", runs: int = 20) -> list[TaskEnd]:
+        """Return how tasks ended of which no job tells it, newest first. The newest 2,000 are there.
+
+        :param dag_id: only of this Dag. :param run_id: only of this run. :param runs: of at most so many runs.
         """
 
 

@@ -1,8 +1,8 @@
-"""The runs of Dags, as the store knows them: from the ledger's jobs, from the notes of what a task kept
-(:meth:`muster.volumes.protocols.Makings.uses`), and from records where gc deleted the jobs.
+"""The runs of Dags, as the store knows them: from the ledger's jobs, from how tasks without a job ended, and from
+records where gc deleted the jobs.
 
-Airflow is not asked, so a gate is not there, and a run of which the next stage has not begun looks as if it had ended.
-The command, ``import muster`` and the page read this one thing.
+Airflow is not asked, so tasks of other operators are not there, and a run of which the next stage has not begun looks
+as if it had ended. The command, ``import muster`` and the page read this one thing.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from muster.core.address import pinned
 from muster.core.errors import MusterError, NotFound
 from muster.core.job import JobSpec, Origin, Pinned, stage_title
 from muster.core.status import JobState, JobStatus
-from muster.volumes.base import Record, Use
+from muster.volumes.base import Record, TaskEnd
 from muster.volumes.protocols import Store
 
 MOST_RECORDS = 1_000  # of each volume that are looked at, the newest
@@ -42,11 +42,13 @@ class RunStage:
     """One task of a run, or one of the tasks that it was mapped to.
 
     :param map_index: -1 for a task that is not mapped.
-    :param state: of its newest job.
+    :param state: of its newest job; of a task without one, how it ended.
     :param jobs: all its tries, oldest first; empty where gc deleted them and records alone are left.
     :param seconds: what its newest job took; None where that is not known, or not over.
     :param versions: the pinned addresses that its newest job made, by output.
-    :param verdict: cause, rank and message of why its newest job failed, one line; empty where it did not.
+    :param verdict: cause, rank and message of why its newest job failed, or why the task did, one line; empty where it
+        did not.
+    :param line: what a task without a job says of itself, such as a gate or a release; else empty.
     :param kept_of: the job that made its versions, where the task kept them and ran nothing; params, inputs and code
         are those of that job. Empty where the task made them.
     """
@@ -66,6 +68,7 @@ class RunStage:
     image_digest: str = ""
     entrypoint: str = ""
     verdict: str = ""
+    line: str = ""
     kept_of: str = ""
 
     @property
@@ -81,9 +84,9 @@ class Run:
     :param instance: the Airflow that it ran in.
     :param state: ``running`` while a job of it runs or waits, else ``failed`` or ``cancelled`` if a stage is, else
         ``succeeded``.
-    :param began: when its first job was submitted or its first stage kept; where gc deleted its jobs, when its first
-        version was made.
-    :param ended: the end of its last job, or when its last stage was kept; None while it runs.
+    :param began: when its first job was submitted, or its first task without one began; where gc deleted its jobs, when
+        its first version was made.
+    :param ended: the end of its last job or task; None while it runs.
     :param stages: in the order in which they began.
     """
 
@@ -105,7 +108,7 @@ class _Key(NamedTuple):
 
 
 class _Seen(NamedTuple):
-    """A stage with the times of its part of the run; `last` is when its newest job was submitted, or it was kept."""
+    """A stage with the times of its part of the run; `last` is when its newest job was submitted, or it ended without."""
 
     stage: RunStage
     began: float
@@ -114,16 +117,16 @@ class _Seen(NamedTuple):
 
 
 def runs(store: Store, *, dag: str | None = None, limit: int = 20) -> list[Run]:
-    """Return the newest runs, newest first: by when their newest stage began or was kept.
+    """Return the newest runs, newest first: by when their newest job was submitted, or their newest task without one ended.
 
     It reads one origin for each job in the ledger, and the specs and statuses of at most twice `limit` runs.
 
     :param dag: only runs of this Dag.
     """
     jobs = _by_run(store.ledger.origins(dag_id=dag or ""))
-    uses = _uses_by_run(store.uses(dag_id=dag or "", runs=limit))
-    chosen = list(dict.fromkeys([*list(reversed(jobs))[:limit], *uses]))
-    found = [(key, seen) for key, seen in zip(chosen, _seen(store, jobs, uses, chosen), strict=True) if seen]
+    ends = _ends_by_run(store.ledger.task_ends(dag_id=dag or "", runs=limit))
+    chosen = list(dict.fromkeys([*list(reversed(jobs))[:limit], *ends]))
+    found = [(key, seen) for key, seen in zip(chosen, _seen(store, jobs, ends, chosen), strict=True) if seen]
     found.sort(key=lambda item: max(each.last for each in item[1]), reverse=True)
     listed = [_of_stages(key, seen) for key, seen in found[:limit]]
     if len(listed) < limit:
@@ -140,9 +143,9 @@ def run(store: Store, dag_id: str, run_id: str) -> Run:
     :raises NotFound: the store knows no such run, or gc deleted its jobs and it made no version.
     """
     jobs = _by_run(store.ledger.origins(dag_id=dag_id, run_id=run_id))
-    uses = _uses_by_run(store.uses(dag_id=dag_id, run_id=run_id, runs=1))
-    if key := next(reversed(jobs), None) or next(iter(uses), None):
-        (seen,) = _seen(store, jobs, uses, [key])
+    ends = _ends_by_run(store.ledger.task_ends(dag_id=dag_id, run_id=run_id, runs=1))
+    if key := next(reversed(jobs), None) or next(iter(ends), None):
+        (seen,) = _seen(store, jobs, ends, [key])
         if seen:
             return _of_stages(key, [*_read_by(store, key, seen), *seen])
     older = _of_records(_records(store, limit=MOST_RECORDS, dag_id=dag_id, run_id=run_id))
@@ -154,10 +157,10 @@ def run(store: Store, dag_id: str, run_id: str) -> Run:
 
 
 def names(store: Store) -> list[tuple[str, str]]:
-    """Return the Dag and id of every run that has a job or kept a stage, oldest first; without jobs are the first."""
+    """Return the Dag and id of every run, oldest first; those that had no job are the first."""
     jobs = _by_run(store.ledger.origins())
-    kept = [key for key in _uses_by_run(store.uses(runs=MOST_RECORDS)) if key not in jobs]
-    return [(key.dag_id, key.run_id) for key in (*reversed(kept), *jobs)]
+    without = [key for key in _ends_by_run(store.ledger.task_ends(runs=MOST_RECORDS)) if key not in jobs]
+    return [(key.dag_id, key.run_id) for key in (*reversed(without), *jobs)]
 
 
 def _by_run(origins: Mapping[str, Origin]) -> dict[_Key, list[str]]:
@@ -174,18 +177,18 @@ def _key(origin: Origin) -> _Key:
     return _Key(origin.instance, origin.dag_id, origin.run_id)
 
 
-def _uses_by_run(uses: Iterable[Use]) -> dict[_Key, list[Use]]:
-    """Return what each run kept, the newest run first."""
-    found: dict[_Key, list[Use]] = defaultdict(list)
-    for use in uses:
-        found[_key(use.origin)].append(use)
+def _ends_by_run(ends: Iterable[TaskEnd]) -> dict[_Key, list[TaskEnd]]:
+    """Return how tasks of each run ended, the newest run first."""
+    found: dict[_Key, list[TaskEnd]] = defaultdict(list)
+    for end in ends:
+        found[_key(end.origin)].append(end)
     return dict(found)
 
 
 def _seen(
     store: Store,
     jobs: Mapping[_Key, Sequence[str]],
-    uses: Mapping[_Key, Sequence[Use]],
+    ends: Mapping[_Key, Sequence[TaskEnd]],
     chosen: Sequence[_Key],
 ) -> Iterator[list[_Seen]]:
     """Yield the stages of each chosen run; of all of them specs and statuses are asked for at once."""
@@ -199,41 +202,54 @@ def _seen(
                 origin = specs[job_id].origin
                 stages[origin.task_id, origin.map_index].append((specs[job_id], statuses[job_id]))
         tried = {task: _of_ledger(tries) for task, tries in stages.items()}
-        yield list({**tried, **_of_uses(store, uses.get(key, ()), tried)}.values())
+        yield list({**tried, **_of_ends(store, ends.get(key, ()), tried)}.values())
 
 
-def _of_uses(
-    store: Store, uses: Sequence[Use], tried: Mapping[tuple[str, int], _Seen]
+def _of_ends(
+    store: Store, ends: Sequence[TaskEnd], tried: Mapping[tuple[str, int], _Seen]
 ) -> dict[tuple[str, int], _Seen]:
-    """Return the stages that kept what was there, by task: those whose jobs are older than the use."""
-    newest: dict[tuple[str, int], Use] = {}
-    for use in reversed(uses):
-        task = use.origin.task_id, use.origin.map_index
-        if task not in tried or tried[task].last <= use.at:
-            newest[task] = use
-    first = {task: next(iter(_addresses(use)), "") for task, use in newest.items()}
-    known = _known(store, [*filter(None, first.values())])
-    records = {pinned(each.volume, each.number): each for each in known}
-    return {task: _of_use(use, records.get(first[task]), tried.get(task)) for task, use in newest.items()}
+    """Return the stages whose end is told by no job, by task: those without one, and those that tell more than theirs."""
+    newest: dict[tuple[str, int], TaskEnd] = {}
+    for end in reversed(ends):
+        task = end.origin.task_id, end.origin.map_index
+        if task not in tried or _tells_more(end, tried[task]):
+            newest[task] = end
+    kept = [_first(end) for end in newest.values() if end.outputs]
+    records = {pinned(each.volume, each.number): each for each in _known(store, kept)}
+    return {task: _of_end(end, records.get(_first(end)), tried.get(task)) for task, end in newest.items()}
 
 
-def _of_use(use: Use, record: Record | None, tried: _Seen | None) -> _Seen:
+def _tells_more(end: TaskEnd, tried: _Seen) -> bool:
+    """Whether a later try kept something, or the task failed although its job did not."""
+    failed = end.state is JobState.FAILED and tried.stage.state is JobState.SUCCEEDED
+    return end.at >= tried.last and (failed or bool(end.kept_of))
+
+
+def _of_end(end: TaskEnd, record: Record | None, tried: _Seen | None) -> _Seen:
+    origin, failed = end.origin, end.state is JobState.FAILED
     known: dict[str, Any] = {
-        "state": JobState.SUCCEEDED,
-        "jobs": tried.stage.jobs if tried else (),
-        "versions": use.outputs,
-        "kept_of": use.job_id,
+        "state": end.state,
+        "verdict": end.line if failed else "",
+        "line": "" if failed else end.line,
+        "kept_of": end.kept_of,
+        "versions": end.outputs,
     }
-    origin = use.origin
-    if record is None:  # gc deleted it since, or it is damaged
-        stage = RunStage(task_id=origin.task_id, map_index=origin.map_index, **known)
-    else:
+    if record is not None:
         stage = _stage(replace(record, origin=origin), **known)
-    return _Seen(stage, tried.began if tried else use.at, use.at, use.at)
+    elif tried is not None and not end.kept_of:
+        stage = replace(tried.stage, state=end.state, verdict=end.line)
+    else:  # it made nothing, or gc deleted what it kept
+        stage = RunStage(
+            task_id=origin.task_id, map_index=origin.map_index, seconds=max(0.0, end.at - end.began), **known
+        )
+    if tried is None:
+        return _Seen(stage, end.began, end.at, end.at)
+    return _Seen(replace(stage, jobs=tried.stage.jobs), tried.began, end.at, end.at)
 
 
-def _addresses(use: Use) -> Iterator[str]:
-    return (address for addresses in use.outputs.values() for address in addresses)
+def _first(end: TaskEnd) -> str:
+    """Return the first version that a task kept; empty where it kept none."""
+    return next((address for addresses in end.outputs.values() for address in addresses), "")
 
 
 def _of_ledger(tries: Sequence[tuple[JobSpec, JobStatus]]) -> _Seen:

@@ -28,7 +28,7 @@ from muster.core.room import Room
 from muster.core.series import Folding, Series, segments
 from muster.core.status import JobState, JobStatus
 from muster.volumes import snapshot
-from muster.volumes.base import Collected, Held, Made, Plan, Record, Saved, Staging, Use, Version
+from muster.volumes.base import Collected, Held, Made, Plan, Record, Saved, Staging, TaskEnd, Version
 from muster.volumes.fsck import Problem, Progress, Report
 from muster.volumes.gather import gather, plan_drafts, sources, union
 from muster.volumes.held import DAY_SECONDS
@@ -84,6 +84,7 @@ class MemoryLedger:
     def __init__(self, lock: threading.RLock) -> None:
         self._lock = lock
         self._jobs: dict[str, _Job] = {}
+        self._ends: list[TaskEnd] = []  # newest first
         self.kept: dict[str, Folding] = {}  # of jobs that gc deleted, while a version of theirs has data
 
     def job(self, job_id: str) -> _Job:
@@ -163,6 +164,18 @@ class MemoryLedger:
             if origin.run_id and dag_id in ("", origin.dag_id) and run_id in ("", origin.run_id)
         }
 
+    def end_task(self, end: TaskEnd) -> None:
+        self._ends.insert(0, end)
+
+    def task_ends(self, *, dag_id: str = "", run_id: str = "", runs: int = 20) -> list[TaskEnd]:
+        found = [
+            end
+            for end in self._ends
+            if dag_id in ("", end.origin.dag_id) and run_id in ("", end.origin.run_id)
+        ]
+        newest = list(dict.fromkeys((end.origin.dag_id, end.origin.run_id) for end in found))[:runs]
+        return [end for end in found if (end.origin.dag_id, end.origin.run_id) in newest]
+
     def forget(self, job_id: str) -> None:
         """Take a job's entry away."""
         del self._jobs[job_id]
@@ -183,7 +196,6 @@ class MemoryStore:
         self._leases: dict[str, set[str]] = {}
         self._makers: dict[str, _Job] = {}
         self._claims: dict[str, str] = {}
-        self._uses: list[Use] = []  # newest first
 
     @property
     def ledger(self) -> MemoryLedger:
@@ -394,16 +406,15 @@ class MemoryStore:
                 raise NotFound(f"what job {job_id} made is not live any more: it is made again")
             for address in made.addresses:
                 self._any(address).used = time.time()
-            self._uses.insert(0, Use(job_id=job_id, origin=by, at=time.time(), outputs=made.outputs))
-
-    def uses(self, *, dag_id: str = "", run_id: str = "", runs: int = 20) -> list[Use]:
-        found = [
-            use
-            for use in self._uses
-            if dag_id in ("", use.origin.dag_id) and run_id in ("", use.origin.run_id)
-        ]
-        newest = list(dict.fromkeys((use.origin.dag_id, use.origin.run_id) for use in found))[:runs]
-        return [use for use in found if (use.origin.dag_id, use.origin.run_id) in newest]
+            end = TaskEnd(
+                origin=by,
+                began=time.time(),
+                at=time.time(),
+                state=JobState.SUCCEEDED,
+                kept_of=job_id,
+                outputs=made.outputs,
+            )
+            self.ledger.end_task(end)
 
     def used(self, address: str) -> float:
         return self._any(address).used

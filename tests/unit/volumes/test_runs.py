@@ -1,5 +1,6 @@
 """Runs, built from a ledger and from records: the same over the store service (``tests/unit/cli/test_service.py``)."""
 
+import time
 from dataclasses import replace
 
 import pytest
@@ -9,6 +10,7 @@ from muster.core.job import Origin
 from muster.core.status import JobResult, JobState
 from muster.core.verdict import Cause, Verdict
 from muster.volumes import runs
+from muster.volumes.base import TaskEnd
 from muster.volumes.differences import Fact, stages
 
 FAULT = Verdict(cause=Cause.USER_ERROR, message="ValueError: no rows", advice="mend it", rank=1)
@@ -242,3 +244,63 @@ def test_a_kept_stage_stays_in_its_run_when_gc_deleted_what_it_kept(work, store)
     work.store.collect()
     (etl,) = runs.run(store, "flights", "r2").stages
     assert (etl.kept_of, etl.versions) == ("etl-1", {"out": ("volume://flights/etl@1",)})
+
+
+def ended(work, task, state=JobState.SUCCEEDED, *, run="r1", line="", after=0.0):
+    """Have a task end of which no job tells it."""
+    at = time.time() + after
+    origin = Origin(instance="laptop", dag_id="flights", run_id=run, task_id=task)
+    work.store.ledger.end_task(TaskEnd(origin=origin, began=at - 2, at=at, state=state, line=line))
+
+
+def test_a_gate_and_a_release_are_stages_of_the_run(work, store):
+    made(work, "train-1", "train")
+    ended(work, "gate", line="flights/train@1 passed: auc 0.7", after=5)
+    ended(
+        work, "deploy", JobState.FAILED, line="release rolled back: the graph's outputs are variable", after=9
+    )
+    run = runs.run(store, "flights", "r1")
+    assert run.state is JobState.FAILED, "what was made serves nobody"
+    _, gate, deploy = run.stages
+    assert (gate.title, gate.state, gate.line, gate.verdict) == (
+        "gate",
+        JobState.SUCCEEDED,
+        "flights/train@1 passed: auc 0.7",
+        "",
+    )
+    assert gate.seconds == pytest.approx(2)
+    assert (deploy.state, deploy.line) == (JobState.FAILED, "")
+    assert deploy.verdict == "release rolled back: the graph's outputs are variable"
+    assert [each.run_id for each in runs.runs(store)] == ["r1"]
+
+
+def test_the_next_try_of_a_task_counts(work, store):
+    made(work, "train-1", "train")
+    ended(work, "deploy", JobState.FAILED, line="away", after=5)
+    ended(work, "deploy", after=9)
+    assert [stage.state for stage in runs.run(store, "flights", "r1").stages] == [JobState.SUCCEEDED] * 2
+
+
+def test_a_task_that_failed_after_its_job_succeeded_has_failed(work, store):
+    version = made(work, "train-1", "train")
+    ended(work, "train", JobState.FAILED, line="store error: away", after=5)
+    (train,) = runs.run(store, "flights", "r1").stages
+    assert (train.state, train.verdict) == (JobState.FAILED, "store error: away")
+    assert (train.versions, [each.job_id for each in train.jobs]) == (
+        {"out": (version.address,)},
+        ["train-1"],
+    )
+
+
+def test_a_task_that_failed_with_its_job_is_told_by_the_job(work, store):
+    job(work, "train-1", "train")
+    end(work, "train-1", JobState.FAILED)
+    ended(work, "train", JobState.FAILED, line="user error: another wording", after=5)
+    (train,) = runs.run(store, "flights", "r1").stages
+    assert "ValueError: no rows" in train.verdict
+
+
+def test_a_task_that_failed_before_it_had_a_job_is_a_stage(work, store):
+    ended(work, "etl", JobState.FAILED, line="bad Dag: inputs.rows names no version")
+    (etl,) = runs.run(store, "flights", "r1").stages
+    assert (etl.title, etl.jobs, etl.verdict) == ("etl", (), "bad Dag: inputs.rows names no version")

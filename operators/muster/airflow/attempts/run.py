@@ -31,7 +31,7 @@ from muster.airflow.attempts.waiting import (
     stop_airflows_clock,
 )
 from muster.airflow.links import push_job_link
-from muster.airflow.site import connect, inline_wait_seconds, instance
+from muster.airflow.site import connect, inline_wait_seconds, instance, origin_of
 from muster.core.cancelling import LAST_TRY, STOPPED, backstop, out_of_time, overtaken, with_task
 from muster.core.errors import Conflict, NotFound, SpecError, Unreachable
 from muster.core.job import JobSpec, Origin
@@ -94,18 +94,11 @@ class TaskRun:
     def of(cls, operator: MusterOperator, context: Context) -> TaskRun:
         """Gather it from the operator and Airflow's context."""
         settings, ti = Settings.load(), context["ti"]
-        origin = Origin(
-            instance=instance(settings),
-            dag_id=ti.dag_id,
-            run_id=ti.run_id,
-            task_id=ti.task_id,
-            map_index=-1 if ti.map_index is None else ti.map_index,
-        )
         return cls(
             context=context,
             settings=settings,
             backend=connect(settings),
-            origin=origin,
+            origin=origin_of(ti, settings),
             owner=str(ti.id),
             max_tries=ti.max_tries,
             retries=operator.retries or 0,

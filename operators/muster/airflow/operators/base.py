@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 from airflow.sdk.bases.operator import TRIGGER_FAIL_REPR, BaseOperator
 
-from muster.airflow.attempts.verdicts import translated
+from muster.airflow.attempts.verdicts import Failed, translated
 from muster.airflow.attempts.waiting import Wait
 from muster.airflow.attempts.watcher import arguments, called, watcher
 from muster.airflow.authoring.checks import check_delay, check_executor_queue, check_retries, optional
@@ -18,6 +19,9 @@ from muster.airflow.authoring.keywords import AuthorKeywords, Keyword, keyword, 
 from muster.airflow.authoring.references import Later
 from muster.airflow.links import left
 from muster.airflow.operators.mapping import TaskPartial, begin
+from muster.core.errors import MusterError
+from muster.core.status import JobState
+from muster.core.text import one_line
 
 if TYPE_CHECKING:
     from airflow.sdk import DAG, Context
@@ -143,9 +147,7 @@ class MusterOperator(BaseOperator, metaclass=AuthorKeywords):
 
     def execute(self, context: Context) -> Any:
         """Do the operator's work. Muster's errors become Airflow's exceptions here and nowhere else."""
-        with translated():
-            self._check_dag(context)
-        return self._work(context)
+        return self._work(context, first=True)
 
     def resume(self, context: Context, event: Mapping[str, Any] | None = None) -> Any:
         """Go on after a trigger has waited.
@@ -168,21 +170,48 @@ class MusterOperator(BaseOperator, metaclass=AuthorKeywords):
         self._may_defer = False
         return self._work(context)
 
-    def _work(self, context: Context) -> Any:
+    def _work(self, context: Context, *, first: bool = False) -> Any:
         try:
-            return self._perform(context)
+            with translated():
+                if first:
+                    self._check_dag(context)
+                result = self._perform(context)
+        except Failed as error:
+            self._end(context, JobState.FAILED, ": ".join(str(error.args[0]).splitlines()[:2]))
+            raise
         finally:
             self.operator_extra_links = left(self.operator_extra_links, self, context["ti"])
+        if not self.runs_a_job:
+            self._end(context, JobState.SUCCEEDED, self.told(result))
+        return result
 
     def _perform(self, context: Context) -> Any:
-        with translated():
-            self._called = self.instance(context["ti"].map_index)
-            if (by := watcher()) is not None and by.stopping():
-                self.wait.stop()
-            self.wait.check()
-            result = self.perform(context)
-            self.wait.check()
+        self._called = self.instance(context["ti"].map_index)
+        if (by := watcher()) is not None and by.stopping():
+            self.wait.stop()
+        self.wait.check()
+        result = self.perform(context)
+        self.wait.check()
         return result
+
+    def _end(self, context: Context, state: JobState, line: str) -> None:
+        """Note how the task ended, for ``muster runs``: no job tells it."""
+        from muster.airflow.site import connect, origin_of
+        from muster.core.settings import Settings
+        from muster.volumes.base import TaskEnd
+
+        ti, now, settings = context["ti"], time.time(), Settings.load()
+        began = ti.start_date.timestamp() if ti.start_date else now
+        try:
+            origin = origin_of(ti, settings)
+            end = TaskEnd(origin=origin, began=began, at=now, state=state, line=one_line(line))
+            connect(settings).store.ledger.end_task(end)
+        except MusterError as error:
+            self.log.warning("`muster runs` will not show how this task ended: %s", error)
+
+    def told(self, result: Any) -> str:  # noqa: ARG002 - for those below
+        """Say what a task without a job did, in a line for people."""
+        return ""
 
     def _check_dag(self, context: Context) -> None:
         """Let the first of a Dag's tasks check the files of all tasks: a later one would fail after hours of work.

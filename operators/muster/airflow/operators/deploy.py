@@ -169,6 +169,10 @@ class DeployOperator(ReleasingOperator):
         announce_served(context, status, status.champion)
         return result | {"url": status.url, "curl": curl}
 
+    def told(self, result: Mapping[str, Any]) -> str:
+        """Say which version has which share."""
+        return f"{self.name}: {short(result['version'])} has {result['percent']} % of the users"
+
     def _version(self, store: LocalStore) -> Version:
         versions = store.resolve(self.model) if isinstance(self.model, str) else ()
         if len(versions) != 1:

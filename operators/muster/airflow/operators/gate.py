@@ -23,6 +23,7 @@ from muster.airflow.links import JobLink
 from muster.airflow.operators.champion import CHAMPION, Scores, champion_of, score, trained_on
 from muster.airflow.operators.gating import ChampionComparison, Threshold, decide, table
 from muster.airflow.operators.running import CodeOperator
+from muster.core.address import shown
 from muster.core.comparison import files_changed
 from muster.core.errors import SpecError
 from muster.core.job import Role
@@ -156,6 +157,11 @@ class GateOperator(CodeOperator):
             "versions": {},
             "metrics": {check.metric: check.found for check in checks},
         }
+
+    def told(self, result: Mapping[str, Any]) -> str:
+        """Say what passed, with what it was judged by."""
+        metrics = ", ".join(f"{name} {value:g}" for name, value in result["metrics"].items())
+        return f"{shown([result['passed']])} passed: {metrics}"
 
     def _thresholds(self) -> tuple[Threshold, ...]:
         return tuple(

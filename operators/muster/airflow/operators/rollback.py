@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from muster.airflow.assets import add_deployment, announce_served
@@ -91,6 +92,11 @@ class RollbackOperator(MusterOperator):
                 f"model {self.model!r:.120} names {len(versions)} versions; one can be rolled back"
             )
         return versions[0].address
+
+    def told(self, result: Mapping[str, Any]) -> str:
+        """Say what was taken back, and what serves."""
+        serves = short(result["version"]) if result["version"] else "nothing"
+        return f"{self.name}: {short(result['rolled_back'])} is taken back; {serves} serves"
 
     def _told(self, context: Context, status: DeploymentStatus, taken: Revision) -> dict[str, Any]:
         champion = status.champion

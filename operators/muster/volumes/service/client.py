@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar, cast
@@ -17,7 +18,7 @@ from muster.core.series import Series
 from muster.core.status import JobStatus
 from muster.core.wire import dumps, loads
 from muster.volumes import fsck
-from muster.volumes.base import Made, Record, Staging, Use, Version
+from muster.volumes.base import Made, Record, Staging, TaskEnd, Version
 from muster.volumes.durability import translated
 from muster.volumes.gather import check_path, sources
 from muster.volumes.manifest import Entry
@@ -73,6 +74,8 @@ class ServiceLedger(_Client):
     _specs = remote(Ledger.specs)
     _series = remote(Ledger.series)
     _origins = remote(Ledger.origins)
+    _end_task = remote(Ledger.end_task)
+    _task_ends = remote(Ledger.task_ends)
 
     def series(self, job_id: str) -> Series:
         """Return the series of a job; a service of an earlier release has none."""
@@ -101,6 +104,18 @@ class ServiceLedger(_Client):
             and dag_id in ("", spec.origin.dag_id)
             and run_id in ("", spec.origin.run_id)
         }
+
+    def end_task(self, end: TaskEnd) -> None:
+        """Note how a task ended of which no job tells it; a service of an earlier release cannot."""
+        with suppress(UnknownCall):
+            self._end_task(end)
+
+    def task_ends(self, *, dag_id: str = "", run_id: str = "", runs: int = 20) -> list[TaskEnd]:
+        """Return how tasks ended of which no job tells it; a service of an earlier release knows of none."""
+        try:
+            return self._task_ends(dag_id=dag_id, run_id=run_id, runs=runs)
+        except UnknownCall:
+            return []
 
     def update(self, status: JobStatus, *, owner: str | None = None) -> bool:
         """Record a status; after the job's end, or after all replicas have sealed, it is dropped.
@@ -200,7 +215,6 @@ class ServiceStore(_Client):
     _records = remote(Versions.records)
     _made = remote(Makings.made)
     _used = remote(Makings.used)
-    _uses = remote(Makings.uses)
     _claim = remote(Makings.claim)
     _commit = remote(Attempts.commit)
     _begun = remote(Starting.begun)
@@ -221,13 +235,6 @@ class ServiceStore(_Client):
         """Return what the jobs of a key made; a service of an earlier release knows of nothing."""
         try:
             return self._made(key, limit=limit)
-        except UnknownCall:
-            return []
-
-    def uses(self, *, dag_id: str = "", run_id: str = "", runs: int = 20) -> list[Use]:
-        """Return what tasks took that had been made before; a service of an earlier release knows of nothing."""
-        try:
-            return self._uses(dag_id=dag_id, run_id=run_id, runs=runs)
         except UnknownCall:
             return []
 

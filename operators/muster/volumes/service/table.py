@@ -306,7 +306,6 @@ TABLE = (
     Row(Makings.made, "GET", "/v1/made", answer="Makings.made"),
     Row(Makings.used, "GET", "/v1/used", answer="Used.at"),
     Row(Makings.use, "POST", "/v1/made/{job_id}/use", body="User"),
-    Row(Makings.uses, "GET", "/v1/uses", answer="Uses.uses"),
     Row(Makings.forget, "DELETE", "/v1/made/{job_id}", answer="Answer.yes"),
     Row(Makings.claim, "POST", "/v1/claims/{key}", body="Claim", answer="Holder.job_id"),
 
@@ -330,6 +329,8 @@ TABLE = (
     Row(Ledger.statuses, "POST", "/v1/statuses", body="Names", names={"job_ids": "names"}, answer="Statuses.statuses"),
     Row(Ledger.specs, "POST", "/v1/specs", body="Names", names={"job_ids": "names"}, answer="Specs.specs"),
     Row(Ledger.origins, "GET", "/v1/origins", answer="Origins.origins"),
+    Row(Ledger.end_task, "POST", "/v1/ends", body="Ending"),
+    Row(Ledger.task_ends, "GET", "/v1/ends", answer="Endings.ends"),
 
     Row(Upkeep.plan, "POST", "/v1/gc/plan", body="Rules", answer=_PLAN, threads="working"),
     Row(Upkeep.collect, "POST", "/v1/gc/collect", body="Rules", answer=_COLLECTED, threads="working"),
