@@ -12,6 +12,8 @@ import pytest
 from muster.airflow.embedded.home import EmbeddedHome
 from muster.airflow.embedded.result import RunResult
 from muster.core.job import Pinned
+from muster.core.status import JobState
+from muster.volumes import runs
 from muster.volumes.folder import FolderStore
 
 Run = Callable[..., RunResult]
@@ -69,7 +71,9 @@ def gate(result: RunResult) -> Any:
     return next(stage for stage in result.stages if stage.task_id == "gate")
 
 
-def test_the_threshold_stops_what_follows(train: Callable[..., RunResult], dag_folder: Path) -> None:
+def test_the_threshold_stops_what_follows(
+    train: Callable[..., RunResult], dag_folder: Path, store: FolderStore
+) -> None:
     closed = train(0.6)
     assert [stage.state for stage in closed.stages][2:] == ["failed", "upstream_failed"]
     assert gate(closed).message.splitlines() == [
@@ -78,7 +82,20 @@ def test_the_threshold_stops_what_follows(train: Callable[..., RunResult], dag_f
         "train a better model, or change the gate's rules",
         f"where it comes from: muster volumes log volume://{dag_folder.name}/model@1",
     ]
+    (run,) = runs.runs(store, dag=dag_folder.name)
+    assert (run.state, run.stages[-1].title, run.stages[-1].state) == (
+        JobState.FAILED,
+        "gate",
+        JobState.FAILED,
+    )
+    assert (
+        run.stages[-1].verdict
+        == f"gate closed: volume://{dag_folder.name}/model@1: FAIL auc 0.6 wanted >= 0.7"
+    )
     assert train(0.7).state == "success"
+    run = runs.runs(store, dag=dag_folder.name)[0]
+    judged = next(stage for stage in run.stages if stage.title == "gate")
+    assert (run.state, judged.line) == (JobState.SUCCEEDED, f"{dag_folder.name}/model@2 passed: auc 0.7")
 
 
 def test_on_the_same_evaluation_set_recorded_metrics_are_compared(

@@ -106,9 +106,10 @@ def _told(stage: PlannedStage) -> Iterator[str]:
         yield f"{label}: {safe(stage.why)}"
     yield from (f"{label}: {safe(text)}" for text in stage.warnings)
     if stage.deploys is not None:
-        instead = stage.deploys.instead_of
-        serves = f"in place of {_short(instead)}" if instead else "as the first version"
-        yield f"{label}: {safe(stage.deploys.name)} serves {_short(stage.deploys.model)}, {serves}"
+        model, instead = stage.deploys.model, stage.deploys.instead_of
+        how = f"in place of {_short(instead)}" if instead else "as the first version"
+        how = "as it does now" if model == instead else how
+        yield f"{label}: {safe(stage.deploys.name)} serves {_short(model)}, {how}"
     start = stage.start
     if start is None:
         return

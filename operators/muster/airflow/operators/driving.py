@@ -115,7 +115,9 @@ class ReleasingOperator(MusterOperator):
             status = None
         if outcome.ending in (Ending.DONE, Ending.HELD) and status is not None:
             return status
-        text = refusal_text(status, outcome, name=spec.name, model=spec.model.address, smoke=self.smoke)
+        model, broken = spec.model.address, outcome.ending is Ending.ROLLED_BACK
+        maker = task.backend.store.record(model).origin if broken else None
+        text = refusal_text(status, outcome, name=spec.name, model=model, smoke=self.smoke, maker=maker)
         passed_by = outcome.ending is Ending.SUPERSEDED and _backfills(task)
         raise self._skipped(text) if passed_by else AirflowFailException(text)
 

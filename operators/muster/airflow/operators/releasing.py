@@ -108,20 +108,38 @@ def asker(origin: Origin) -> str:
 
 
 def refusal_text(
-    status: DeploymentStatus | None, outcome: Outcome, *, name: str, model: str, smoke: str | None = None
+    status: DeploymentStatus | None,
+    outcome: Outcome,
+    *,
+    name: str,
+    model: str,
+    smoke: str | None = None,
+    maker: Origin | None = None,
 ) -> str:
     """Four lines: the version that was not released, the broken rule with its figures, what serves now, where to look.
 
     :param status: None where the deployment is gone.
     :param smoke: the file of the smoke requests, named where one of them is the reason.
+    :param maker: the task that made the version, named as what is to be run again once it is mended.
     """
     where = f"; that request stands in {smoke}" if smoke and "smoke request" in (outcome.reason or "") else ""
     return (
         f"release {outcome.ending.value}: {short(model)} as {name}\n"
         f"{one_line(outcome.reason or 'no reason was given')}{where}\n"
         f"{serving(status)}\n"
-        f"all of it: muster deployments show {name}"
+        f"all of it: muster deployments show {name}{_made_again(maker)}"
     )
+
+
+def _made_again(maker: Origin | None) -> str:
+    if maker is None or not maker.run_id:
+        return ""
+    how = (
+        f"`muster run {maker.dag_id} --from {maker.task_id}`"
+        if maker.by_muster_run
+        else f"clear {maker.task_id}"
+    )
+    return f"; a mended model: {how}"
 
 
 def serving(status: DeploymentStatus | None) -> str:

@@ -172,11 +172,12 @@ class Supervisor:
 
     def _prepare(self) -> Path:
         """Have the image's Python ready and the inputs kept from gc."""
-        self._move(JobState.PREPARING, f"preparing image {self._spec.image}")
-        spec = self._spec
+        spec, environments = self._spec, Environments(self._orders.settings.cache)
+        built = environments.find(spec.image, spec.image_digest) is not None
+        self._move(JobState.PREPARING, "" if built else f"building image {spec.image}")
         check_inputs(spec, self._store)
         lease_inputs(spec, self._store, job_id=self._job_id)
-        return Environments(self._orders.settings.cache).ensure(
+        return environments.ensure(
             spec.image,
             self._store.code(spec.image_digest),
             spec.image_digest,

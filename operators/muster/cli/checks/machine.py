@@ -261,11 +261,13 @@ def _store(settings: Settings) -> Check:
         )
     found = f"{report.versions} versions, {report.files} files, all there"
     if report.problems:
+        first, more = report.problems[0], len(report.problems) - 1
+        others = f", and {more} more: `muster volumes fsck` lists them" if more else ""
         return Check(
             name="store",
             state="warn",
-            found=f"{found}; {len(report.problems)} notes",
-            advice="muster volumes fsck says what, and what to do: leftovers of crashes, unprotected records",
+            found=f"{found}; no version is harmed by {first.where}: {first.what}{others}",
+            advice=first.advice,
         )
     return Check(name="store", state="ok", found=found)
 

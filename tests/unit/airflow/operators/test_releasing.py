@@ -83,6 +83,21 @@ def test_a_refusal_for_a_smoke_request_names_its_file() -> None:
     assert text.splitlines()[1] == f"{reason}; that request stands in smoke.json"
 
 
+@pytest.mark.parametrize(
+    ("run_id", "told"),
+    [
+        ("muster__1", "; a mended model: `muster run f --from train`"),
+        ("manual__1", "; a mended model: clear train"),
+        ("", ""),
+    ],
+)
+def test_a_refusal_says_how_the_model_is_made_again(run_id: str, told: str) -> None:
+    outcome = Outcome(ending=Ending.ROLLED_BACK, revision="r2", reason="the graph's outputs are variable")
+    maker = Origin(dag_id="f", run_id=run_id, task_id="train")
+    text = refusal_text(None, outcome, name="f", model=MODEL, maker=maker)
+    assert text.splitlines()[3] == f"all of it: muster deployments show f{told}"
+
+
 MODEL = "volume://f/model@2"
 
 
