@@ -11,11 +11,9 @@ import typer
 
 from muster.cli import leftovers
 from muster.cli.command import Json, example, group, open_backend, open_capacity, open_store, person
-from muster.cli.curves import drawn
 from muster.cli.screen import Table, complain, digest, emit, fields, note, safe, say, seconds, when
 from muster.core.cancelling import by_command
 from muster.core.errors import Corrupt, NotFound, SpecError
-from muster.core.series import Series
 from muster.core.status import JobState, JobStatus
 from muster.core.wire import plain
 
@@ -23,6 +21,7 @@ if TYPE_CHECKING:
     from muster.backends.base import Backend
     from muster.backends.capacity import Part
     from muster.core.job import JobSpec
+    from muster.core.series import Series
     from muster.volumes.protocols import Ledger
 
 _LOOKED_AT = 30
@@ -125,6 +124,8 @@ def show(job: Newest, *, as_json: Json = False) -> None:
 
     While it runs, also where: its ranks with their pids, or on a cluster its pods with their nodes.
     """
+    from muster.cli.curves import drawn
+
     backend = open_backend()
     job_id = find_newest(backend.store.ledger, job)
     status, spec = backend.status(job_id), backend.store.ledger.spec(job_id)
@@ -155,6 +156,8 @@ def show(job: Newest, *, as_json: Json = False) -> None:
 
 def _series(ledger: Ledger, job_id: str) -> Series:
     """Return a job's curves; where their file cannot be read, a note says so and there are none."""
+    from muster.core.series import Series
+
     try:
         return ledger.series(job_id)
     except Corrupt as error:

@@ -20,7 +20,6 @@ import muster
 from muster.cli.command import open_store
 from muster.cli.foreground import python_of_image, serve
 from muster.cli.screen import note, safe, say
-from muster.client import kernel
 from muster.client.execute import KERNEL, SCRIPT
 from muster.core.address import Address
 from muster.core.errors import ImageError, NotFound, SpecError
@@ -63,6 +62,8 @@ def notebook(
     The variables `muster`, `inputs` and one for each input are there; `inputs["features"].path` is a folder. Cells import
     what a job in the image can import. The first time images are built. Notebooks are those of the present folder.
     """
+    from muster.client import kernel
+
     if execute is not None and not execute.is_file():
         raise NotFound(f"{execute} does not exist: name a notebook, such as report.ipynb")
     chosen = _chosen(inputs or ())
@@ -106,6 +107,7 @@ def _chosen(inputs: Sequence[str]) -> dict[str, Any]:
 
 def _prepare(folder: Path, *, server: Path, python: Path, image: str) -> None:
     """Write the kernel for Jupyter, and check that it can start. :raises ImageError: it cannot; the message says why."""
+    from muster.client import kernel
     from muster.images.kernel import link
 
     links, spec = folder / "links", folder / "kernels" / KERNEL
