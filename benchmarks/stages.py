@@ -33,6 +33,8 @@ STAGE_SECONDS = 0.3
 RESUME_SECONDS = 0.6
 PARSE_SECONDS = 0.2
 PROMPT_SECONDS = 3.0
+KEPT_SECONDS = 0.1
+MANY, MANY_SECONDS = 50_000, 0.3
 PEAK_MB = 600.0
 
 STAGE = """\
@@ -45,6 +47,13 @@ MB = 1 << 20
 
 def start(out: Path) -> None:
     (out / "data").write_bytes(bytes(10 * MB))
+
+
+def many(out: Path, files: int) -> None:
+    for number in range(files):
+        folder = out / str(number % 50)
+        folder.mkdir(exist_ok=True)
+        (folder / str(number)).write_text(str(number))
 
 
 def go(data: Path, out: Path, flag: str = "") -> None:
@@ -65,10 +74,10 @@ from airflow.sdk import dag
 from muster.airflow import JobOperator
 
 
-@dag
-def stages():
+@dag(default_args={{"muster": {{"cache": {cache}}}}})
+def {name}():
     before = JobOperator(
-        task_id="stage0", image="python", entrypoint="stages.stage:start", outputs={{"out": "stages/s0"}}
+        task_id="stage0", image="python", entrypoint="stages.stage:start", outputs={{"out": "{name}/s0"}}
     )
     for number in range(1, 5):
         before = JobOperator(
@@ -76,13 +85,29 @@ def stages():
             image="python",
             entrypoint="stages.stage:go",
             inputs={{"data": before.versions["out"]}},
-            outputs={{"out": f"stages/s{{number}}"}},
+            outputs={{"out": f"{name}/s{{number}}"}},
             params={{"flag": {flag!r} if number == 3 else ""}},
             retries=0,
         )
 
 
-stages()
+{name}()
+"""
+FILES_DAG = """\
+from airflow.sdk import dag
+
+from muster.airflow import JobOperator
+
+
+@dag
+def {name}():
+    JobOperator(
+        task_id="many", image="python", entrypoint="stages.stage:many", outputs={{"out": "{name}/files"}},
+        params={{"files": {files}}}, cache=True,
+    )
+
+
+{name}()
 """
 PLAIN_DAG = """\
 import subprocess
@@ -112,15 +137,19 @@ from airflow.sdk import dag, task
 
 
 @dag
-def empty():
+def {name}():
     @task
     def nothing():
         pass
 
-    nothing()
+    before = nothing()
+    for _ in range({tasks} - 1):
+        after = nothing()
+        before >> after
+        before = after
 
 
-empty()
+{name}()
 """
 TEST = """\
 import sys
@@ -174,10 +203,14 @@ class Place:
 
     def write(self) -> None:
         for name, text in (
-            ("dags/stages/dag.py", MUSTER_DAG.format(flag=str(self.flag))),
+            ("dags/stages/dag.py", MUSTER_DAG.format(name="stages", flag=str(self.flag), cache=False)),
+            ("dags/stages/kept.py", MUSTER_DAG.format(name="kept", flag="", cache=True)),
+            ("dags/stages/few.py", FILES_DAG.format(name="few", files=1)),
+            ("dags/stages/many.py", FILES_DAG.format(name="many", files=MANY)),
             ("dags/stages/stage.py", STAGE),
             ("plain/plain.py", PLAIN_DAG.format(python=str(self.python), stage=str(self.stage))),
-            ("empty/empty.py", EMPTY_DAG),
+            ("empty/empty.py", EMPTY_DAG.format(name="empty", tasks=1)),
+            ("floor/floor.py", EMPTY_DAG.format(name="floor", tasks=STAGES)),
         ):
             path = self.root / name
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -204,7 +237,7 @@ class Ended:
 
 
 def measure(place: Place, *, pairs: int) -> list[Ratio]:
-    """Measure in turns, in three groups: whole run, stages and memory; resume and parsing; prompt after an edit."""
+    """Measure in turns, in groups: whole run, stages and memory; resume and parsing; prompt after an edit; kept stages."""
     whole, further, peak = compare(
         lambda: (_plain(place, "plain"), STAGE_SECONDS + bare(place), PEAK_MB),
         lambda: _run(place),
@@ -220,6 +253,13 @@ def measure(place: Place, *, pairs: int) -> list[Ratio]:
         lambda: (_prompt(place), _end([str(MUSTER), "run", "stages", "--resume"], place).seconds),
         pairs=pairs,
     )
+    for dag_id in ("kept", "few", "many"):
+        _kept(place, dag_id)
+    all_kept, files = compare(
+        lambda: (_plain(place, "floor") + STAGES * KEPT_SECONDS, _kept(place, "few") + MANY_SECONDS),
+        lambda: (_kept(place, "kept"), _kept(place, "many")),
+        pairs=pairs,
+    )
     return [
         ratio(f"last line to prompt, to bare + {PROMPT_SECONDS:g}", *prompt, unit="s", limit=1.0),
         ratio(f"resume that keeps all, to {PROMPT_SECONDS:g} s", *kept, unit="s", limit=1.0),
@@ -228,6 +268,10 @@ def measure(place: Place, *, pairs: int) -> list[Ratio]:
         ratio(f"peak, to {PEAK_MB:g} MB", *peak, unit="MB", limit=1.0),
         ratio(f"resume of two, to start + {RESUME_SECONDS}", *resume, unit="s", limit=1.0),
         ratio(f"parse, to bare + {PARSE_SECONDS}", *parse, unit="s", limit=1.0),
+        ratio(
+            f"five kept, to dag.test() of five empty + {KEPT_SECONDS} each", *all_kept, unit="s", limit=1.0
+        ),
+        ratio(f"{MANY} files kept, to one + {MANY_SECONDS}", *files, unit="s", limit=1.0),
     ]
 
 
@@ -266,6 +310,11 @@ def _resume(place: Place) -> float:
     assert broken.returncode == 1, broken.stderr.decode()
     place.flag.unlink()
     return _end([str(MUSTER), "run", "stages", "--resume"], place).seconds
+
+
+def _kept(place: Place, dag_id: str) -> float:
+    """Seconds of ``muster run`` of a Dag whose stages are kept, once they have been made."""
+    return _end([str(MUSTER), "run", dag_id], place).seconds
 
 
 def _prompt(place: Place) -> float:
