@@ -6,6 +6,7 @@ import re
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.cluster import kubectl, left
@@ -59,6 +60,14 @@ class Runs:
                 start_new_session=True,
             )
 
+    def plan(self, name: str, *, gpus: int, gpu_class: tuple[str, ...]) -> dict[str, Any]:
+        """Return when the gang of a Dag would start, as `muster plan` says."""
+        text = DAG.format(name=name, gpus=gpus, gpu_class=gpu_class, seconds=600, image="python")
+        self.author.write(name, text)
+        plan = self.author.ask("plan", name)
+        print(plan)
+        return dict(plan["stages"][0]["start"])
+
     def reads(self, name: str, pattern: str, *, seconds: float = 120) -> str:
         """Return the line of a run that says so, once it is there."""
 
@@ -110,6 +119,16 @@ def runs(here: Layout, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run
 def test_a_queue_that_is_short_is_told_and_how_long_was_waited(runs: Runs) -> None:
     runs.start("holds", gpus=8, gpu_class=A100)
     runs.reads("holds", "hold: started")
+    before = runs.author.ask("jobs", "ls")
+    now, behind, never = (
+        runs.plan(name, gpus=gpus, gpu_class=each)
+        for name, gpus, each in (("fits", 1, K80), ("behind", 8, A100), ("never", 99, A100))
+    )
+    assert (now["when"], behind["when"], never["when"]) == ("now", "waits", "never")
+    assert (behind["queue"], behind["ahead"]) == ("team-a", [])
+    assert behind["starts"]["p50"] > 0, "the gang that holds them has to end first"
+    assert "gpu" in never["why"]
+    assert [job["job_id"] for job in runs.author.ask("jobs", "ls")] == [job["job_id"] for job in before]
     runs.start("waits", gpus=8, gpu_class=A100, seconds=15)
     runs.reads(
         "waits",
