@@ -196,6 +196,8 @@ class ServiceStore(_Client):
     plan = remote(Upkeep.plan)
     collect = remote(Upkeep.collect)
     room = remote(Upkeep.room)
+    upkept = remote(Upkeep.upkept)
+    note_sweep = remote(Upkeep.note_sweep)
     token = remote(ServedStore.token)
     _records = remote(Versions.records)
     _made = remote(Makings.made)
