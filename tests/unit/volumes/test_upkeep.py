@@ -23,6 +23,7 @@ def test_a_note_tells_what_the_check_found(store: FolderStore, tmp_path: Path) -
     data = store.path(version.address) / "a.csv"
     data.chmod(0o644)
     data.write_text("2\n")
+    data.chmod(0o444)
     store.check(deep=True)
     store.check()
     assert {note.work: note.damaged for note in store.upkept()} == {
