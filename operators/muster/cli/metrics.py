@@ -22,7 +22,9 @@ def metrics(
     ] = False,
     host: Annotated[str, typer.Option(help="With --serve: the address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=1, max=65535, help="With --serve: the port.")] = PORT,
-    alerts: Annotated[bool, typer.Option("--alerts", help="Print Prometheus's alert rules for them.")] = False,
+    alerts: Annotated[
+        bool, typer.Option("--alerts", help="Print Prometheus's alert rules for them.")
+    ] = False,
     dashboard: Annotated[
         bool, typer.Option("--dashboard", help="Print the dashboard for Grafana, as JSON.")
     ] = False,

@@ -18,7 +18,18 @@ from muster.core.replica import PartManifest
 from muster.core.room import Room
 from muster.volumes import held, manifest, snapshot, upkeep
 from muster.volumes.attempts import FolderAttempts
-from muster.volumes.base import Collected, Held, Made, Plan, Record, Saved, Staging, UpkeepKind, UpkeepNote, Version
+from muster.volumes.base import (
+    Collected,
+    Held,
+    Made,
+    Plan,
+    Record,
+    Saved,
+    Staging,
+    UpkeepKind,
+    UpkeepNote,
+    Version,
+)
 from muster.volumes.catalog import Catalog
 from muster.volumes.commits import Commits
 from muster.volumes.durability import translated

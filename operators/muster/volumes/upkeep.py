@@ -41,5 +41,7 @@ def notes(layout: Layout) -> list[UpkeepNote]:
         except FileNotFoundError:
             continue
         except SpecError as error:
-            raise Corrupt(f"{path} cannot be read: {error}; delete it, the next {work.value} writes it anew") from error
+            raise Corrupt(
+                f"{path} cannot be read: {error}; delete it, the next {work.value} writes it anew"
+            ) from error
     return found

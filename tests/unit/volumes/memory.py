@@ -28,7 +28,18 @@ from muster.core.room import Room
 from muster.core.series import Folding, Series, segments
 from muster.core.status import JobState, JobStatus
 from muster.volumes import snapshot
-from muster.volumes.base import Collected, Held, Made, Plan, Record, Saved, Staging, UpkeepKind, UpkeepNote, Version
+from muster.volumes.base import (
+    Collected,
+    Held,
+    Made,
+    Plan,
+    Record,
+    Saved,
+    Staging,
+    UpkeepKind,
+    UpkeepNote,
+    Version,
+)
 from muster.volumes.fsck import Problem, Progress, Report
 from muster.volumes.gather import gather, plan_drafts, sources, union
 from muster.volumes.held import DAY_SECONDS

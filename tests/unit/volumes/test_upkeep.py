@@ -53,7 +53,9 @@ def test_a_note_that_a_power_cut_emptied_is_none(store: FolderStore) -> None:
 def test_a_note_that_cannot_be_read_is_said_with_what_to_do(store: FolderStore) -> None:
     store.note_sweep()
     (store.layout.upkeep / "sweep.json").write_text("{")
-    with pytest.raises(Corrupt, match=r"sweep\.json cannot be read: .*; delete it, the next sweep writes it anew"):
+    with pytest.raises(
+        Corrupt, match=r"sweep\.json cannot be read: .*; delete it, the next sweep writes it anew"
+    ):
         store.upkept()
 
 

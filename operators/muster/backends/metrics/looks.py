@@ -130,9 +130,7 @@ def _of_deployment(status: DeploymentStatus) -> Iterator[Sample]:
     if status.release is not None:
         labels = own | {"state": _direction(status.release)}
         since = status.release.since
-        yield Sample(
-            metric="muster_release_step_started_timestamp_seconds", value=since, labels=labels
-        )
+        yield Sample(metric="muster_release_step_started_timestamp_seconds", value=since, labels=labels)
 
 
 def _direction(release: Release) -> str:

@@ -23,7 +23,10 @@ def page(collector: MusterCollector) -> bytes:
     """
     text = generate_latest(collector)
     troubles = collector.troubles().items()
-    return "".join(f"# muster: the {part.value} cannot be read: {why}\n" for part, why in troubles).encode() + text
+    return (
+        "".join(f"# muster: the {part.value} cannot be read: {why}\n" for part, why in troubles).encode()
+        + text
+    )
 
 
 def listening(collector: MusterCollector, *, host: str, port: int) -> ThreadingHTTPServer:

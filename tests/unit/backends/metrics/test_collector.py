@@ -108,8 +108,7 @@ def test_labels_that_others_chose_cannot_break_the_page(scrapes: Scrapes) -> Non
     assert not [key for key in found if key[0] == "muster_jobs"]
 
 
-def test_every_metric_follows_prometheus_s_conventions() -> None:
-    """https://prometheus.io/docs/practices/naming"""
+def test_every_metric_follows_prometheus_s_conventions() -> None:  # prometheus.io/docs/practices/naming
     assert len(NAMED) == len(METRICS)
     for metric in METRICS:
         assert metric.name.startswith("muster_")
