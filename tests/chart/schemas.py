@@ -23,6 +23,10 @@ NAMING = "{{.ResourceKind}}-{{.Group}}-{{.ResourceAPIVersion}}.json"  # as kubec
 _DEFINED = {
     "kueue": ("sigs.k8s.io/kueue", "config/components/crd/bases/*.yaml"),
     "kserve": ("github.com/kserve/kserve", "config/crd/full/*.yaml"),
+    "prometheus-operator": (
+        "github.com/prometheus-operator/prometheus-operator",
+        "example/prometheus-operator-crd/*.yaml",
+    ),
 }
 _OPEN = {"additionalProperties", "x-kubernetes-preserve-unknown-fields"}
 _LOOSE = {  # what the API server takes beside what its description says
