@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -52,6 +53,14 @@ def test_kubernetes_and_the_prometheus_operator_take_all_of_it(
     )
     summary = json.loads(done.stdout)["summary"]
     assert (summary["invalid"], summary["errors"], summary["skipped"]) == (0, 0, 0), done.stdout
+
+
+def test_the_values_of_the_page_are_taken() -> None:
+    """What docs/howto/monitoring.md has one write."""
+    page = helm.ROOT / "docs" / "howto" / "monitoring.md"
+    _, given = re.findall(r"```yaml\n(.*?)```", page.read_text(), re.DOTALL)
+    found = {each["kind"] for each in render({**LEAST, **yaml.safe_load(given)})}
+    assert {"ServiceMonitor", "PrometheusRule"} <= found
 
 
 def test_the_monitor_finds_the_service_and_that_the_pod() -> None:

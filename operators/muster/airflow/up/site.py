@@ -1,4 +1,4 @@
-"""``muster up``: an Airflow on loopback from its first process to its last."""
+"""``muster up``: an Airflow on loopback from its first process to its last, and metrics beside it."""
 
 from __future__ import annotations
 
