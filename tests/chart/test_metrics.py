@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import yaml
 from tests.chart import helm, schemas
-from tests.chart.examples import LEAST
+from tests.chart.examples import LEAST, WHOLE
 from tests.chart.helm import CHART, Document, named, refused, render
 
 pytestmark = pytest.mark.chart
@@ -78,7 +78,7 @@ def test_the_monitor_finds_the_service_and_that_the_pod() -> None:
 
 
 def test_its_account_may_only_look() -> None:
-    found = render({**EVERYTHING, "serving": {"enabled": True, "gateway": "gateways/public"}})
+    found = render(WHOLE)
     role = named(found, "Role", "muster-metrics")
     assert {verb for rule in role["rules"] for verb in rule["verbs"]} == {"get", "list"}
     assert not {"secrets", "pods/proxy", "configmaps"} & {

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from muster.backends.choose import LOOK_SECONDS, choose_capacity, choose_store, open_deployments
+from muster.backends import choose
 from muster.backends.metrics import looks
 from muster.backends.metrics.collector import MusterCollector
 from muster.backends.metrics.jobs import Jobs
@@ -32,10 +32,12 @@ def collector_of(settings: Settings) -> MusterCollector:
         part: _Opened(lambda stack: _store(settings, stack)) for part in (Part.STORE, Part.JOBS)
     }
     capacities: dict[Part, _Opened[Capacity]] = {
-        part: _Opened(lambda _: choose_capacity(settings)) for part in (Part.QUEUES, Part.GPUS)
+        part: _Opened(lambda _: choose.choose_capacity(settings)) for part in (Part.QUEUES, Part.GPUS)
     }
     deployments: _Opened[Deployments] = _Opened(
-        lambda stack: stack.enter_context(open_deployments(settings, patience_seconds=LOOK_SECONDS))
+        lambda stack: stack.enter_context(
+            choose.open_deployments(settings, patience_seconds=choose.LOOK_SECONDS)
+        )
     )
     opened: dict[Part, _Opened[Store] | _Opened[Capacity] | _Opened[Deployments]] = {
         **stores,
@@ -92,6 +94,6 @@ class _Opened(Generic[T]):
 
 
 def _store(settings: Settings, stack: ExitStack) -> Store:
-    store = choose_store(settings, patience_seconds=LOOK_SECONDS)
+    store = choose.choose_store(settings, patience_seconds=choose.LOOK_SECONDS)
     stack.callback(store.close)
     return store
