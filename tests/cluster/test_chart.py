@@ -97,7 +97,7 @@ MAY = (
     ("operator", "list", "pods"),
     ("reaper", "delete", "pods"),
     ("reaper", "patch", "pods/status"),
-    ("metrics", "list", "workloads.kueue.x-k8s.io"),
+    ("metrics", "list", "jobsets.jobset.x-k8s.io"),
 )
 MAY_NOT = (
     ("metrics", "create", "jobsets.jobset.x-k8s.io"),
