@@ -31,9 +31,9 @@ def metrics(
         bool, typer.Option("--dashboard", help="Print the dashboard for Grafana, as JSON.")
     ] = False,
 ) -> None:
-    """Show metrics of jobs, queues, GPUs, the store and deployments, in Prometheus's format.
+    """Show metrics for Prometheus, or serve them.
 
-    muster up serves them beside Airflow, and the chart on a cluster. Counters begin at 0 with the process that
+    They tell how jobs, queues, GPUs, the store, deployments and releases stand. muster up serves them beside Airflow, and the chart on a cluster. Counters begin at 0 with the process that
     serves them, so what is printed once has none.
     """
     if alerts or dashboard:
