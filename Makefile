@@ -68,7 +68,7 @@ compiler:
 test-horovod: compiler $(READY)  ## Build Horovod once (needs a C++ compiler) and run a gang with it
 	$(PYTEST) -m horovod
 
-test-chart: $(READY)  ## Build helm and kubeconform once, and look at what the chart makes
+test-chart: $(READY)  ## Build helm, kubeconform and promtool once, and look at what the chart makes
 	$(PYTEST) -m chart
 
 bench: $(READY)  ## Ratios against the same stages run by hand, side by side

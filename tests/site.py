@@ -83,7 +83,8 @@ class Site(Author):
             self.set("core", dags_are_paused_at_creation=False)
             self.set("muster", maintenance=False)
         said = self.log.stat().st_size if self.log.exists() else 0
-        self._up = self.start("up", "--port", str(self.port), *words)
+        metrics = () if "--metrics-port" in words else ("--metrics-port", "0")
+        self._up = self.start("up", "--port", str(self.port), *metrics, *words)
         ready = until(
             lambda: b"Airflow is up at" in self.log.read_bytes()[said:] or self._up.poll() is not None,
             seconds=seconds,

@@ -7,14 +7,21 @@ import signal
 import socket
 import stat
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import httpx
 import pytest
+from tests.ports import free_port
 from tests.site import COMPONENTS, Site
+from tests.unit.backends.metrics.conftest import Values, values
 from tests.waiting import GUARD_SECONDS, until
 
+import muster
 from muster.backends.local.processes import Process
+from muster.backends.metrics.table import Part
+from muster.volumes.base import UpkeepKind
+from muster.volumes.folder import FolderStore
 
 HELLO = """
     from datetime import datetime
@@ -59,6 +66,9 @@ STEPS = """
 """
 
 
+METRICS = free_port()
+
+
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     others = tmp_path_factory.mktemp("another") / "airflow.cfg"  # whose settings are none of ours
@@ -70,7 +80,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
             "scheduled", HELLO.replace("hello", "scheduled").replace("schedule=None", "schedule='@hourly'")
         )
         site.write("broken", "from airflow.sdk import dag\nimport that_is_not_there\n")
-        site.up()
+        site.up("--metrics-port", str(METRICS))
         yield site
 
 
@@ -115,6 +125,36 @@ def test_nobody_is_let_in_without_the_password(site: Site) -> None:
         httpx.post(f"{site.url}/auth/token", json=wrong, timeout=GUARD_SECONDS, trust_env=False).status_code
         == 401
     )
+
+
+def test_metrics_are_beside_it_and_come_back_when_their_process_is_killed(site: Site) -> None:
+    assert f"metrics for Prometheus are at http://127.0.0.1:{METRICS}/metrics" in site.log.read_text()
+    before = _metrics()
+    assert before["muster_build_info", "machine", muster.__version__] == 1
+    assert {part.value: before["muster_scrape_success", part.value] for part in Part} == dict.fromkeys(
+        (part.value for part in Part), 1
+    )
+    notes = FolderStore(site.home / "store").upkept
+    assert until(lambda: any(note.work is UpkeepKind.SWEEP for note in notes())), "no look of the triggerer"
+    (serving,) = [pid for pid, words in site.airflow().items() if "muster metrics --serve" in words]
+    os.kill(serving, signal.SIGKILL)
+    assert until(lambda: "metrics was killed by SIGKILL: it is started again" in site.log.read_text())
+    assert _metrics()["muster_scrape_success", "store"] == 1
+
+
+def _metrics() -> Values:
+    """Return what is served, once it is: its process may have just been started."""
+    pages: list[str] = []
+
+    def served() -> bool:
+        with suppress(httpx.TransportError):
+            pages.append(
+                httpx.get(f"http://127.0.0.1:{METRICS}/metrics", timeout=GUARD_SECONDS, trust_env=False).text
+            )
+        return bool(pages)
+
+    assert until(served)
+    return values(pages[-1])
 
 
 def test_only_loopback_is_listened_on(site: Site) -> None:

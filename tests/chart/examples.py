@@ -91,7 +91,13 @@ WHOLE: Document = {
         "url": "https://{name}.models.example",
         "runtime": {"image": "registry.example/team-a/serve:0123456789ab"},
     },
+    "metrics": {
+        "enabled": True,
+        "nodeSelector": {"kubernetes.io/os": "linux"},
+        "serviceMonitor": {"enabled": True, "interval": "15s", "labels": {"release": "prometheus"}},
+    },
     "networkPolicy": {
+        "scrapers": [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}}],
         "clients": [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "airflow"}}}],
         "gateway": [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "gateway"}}}],
         "jobEgress": [{"to": [{"ipBlock": {"cidr": "10.9.0.0/16"}}], "ports": [{"port": 5432}]}],

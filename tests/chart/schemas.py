@@ -23,6 +23,11 @@ NAMING = "{{.ResourceKind}}-{{.Group}}-{{.ResourceAPIVersion}}.json"  # as kubec
 _DEFINED = {
     "kueue": ("sigs.k8s.io/kueue", "config/components/crd/bases/*.yaml"),
     "kserve": ("github.com/kserve/kserve", "config/crd/full/*.yaml"),
+    "prometheus-operator": (
+        "github.com/prometheus-operator/prometheus-operator",
+        "example/prometheus-operator-crd/*_servicemonitors.yaml",
+        "example/prometheus-operator-crd/*_prometheusrules.yaml",
+    ),
 }
 _OPEN = {"additionalProperties", "x-kubernetes-preserve-unknown-fields"}
 _LOOSE = {  # what the API server takes beside what its description says
@@ -51,8 +56,9 @@ def _own(cache: Path) -> Iterator[tuple[str, str, str, Schema]]:
 
 
 def _defined(cache: Path) -> Iterator[tuple[str, str, str, Schema]]:
-    for name, (module, files) in _DEFINED.items():
-        for path in _module(name, module, cache).glob(files):
+    for name, (module, *patterns) in _DEFINED.items():
+        folder = _module(name, module, cache)
+        for path in (path for pattern in patterns for path in folder.glob(pattern)):
             for found in yaml.safe_load_all(path.read_text()):
                 if found and found["kind"] == "CustomResourceDefinition":
                     for version in found["spec"]["versions"]:

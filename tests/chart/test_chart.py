@@ -187,7 +187,9 @@ def test_what_is_common_is_on_everything() -> None:
     for each in render(WHOLE):
         assert each["metadata"]["labels"]["cost-center"] == "42", each["metadata"]["name"]
     pods = {each["metadata"]["name"]: (each, spec) for each in render(WHOLE) if (spec := _pod_spec(each))}
-    assert pods.keys() == {f"muster-{name}" for name in ("store", "reaper", "gc", "test", "test-accounts")}
+    assert pods.keys() == {
+        f"muster-{name}" for name in ("store", "metrics", "reaper", "gc", "test", "test-accounts")
+    }
     for each, spec in pods.values():
         metadata = each["metadata"] if each["kind"] == "Pod" else _pod_template(each)["metadata"]
         assert metadata["labels"]["sidecar.example/inject"] == "false"

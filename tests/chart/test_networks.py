@@ -13,7 +13,7 @@ from muster.backends.kubernetes.serving.server import PORT as SERVER
 
 pytestmark = pytest.mark.chart
 
-STORE, NAMES, ANY = 8080, 53, 4242
+STORE, METRICS, NAMES, ANY = 8080, 8080, 53, 4242
 
 
 def _job(example: str) -> End:
@@ -36,12 +36,14 @@ def ends() -> dict[str, End]:
     return {
         "job": _job(next(name for name, each in EXAMPLES.items() if each.queue)),
         "store": _of("Deployment", "muster-store"),
+        "metrics": _of("Deployment", "muster-metrics"),
         "reaper": _of("Deployment", "muster-reaper"),
         "gc": _of("CronJob", "muster-gc"),
         "test": _of("Pod", "muster-test"),
         "server": End(labels=names.of_revision("flights", "r1"), namespace=NAMESPACE),
         "stranger": End(labels={"app": "web"}, namespace=NAMESPACE),
         "foreign": End(labels={"muster.dev/job": "x", "app": "muster-gc"}, namespace="elsewhere"),
+        "prometheus": End(labels={"app": "prometheus"}, namespace="monitoring"),
         "airflow": End(labels={"component": "worker"}, namespace="airflow"),
         "gateway": End(labels={"app": "gateway"}, namespace="gateway"),
         "dns": End(labels={"k8s-app": "kube-dns"}, namespace="kube-system"),
@@ -61,7 +63,18 @@ def reached(ends: dict[str, End], policies: list[Document], source: str, port: i
     return {name for name, end in ends.items() if name != source and may(ends[source], end, port, policies)}
 
 
-UNGUARDED = {"stranger", "foreign", "airflow", "gateway", "dns", "api", "agent", "database", "internet"}
+UNGUARDED = {
+    "stranger",
+    "foreign",
+    "prometheus",
+    "airflow",
+    "gateway",
+    "dns",
+    "api",
+    "agent",
+    "database",
+    "internet",
+}
 """What no policy of the chart speaks of: nothing else keeps others away from it."""
 
 
@@ -79,6 +92,11 @@ UNGUARDED = {"stranger", "foreign", "airflow", "gateway", "dns", "api", "agent",
         ("gc", STORE, {"store"}),
         ("gc", 443, set()),
         ("test", STORE, {"store"}),
+        ("metrics", STORE, {"store"}),
+        ("metrics", 6443, {"api"}),
+        ("metrics", 443, set()),
+        ("metrics", NAMES, {"dns"}),
+        ("prometheus", METRICS, {*UNGUARDED, "metrics"} - {"prometheus"}),
         ("reaper", 6443, {"api"}),
         ("reaper", 443, set()),
         ("reaper", STORE, set()),

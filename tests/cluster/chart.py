@@ -49,7 +49,11 @@ VALUES: dict[str, Any] = {
         "teams": [{"name": NAME, "quotas": [{"flavor": f"{NAME}-cpu", "cpu": 16, "memory": "16Gi"}]}],
         "priorities": [{"name": f"{NAME}-high", "value": 1000}],
     },
-    "networkPolicy": {"dns": {"peers": [{"ipBlock": {"cidr": "10.77.0.1/32"}}]}},
+    "metrics": {"enabled": True},
+    "networkPolicy": {
+        "dns": {"peers": [{"ipBlock": {"cidr": "10.77.0.1/32"}}]},
+        "scrapers": [{"ipBlock": {"cidr": "10.77.0.0/24"}}],
+    },
 }
 
 
@@ -89,8 +93,12 @@ class Release:
 
     def url(self) -> str:
         """Where the store service is for who is beside the cluster: there is no name there."""
-        address = kubectl.get(self.layout, "service", f"{NAME}-store", _NAMESPACE)["spec"]["clusterIP"]
-        return f"http://{address}"
+        return self.address("store")
+
+    def address(self, service: str) -> str:
+        """Where a Service of the release is for who is beside the cluster."""
+        found = kubectl.get(self.layout, "service", f"{NAME}-{service}", _NAMESPACE)
+        return f"http://{found['spec']['clusterIP']}"
 
     def store(self, *, token: str | None = None) -> ServiceStore:
         """Open the store as an operator."""

@@ -11,13 +11,16 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import httpx
 import pytest
 from tests.cluster import kubectl
 from tests.cluster.chart import NAME, VALUES, Release, asked, release
 from tests.cluster.inside import layout
+from tests.unit.backends.metrics.conftest import values
 from tests.waiting import eventually
 
 from muster.backends.kubernetes.cluster.facts import holds
+from muster.backends.metrics.table import Part
 
 pytestmark = pytest.mark.cluster
 
@@ -47,6 +50,17 @@ def test_gc_runs(installed: Release) -> None:
     words = ("wait", "--for=condition=complete", "job/now", _NAMESPACE, "--timeout=120s")
     kubectl.run(installed.layout, *words)
     assert "deleted " in kubectl.run(installed.layout, "logs", "job/now", _NAMESPACE)
+
+
+def test_metrics_of_every_part_are_told_with_the_rights_of_their_own_account(installed: Release) -> None:
+    url = f"{installed.address('metrics')}/metrics"
+    text = eventually(lambda: httpx.get(url, timeout=30, trust_env=False).text)
+    found = values(text)
+    parts = {key[1]: number for key, number in found.items() if key[0] == "muster_scrape_success"}
+    assert parts == dict.fromkeys((part.value for part in Part), 1), text[:2000]
+    assert found["muster_gpus", "gpu-a100", "free"] == 16
+    assert found["muster_queue_jobs", NAME, "waiting"] == 0
+    assert found["muster_store_bytes",] > 0
 
 
 def test_what_the_notes_say_is_all_that_a_person_writes_down(installed: Release, tmp_path: Path) -> None:
@@ -83,8 +97,12 @@ MAY = (
     ("operator", "list", "pods"),
     ("reaper", "delete", "pods"),
     ("reaper", "patch", "pods/status"),
+    ("metrics", "list", "jobsets.jobset.x-k8s.io"),
 )
 MAY_NOT = (
+    ("metrics", "create", "jobsets.jobset.x-k8s.io"),
+    ("metrics", "delete", "pods"),
+    ("metrics", "get", "secrets"),
     ("operator", "get", "secrets"),
     ("operator", "list", "secrets"),
     ("operator", "create", "pods"),

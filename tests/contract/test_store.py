@@ -725,6 +725,18 @@ class StoreContract:
         assert 0 < room.free_bytes <= room.total_bytes
         assert "free of" in str(room)
 
+    def test_it_notes_when_it_was_checked_collected_and_swept(self, store, again):
+        assert store.upkept() == []
+        before = time.time()
+        store.check()
+        store.check(deep=True)
+        store.collect()
+        store.note_sweep()
+        notes = {note.work.value: note for note in again.upkept()}
+        assert notes.keys() == {"fsck", "fsck-deep", "gc", "sweep"}
+        assert all(before <= note.at <= time.time() for note in notes.values())
+        assert not any(note.damaged for note in notes.values())
+
     def test_what_was_made_is_found_by_what_it_was_made_from(self, store, again):
         origin = Origin(instance="one", dag_id="flights", run_id="run-1", task_id="features")
         spec = replace(TWO, origin=origin)

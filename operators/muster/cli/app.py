@@ -18,6 +18,7 @@ from muster.cli.demo import demo
 from muster.cli.doctor import doctor
 from muster.cli.init import init
 from muster.cli.leaving import leave
+from muster.cli.metrics import metrics
 from muster.cli.mlflow import mlflow
 from muster.cli.notebook import notebook
 from muster.cli.plan import plan
@@ -71,6 +72,10 @@ app.command("gpus", epilog=example("muster gpus", "muster gpus --json | jq '.cla
 app.command("queue", epilog=example("muster queue", "muster queue --json | jq '.waiting[0].why'"))(
     capacity.queue
 )
+app.command(
+    "metrics",
+    epilog=example("muster metrics", "muster metrics --serve --port 9471", "muster metrics --alerts"),
+)(metrics)
 app.command("doctor", epilog=example("muster doctor", "muster doctor --json"))(doctor)
 app.command("tensorboard", epilog=example("muster tensorboard flights/model"))(tensorboard)
 app.command("mlflow", epilog=example("muster mlflow", "muster mlflow --port 5001"))(mlflow)

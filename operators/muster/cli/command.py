@@ -59,7 +59,17 @@ class Commands(TyperGroup):
         """List the commands in the order in which a new user needs them."""
         first = [
             *("demo", "init", "run", "plan", "up", "runs", "jobs", "queue", "gpus"),
-            *("volumes", "cache", "deployments", "images", "notebook", "tensorboard", "mlflow", "doctor"),
+            *(
+                "volumes",
+                "cache",
+                "deployments",
+                "images",
+                "notebook",
+                "tensorboard",
+                "mlflow",
+                "metrics",
+                "doctor",
+            ),
         ]
         return sorted(self.commands, key=lambda name: (first.index(name) if name in first else 99, name))
 

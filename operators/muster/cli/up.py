@@ -16,12 +16,16 @@ if TYPE_CHECKING:
     from muster.airflow.up.home import UpHome
 
 PORT = 8080
+METRICS_PORT = 9470
 
 
 def up(
     *,
     dags: Annotated[Path, typer.Option("--dags", help="The folder of Dags.")] = Path("dags"),
     port: Annotated[int, typer.Option(min=1, max=65535, help="Its port on 127.0.0.1.")] = PORT,
+    metrics_port: Annotated[
+        int, typer.Option(min=0, max=65535, help="Where metrics are for Prometheus; 0: nowhere.")
+    ] = METRICS_PORT,
 ) -> None:
     """Run Airflow on this machine, until Ctrl-C.
 
@@ -33,7 +37,7 @@ def up(
     note("starting Airflow")
     from muster.airflow.up.site import run
 
-    run(dags=dags, port=port, audience=_Screen())
+    run(dags=dags, port=port, metrics_port=metrics_port, audience=_Screen())
 
 
 class _Screen:
@@ -55,6 +59,8 @@ class _Screen:
         say(f"  Dags in {safe(home.dags)}: {safe(', '.join(found.dags)) or 'none'}")
         for line in _of_paused(home, found):
             say(f"  {safe(line)}")
+        if home.metrics_url:
+            note(f"  metrics for Prometheus are at {home.metrics_url}")
         if new_password:
             note(f"  the password is kept in {safe(home.passwords)} and not shown again")
         for file, trace in found.errors.items():

@@ -10,7 +10,7 @@ _PACKAGE = Path(__file__).resolve().parent.parent  # a notebook's kernel reaches
 
 
 def shipped(name: str) -> Path:
-    """Return the folder ``images``, ``serving``, ``dags`` or ``starter`` of this muster.
+    """Return the folder ``images``, ``serving``, ``dags``, ``starter`` or ``helm`` of this muster.
 
     :raises SpecError: this installation lacks it.
     """

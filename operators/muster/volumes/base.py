@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
@@ -256,3 +257,26 @@ class Collected:
     plan: Plan
     freed_bytes: int
     at_once: bool = False
+
+
+class UpkeepKind(str, Enum):
+    """What is done for a store now and then."""
+
+    FSCK = "fsck"
+    FSCK_DEEP = "fsck-deep"
+    GC = "gc"
+    SWEEP = "sweep"
+
+
+@dataclass(frozen=True, kw_only=True)
+class UpkeepNote:
+    """When upkeep of one kind last ended well.
+
+    :param work: the kind.
+    :param at: in seconds since the epoch.
+    :param damaged: how many problems that check found, without harmless ones; 0 of gc and a sweep.
+    """
+
+    work: UpkeepKind
+    at: float
+    damaged: int = 0

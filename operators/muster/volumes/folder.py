@@ -16,9 +16,20 @@ from muster.core.job import Origin, check_digest
 from muster.core.names import check_partition, check_volume
 from muster.core.replica import PartManifest
 from muster.core.room import Room
-from muster.volumes import held, manifest, snapshot
+from muster.volumes import held, manifest, snapshot, upkeep
 from muster.volumes.attempts import FolderAttempts
-from muster.volumes.base import Collected, Held, Made, Plan, Record, Saved, Staging, Version
+from muster.volumes.base import (
+    Collected,
+    Held,
+    Made,
+    Plan,
+    Record,
+    Saved,
+    Staging,
+    UpkeepKind,
+    UpkeepNote,
+    Version,
+)
 from muster.volumes.catalog import Catalog
 from muster.volumes.commits import Commits
 from muster.volumes.durability import translated
@@ -264,6 +275,15 @@ class FolderStore:
         """Return the free space of the store's disk."""
         with translated(f"look at the disk of {self.layout.root}"):
             return Room.of(self.layout.root)
+
+    def upkept(self) -> list[UpkeepNote]:
+        """Return when fsck, gc and a sweep last ended well."""
+        with translated("look at the notes of upkeep"):
+            return upkeep.notes(self.layout)
+
+    def note_sweep(self) -> None:
+        """Note that jobs without a task were just looked for."""
+        upkeep.note(self.layout, UpkeepKind.SWEEP)
 
     def held(self) -> tuple[Held, ...]:
         """Return the disk space that ended jobs still use, oldest first."""

@@ -11,9 +11,11 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from muster.core.errors import Corrupt
+from muster.volumes.base import UpkeepKind
 from muster.volumes.commit_records import Place, read_commit, uncommitted, write_commit
 from muster.volumes.damage import Problem, Progress, look
 from muster.volumes.held import leftovers, resumable
+from muster.volumes.upkeep import note
 
 if TYPE_CHECKING:
     from muster.volumes.folder import FolderStore
@@ -51,6 +53,8 @@ def check(
     else:
         found.problems += _unprotected(store, found.unprotected)
     found.problems += _leftovers(store)
+    damaged = sum(not problem.harmless for problem in found.problems)
+    note(store.layout, UpkeepKind.FSCK_DEEP if deep else UpkeepKind.FSCK, damaged=damaged)
     return Report(
         versions=len(found.commits),
         files=found.files,

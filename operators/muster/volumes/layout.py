@@ -16,6 +16,7 @@
     STORE/jobs/<job_id>/                   the ledger: spec.json, status.json, owner, log, series, attempt
         STORE/leases/<holder>/<volume>@<n>     versions in use, by reader (``:`` for ``/``)
         STORE/trash/                           deleted, to be unlinked later
+    STORE/upkeep/                          when fsck, gc and a sweep last ran (:mod:`muster.volumes.upkeep`); may be deleted
 
 Volumes nest (``flights`` and ``flights/features``): a segment of a name is never digits alone, so
 a folder of digits is always a version.
@@ -96,6 +97,11 @@ class Layout:
     def leases(self, holder: str) -> Path:
         """The folder of one holder's leases."""
         return self.root / "leases" / check_job_id(holder)
+
+    @property
+    def upkeep(self) -> Path:
+        """The folder that says when the store was last checked, collected and swept."""
+        return self.root / "upkeep"
 
     @property
     def trash(self) -> Path:

@@ -27,7 +27,18 @@ from muster.core.replica import PartManifest
 from muster.core.room import Room
 from muster.core.series import Series
 from muster.core.status import JobStatus
-from muster.volumes.base import Collected, Held, Made, Plan, Record, Saved, Staging, TaskEnd, Version
+from muster.volumes.base import (
+    Collected,
+    Held,
+    Made,
+    Plan,
+    Record,
+    Saved,
+    Staging,
+    TaskEnd,
+    UpkeepNote,
+    Version,
+)
 from muster.volumes.manifest import Entry
 
 if TYPE_CHECKING:
@@ -284,6 +295,12 @@ class Upkeep(Protocol):
 
     def room(self) -> Room:
         """Return the free space of the store's disk."""
+
+    def upkept(self) -> list[UpkeepNote]:
+        """Return when fsck, gc and a sweep last ended well, at most one note of each kind."""
+
+    def note_sweep(self) -> None:
+        """Note that jobs without a task were just looked for, and ended; fsck and gc are noted by themselves."""
 
 
 class Store(Versions, Snapshots, Makings, Attempts, Upkeep, Protocol):

@@ -19,7 +19,7 @@ from muster.core.errors import Corrupt, NotFound, SpecError
 from muster.core.job import JobSpec
 from muster.core.room import Room
 from muster.volumes import damage, trash
-from muster.volumes.base import Collected, Plan, Record, Version
+from muster.volumes.base import Collected, Plan, Record, UpkeepKind, Version
 from muster.volumes.commit_records import holder, is_committed, uncommitted
 from muster.volumes.durability import locked, sync_folder, translated, write_whole
 from muster.volumes.held import (
@@ -35,6 +35,7 @@ from muster.volumes.held import (
 from muster.volumes.makings import last_used, tidy
 from muster.volumes.series import keep_series, sweep_series
 from muster.volumes.sharing import KNOWN
+from muster.volumes.upkeep import note
 
 if TYPE_CHECKING:
     from muster.volumes.folder import FolderStore
@@ -172,6 +173,7 @@ def collect(
         freed_bytes += trash.empty(store.layout, before=time.time() - grace_seconds)
         if failed is not None:
             raise failed
+        note(store.layout, UpkeepKind.GC)
         return Collected(plan=decided, freed_bytes=freed_bytes, at_once=scarce)
 
 

@@ -65,7 +65,7 @@ def test_the_first_sentence_fits_a_list_of_commands(path: tuple[str, ...]) -> No
 
 def test_the_issue_s_commands_are_there() -> None:
     wanted = {
-        (): "demo init run plan up gpus queue notebook tensorboard mlflow doctor",
+        (): "demo init run plan up gpus queue notebook tensorboard mlflow metrics doctor",
         ("runs",): "ls show diff",
         ("jobs",): "ls show logs cancel gc get",
         ("volumes",): "ls log show diff code put get pin unpin retire reinstate fsck gc",
@@ -93,6 +93,7 @@ def test_every_command_that_reads_speaks_json() -> None:
         "tensorboard",
         "notebook",
         "mlflow",
+        "metrics",  # in Prometheus's format
         "lock",
         "demo",
         "init",

@@ -28,7 +28,19 @@ from muster.core.room import Room
 from muster.core.series import Folding, Series, segments
 from muster.core.status import JobState, JobStatus
 from muster.volumes import snapshot
-from muster.volumes.base import Collected, Held, Made, Plan, Record, Saved, Staging, TaskEnd, Version
+from muster.volumes.base import (
+    Collected,
+    Held,
+    Made,
+    Plan,
+    Record,
+    Saved,
+    Staging,
+    TaskEnd,
+    UpkeepKind,
+    UpkeepNote,
+    Version,
+)
 from muster.volumes.fsck import Problem, Progress, Report
 from muster.volumes.gather import gather, plan_drafts, sources, union
 from muster.volumes.held import DAY_SECONDS
@@ -196,6 +208,7 @@ class MemoryStore:
         self._leases: dict[str, set[str]] = {}
         self._makers: dict[str, _Job] = {}
         self._claims: dict[str, str] = {}
+        self._notes: dict[UpkeepKind, UpkeepNote] = {}
 
     @property
     def ledger(self) -> MemoryLedger:
@@ -477,6 +490,7 @@ class MemoryStore:
             if deep and each.files is not None and _entries(each.files) != each.entries:
                 problems.append(Problem(where=address, what="its bytes were changed", advice="retire it"))
         size_bytes = sum(each.version().size_bytes for each in kept if each.files is not None)
+        self._note(UpkeepKind.FSCK_DEEP if deep else UpkeepKind.FSCK, damaged=len(problems))
         return Report(versions=len(kept), files=files, size_bytes=size_bytes, problems=tuple(problems))
 
     def plan(
@@ -564,10 +578,20 @@ class MemoryStore:
                 made = (each for many in self._kept.values() for each in many if each.record.job_id == job_id)
                 if all(each.files is None for each in made):
                     del self.ledger.kept[job_id]
+            self._note(UpkeepKind.GC)
             return Collected(plan=plan, freed_bytes=freed_bytes)
 
     def room(self) -> Room:
         return Room.of(self._folder)
+
+    def upkept(self) -> list[UpkeepNote]:
+        return list(self._notes.values())
+
+    def note_sweep(self) -> None:
+        self._note(UpkeepKind.SWEEP)
+
+    def _note(self, work: UpkeepKind, *, damaged: int = 0) -> None:
+        self._notes[work] = UpkeepNote(work=work, at=time.time(), damaged=damaged)
 
     # What they share
 

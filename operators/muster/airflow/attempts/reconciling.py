@@ -35,6 +35,7 @@ log = logging.getLogger(__name__)
 PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 4.0, 8.0
 _IDLE_SHARE = 20.0  # what a look takes, it rests so many times
 RELEASES_EVERY_SECONDS = 60.0  # one has its driver for its first minute in any case
+NOTE_EVERY_SECONDS = 60.0  # an alert is sent after many minutes without a note
 LEFTOVERS_EVERY_SECONDS = 600.0  # they hold nothing that runs
 # A version that stands longer is relied on by now, whatever became of its task.
 _RETIRED_WITHIN_SECONDS = 86400.0
@@ -67,10 +68,16 @@ class Reconciler:
         self._asked: dict[str, Verdict] = {}
         self._releases_at = time.monotonic() + RELEASES_EVERY_SECONDS
         self._leftovers_at = time.monotonic() + LEFTOVERS_EVERY_SECONDS
+        self._note_at = time.monotonic()
         self._failures = FailureLog(
             log,
             cannot="muster cannot compare its jobs with Airflow's tasks now, and tries again",
             again="muster compares its jobs with Airflow's tasks again",
+        )
+        self._unnoted = FailureLog(
+            log,
+            cannot="jobs were compared with their tasks, and the store takes no note of that, which metrics show",
+            again="the store notes again when jobs were compared with their tasks",
         )
 
     def run(self, stop: threading.Event) -> None:
@@ -97,6 +104,7 @@ class Reconciler:
                 self._failures.failed(error)
         if not failed:
             self._failures.over()
+            self._note()
 
     def look(self) -> list[SweptJob]:
         """End the jobs whose tasks do not wait for them, and retire what one of them committed; return which."""
@@ -174,6 +182,18 @@ class Reconciler:
             self._leftovers_at = now + LEFTOVERS_EVERY_SECONDS
             for job_id in self._opened().sweep():
                 log.info("job %s has ended: what it left is taken away", job_id)
+
+    def _note(self) -> None:
+        """Note in the store, once a minute, that jobs were compared; a service of an earlier release takes no note."""
+        if (now := time.monotonic()) <= self._note_at:
+            return
+        self._note_at = now + NOTE_EVERY_SECONDS
+        try:
+            self._opened().store.note_sweep()
+        except MusterError as error:
+            self._unnoted.failed(error)
+        else:
+            self._unnoted.over()
 
     def _state(self, origin: Origin) -> str | None:
         """How a task instance stands that has no job."""

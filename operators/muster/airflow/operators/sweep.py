@@ -36,6 +36,7 @@ class SweepOperator(MusterOperator):
         for each in swept:
             self.log.info("job %s is ended: %s (%s)", each.job_id, each.why.message, each.task)
         self.log.info("%d jobs that no task waits for were ended", len(swept))
+        backend.store.note_sweep()
         for job_id in backend.sweep():
             self.log.info("job %s has ended: what it left is taken away", job_id)
         taken = take_back(backend.deployments, ours, ask)

@@ -35,11 +35,13 @@ class UpHome:
     """One AIRFLOW_HOME below MUSTER_HOME, and the address of its Airflow.
 
     :param dags: the folder of its Dags.
+    :param metrics_port: where metrics are served for Prometheus; 0: nowhere.
     """
 
     settings: Settings
     dags: Path
     port: int
+    metrics_port: int = 0
 
     @property
     def root(self) -> Path:
@@ -55,6 +57,11 @@ class UpHome:
     def url(self) -> str:
         """The address of its pages and its API."""
         return f"http://{ADDRESS}:{self.port}"
+
+    @property
+    def metrics_url(self) -> str:
+        """The address of the metrics; empty where none are served."""
+        return f"http://{ADDRESS}:{self.metrics_port}/metrics" if self.metrics_port else ""
 
     @property
     def passwords(self) -> Path:

@@ -1,4 +1,4 @@
-"""``muster up``: an Airflow on loopback from its first process to its last."""
+"""``muster up``: an Airflow on loopback from its first process to its last, and metrics beside it."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ _SETTLED_SECONDS = 3.0
 _LONGEST_PARSE_SECONDS = 30.0
 _TRIM_SECONDS = 60.0
 COMPONENT = (sys.executable, "-m", "muster.airflow.up.component")
+METRICS = (sys.executable, "-m", "muster", "metrics", "--serve")
 _STOPS = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
 
 COMMANDS = {
@@ -49,16 +50,26 @@ class Audience(Protocol):
         """Show that all components are healthy and the Dags have been read."""
 
 
-def run(*, dags: Path, port: int, audience: Audience, settings: Settings | None = None) -> None:
+def run(
+    *,
+    dags: Path,
+    port: int,
+    audience: Audience,
+    metrics_port: int = 0,
+    settings: Settings | None = None,
+) -> None:
     """Keep an Airflow running until SIGINT, SIGTERM or SIGHUP; none of its processes is left afterwards.
 
     Airflow's processes that die are restarted. If this process is killed, the kernel
     kills all of them. Jobs and deployments have supervisors of their own and go on.
 
+    :param metrics_port: where metrics are served for Prometheus, on loopback too; 0: nowhere.
     :raises SpecError: no Dags, a home that cannot be written, a port that is taken.
     :raises MusterError: this home has an Airflow already, or a process of it does not stay alive.
     """
-    home = UpHome(settings=settings or Settings.load(), dags=dags.absolute(), port=port)
+    home = UpHome(
+        settings=settings or Settings.load(), dags=dags.absolute(), port=port, metrics_port=metrics_port
+    )
     home.make()
     with locked_if_free(home.lock) as mine:
         if not mine:
@@ -67,19 +78,21 @@ def run(*, dags: Path, port: int, audience: Audience, settings: Settings | None 
                 "Ctrl-C, or set MUSTER_HOME to another folder"
             )
         check_port(port)
+        if metrics_port:
+            check_port(metrics_port, option="--metrics-port")
         new_password = home.prepare()
         with _signals_waited_for():
             _Site(home, audience).run(new_password=new_password)
 
 
-def check_port(port: int) -> None:
+def check_port(port: int, *, option: str = "--port") -> None:
     """Check that a port of loopback is free. :raises SpecError: it is not."""
     try:
         socket.create_server((ADDRESS, port)).close()
     except OSError as error:
         raise SpecError(
             f"port {port} of {ADDRESS} cannot be had ({error.strerror}): end what listens there, or name "
-            "another with --port"
+            f"another with {option}"
         ) from error
 
 
@@ -95,6 +108,12 @@ class _Site:
             Component(name=name, command=[*COMPONENT, *words], log=home.log(name), environment=environment)
             for name, words in COMMANDS.items()
         ]
+        if home.metrics_port:  # it is no part of Airflow: nothing waits for it
+            command = [*METRICS, "--host", ADDRESS, "--port", str(home.metrics_port)]
+            log = home.log("metrics")
+            self._components.append(
+                Component(name="metrics", command=command, log=log, environment=environment)
+            )
         self._began = time.monotonic()
         self._since = datetime.now(UTC)
         self._well: set[str] = set()
@@ -135,7 +154,7 @@ class _Site:
         if self._warned or self._seconds() < HEALTHY_SECONDS:
             return
         self._warned = True
-        missing = ", ".join(c.name for c in self._components if c.name not in self._well)
+        missing = ", ".join(name for name in COMMANDS if name not in self._well)
         logs = self._components[0].log.parent
         self._audience.warning(f"still waiting for {missing} after {HEALTHY_SECONDS:.0f} s; see {logs}", [])
 
@@ -183,7 +202,7 @@ class _Site:
 
     def _again(self, component: Component, how: str) -> None:
         pause = component.plan_restart()
-        if component.deaths >= EARLY_DEATHS and component.name not in self._well:
+        if component.deaths >= EARLY_DEATHS and component.name in COMMANDS.keys() - self._well:
             tail = "\n".join(component.tail())
             raise BackendError(
                 f"{component.name} does not stay alive: it {how} {component.deaths} times; "

@@ -122,15 +122,17 @@ class Deployments:
         """Return the name of every deployment, sorted."""
         return self.platform.names()
 
-    def look_at(self, names: Collection[str] | None = None) -> list[Seen]:
+    def look_at(self, names: Collection[str] | None = None, *, counts: bool = True) -> list[Seen]:
         """Report every deployment, or those of `names`, with their counts; leave out what does not exist.
 
         A deployment whose book cannot be read is reported as down, with the reason.
+
+        :param counts: whether each model server is asked what it has answered; where not, counts are unknown.
         """
         found = self.platform.load(names)
         books = [book for book in found.values() if isinstance(book, Book)]
         observed = dict(
-            zip((book.name for book in books), self.platform.observe(books, counts=True), strict=True)
+            zip((book.name for book in books), self.platform.observe(books, counts=counts), strict=True)
         )
         return [
             unreadable(name, book)

@@ -18,7 +18,7 @@ from muster.core.series import Series
 from muster.core.status import JobStatus
 from muster.core.wire import dumps, loads
 from muster.volumes import fsck
-from muster.volumes.base import Made, Record, Staging, TaskEnd, Version
+from muster.volumes.base import Made, Record, Staging, TaskEnd, UpkeepNote, Version
 from muster.volumes.durability import translated
 from muster.volumes.gather import check_path, sources
 from muster.volumes.manifest import Entry
@@ -216,6 +216,8 @@ class ServiceStore(_Client):
     _made = remote(Makings.made)
     _used = remote(Makings.used)
     _claim = remote(Makings.claim)
+    _upkept = remote(Upkeep.upkept)
+    _note_sweep = remote(Upkeep.note_sweep)
     _commit = remote(Attempts.commit)
     _begun = remote(Starting.begun)
     _current = remote(Starting.current)
@@ -251,6 +253,18 @@ class ServiceStore(_Client):
             return self._claim(key, job_id=job_id, expected=expected)
         except UnknownCall:
             return job_id
+
+    def upkept(self) -> list[UpkeepNote]:
+        """Return when fsck, gc and a sweep last ended well; a service of an earlier release notes none of them."""
+        try:
+            return self._upkept()
+        except UnknownCall:
+            return []
+
+    def note_sweep(self) -> None:
+        """Note that jobs without a task were just looked for; a service of an earlier release takes no note."""
+        with suppress(UnknownCall):
+            self._note_sweep()
 
     def manifest(self, address: str) -> Mapping[str, Entry]:
         """Return every file of one version by path, with hash and size; also after gc."""

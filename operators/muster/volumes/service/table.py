@@ -335,6 +335,8 @@ TABLE = (
     Row(Upkeep.plan, "POST", "/v1/gc/plan", body="Rules", answer=_PLAN, threads="working"),
     Row(Upkeep.collect, "POST", "/v1/gc/collect", body="Rules", answer=_COLLECTED, threads="working"),
     Row(Upkeep.room, "GET", "/v1/room"),
+    Row(Upkeep.upkept, "GET", "/v1/upkeep", answer="Upkept.notes"),
+    Row(Upkeep.note_sweep, "POST", "/v1/upkeep/sweep"),
 )
 # fmt: on
 

@@ -16,7 +16,7 @@ from muster.airflow.attempts.database import Standing
 from muster.airflow.attempts.reconciling import Reconciler, late, unwanted
 from muster.airflow.attempts.task_state import GONE
 from muster.core.cancelling import with_run, with_task
-from muster.core.errors import NotFound, StoreError
+from muster.core.errors import NotFound, SpecError, StoreError
 from muster.core.job import Origin
 from muster.core.status import JobResult, JobState, JobStatus
 from muster.core.verdict import Verdict
@@ -84,11 +84,17 @@ class Machine:
         self.asked: list[set[str]] = []
         self.away: Exception | None = None
         self.deployments: Any = object()  # nothing is asked of them here
-        self.opened = self.closed = self.swept = self.full = 0
+        self.opened = self.closed = self.swept = self.full = self.noted = 0
+        self.earlier = False  # whether the store is of a release that takes no notes
 
     def sweep(self) -> tuple[str, ...]:
         self.swept += 1
         return ()
+
+    def note_sweep(self) -> None:
+        if self.earlier:
+            raise SpecError("the store service knows no POST /v1/upkeep/sweep")
+        self.noted += 1
 
     def open(self) -> Any:
         self.opened += 1
@@ -269,6 +275,29 @@ def test_now_and_then_releases_and_leftovers_are_seen_to(
     opened(machine).try_look()
     assert stands == ["failed"]
     assert machine.swept == 1
+
+
+def test_only_a_look_that_ended_well_is_noted_and_once_a_minute(machine: Machine) -> None:
+    machine.begin("runs")
+    ours = opened(machine)
+    machine.away = StoreError("the store is away")
+    ours.try_look()
+    assert machine.noted == 0
+    machine.away = None
+    for _ in range(3):
+        ours.try_look()
+    assert machine.noted == 1
+
+
+def test_a_store_that_takes_no_note_keeps_no_job_from_being_ended(
+    machine: Machine, caplog: pytest.LogCaptureFixture
+) -> None:
+    machine.earlier = True
+    machine.begin("left")
+    machine.stands["left"] = Standing(state="failed")
+    opened(machine).try_look()
+    assert list(machine.cancelled) == ["left"]
+    assert "knows no POST /v1/upkeep/sweep" in caplog.text
 
 
 def test_a_job_that_succeeds_with_its_task_while_airflow_is_asked_is_neither_ended_nor_retired(

@@ -258,6 +258,15 @@ def test_a_service_without_that_call_is_asked_for_each_record(tmp_path, status):
     ]
 
 
+def test_a_service_that_takes_no_notes_fails_no_sweep(tmp_path):
+    unknown = {"error": "SpecError", "message": "the store service knows no /v1/upkeep"}
+    answers = [answer(404, json.dumps(unknown).encode())] * 2
+    with serving(*answers) as (url, heard), ServiceStore(url, token="t", cache=tmp_path) as store:
+        store.note_sweep()
+        assert store.upkept() == []
+    assert [request.split()[1] for request in heard] == [b"/v1/upkeep/sweep", b"/v1/upkeep"]
+
+
 def test_a_version_that_is_not_there_is_no_call_that_is_not_there(tmp_path):
     missing = {"error": "NotFound", "message": "no such version"}
     with (
