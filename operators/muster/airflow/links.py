@@ -8,6 +8,7 @@ on, and Airflow keeps them as XComs. The job's own is there from the moment it i
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 from urllib.parse import quote, urlsplit
 
@@ -31,6 +32,22 @@ def push_job_link(ti: Any, job_id: str) -> None:
     ti.xcom_push(key=JobLink.KEY, value=page(f"#/jobs/{job_id}"))
 
 
+def job_of(ti_key: Any) -> str:
+    """Return the job that a task has had in this try, by the link that it announced; empty where it had none."""
+    from airflow.sdk.bases.xcom import BaseXCom
+
+    link = BaseXCom.get_value(ti_key=ti_key, key=JobLink.KEY)
+    return str(link).rsplit("/", 1)[-1] if link else ""
+
+
+def returned(ti_key: Any) -> Mapping[str, Any]:
+    """Return what a task has put into XCom; empty where that is nothing, or no mapping."""
+    from airflow.sdk.bases.xcom import BaseXCom
+
+    result = BaseXCom.get_value(ti_key=ti_key, key="return_value")
+    return result if isinstance(result, Mapping) else {}
+
+
 def page(place: str) -> str:
     """The address of a place of muster's page, inside Airflow's UI.
 
@@ -47,7 +64,7 @@ class _JobsLink(BaseOperatorLink):
 
     def get_link(self, operator: Any, *, ti_key: Any) -> str:  # noqa: ARG002 - Airflow passes it
         """Return the link of a task instance, in its worker."""
-        job_id = _job_id(ti_key)
+        job_id = job_of(ti_key)
         return self.of_job(job_id) if job_id else ""
 
     @abstractmethod
@@ -147,14 +164,6 @@ class EndpointLink(BaseOperatorLink):
         except NotFound:
             return ""
         return f"{url}/v2/models/{quote(operator.name, safe='')}" if url else ""
-
-
-def _job_id(ti_key: Any) -> str:
-    """The job that the task has had in this try, by the link that it announced."""
-    from airflow.sdk.bases.xcom import BaseXCom
-
-    link = BaseXCom.get_value(ti_key=ti_key, key=JobLink.KEY)
-    return str(link).rsplit("/", 1)[-1] if link else ""
 
 
 def _made(job_id: str) -> list[str]:
