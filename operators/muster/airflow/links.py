@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 # What a version that is meant to be looked at holds, the likeliest first.
 DOCUMENTS = ("index.html", "docs/index.html", "card.html", "report.html")
-MLFLOW = "mlflow"
 
 
 def push_job_link(ti: Any, job_id: str) -> None:
@@ -120,8 +119,8 @@ class DataDocsLink(ReportLink):
 
 
 class TrackingLink(_JobsLink):
-    """The run in MLflow: that of which the job told, with a line such as ``muster: link MLflow=https://…``, or the
-    one that it tracked on this machine, which ``muster mlflow`` shows.
+    """The run in MLflow: that of which the job told, by MLflow's own line or one such as ``muster: link MLflow=https://…``,
+    or the one that it tracked on this machine, which ``muster mlflow`` shows.
     """
 
     name = "MLflow run"
@@ -129,15 +128,10 @@ class TrackingLink(_JobsLink):
     def of_job(self, job_id: str) -> str:
         """Return the first link under a title that begins with MLflow, or where the job's run is shown here."""
         from muster.airflow.site import mlflow_url
-        from muster.backends.tracking import shown_run
+        from muster.backends.tracking import run_link
         from muster.core.settings import Settings
 
-        links = _store().ledger.status(job_id).links
-        told = (url for title, url in links.items() if title.lower().startswith(MLFLOW))
-        link = next(told, "")
-        if not link and (run := shown_run(Settings.load().home, job_id)):
-            link = f"{mlflow_url()}/{run}"
-        return link
+        return run_link(_store().ledger, job_id, home=Settings.load().home, shown_at=mlflow_url())
 
 
 class DeploymentLink(BaseOperatorLink):

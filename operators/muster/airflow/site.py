@@ -153,9 +153,9 @@ def mlflow_url() -> str:
     """Return where people find what ``muster mlflow`` shows: ``[muster] mlflow_url``, without a slash at its end."""
     from airflow.sdk.configuration import conf
 
-    from muster.backends.tracking import PORT
+    from muster.backends.tracking import SHOWN_AT
 
-    return str(conf.get("muster", "mlflow_url", fallback=f"http://127.0.0.1:{PORT}")).rstrip("/")
+    return str(conf.get("muster", "mlflow_url", fallback=SHOWN_AT)).rstrip("/")
 
 
 def lineage_namespace(store: Store) -> str:

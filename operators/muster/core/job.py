@@ -27,6 +27,8 @@ DAY_SECONDS = 86_400.0
 EVERY_PARTITION = "*"
 MUSTER_RUN = "muster__"  # prefix of the run ids that `muster run` makes, in a database of its own
 RESERVED = frozenset({"checkpoints"})
+MLFLOW_TAG = "muster.job_id"
+"""The tag with the job's id on each MLflow run that a rank begins."""
 TRACEPARENT = "TRACEPARENT"
 """The variable in which a job finds the span of its task, where Airflow traces: W3C Trace Context."""
 
