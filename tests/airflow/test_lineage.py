@@ -227,7 +227,7 @@ def test_a_failed_job_names_its_inputs_the_volume_that_it_was_to_write_and_its_v
     assert short(event["inputs"]) == [("muster://lab", "bad/rows", "1")]
     assert short(event["outputs"]) == [("muster://lab", "bad/out", None)]
     message = event["run"]["facets"]["errorMessage"]["message"]
-    assert message.startswith("user error in rank 0\n")
+    assert message.startswith("user error, rank 0\n")
     assert "the rows are wrong" in message
 
 

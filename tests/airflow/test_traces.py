@@ -43,7 +43,7 @@ STEPS = """
         parent = TraceContextTextMapPropagator().extract({"traceparent": os.environ["TRACEPARENT"]})
         with TracerProvider().get_tracer("fit").start_as_current_span("epoch", context=parent) as span:
             told = f"{span.context.trace_id:032x} {span.parent.span_id:016x}"
-        (out / os.environ["RANK"]).write_text(told)
+        (out / os.environ["MUSTER_RANK"]).write_text(told)
 
     def breaks() -> None:
         raise ValueError("broken")
@@ -97,7 +97,8 @@ def site(tmp_path_factory: pytest.TempPathFactory, collector: Collector) -> Iter
 def run_id(site: Site) -> str:
     run_id = site.trigger("traced")
     site.wait("traced", run_id)
-    assert site.states("traced", run_id) == {"fit": "success", "breaks": "failed"}
+    expected = {"fit": "success", "breaks": "failed"}
+    assert site.states("traced", run_id) == expected, site.task_log("traced", run_id, "fit")
     return run_id
 
 

@@ -72,7 +72,9 @@ app.command("queue", epilog=example("muster queue", "muster queue --json | jq '.
     capacity.queue
 )
 app.command("doctor", epilog=example("muster doctor", "muster doctor --json"))(doctor)
-app.command("tensorboard", epilog=example("muster tensorboard flights/model"))(tensorboard)
+app.command(
+    "tensorboard", epilog=example("muster tensorboard flights/model", "muster tensorboard flights-train")
+)(tensorboard)
 app.command("mlflow", epilog=example("muster mlflow", "muster mlflow --port 5001"))(mlflow)
 app.command(
     "notebook",

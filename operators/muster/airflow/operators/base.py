@@ -261,13 +261,13 @@ class MusterOperator(BaseOperator, metaclass=AuthorKeywords):
 
     def get_openlineage_facets_on_complete(self, task_instance: Any) -> TaskLineage:
         """Name the versions that the task read and wrote. Airflow's OpenLineage provider calls it, if it is there."""
-        return self.lineage(self._open_lineage(), task_instance)
+        return self.task_lineage(self._open_lineage(), task_instance)
 
     def get_openlineage_facets_on_failure(self, task_instance: Any) -> TaskLineage:
         """Name the same for a task that failed; the provider adds its verdict."""
-        return self.lineage(self._open_lineage(), task_instance)
+        return self.task_lineage(self._open_lineage(), task_instance)
 
-    def lineage(self, lineage: Lineage, ti: Any) -> TaskLineage:
+    def task_lineage(self, lineage: Lineage, ti: Any) -> TaskLineage:
         """Describe what an ended try read and wrote: by its job, or by its keywords where it had none.
 
         :param lineage: that of the store.

@@ -86,13 +86,13 @@ class CachedOperator(MusterOperator):
             return "; ".join(str(each) for each in found if each.what is not What.INPUT)
         return ""
 
-    def lineage(self, lineage: Lineage, ti: Any) -> TaskLineage:
+    def task_lineage(self, lineage: Lineage, ti: Any) -> TaskLineage:
         """Describe what an ended try read, and made or kept; by the kept versions where gc deleted the job that made them."""
         from muster.airflow.lineage import addresses_in
         from muster.airflow.links import returned
 
         try:
-            return super().lineage(lineage, ti)
+            return super().task_lineage(lineage, ti)
         except NotFound:
             return lineage.of_kept(list(addresses_in(returned(ti).get("versions"))))
 

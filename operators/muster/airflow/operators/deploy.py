@@ -170,11 +170,11 @@ class DeployOperator(ReleasingOperator):
         announce_served(context, status, status.champion)
         return result | {"url": status.url, "curl": curl}
 
-    def lineage(self, lineage: Lineage, ti: Any) -> TaskLineage:
+    def task_lineage(self, lineage: Lineage, ti: Any) -> TaskLineage:
         """Describe what was released and under which name; a release that failed by its keywords alone."""
         released = returned(ti)
         if not released:
-            return super().lineage(lineage, ti)
+            return super().task_lineage(lineage, ti)
         return lineage.of_release(released["version"], self.name)
 
     def _version(self, store: LocalStore) -> Version:

@@ -159,7 +159,7 @@ class GateOperator(CodeOperator):
             "metrics": {check.metric: check.found for check in checks},
         }
 
-    def lineage(self, lineage: Lineage, ti: Any) -> TaskLineage:
+    def task_lineage(self, lineage: Lineage, ti: Any) -> TaskLineage:
         """Describe what was judged, and the champion that it was held against; a gate writes nothing."""
         judged = returned(ti)
         versions = [judged[word] for word in ("passed", "champion") if judged.get(word)]

@@ -153,13 +153,13 @@ class ValidateOperator(CachedOperator, QueuedOperator):
     def _roles(self) -> tuple[Role, ...]:
         return (Role(entrypoint=ENTRYPOINT, resources=self.job_resources or Resources()),)
 
-    def lineage(self, lineage: Lineage, ti: Any) -> TaskLineage:
+    def task_lineage(self, lineage: Lineage, ti: Any) -> TaskLineage:
         """Describe what was validated, and what each expectation found."""
         job_id = job_of(ti)
         try:
             return lineage.of_validation(job_id, run_id=ti.run_id)
         except NotFound:
-            return super().lineage(lineage, ti)
+            return super().task_lineage(lineage, ti)
 
     def refuse(self, made: Made) -> str:
         """Refuse a validation that did not pass: it is done again."""
