@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,6 +12,7 @@ from typing import Any
 import pytest
 from openlineage.client import facet_v2
 from openlineage.client.event_v2 import Job, Run, RunEvent, RunState
+from tests.e2e.author import Author
 from tests.site import Site
 from tests.waiting import until
 
@@ -258,6 +261,33 @@ def test_a_deferred_task_is_complete_once_its_job_is(site: Listening) -> None:
     event = site.event(run_id, "slow")
     assert short(event["outputs"]) == [("muster://lab", "later/out", "1")]
     assert {each["run"]["runId"] for each in site.events(run_id, "slow", "START")} == {event["run"]["runId"]}
+
+
+def test_a_muster_run_emits_them_too(tmp_path: Path) -> None:
+    settings, events = tmp_path / "openlineage.yml", tmp_path / "events.jsonl"
+    settings.write_text(f"transport:\n  type: file\n  log_file_path: {events}\n  append: true\n")
+    with Author(tmp_path, OPENLINEAGE_CONFIG=str(settings)) as author:
+        author.write("bad", BAD, steps=STEPS)
+        (tmp_path / "dags" / "bad" / "suite.json").write_text(SUITE % 1)
+        assert author.muster("run", "bad", "--serial").returncode == 1
+    kinds = {
+        (each["job"]["name"], each["eventType"]) for each in map(json.loads, events.read_text().splitlines())
+    }
+    assert {
+        ("bad.rows", "START"),
+        ("bad.rows", "COMPLETE"),
+        ("bad.check", "FAIL"),
+        ("bad.breaks", "FAIL"),
+    } <= kinds
+
+
+def test_without_the_provider_nothing_of_it_is_imported() -> None:
+    program = (
+        "import sys; sys.modules['openlineage'] = sys.modules['airflow.providers.openlineage'] = None\n"
+        "from muster.airflow import DeployOperator, GateOperator, JobOperator, ValidateOperator\n"
+        "JobOperator(task_id='a', image='python', entrypoint='a.b:c')"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)
 
 
 def test_the_events_are_those_of_the_specification(site: Listening, good: str, bad: str) -> None:

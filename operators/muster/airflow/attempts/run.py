@@ -413,6 +413,7 @@ class _JobRun:
 
         assert self._task.defer is not None
         self._task.log.info("job %s goes on; the triggerer waits for it", job_id)
+        self._task.log.info("if it writes TensorBoard's events: muster tensorboard %s", job_id)
         if self._task.pool != DEFAULT_POOL:
             self._task.log.info(
                 "pool %s counts this task meanwhile only if it includes deferred tasks "

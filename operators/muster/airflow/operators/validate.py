@@ -155,10 +155,11 @@ class ValidateOperator(CachedOperator, QueuedOperator):
 
     def task_lineage(self, lineage: Lineage, ti: Any) -> TaskLineage:
         """Describe what was validated, and what each expectation found."""
-        job_id = job_of(ti)
+        if not (job_id := job_of(ti)):
+            return super().task_lineage(lineage, ti)
         try:
             return lineage.of_validation(job_id, run_id=ti.run_id)
-        except NotFound:
+        except NotFound:  # gc deleted the entry of the job whose result is kept
             return super().task_lineage(lineage, ti)
 
     def refuse(self, made: Made) -> str:
