@@ -12,10 +12,15 @@ from typing import Any
 import pytest
 from openlineage.client import facet_v2
 from openlineage.client.event_v2 import Job, Run, RunEvent, RunState
+from openlineage.client.serde import Serde
+from tests.contract.test_store import make_spec, write_and_seal
 from tests.e2e.author import Author
 from tests.site import Site
 from tests.waiting import until
 
+from muster.airflow.lineage import Lineage, addresses_in
+from muster.core.errors import NotFound
+from muster.core.status import JobState, JobStatus
 from muster.volumes.folder import FolderStore
 
 HEAD = """
@@ -283,11 +288,59 @@ def test_a_muster_run_emits_them_too(tmp_path: Path) -> None:
 
 def test_without_the_provider_nothing_of_it_is_imported() -> None:
     program = (
-        "import sys; sys.modules['openlineage'] = sys.modules['airflow.providers.openlineage'] = None\n"
+        "import sys; sys.modules['openlineage'] = sys.modules['airflow.providers.openlineage.extractors'] = None\n"
         "from muster.airflow import DeployOperator, GateOperator, JobOperator, ValidateOperator\n"
         "JobOperator(task_id='a', image='python', entrypoint='a.b:c')"
     )
     subprocess.run([sys.executable, "-c", program], check=True)
+
+
+@pytest.fixture
+def lineage(tmp_path: Path) -> Lineage:
+    """The lineage of a store in which a job has made lab/model@1 from lab/rows@1, and gc has deleted the job's entry."""
+    (tmp_path / "x").write_text("1")
+    store = FolderStore(tmp_path / "store")
+    rows = store.add("lab/rows", tmp_path / "x")
+    spec = make_spec(inputs=[("rows", rows)], model={"volume": "lab/model"})
+    store.ledger.create("fit-1", spec)
+    write_and_seal(store.stage("fit-1"), spec, {"model": {"m": b"1"}})
+    store.commit("fit-1", attempt=1)
+    store.ledger.update(JobStatus(job_id="fit-1", state=JobState.SUCCEEDED, submitted=0.0, ended=1.0))
+    store.collect(job_days=0.0)
+    assert store.ledger.jobs() == []
+    return Lineage(store, "muster://lab")
+
+
+def asdict(datasets: list[Any]) -> list[dict[str, Any]]:
+    return [json.loads(Serde.to_json(each)) for each in datasets]
+
+
+def test_what_is_kept_of_a_job_that_gc_deleted_is_named_by_its_records(lineage: Lineage) -> None:
+    with pytest.raises(NotFound):
+        lineage.of_job("fit-1", run_id="later")
+    kept = lineage.of_kept(["volume://lab/model@1"])
+    assert short(asdict(kept.inputs)) == [("muster://lab", "lab/rows", "1")]
+    assert short(asdict(kept.outputs)) == [("muster://lab", "lab/model", "1")]
+
+
+def test_a_release_reads_the_model_and_writes_the_deployment_in_its_version(lineage: Lineage) -> None:
+    release = lineage.of_release("volume://lab/model@1", "flights")
+    assert short(asdict(release.inputs)) == [("muster://lab", "lab/model", "1")]
+    assert short(asdict(release.outputs)) == [("muster://lab", "deployment/flights", "1")]
+
+
+def test_names_alone_tell_a_version_only_where_it_is_exact(lineage: Lineage) -> None:
+    named = lineage.of_names(
+        addresses_in(
+            {"a": ["lab/rows@latest", "volume://lab/rows@<2013-10"], "b": "volume://lab/model@7", "c": None}
+        ),
+        ["volume://lab/out", "deployment://flights"],
+    )
+    assert short(asdict(named.inputs)) == [
+        ("muster://lab", "lab/rows", None),
+        ("muster://lab", "lab/model", "7"),
+    ]
+    assert [each["name"] for each in asdict(named.outputs)] == ["lab/out", "deployment/flights"]
 
 
 def test_the_events_are_those_of_the_specification(site: Listening, good: str, bad: str) -> None:

@@ -56,7 +56,7 @@ class Lineage:
             for uri in written
         ]
         return OperatorLineage(
-            inputs=[self._named(text) for text in dict.fromkeys(read)],
+            inputs=[self._input(volume, number) for volume, number in dict.fromkeys(map(_exact, read))],
             outputs=[self._output(name) for name in dict.fromkeys(names)],
         )
 
@@ -122,20 +122,19 @@ class Lineage:
         ]
         return evolve(lineage, inputs=inputs)
 
-    def _named(self, text: str) -> InputDataset:
+    def _input(self, volume: str, number: str) -> InputDataset:
         from openlineage.client.event_v2 import InputDataset
 
-        address = Address.parse(text)
-        facets = _version_facet(address.value) if address.select is Select.NUMBER else {}
-        return InputDataset(namespace=self._namespace, name=address.volume, facets=facets)
+        facets = _version_facet(number) if number else {}
+        return InputDataset(namespace=self._namespace, name=volume, facets=facets)
 
     def _version_read(self, text: str) -> InputDataset:
-        dataset = self._named(text)
+        dataset = self._input(*_exact(text))
         try:
             (version,) = self._store.resolve(text)
         except NotFound:  # gc deleted it: its number is still true
             return dataset
-        dataset.facets = {**(dataset.facets or {}), **_tags(version)}
+        dataset.facets = {**_version_facet(str(version.number)), **_tags(version)}
         return dataset
 
     def _written(self, addresses: Iterable[str]) -> list[OutputDataset]:
@@ -196,6 +195,12 @@ def addresses_in(value: Any) -> Iterator[str]:
     elif isinstance(value, Sequence):
         for item in value:
             yield from addresses_in(item)
+
+
+def _exact(text: str) -> tuple[str, str]:
+    """Return an address's volume and its version's number; an empty number where only the store knows it."""
+    address = Address.parse(text)
+    return address.volume, address.value if address.select is Select.NUMBER else ""
 
 
 def _version_facet(number: str) -> dict[str, DatasetFacet]:
