@@ -5,11 +5,14 @@ from __future__ import annotations
 import sqlite3
 from contextlib import closing
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from muster.core.errors import NotFound
 from muster.core.job import MLFLOW_TAG
 from muster.core.progress import MLFLOW
-from muster.volumes.protocols import Ledger
+
+if TYPE_CHECKING:
+    from muster.volumes.protocols import Ledger
 
 PORT = 5000
 SHOWN_AT = f"http://127.0.0.1:{PORT}"

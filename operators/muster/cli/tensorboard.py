@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from muster.cli.command import open_store
-from muster.cli.event_files import EVENTS, Following
 from muster.cli.foreground import python_of_image, serve
 from muster.cli.jobs import find_newest
 from muster.cli.screen import note, safe, say
@@ -36,10 +35,12 @@ def tensorboard(
     image: Annotated[str, typer.Option(help="The image with TensorBoard.")] = "train",
     port: Annotated[int, typer.Option(min=1, max=65535, help="Its port on 127.0.0.1.")] = 6006,
 ) -> None:
-    """Show the training curves of versions, or of a job while it trains, until Ctrl-C.
+    """Show the curves of versions or of a running job, until Ctrl-C.
 
     A running job's curves grow as its ranks write event files into an output.
     """
+    from muster.cli.event_files import Following
+
     store = open_store()
     job_id = find_newest(store.ledger, shown) if shown and _names_a_job(store, shown) else None
     follows = job_id is not None and not store.ledger.status(job_id).state.ended
@@ -73,6 +74,8 @@ def _names_a_job(store: LocalStore, text: str) -> bool:
 
 def _runs(store: LocalStore, versions: list[Version]) -> Iterator[tuple[str, Path]]:
     """Yield a name and a folder for each version with event files."""
+    from muster.cli.event_files import EVENTS
+
     for version in versions:
         if any(path.rpartition("/")[2].startswith(EVENTS) for path in store.manifest(version.address)):
             yield f"{version.volume.replace('/', '.')}@{version.number}", store.path(version.address)
