@@ -19,6 +19,8 @@ from muster.backends.local.processes import MARK_VARIABLE
 from muster.backends.local.variables import variables
 from muster.backends.tracking import shown_run, tracking_database
 from muster.core.job import JobSpec, Role
+from muster.core.replica import Replica
+from muster.worker.launchers.launcher import rank_environment
 
 pytestmark = pytest.mark.slow
 
@@ -54,7 +56,22 @@ def test_what_a_job_tracked_is_shown(tmp_path: Path, environment: dict[str, str]
         cache=tmp_path / "cache",
         secrets={},
     )
-    subprocess.run([python, "-c", TRACK], cwd=tmp_path, env=of_the_job, check=True)
+    replica = Replica(
+        job_id="fit-1",
+        spec=job,
+        attempt=1,
+        role="main",
+        index=0,
+        code=None,
+        inputs={},
+        staging={},
+        checkpoints=str(tmp_path),
+        scratch=str(tmp_path),
+        sealed="",
+        report="",
+    )
+    of_the_rank = rank_environment(replica, 0, base=of_the_job, error_file="")
+    subprocess.run([python, "-c", TRACK], cwd=tmp_path, env=of_the_rank, check=True)
     run = shown_run(home, "fit-1").rpartition("/")[2]
     assert run
     assert shown_run(home, "fit-2") == ""

@@ -711,6 +711,26 @@ class StoreContract:
         with pytest.raises(NotFound, match="holds no output any more"):
             store.salvage("a-1", tmp_path / "late")
 
+    def test_what_a_job_has_written_so_far_is_followed(self, store, tmp_path):
+        store.ledger.create("a-1", make_spec(model={"volume": "flights/model"}))
+        target = tmp_path / "seen"
+        assert store.follow("a-1", target, begins="events.") == 0
+        runs = store.stage("a-1").output("main", 0, "model") / "runs"
+        runs.mkdir(parents=True)
+        (runs / "events.1").write_bytes(b"12")
+        (runs / "weights").write_bytes(b"large")
+        (runs / "events.2").symlink_to(tmp_path)
+        assert store.follow("a-1", target, begins="events.") == 1
+        assert contents(target) == {"main-0/model/runs/events.1": b"12"}
+        with (target / "main-0/model/runs/events.1").open("rb") as opened:
+            assert opened.read() == b"12"
+            with (runs / "events.1").open("ab") as file:
+                file.write(b"34")
+            store.follow("a-1", target, begins="events.")
+            assert contents(target) == {"main-0/model/runs/events.1": b"1234"}
+        with pytest.raises(NotFound):
+            store.follow("a-2", target, begins="events.")
+
     def test_a_link_that_was_staged_is_not_followed(self, store, tmp_path):
         (tmp_path / "secret").write_text("of the store's own machine")
         staging = staged(store, "a-1", {"features": {"x": b"1"}})

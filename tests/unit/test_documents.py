@@ -46,6 +46,7 @@ BY_HAND = {
     "airflow.embedded.kept": "a RunResult in an envelope; what cannot be read is asked of Airflow",
     "airflow.embedded.load": "a param that a user typed",
     "airflow.embedded.runs": "an Attempt, tried below",
+    "airflow.lineage": "what Great Expectations says",
     "airflow.operators.releasing": "a user's smoke requests",
     "airflow.operators.suites": "a user's expectations",
     "airflow.operators.validate": "what Great Expectations says",

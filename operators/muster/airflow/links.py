@@ -11,7 +11,7 @@ costs. So a process replaces an operator's links by those that are left to send 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 from urllib.parse import quote, urlsplit
 
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 # What a version that is meant to be looked at holds, the likeliest first.
 DOCUMENTS = ("index.html", "docs/index.html", "card.html", "report.html")
-MLFLOW = "mlflow"
 
 _jobs: dict[str, str] = {}  # of the tries of this process, by the id of the task instance
 
@@ -74,6 +73,25 @@ def left(links: Iterable[BaseOperatorLink], operator: Any, ti: Any) -> tuple[Bas
     return tuple(found)
 
 
+def job_of(ti_key: Any) -> str:
+    """Return the job that a task has had in this try, by the link that it announced; empty where it had none."""
+    from airflow.sdk.bases.xcom import BaseXCom
+
+    known = _jobs.get(str(ti_key.id))
+    if known is None:
+        link = BaseXCom.get_value(ti_key=ti_key, key=JobLink.KEY)
+        known = _jobs[str(ti_key.id)] = str(link).rsplit("/", 1)[-1] if link else ""
+    return known
+
+
+def returned(ti_key: Any) -> Mapping[str, Any]:
+    """Return what a task has put into XCom; empty where that is nothing, or no mapping."""
+    from airflow.sdk.bases.xcom import BaseXCom
+
+    result = BaseXCom.get_value(ti_key=ti_key, key="return_value")
+    return result if isinstance(result, Mapping) else {}
+
+
 def page(place: str) -> str:
     """The address of a place of muster's page, inside Airflow's UI.
 
@@ -90,7 +108,7 @@ class _JobsLink(BaseOperatorLink):
 
     def get_link(self, operator: Any, *, ti_key: Any) -> str:  # noqa: ARG002 - Airflow passes it
         """Return the link of a task instance, in its worker."""
-        job_id = _job_id(ti_key)
+        job_id = job_of(ti_key)
         return self.of_job(job_id) if job_id else ""
 
     @abstractmethod
@@ -146,8 +164,8 @@ class DataDocsLink(ReportLink):
 
 
 class TrackingLink(_JobsLink):
-    """The run in MLflow: that of which the job told, with a line such as ``muster: link MLflow=https://…``, or the
-    one that it tracked on this machine, which ``muster mlflow`` shows.
+    """The run in MLflow: that of which the job told, by MLflow's own line or one such as ``muster: link MLflow=https://…``,
+    or the one that it tracked on this machine, which ``muster mlflow`` shows.
     """
 
     name = "MLflow run"
@@ -155,15 +173,10 @@ class TrackingLink(_JobsLink):
     def of_job(self, job_id: str) -> str:
         """Return the first link under a title that begins with MLflow, or where the job's run is shown here."""
         from muster.airflow.site import mlflow_url
-        from muster.backends.tracking import shown_run
+        from muster.backends.tracking import run_link
         from muster.core.settings import Settings
 
-        links = _store().ledger.status(job_id).links
-        told = (url for title, url in links.items() if title.lower().startswith(MLFLOW))
-        link = next(told, "")
-        if not link and (run := shown_run(Settings.load().home, job_id)):
-            link = f"{mlflow_url()}/{run}"
-        return link
+        return run_link(_store().ledger, job_id, home=Settings.load().home, shown_at=mlflow_url())
 
 
 class DeploymentLink(BaseOperatorLink):
@@ -190,17 +203,6 @@ class EndpointLink(BaseOperatorLink):
         except NotFound:
             return ""
         return f"{url}/v2/models/{quote(operator.name, safe='')}" if url else ""
-
-
-def _job_id(ti_key: Any) -> str:
-    """The job that the task has had in this try, by the link that it announced."""
-    from airflow.sdk.bases.xcom import BaseXCom
-
-    known = _jobs.get(str(ti_key.id))
-    if known is None:
-        link = BaseXCom.get_value(ti_key=ti_key, key=JobLink.KEY)
-        known = _jobs[str(ti_key.id)] = str(link).rsplit("/", 1)[-1] if link else ""
-    return known
 
 
 def _made(job_id: str) -> list[str]:

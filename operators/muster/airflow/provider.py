@@ -97,6 +97,15 @@ def get_provider_info() -> dict[str, Any]:
                         "example": "https://gpu-box.example/mlflow",
                         "default": "http://127.0.0.1:5000",
                     },
+                    "lineage_namespace": {
+                        "description": "The namespace of this store's volumes in OpenLineage's events. Empty: the store's "
+                        "address. To be set where several machines reach one store under several addresses, or where the "
+                        "name of a machine changes.",
+                        "version_added": "0.1.0",
+                        "type": "string",
+                        "example": "muster://lab",
+                        "default": "",
+                    },
                     "maintenance": {
                         "description": "Whether the Airflow of `muster up` has the Dag `muster_maintenance` where the "
                         "folder of Dags has none of its own. Other Airflows have the Dags that their folders hold.",

@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 import os
 import secrets
+import socket
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
+from urllib.parse import urlsplit
 
 from muster.airflow.connection import connect_capacity, connect_cluster, connection_id
 from muster.backends.base import Backend
@@ -15,6 +17,9 @@ from muster.backends.capacity import Capacity
 from muster.core.errors import SpecError
 from muster.core.job import Origin, SecretRef
 from muster.core.settings import Settings
+
+if TYPE_CHECKING:
+    from muster.volumes.protocols import ServedStore, Store
 
 INSTANCE = "instance"
 INLINE_WAIT = "20"
@@ -162,9 +167,26 @@ def mlflow_url() -> str:
     """Return where people find what ``muster mlflow`` shows: ``[muster] mlflow_url``, without a slash at its end."""
     from airflow.sdk.configuration import conf
 
-    from muster.backends.tracking import PORT
+    from muster.backends.tracking import SHOWN_AT
 
-    return str(conf.get("muster", "mlflow_url", fallback=f"http://127.0.0.1:{PORT}")).rstrip("/")
+    return str(conf.get("muster", "mlflow_url", fallback=SHOWN_AT)).rstrip("/")
+
+
+def lineage_namespace(store: Store) -> str:
+    """Return the namespace of this store's volumes in lineage events: ``[muster] lineage_namespace``, or its address.
+
+    That is ``muster://HOST:PORT`` of a store service, ``muster://HOST/FOLDER`` of a folder on one machine.
+    """
+    from airflow.sdk.configuration import conf
+
+    from muster.volumes.folder import FolderStore
+
+    configured = str(conf.get("muster", "lineage_namespace", fallback="")).strip()
+    if configured:
+        return configured
+    if isinstance(store, FolderStore):
+        return f"muster://{socket.gethostname()}{store.layout.root}"
+    return f"muster://{urlsplit(cast('ServedStore', store).url).netloc}"
 
 
 def _number(option: str, otherwise: str, unit: str) -> float:

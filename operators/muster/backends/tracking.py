@@ -1,17 +1,42 @@
-"""The MLflow runs that jobs on this machine tracked: where they are kept, and where ``muster mlflow`` shows one."""
+"""The MLflow runs of jobs: where those of this machine are kept, and where a job's run is shown."""
 
 from __future__ import annotations
 
 import sqlite3
 from contextlib import closing
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+from muster.core.errors import NotFound
+from muster.core.job import MLFLOW_TAG
+from muster.core.progress import MLFLOW
+
+if TYPE_CHECKING:
+    from muster.volumes.protocols import Ledger
 
 PORT = 5000
-TAG = "muster.job_id"
+SHOWN_AT = f"http://127.0.0.1:{PORT}"
+"""The address of ``muster mlflow`` unless it was given another port."""
 _FIND = """
 SELECT runs.experiment_id, runs.run_uuid FROM runs JOIN tags ON tags.run_uuid = runs.run_uuid
 WHERE tags.key = ? AND tags.value = ? ORDER BY runs.start_time DESC LIMIT 1
 """
+
+
+def run_link(ledger: Ledger, job_id: str, *, home: Path, shown_at: str) -> str:
+    """Return the address of a job's run: that of which it told, or else the one that it tracked on this machine.
+
+    Empty where it has none, and where gc deleted the job's ledger entry and the run is elsewhere.
+
+    :param home: MUSTER_HOME. `shown_at`: the address of ``muster mlflow``.
+    """
+    try:
+        links = ledger.status(job_id).links
+    except NotFound:
+        links = {}
+    told = (url for title, url in links.items() if title.lower().startswith(MLFLOW.lower()))
+    run = shown_run(home, job_id)
+    return next(told, f"{shown_at}/{run}" if run else "")
 
 
 def tracking_database(home: Path) -> Path:
@@ -34,7 +59,7 @@ def shown_run(home: Path, job_id: str) -> str:
         return ""
     try:
         with closing(sqlite3.connect(f"{database.as_uri()}?mode=ro", uri=True)) as connection:
-            found = connection.execute(_FIND, (TAG, job_id)).fetchone()
+            found = connection.execute(_FIND, (MLFLOW_TAG, job_id)).fetchone()
     except sqlite3.OperationalError:  # MLflow makes its tables just now: no run of this job is whole yet
         return ""
     return f"#/experiments/{found[0]}/runs/{found[1]}" if found else ""

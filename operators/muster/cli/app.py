@@ -77,7 +77,9 @@ app.command(
     epilog=example("muster metrics", "muster metrics --serve --port 9471", "muster metrics --alerts"),
 )(metrics)
 app.command("doctor", epilog=example("muster doctor", "muster doctor --json"))(doctor)
-app.command("tensorboard", epilog=example("muster tensorboard flights/model"))(tensorboard)
+app.command(
+    "tensorboard", epilog=example("muster tensorboard flights/model", "muster tensorboard flights-train")
+)(tensorboard)
 app.command("mlflow", epilog=example("muster mlflow", "muster mlflow --port 5001"))(mlflow)
 app.command(
     "notebook",

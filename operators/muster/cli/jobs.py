@@ -142,7 +142,7 @@ def show(job: Newest, *, as_json: Json = False) -> None:
         )
         return
     say(typer.style(job_id, bold=True))
-    fields(chain(_status_fields(status), map(_where, parts)))
+    fields(chain(_status_fields(status), _tracked(status), map(_where, parts)))
     say()
     fields(_spec_fields(spec))
     if pictures := list(drawn(series)):
@@ -183,6 +183,15 @@ def _status_fields(status: JobStatus) -> Iterator[tuple[str, object]]:
         for name, versions in status.result.outputs.items():
             yield f"output {name}", ", ".join(versions)
         yield "metrics", " ".join(f"{name}={value:.6g}" for name, value in status.result.metrics.items())
+
+
+def _tracked(status: JobStatus) -> Iterator[tuple[str, object]]:
+    """The run that the job tracked on this machine; one of which it told itself is among its links."""
+    from muster.backends.tracking import SHOWN_AT, shown_run
+    from muster.core.settings import Settings
+
+    if run := shown_run(Settings.load().home, status.job_id):
+        yield "MLflow run", f"{SHOWN_AT}/{run} (while `muster mlflow` runs)"
 
 
 def _spec_fields(spec: JobSpec) -> Iterator[tuple[str, object]]:

@@ -1,4 +1,4 @@
-"""``muster tensorboard``: shows the event files of model versions, in the TensorBoard of an image."""
+"""``muster tensorboard``: shows the event files of model versions and of running jobs, in the TensorBoard of an image."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import signal
 import sys
 import tempfile
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,6 +14,7 @@ import typer
 
 from muster.cli.command import open_store
 from muster.cli.foreground import python_of_image, serve
+from muster.cli.jobs import find_newest
 from muster.cli.screen import note, safe, say
 from muster.core.errors import NotFound
 
@@ -20,49 +22,61 @@ if TYPE_CHECKING:
     from muster.volumes.base import Version
     from muster.volumes.protocols import LocalStore
 
-EVENTS = "events.out.tfevents."
-
 
 def tensorboard(
-    address: Annotated[
-        str | None, typer.Argument(metavar="ADDRESS", help="A volume or version; by default all.")
+    shown: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="ADDRESS|JOB",
+            help="A volume or version, or a job's id or its beginning; by default all versions.",
+        ),
     ] = None,
     *,
     image: Annotated[str, typer.Option(help="The image with TensorBoard.")] = "train",
     port: Annotated[int, typer.Option(min=1, max=65535, help="Its port on 127.0.0.1.")] = 6006,
 ) -> None:
-    """Show the training curves of versions, until Ctrl-C."""
-    runs = dict(_runs(open_store(), address))
-    if not runs:
+    """Show the curves of versions or of a running job, until Ctrl-C.
+
+    A running job's curves grow as its ranks write event files into an output.
+    """
+    from muster.cli.event_files import Following
+
+    store = open_store()
+    job_id = find_newest(store.ledger, shown) if shown and _names_a_job(store, shown) else None
+    follows = job_id is not None and not store.ledger.status(job_id).state.ended
+    runs = (
+        {} if follows else dict(_runs(store, _made_by(store, job_id) if job_id else _versions(store, shown)))
+    )
+    if not runs and not follows:
         raise NotFound(
-            f"no TensorBoard events in {address or 'any volume'}: a stage writes them into its output"
+            f"no TensorBoard events in {shown or 'any volume'}: a stage writes them into its output"
         )
     python = python_of_image(image)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the folder of links is deleted
-    with tempfile.TemporaryDirectory(prefix="muster-tensorboard-") as folder:
+    with ExitStack() as opened:
+        folder = Path(opened.enter_context(tempfile.TemporaryDirectory(prefix="muster-tensorboard-")))
         for name, path in runs.items():
-            (Path(folder) / name).symlink_to(path)
-        note(f"{len(runs)} run{'s' * (len(runs) != 1)}: {safe(', '.join(runs))}")
+            (folder / name).symlink_to(path)
+        if job_id is not None and follows:
+            opened.enter_context(Following(store, job_id, folder / job_id))
+            note(f"{job_id} goes on: its curves are looked at every few seconds")
+        else:
+            note(f"{len(runs)} run{'s' * (len(runs) != 1)}: {safe(', '.join(runs))}")
         say(f"http://127.0.0.1:{port}/   Ctrl-C ends it")
-        serve(
-            "TensorBoard",
-            [
-                python,
-                "-m",
-                "tensorboard.main",
-                "--logdir",
-                folder,
-                "--host",
-                "127.0.0.1",
-                "--port",
-                str(port),
-            ],
-        )
+        where = ("--logdir", str(folder), "--host", "127.0.0.1", "--port", str(port))
+        serve("TensorBoard", [python, "-m", "tensorboard.main", *where])
 
 
-def _runs(store: LocalStore, address: str | None) -> Iterator[tuple[str, Path]]:
+def _names_a_job(store: LocalStore, text: str) -> bool:
+    """Whether the text names no volume and no version: most volumes have a slash in their names, all addresses an @."""
+    return not any(mark in text for mark in "/@") and text not in store.volumes()
+
+
+def _runs(store: LocalStore, versions: list[Version]) -> Iterator[tuple[str, Path]]:
     """Yield a name and a folder for each version with event files."""
-    for version in _versions(store, address):
+    from muster.cli.event_files import EVENTS
+
+    for version in versions:
         if any(path.rpartition("/")[2].startswith(EVENTS) for path in store.manifest(version.address)):
             yield f"{version.volume.replace('/', '.')}@{version.number}", store.path(version.address)
 
@@ -73,3 +87,9 @@ def _versions(store: LocalStore, address: str | None) -> list[Version]:
     if "@" in address:
         return list(store.resolve(address))
     return store.versions(address) or list(store.resolve(address))
+
+
+def _made_by(store: LocalStore, job_id: str) -> list[Version]:
+    result = store.ledger.status(job_id).result
+    made = [address for addresses in result.outputs.values() for address in addresses] if result else []
+    return [version for address in made for version in store.resolve(address)]

@@ -136,7 +136,9 @@ def _newest(store: LocalStore, where: str, limit: int) -> tuple[Sequence[Version
 )
 def show(address: Where, *, as_json: Json = False) -> None:
     """Show one version: its origin and its files."""
+    from muster.backends.tracking import SHOWN_AT, run_link
     from muster.cli import lineage
+    from muster.core.settings import Settings
     from muster.volumes.lineage import ancestors
 
     store = open_store()
@@ -145,11 +147,14 @@ def show(address: Where, *, as_json: Json = False) -> None:
     made_from = list(ancestors(store, exact))
     entries = sorted(store.manifest(exact).values(), key=lambda entry: entry.path)
     path = store.path(exact) if version and store_is_here() else None
+    run = run_link(store.ledger, record.job_id, home=Settings.load().home, shown_at=SHOWN_AT)
     if as_json:
         more = {"path": str(path) if path else None, "entries": plain(entries), "ancestors": plain(made_from)}
-        emit({**lineage.document(record, version), **more})
+        emit({**lineage.document(record, version), **more, "mlflow": run})
         return
     lineage.show(record, version)
+    if run:
+        lineage.line("MLflow", run)
     if path is not None:
         lineage.line("path", path)
     for index, text in enumerate(lineage.trace(made_from)):

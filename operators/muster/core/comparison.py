@@ -15,7 +15,7 @@ from enum import Enum
 from typing import Any
 
 from muster.core.address import pinned, shown
-from muster.core.job import Input, JobSpec, Origin, Pinned, Role, SecretRef
+from muster.core.job import TRACEPARENT, Input, JobSpec, Origin, Pinned, Role, SecretRef
 from muster.core.wire import dumps, plain
 
 MOST_FILES = 3
@@ -71,10 +71,11 @@ class Difference:
 def essence(spec: JobSpec) -> JobSpec:
     """Return a job without what its versions do not depend on, and without its code.
 
-    Inputs count by their content and partitions, whatever their numbers are.
+    Inputs count by their content and partitions, whatever their numbers are. The trace that a job belongs to is another
+    in each run.
     """
     inputs = {name: replace(given, versions=_contents(given)) for name, given in spec.inputs.items()}
-    return replace(spec, inputs=inputs, **_IMMATERIAL)
+    return replace(spec, inputs=inputs, env=_untraced(spec.env), **_IMMATERIAL)
 
 
 def key_of(spec: JobSpec) -> str:
@@ -241,7 +242,11 @@ def _amount(value: Any) -> str:
 
 
 def _env(_: str, then: JobSpec, now: JobSpec) -> Iterator[Difference]:
-    yield from _named("env", then.env, now.env)
+    yield from _named("env", _untraced(then.env), _untraced(now.env))
+
+
+def _untraced(env: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in env.items() if name != TRACEPARENT}
 
 
 def _secrets(_: str, then: JobSpec, now: JobSpec) -> Iterator[Difference]:

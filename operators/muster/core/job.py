@@ -27,6 +27,10 @@ DAY_SECONDS = 86_400.0
 EVERY_PARTITION = "*"
 MUSTER_RUN = "muster__"  # prefix of the run ids that `muster run` makes, in a database of its own
 RESERVED = frozenset({"checkpoints"})
+MLFLOW_TAG = "muster.job_id"
+"""The tag with the job's id on each MLflow run that a rank begins."""
+TRACEPARENT = "TRACEPARENT"
+"""The variable in which a job finds the span of its task, where Airflow traces: W3C Trace Context."""
 
 _ENTRYPOINT = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*\Z", re.ASCII)
 _DIGEST = re.compile(r"b3:[0-9a-f]{64}\Z")

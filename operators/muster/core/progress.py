@@ -9,6 +9,10 @@ At most 8 names, ``[a-z][a-z0-9_]{0,31}``, each with a finite number, or a numbe
 At most 5 links, to http or https, each with a title of 1 to 40 characters. Any other line that
 begins with ``muster:`` is an ordinary line. A script need not print either.
 
+MLflow itself prints where a run is shown when it ends it on a server; that is the link ``MLflow``, too::
+
+    🏃 View run rare-wolf-12 at: https://mlflow.example/#/experiments/1/runs/9f2c
+
 Numbers that are not finite (``loss=nan``) are no progress; :mod:`muster.core.series` counts them.
 """
 
@@ -29,12 +33,13 @@ _NUMBER = r"[-+]?(?:(?:\d{1,20}(?:\.\d{0,20})?|\.\d{1,20})(?:[eE][-+]?\d{1,3})?|
 _PAIR = re.compile(rf"([a-z][a-z0-9_]{{0,31}})=({_NUMBER})(?:/({_NUMBER}))?", re.ASCII)
 _PAIRS = re.compile(rf"muster: ({_PAIR.pattern}(?: {_PAIR.pattern}){{0,{MOST_NUMBERS - 1}}})", re.ASCII)
 # No user and password before the host: they would be shown to all users.
-_LINK = re.compile(
-    r"muster: link ([^\s=][^=]{0,39})=(https?://[A-Za-z0-9.\-_\[\]:]{1,255}(?:[/?#][!#-&(-;=?-\[\]_a-z~]{0,2000})?)",
-    re.ASCII,
-)
+_URL = r"https?://[A-Za-z0-9.\-_\[\]:]{1,255}(?:[/?#][!#-&(-;=?-\[\]_a-z~]{0,2000})?"
+_LINK = re.compile(rf"muster: link ([^\s=][^=]{{0,39}})=({_URL})", re.ASCII)
+MLFLOW = "MLflow"
+_MLFLOW = re.compile(rf"\U0001f3c3 View run .{{1,500}} at: ({_URL})")
 _LOGGED = re.compile(rb"^\[rank \d+\] (muster: [a-z].*)$", re.MULTILINE)
-_LOGGED_LINK = re.compile(rb"^\[rank \d+\] (muster: link .*)$", re.MULTILINE)
+_RUN = "\U0001f3c3 View run ".encode()
+_LOGGED_LINK = re.compile(rb"^\[rank \d+\] ((?:muster: link |" + _RUN + rb").*)$", re.MULTILINE)
 
 T = TypeVar("T")
 
@@ -79,7 +84,11 @@ class Told:
 
 def parse(line: str) -> Told | None:
     """Parse one line as its rank wrote it; None where it is an ordinary line."""
-    if not line.startswith("muster: ") or len(line) > LONGEST_LINE or not line.isprintable():
+    if len(line) > LONGEST_LINE or not line.isprintable():
+        return None
+    if run := _MLFLOW.fullmatch(line):
+        return Told(links={MLFLOW: run[1]})
+    if not line.startswith("muster: "):
         return None
     if link := _LINK.fullmatch(line):
         return Told(links={link[1].strip(): link[2]})
@@ -102,7 +111,7 @@ def heard(log: bytes) -> Told:
 
     Only the newest few lines of either form are parsed, however many there are.
     """
-    if b"] muster: " not in log:
+    if b"] muster: " not in log and _RUN not in log:
         return Told()
     found: Iterable[bytes] = (
         *_LOGGED_LINK.findall(log)[-MOST_LINKS:],

@@ -299,5 +299,10 @@ class FolderStore:
         with translated(f"fetch what job {job_id} staged into {target}"):
             return held.salvage(self, job_id, target)
 
+    def follow(self, job_id: str, target: Path, *, begins: str) -> int:
+        """Copy what a job has written so far below `target`."""
+        with translated(f"follow what job {job_id} writes into {target}"):
+            return held.follow(self, job_id, target, begins=begins)
+
     def close(self) -> None:
         """Do nothing: a folder store holds nothing open."""

@@ -20,7 +20,7 @@ from muster.core.status import JobState, JobStatus
 from muster.core.verdict import Cause
 from muster.volumes import trash
 from muster.volumes.base import Held, Staging
-from muster.volumes.tree import copy_file, held_files_of, unlock
+from muster.volumes.tree import copy_file, held_files_of, lengthen, open_regular, unlock
 
 if TYPE_CHECKING:
     from muster.volumes.folder import FolderStore
@@ -107,6 +107,25 @@ def fetchable(store: FolderStore, job_id: str) -> Iterator[tuple[str, os.DirEntr
         )
 
 
+def written(store: FolderStore, job_id: str, *, begins: str) -> Iterator[tuple[str, os.DirEntry[str]]]:
+    """Yield the regular files of a job's current attempt whose names begin with `begins`, as :func:`fetchable` does."""
+    staging = store.attempts.latest(job_id)
+    for folder in _replicas(store, staging) if staging else ():
+        for path, entry in held_files_of(folder):
+            if entry.name.startswith(begins) and entry.is_file(follow_symlinks=False):
+                yield f"{folder.name}/{path}", entry
+
+
+def follow(store: FolderStore, job_id: str, target: Path, *, begins: str) -> int:
+    """Copy what of these files is not there yet below `target`; return the number of files."""
+    count = 0
+    for path, entry in written(store, job_id, begins=begins):
+        with os.fdopen(open_regular(entry.path), "rb") as file:
+            lengthen(target / path, file)
+        count += 1
+    return count
+
+
 def salvage(store: FolderStore, job_id: str, target: Path) -> int:
     """Copy an ended job's staged files below `target`, one folder per replica; return their number."""
     count = 0
@@ -144,9 +163,17 @@ def _staged(store: FolderStore) -> list[str]:
 
 def _folders(store: FolderStore, staging: Staging) -> list[Path]:
     """The folders that replicas wrote, and those into which a commit began to gather the files."""
+    ready = staging.root / "ready"
+    return [
+        _listable(folder) for folder in (*_replicas(store, staging), *([ready] if ready.is_dir() else ()))
+    ]
+
+
+def _replicas(store: FolderStore, staging: Staging) -> list[Path]:
+    """The folders that replicas write."""
     roles = store.ledger.spec(staging.job_id).roles
     names = [f"{role.name}-{index}" for role in roles for index in range(role.replicas)]
-    return [_listable(folder) for name in (*names, "ready") if (folder := staging.root / name).is_dir()]
+    return [folder for name in names if (folder := staging.root / name).is_dir()]
 
 
 def _listable(folder: Path) -> Path:

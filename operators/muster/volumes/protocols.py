@@ -189,6 +189,16 @@ class Attempts(Protocol):
         :raises NotFound: there are none.
         """
 
+    def follow(self, job_id: str, target: Path, *, begins: str) -> int:
+        """Copy the files that a job has written so far to ``TARGET/REPLICA/OUTPUT/``; return their number.
+
+        Called again it adds what has come since: it is for files that only grow, such as TensorBoard's events.
+        A file that a rank is writing may end in the middle of a record. What an ended job wrote is not there.
+
+        :param begins: only files whose names begin with this.
+        :raises NotFound: no such job.
+        """
+
 
 class Ledger(Protocol):
     """Per job_id: spec, owner, status, log, series. The backend writes it, every part of muster reads it."""

@@ -24,6 +24,8 @@ from pathlib import Path
 from muster.volumes.durability import rename, symlink, temporary
 from muster.volumes.holding import held
 
+_COPIED_BYTES = 1 << 20
+
 _AT_FDCWD, _EXCHANGE = -100, 2  # renameat2(2)
 _FICLONE = 0x40049409  # ioctl_ficlone(2)
 _SWAPPED = (FileNotFoundError, NotADirectoryError)  # it was deleted, or replaced by something else
@@ -192,6 +194,22 @@ def copy_file(source: str, target: str) -> None:
             os.close(writing)
     finally:
         os.close(reading)
+
+
+def lengthen(target: Path, file: typing.BinaryIO) -> None:
+    """Append to `target` the bytes of `file` that it lacks; a file that is not longer changes nothing.
+
+    It is never replaced, so a process that has it open reads on.
+
+    :param file: at its beginning.
+    """
+    make_folders(target.parent)
+    with target.open("ab") as copy:
+        rest = copy.tell()
+        while rest and (skipped := len(file.read(min(rest, _COPIED_BYTES)))):
+            rest -= skipped
+        while chunk := file.read(_COPIED_BYTES):
+            copy.write(chunk)
 
 
 def open_regular(path: str) -> int:

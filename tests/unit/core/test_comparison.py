@@ -77,6 +77,7 @@ MATTERS = [
 
 MATTERS_NOT: list[dict[str, Any]] = [
     {"name": "another"},
+    {"env": {"MODE": "fast", "TRACEPARENT": "00-" + "a" * 32 + "-" + "b" * 16 + "-01"}},
     {"origin": Origin(instance="two", dag_id="loop", run_id="b", task_id="train", map_index=3)},
     {"inputs": {"rows": rows(9)}},  # the same content under another number
     {"inputs": {"rows": rows(9, volume="loop/copy")}},

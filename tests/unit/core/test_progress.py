@@ -136,3 +136,26 @@ def test_a_status_carries_it_through_the_ledger():
         links={"MLflow": "https://example.com/"},
     )
     assert loads(JobStatus, dumps(status)) == status
+
+
+RUN = "\U0001f3c3 View run rare-wolf 12 at: https://mlflow.example/#/experiments/1/runs/9f2c"
+
+
+def test_what_mlflow_itself_prints_at_the_end_of_a_run_is_its_link() -> None:
+    link = {"MLflow": "https://mlflow.example/#/experiments/1/runs/9f2c"}
+    assert parse(RUN) == Told(links=link)
+    log = f"[rank 0] a\n[rank 3] {RUN}\n[rank 3] \U0001f9ea View experiment at: https://mlflow.example/\n"
+    assert heard(log.encode()) == Told(links=link)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        RUN.replace("https", "javascript"),
+        RUN.replace("mlflow.example", "user:word@mlflow.example"),
+        RUN + " <script>",
+        f"said: {RUN}",
+    ],
+)
+def test_a_line_that_is_not_quite_mlflows_is_ordinary(line: str) -> None:
+    assert parse(line) is None

@@ -48,7 +48,7 @@ from muster.volumes.manifest import Entry, render
 from muster.volumes.retention import check as check_rules
 from muster.volumes.retention import why_kept
 from muster.volumes.selection import no_number, no_volume, select
-from muster.volumes.tree import copy_file, copy_tree, held_files_of, remove, unlock
+from muster.volumes.tree import copy_file, copy_tree, held_files_of, lengthen, remove, unlock
 
 
 @dataclass
@@ -475,6 +475,17 @@ class MemoryStore:
                     count += 1
         if not count:
             raise NotFound(f"job {job_id} holds no output any more")
+        return count
+
+    def follow(self, job_id: str, target: Path, *, begins: str) -> int:
+        self.ledger.spec(job_id)
+        count = 0
+        for folder in self._outputs(job_id):
+            for path, entry in held_files_of(folder):
+                if entry.name.startswith(begins) and entry.is_file(follow_symlinks=False):
+                    with Path(entry.path).open("rb") as file:
+                        lengthen(target / folder.name / path, file)
+                    count += 1
         return count
 
     # Upkeep

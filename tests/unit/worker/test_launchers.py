@@ -37,6 +37,7 @@ def common(tmp_path: Path, rank: int, world: int) -> dict[str, str]:
         "TMPDIR": str(tmp_path / "scratch"),
         "PYTHONUNBUFFERED": "1",
         "PYTHONFAULTHANDLER": "1",
+        "MLFLOW_RUN_CONTEXT": '{"muster.job_id": "train-abc-1"}',
         "GLOO_SOCKET_IFNAME": "lo",
         "NCCL_SOCKET_IFNAME": "lo",
         "TP_SOCKET_IFNAME": "lo",

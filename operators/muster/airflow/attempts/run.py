@@ -20,6 +20,7 @@ from muster.airflow.attempts.log import StateLog, TaskLog
 from muster.airflow.attempts.resuming import Resume, choose, edited
 from muster.airflow.attempts.reuse import Reuse
 from muster.airflow.attempts.task_state import GIVEN_UP, ask, ended_by_hand, why_over
+from muster.airflow.attempts.tracing import tell_life, traced
 from muster.airflow.attempts.verdicts import failure, left_running
 from muster.airflow.attempts.waiting import (
     GoesOn,
@@ -222,7 +223,7 @@ class _JobRun:
             spec = build()
             if (kept := self._take(spec, attempt, job_id)) is not None:
                 return kept
-            self._start(self._going_on(spec, attempt.before), attempt, job_id)
+            self._start(traced(self._going_on(spec, attempt.before)), attempt, job_id)
         elif decision.action is Action.ADOPT:
             self._adopt(job_id)
         elif decision.action is Action.REPORT:
@@ -231,6 +232,7 @@ class _JobRun:
             self._task.log.info("job %s has ended already: its result is taken", job_id)
         push_job_link(self._task.context["ti"], job_id)
         status = self._follow(attempt, job_id)
+        tell_life(self._backend.store, status, self._task.log.warning)
         if status.state is not JobState.SUCCEEDED:
             self._settle(attempt, status)
             raise failure(status) from None
@@ -404,6 +406,7 @@ class _JobRun:
 
         assert self._task.defer is not None
         self._task.log.info("job %s goes on; the triggerer waits for it", job_id)
+        self._task.log.info("if it writes TensorBoard's events: muster tensorboard %s", job_id)
         if self._task.pool != DEFAULT_POOL:
             self._task.log.info(
                 "pool %s counts this task meanwhile only if it includes deferred tasks "

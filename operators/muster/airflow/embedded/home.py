@@ -72,6 +72,8 @@ class EmbeddedHome:
             "AIRFLOW__LOGGING__BASE_LOG_FOLDER": str(self.root / "logs"),
             "AIRFLOW__LOGGING__LOGGING_LEVEL": "WARNING",
             "AIRFLOW__METRICS__LEGACY_NAMES_ON": "False",  # else each process reads a table of them, for 0.3 s
+            # The provider would ask the operator in a fork, which has no thread that answers Airflow's API.
+            "AIRFLOW__OPENLINEAGE__EXECUTE_IN_THREAD": "True",
             "AIRFLOW__MUSTER__INSTANCE": f"{kept_name(self.settings)}-run",  # `muster up` is another Airflow
             "AIRFLOW__USAGE_DATA_COLLECTION__ENABLED": "False",
             "MUSTER_HOME": str(self.settings.home),

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from muster.airflow.attempts.run import TaskRun
     from muster.airflow.attempts.watcher import LineListener
     from muster.airflow.authoring.code import DagFolder
+    from muster.airflow.lineage import Lineage, TaskLineage
     from muster.backends.base import Backend
     from muster.core.job import JobSpec
     from muster.core.settings import Settings
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
 
 RETRIES = 2
 RETRY_DELAY = timedelta(seconds=10)
+READING = ("inputs", "volume", "model")
+"""The keywords that name what a task reads."""
 
 
 def default_queue(name: str | None = None) -> str:
@@ -287,6 +290,41 @@ class MusterOperator(BaseOperator, metaclass=AuthorKeywords):
     def overtaken(self, result: Mapping[str, Any], backend: Backend) -> str:  # noqa: ARG002 - for those below
         """Say what has replaced a kept result; empty if nothing has."""
         return ""
+
+    def get_openlineage_facets_on_start(self) -> TaskLineage:
+        """Name the volumes that the task is to read and write. Airflow's OpenLineage provider calls it, if it is there."""
+        return self._named_lineage(self._open_lineage())
+
+    def get_openlineage_facets_on_complete(self, task_instance: Any) -> TaskLineage:
+        """Name the versions that the task read and wrote. Airflow's OpenLineage provider calls it, if it is there."""
+        return self.task_lineage(self._open_lineage(), task_instance)
+
+    def get_openlineage_facets_on_failure(self, task_instance: Any) -> TaskLineage:
+        """Name the same for a task that failed; the provider adds its verdict."""
+        return self.task_lineage(self._open_lineage(), task_instance)
+
+    def task_lineage(self, lineage: Lineage, ti: Any) -> TaskLineage:
+        """Describe what an ended try read and wrote: by its job, or by its keywords where it had none.
+
+        :param lineage: that of the store.
+        """
+        from muster.airflow.links import job_of
+
+        job_id = job_of(ti)
+        return lineage.of_job(job_id, run_id=ti.run_id) if job_id else self._named_lineage(lineage)
+
+    def _named_lineage(self, lineage: Lineage) -> TaskLineage:
+        from muster.airflow.lineage import addresses_in
+
+        read = addresses_in([getattr(self, word, None) for word in READING])
+        return lineage.of_names(read, (str(each.uri) for each in self.outlets if hasattr(each, "uri")))
+
+    def _open_lineage(self) -> Lineage:
+        from muster.airflow.lineage import Lineage
+        from muster.airflow.site import connect, lineage_namespace
+
+        store = connect().store
+        return Lineage(store, lineage_namespace(store))
 
     def instance(self, map_index: int | None) -> str:
         """The task's name for a listener; of a mapped task with the instance and its arguments."""

@@ -10,7 +10,7 @@ from muster.airflow.authoring.checks import check_flag, optional
 from muster.airflow.authoring.keywords import keyword
 from muster.airflow.authoring.references import VersionReference, is_known
 from muster.airflow.authoring.values import plain
-from muster.airflow.operators.base import MusterOperator
+from muster.airflow.operators.base import READING, MusterOperator
 from muster.core.address import SCHEME
 from muster.core.comparison import What, differences, files_changed
 from muster.core.errors import NotFound
@@ -19,6 +19,7 @@ from muster.core.job import check_cache_key
 if TYPE_CHECKING:
     from muster.airflow.attempts.keeping import Wish
     from muster.airflow.authoring.code import Code, DagFolder
+    from muster.airflow.lineage import Lineage, TaskLineage
     from muster.core.job import JobSpec
     from muster.core.settings import Settings
     from muster.volumes.base import Made
@@ -85,6 +86,16 @@ class CachedOperator(MusterOperator):
             return "; ".join(str(each) for each in found if each.what is not What.INPUT)
         return ""
 
+    def task_lineage(self, lineage: Lineage, ti: Any) -> TaskLineage:
+        """Describe what an ended try read, and made or kept; by the kept versions where gc deleted the job that made them."""
+        from muster.airflow.lineage import addresses_in
+        from muster.airflow.links import returned
+
+        try:
+            return super().task_lineage(lineage, ti)
+        except NotFound:
+            return lineage.of_kept(list(addresses_in(returned(ti).get("versions"))))
+
     def refuse(self, made: Made) -> str:  # noqa: ARG002 - for those below
         """Why this task may not take what was made; empty where it may."""
         return ""
@@ -99,10 +110,8 @@ class _Every(frozenset[str]):
 
 def volumes_selected(task: Any) -> Iterator[str]:
     """Yield the volumes of which a task reads what a selector finds; ``{`` where only the run tells which."""
-    keywords = getattr(task, "partial_kwargs", None) or {
-        name: getattr(task, name, None) for name in ("inputs", "volume", "model")
-    }
-    given = [keywords.get(name) for name in ("inputs", "volume", "model")]
+    keywords = getattr(task, "partial_kwargs", None) or {name: getattr(task, name, None) for name in READING}
+    given = [keywords.get(name) for name in READING]
     if getattr(task, "is_mapped", False):
         given += [task._get_specified_expand_input().value]
     for text in (text for value in given for text in _texts(value)):

@@ -23,7 +23,7 @@ from muster.airflow.authoring.checks import (
 )
 from muster.airflow.authoring.keywords import keyword
 from muster.airflow.authoring.references import is_known
-from muster.airflow.links import DeploymentLink, EndpointLink
+from muster.airflow.links import DeploymentLink, EndpointLink, returned
 from muster.airflow.operators.driving import ReleasingOperator
 from muster.airflow.operators.releasing import (
     answered_otherwise,
@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from muster.airflow.attempts.run import TaskRun
     from muster.airflow.authoring.code import DagFolder
     from muster.airflow.authoring.references import VersionReference
+    from muster.airflow.lineage import Lineage, TaskLineage
     from muster.backends.base import Backend
     from muster.backends.releases.plan import Comparison, Plan, Rules
     from muster.core.settings import Settings
@@ -172,6 +173,13 @@ class DeployOperator(ReleasingOperator):
     def told(self, result: Mapping[str, Any]) -> str:
         """Say which version has which share."""
         return f"{self.name}: {short(result['version'])} has {result['percent']} % of the users"
+
+    def task_lineage(self, lineage: Lineage, ti: Any) -> TaskLineage:
+        """Describe what was released and under which name; a release that failed by its keywords alone."""
+        released = returned(ti)
+        if not released:
+            return super().task_lineage(lineage, ti)
+        return lineage.of_release(released["version"], self.name)
 
     def _version(self, store: LocalStore) -> Version:
         versions = store.resolve(self.model) if isinstance(self.model, str) else ()

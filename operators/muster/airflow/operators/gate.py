@@ -19,7 +19,8 @@ from muster.airflow.authoring.checks import (
 from muster.airflow.authoring.keywords import keyword
 from muster.airflow.authoring.references import VersionReference
 from muster.airflow.authoring.values import by_name
-from muster.airflow.links import JobLink
+from muster.airflow.lineage import addresses_in
+from muster.airflow.links import JobLink, returned
 from muster.airflow.operators.champion import CHAMPION, Scores, champion_of, score, trained_on
 from muster.airflow.operators.gating import ChampionComparison, Threshold, decide, table
 from muster.airflow.operators.running import CodeOperator
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 
     from muster.airflow.attempts.run import TaskRun
     from muster.airflow.authoring.code import DagFolder
+    from muster.airflow.lineage import Lineage, TaskLineage
     from muster.backends.base import Backend
     from muster.volumes.base import Record, Version
     from muster.volumes.protocols import LocalStore
@@ -162,6 +164,12 @@ class GateOperator(CodeOperator):
         """Say what passed, with what it was judged by."""
         metrics = ", ".join(f"{name} {value:g}" for name, value in result["metrics"].items())
         return f"{shown([result['passed']])} passed: {metrics}"
+
+    def task_lineage(self, lineage: Lineage, ti: Any) -> TaskLineage:
+        """Describe what was judged, and the champion that it was held against; a gate writes nothing."""
+        judged = returned(ti)
+        versions = [judged[word] for word in ("passed", "champion") if judged.get(word)]
+        return lineage.of_read(versions or addresses_in(self.volume))
 
     def _thresholds(self) -> tuple[Threshold, ...]:
         return tuple(

@@ -14,7 +14,7 @@ from muster.airflow.authoring.checks import check_file, check_flag, check_image,
 from muster.airflow.authoring.keywords import keyword
 from muster.airflow.authoring.references import VersionReference, VersionsReference
 from muster.airflow.authoring.values import volume_of
-from muster.airflow.links import DataDocsLink, JobLink, VersionsLink
+from muster.airflow.links import DataDocsLink, JobLink, VersionsLink, job_of
 from muster.airflow.operators.cached import CachedOperator
 from muster.airflow.operators.running import QueuedOperator, report, summary
 from muster.airflow.operators.suites import (
@@ -25,7 +25,7 @@ from muster.airflow.operators.suites import (
     was_evaluated,
 )
 from muster.core.address import Address
-from muster.core.errors import SpecError
+from muster.core.errors import NotFound, SpecError
 from muster.core.job import Input, JobSpec, Output, Role
 from muster.core.names import check_volume
 from muster.core.resources import Resources
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
     from muster.airflow.attempts.run import Outcome, TaskRun
     from muster.airflow.authoring.code import Code, DagFolder
+    from muster.airflow.lineage import Lineage, TaskLineage
     from muster.core.settings import Settings
     from muster.volumes.base import Made
     from muster.volumes.protocols import LocalStore
@@ -151,6 +152,15 @@ class ValidateOperator(CachedOperator, QueuedOperator):
 
     def _roles(self) -> tuple[Role, ...]:
         return (Role(entrypoint=ENTRYPOINT, resources=self.job_resources or Resources()),)
+
+    def task_lineage(self, lineage: Lineage, ti: Any) -> TaskLineage:
+        """Describe what was validated, and what each expectation found."""
+        if not (job_id := job_of(ti)):
+            return super().task_lineage(lineage, ti)
+        try:
+            return lineage.of_validation(job_id, run_id=ti.run_id)
+        except NotFound:  # gc deleted the entry of the job whose result is kept
+            return super().task_lineage(lineage, ti)
 
     def refuse(self, made: Made) -> str:
         """Refuse a validation that did not pass: it is done again."""

@@ -9,9 +9,9 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from muster.airflow.plugin.parquet import read_schema
 from muster.core.errors import MusterError, SpecError
 from muster.core.text import as_shown, shortened
+from muster.volumes.parquet import read_schema
 
 ROWS = 20
 CELL = 200

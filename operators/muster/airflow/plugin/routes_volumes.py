@@ -15,10 +15,13 @@ from muster.airflow.plugin.asked import Here, Json, Limit, Number, Several, Site
 from muster.airflow.plugin.graph import Permitted
 from muster.airflow.plugin.preview import preview
 from muster.airflow.plugin.uses import Uses
+from muster.airflow.site import mlflow_url
+from muster.backends.tracking import run_link
 from muster.core.deployment import DeploymentStatus
 from muster.core.errors import NotFound
 from muster.core.job import check_digest
 from muster.core.names import check_volume
+from muster.core.settings import Settings
 from muster.volumes.base import Record
 from muster.volumes.documents import parse, show
 
@@ -69,6 +72,7 @@ def version(here: Here, who: Who, address: Text) -> Json:
             "documents": beside.documents(store, uses, exact, record, readable=readable),
             "used_by": beside.used_by(uses, exact),
             "served_by": [each.name for each in here.answering.statuses() if _serves(each, exact)],
+            "mlflow": _tracked(here, record.job_id) if who.may(record.origin.dag_id) else "",
         }
     )
 
@@ -138,3 +142,9 @@ def _code(record: Record) -> str:
         made = record.note or "it is not known what made it"
         raise NotFound(f"{record.volume}@{record.number} was made by no code of a Dag: {made}")
     return check_digest("code snapshot", record.code)
+
+
+def _tracked(here: Site, job_id: str) -> str:
+    """Where the run is shown that a version's job tracked in MLflow; empty where there is none."""
+    home = Settings.load().home
+    return run_link(here.backend.store.ledger, job_id, home=home, shown_at=mlflow_url())

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
 
 from muster.backends.local.processes import JOB_VARIABLE, MARK_VARIABLE
-from muster.backends.tracking import TAG, tracking_uri
+from muster.backends.tracking import tracking_uri
 from muster.core.job import JobSpec
 
 # What a machine needs to work at all: drivers, certificates, proxies.
@@ -62,7 +61,6 @@ def variables(
         "LANG": "C.UTF-8",
         "VIRTUAL_ENV": str(programs.parent),
         "MLFLOW_TRACKING_URI": tracking_uri(mlflow / "mlflow.db"),
-        "MLFLOW_RUN_CONTEXT": json.dumps({TAG: job_id}),  # MLflow puts these tags on each run that it begins
         "MPLCONFIGDIR": str(cache / "matplotlib"),
         **NO_TELEMETRY,
         **job.env,

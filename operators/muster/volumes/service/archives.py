@@ -8,10 +8,10 @@ import tarfile
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, cast
 
 from muster.core.errors import SpecError, StoreError
-from muster.volumes.tree import make_folders
+from muster.volumes.tree import lengthen, make_folders
 
 CHUNK_BYTES = 1 << 20
 
@@ -102,6 +102,25 @@ def unpack(archive: BinaryIO, folder: Path, *, check: Callable[[str], str]) -> d
     except (FileExistsError, NotADirectoryError) as error:
         raise SpecError(f"the archive holds {error.filename!r:.200} as a file and as a folder") from error
     return sizes
+
+
+def lengthen_all(archive: BinaryIO, folder: Path, *, check: Callable[[str], str]) -> int:
+    """Append to the files below `folder` what the files of a tar have beyond them; return the number of files.
+
+    :param check: as that of :func:`unpack`. :raises SpecError: it is no tar, or holds anything but files.
+    """
+    count = 0
+    try:
+        with tarfile.open(fileobj=archive, mode="r|", bufsize=CHUNK_BYTES) as tar:
+            for head in tar:
+                content = tar.extractfile(head) if head.isreg() else None
+                if content is None:
+                    raise SpecError(f"the archive holds {head.name!r:.200} as something that is no file")
+                lengthen(folder / check(head.name), cast("BinaryIO", content))
+                count += 1
+    except tarfile.TarError as error:
+        raise SpecError(f"what was sent is no tar archive: {error}") from error
+    return count
 
 
 def _write(target: Path, content: BinaryIO | object, *, runs: bool) -> int:

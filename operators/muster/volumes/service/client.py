@@ -23,7 +23,7 @@ from muster.volumes.durability import translated
 from muster.volumes.gather import check_path, sources
 from muster.volumes.manifest import Entry
 from muster.volumes.protocols import Attempts, Ledger, Makings, ServedStore, Snapshots, Upkeep, Versions
-from muster.volumes.service.archives import ArchiveMember, pack, unpack
+from muster.volumes.service.archives import ArchiveMember, lengthen_all, pack, unpack
 from muster.volumes.service.connection import PATIENCE_SECONDS, Connection
 from muster.volumes.service.downloads import Downloads
 from muster.volumes.service.refusals import UnknownCall, read
@@ -363,6 +363,14 @@ class ServiceStore(_Client):
             self._connection.stream(f"{_job(job_id)}/staged") as archive,
         ):
             return len(unpack(archive, target, check=lambda path: check_path(path, output=job_id)))
+
+    def follow(self, job_id: str, target: Path, *, begins: str) -> int:
+        """Fetch what a job has written so far below `target`; each call transfers the files whole."""
+        with (
+            translated(f"follow what job {job_id} writes into {target}"),
+            self._connection.stream(f"{_job(job_id)}/written", query={"begins": begins}) as archive,
+        ):
+            return lengthen_all(archive, target, check=lambda path: check_path(path, output=job_id))
 
 
 def _staging(place: Place) -> Staging:

@@ -120,10 +120,10 @@ class Connection:
                 absence.wait(error)
 
     @contextmanager
-    def stream(self, path: str) -> Iterator[BinaryIO]:
+    def stream(self, path: str, *, query: Mapping[str, object] | None = None) -> Iterator[BinaryIO]:
         """Yield an answer as a file, read as it arrives. :raises Unavailable: the service is away, or goes away."""
         try:
-            with self.sent("GET", path, slow=True) as response:
+            with self.sent("GET", path, query=query, slow=True) as response:
                 yield io.BufferedReader(_Chunks(response.iter_bytes()))
         except (httpx.TransportError, _Away) as error:
             raise Unavailable(

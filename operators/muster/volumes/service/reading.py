@@ -19,7 +19,7 @@ from starlette.routing import Route
 
 from muster.core.errors import Corrupt, SpecError
 from muster.volumes.documents import parse, show
-from muster.volumes.held import fetchable
+from muster.volumes.held import fetchable, written
 from muster.volumes.manifest import Entry
 from muster.volumes.service.archives import ArchiveMember, exactly, in_chunks, members, pack
 from muster.volumes.service.calls import LIMIT_LINES_BYTES, Call, route
@@ -38,6 +38,7 @@ def routes(served: Served) -> Iterator[Route]:
     yield route("GET", "/v1/code/{digest}", _code, served=served)
     yield route("GET", "/v1/jobs/{job_id}/log", _log, served=served)
     yield route("GET", "/v1/jobs/{job_id}/staged", _staged, served=served, threads=served.working)
+    yield route("GET", "/v1/jobs/{job_id}/written", _written, served=served, threads=served.working)
 
 
 def _manifest(call: Call) -> Response:
@@ -121,14 +122,23 @@ def _log(call: Call) -> Response:
 
 def _staged(call: Call) -> Response:
     """Send a tar of an ended job's staged files."""
-    stream = pack(_members(call))
+    return _tar(fetchable(call.served.store, call.part("job_id")))
+
+
+def _written(call: Call) -> Response:
+    """Send a tar of the files that a job has written so far, those whose names have the given beginning."""
+    return _tar(written(call.served.store, call.part("job_id"), begins=call.query("begins")))
+
+
+def _tar(files: Iterator[tuple[str, os.DirEntry[str]]]) -> Response:
+    stream = pack(_members(files))
     begun = next(stream)  # an error in the first file becomes the answer
     return StreamingResponse(chain((begun,), stream), media_type="application/x-tar")
 
 
-def _members(call: Call) -> Iterator[ArchiveMember]:
+def _members(files: Iterator[tuple[str, os.DirEntry[str]]]) -> Iterator[ArchiveMember]:
     """Yield each file by a path that cannot be replaced meanwhile."""
-    for path, entry in fetchable(call.served.store, call.part("job_id")):
+    for path, entry in files:
         handle = open_regular(entry.path)
         try:
             yield ArchiveMember(name=path, source=Path(f"/proc/self/fd/{handle}"))

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from collections.abc import Mapping, Sequence
 from importlib import import_module
 from typing import Protocol, cast
 
-from muster.core.job import Launcher
+from muster.core.job import MLFLOW_TAG, Launcher
 from muster.core.replica import LOOPBACK, Replica
 
 
@@ -67,6 +68,9 @@ def _defaults(replica: Replica) -> dict[str, str]:
         "OMP_NUM_THREADS": str(threads),
         "PYTHONUNBUFFERED": "1",  # a line is logged as soon as it is written
         "PYTHONFAULTHANDLER": "1",  # a crash in C shows the Python stack
+        "MLFLOW_RUN_CONTEXT": json.dumps(
+            {MLFLOW_TAG: replica.job_id}
+        ),  # MLflow puts these tags on each run that it begins
         **(dict.fromkeys(loopback, "lo") if replica.master_address == LOOPBACK else {}),
     }
 

@@ -5,7 +5,7 @@ import { crumbs, facts, h, note, quiet, spaced, state, tabs, under } from "./dom
 import { bytes, count } from "./format.js";
 import { metrics, params } from "./job.js";
 import {
-  comparePlace, isDocument, isShown, isTable, toDeployment, toFile, toJob, toRun, toTask, toVersion, toVolume, versionPlace,
+  comparePlace, isDocument, isShown, isTable, outward, toDeployment, toFile, toJob, toRun, toTask, toVersion, toVolume, versionPlace,
 } from "./links.js";
 import { lineage } from "./picture.js";
 import { table } from "./table.js";
@@ -59,6 +59,7 @@ function known(found) {
     ["served by", served.length ? spaced(served) : ""],
     ["made", [when(found.created), quiet(" "), ago(found.created)]],
     ...(found.record ? made(found.record) : hidden),
+    ["MLflow", found.mlflow && outward(found.mlflow, "run")],
     ["size", `${bytes(found.size_bytes)} in ${count(found.total_files, "file")}`],
     ["pinned by", found.pins.join(", ")],
     ["digest", h("code", { class: "digest", title: found.digest }, found.digest)],

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from muster.airflow.plugin.parquet import Column, Schema, read_schema
 from muster.core.errors import Corrupt
+from muster.volumes.parquet import Column, Schema, read_schema
 
 # The footers of two files: flat columns of many types, and a nested one.
 FLAT = base64.b85decode(

@@ -1,0 +1,75 @@
+"""Follows the event files that a running job writes: copies that grow, for TensorBoard to read."""
+
+from __future__ import annotations
+
+import threading
+from glob import escape
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from muster.cli.screen import note, safe
+from muster.core.errors import MusterError
+from muster.volumes.tree import lengthen
+
+if TYPE_CHECKING:
+    from muster.volumes.protocols import LocalStore
+
+EVENTS = "events.out.tfevents."
+EVERY_SECONDS = 5.0  # as often as TensorBoard itself looks for more
+
+
+class Following:
+    """A thread that looks every few seconds until the job has ended, as long as the context lasts.
+
+    :param folder: where the copies go, ``REPLICA/OUTPUT/…`` below it.
+    """
+
+    def __init__(self, store: LocalStore, job_id: str, folder: Path) -> None:
+        self._store, self._job_id, self._folder = store, job_id, folder
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="event-files", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        said = ""
+        while not self._over.is_set():
+            try:
+                if self._look():
+                    note(f"{self._job_id} has ended: these are all of its curves")
+                    return
+                said = ""
+            except MusterError as error:  # the next look may succeed
+                if str(error) != said:
+                    note(f"warning: {safe(error)}")
+                said = str(error)
+            self._over.wait(EVERY_SECONDS)
+
+    def _look(self) -> bool:
+        """Copy what has come since the last look; return whether the job has ended."""
+        status = self._store.ledger.status(self._job_id)
+        if not status.state.ended:
+            self._store.follow(self._job_id, self._folder, begins=EVENTS)
+            return False
+        for output, addresses in (status.result.outputs if status.result else {}).items():
+            for address in addresses:
+                self._complete(output, address)
+        return True
+
+    def _complete(self, output: str, address: str) -> None:
+        """Add what was written between the last look and the commit: it is in the version."""
+        for path in self._store.manifest(address):
+            name = path.rpartition("/")[2]
+            if name.startswith(EVENTS):  # a name holds its time, machine and process: there is one of each
+                copy = next(self._folder.glob(f"*/{output}/**/{escape(name)}"), self._folder / output / path)
+                with self._store.path(f"{address}/{path}").open("rb") as file:
+                    lengthen(copy, file)
