@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from tests.unit.airflow.attempts.notes import OwnStore
 
 from muster.airflow.attempts import reconciling
 from muster.airflow.attempts.database import Standing
@@ -71,7 +72,7 @@ def test_what_is_committed_after_its_try_had_ended_is_used_by_nothing(
     assert late(status, stands) == why
 
 
-class Machine:
+class Machine(OwnStore):
     """A backend and an Airflow in memory: jobs by id, and how the task of each stands."""
 
     def __init__(self) -> None:
@@ -96,14 +97,6 @@ class Machine:
 
     def close(self) -> None:
         self.closed += 1
-
-    @property
-    def store(self) -> Any:
-        return self
-
-    @property
-    def ledger(self) -> Any:
-        return self
 
     def begin(
         self, job_id: str, state: JobState = JobState.RUNNING, *, origin: Origin = TASK, **task: Any
