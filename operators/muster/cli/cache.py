@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from muster.cli.command import Json, example, group, open_store
+from muster.cli.command import DAGS, Dags, Json, example, group, open_store
 from muster.cli.screen import emit, safe, say
 from muster.core.names import check_job_id
 
@@ -19,7 +18,7 @@ def why(
     dag: Annotated[str, typer.Argument(metavar="DAG", help="The Dag's id.")],
     stage: Annotated[str, typer.Argument(metavar="STAGE", help="The task's id.")],
     *,
-    dags: Annotated[Path, typer.Option("--dags", help="The folder of Dags.")] = Path("dags"),
+    dags: Dags = DAGS,
     as_json: Json = False,
 ) -> None:
     """Say what a stage would keep now, and else what differs.

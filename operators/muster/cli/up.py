@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from muster.cli.command import DAGS, Dags
 from muster.cli.screen import note, safe, say
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ PORT = 8080
 
 def up(
     *,
-    dags: Annotated[Path, typer.Option("--dags", help="The folder of Dags.")] = Path("dags"),
+    dags: Dags = DAGS,
     port: Annotated[int, typer.Option(min=1, max=65535, help="Its port on 127.0.0.1.")] = PORT,
 ) -> None:
     """Run Airflow on this machine, until Ctrl-C.
