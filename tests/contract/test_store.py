@@ -57,20 +57,20 @@ def write(staging, spec, files, *, index=0):
             (folder / path).write_bytes(data)
 
 
-def seal_written(staging, spec, *, index=0):
+def seal_written(staging, spec, *, role="main", index=0):
     seal(
         Replica(
             job_id=staging.job_id,
             spec=spec,
             attempt=staging.attempt,
-            role="main",
+            role=role,
             index=index,
             code=None,
             inputs={name: ("/nowhere",) * len(given.versions) for name, given in spec.inputs.items()},
-            staging={name: str(staging.output("main", index, name)) for name in spec.outputs},
+            staging={name: str(staging.output(role, index, name)) for name in spec.outputs},
             checkpoints=str(staging.checkpoints),
             scratch="/nowhere",
-            sealed=str(staging.sealed("main", index)),
+            sealed=str(staging.sealed(role, index)),
             report="/nowhere",
         )
     )
