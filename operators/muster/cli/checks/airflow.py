@@ -40,7 +40,7 @@ def maintenance(settings: Settings) -> Check:
 
 
 def pools(settings: Settings) -> Check:
-    """Look for pools whose slots are free while a job runs, since its task is deferred by then."""
+    """Find pools that do not count deferred tasks: their slots are free while jobs run."""
     rows = _rows(settings, "pools", _LOOSE)
     if isinstance(rows, Check):
         return rows
@@ -57,7 +57,7 @@ def pools(settings: Settings) -> Check:
 
 
 def _rows(settings: Settings, name: str, query: str, *values: str) -> Sequence[Any] | Check | None:
-    """Query Airflow's database; None if there is none, and the failed check `name` if it cannot be read."""
+    """Query Airflow's database. Return None without a database, and the failed check `name` if it cannot be read."""
     database = settings.home / "up" / "airflow.db"
     if not database.is_file():
         return None
@@ -68,5 +68,5 @@ def _rows(settings: Settings, name: str, query: str, *values: str) -> Sequence[A
         return warn(
             name,
             f"{database} cannot be read: {error}",
-            "muster up brings it up to date, or says what is wrong with it",
+            "run muster up: it upgrades the database, or says what is wrong with it",
         )

@@ -27,10 +27,10 @@ def ok(name: str, found: str) -> Check:
 
 
 def warn(name: str, found: str, advice: str) -> Check:
-    """Return a check of what works, less well."""
+    """Return a check that warns: it works, less well."""
     return Check(name=name, state="warn", found=found, advice=advice)
 
 
 def bad(name: str, found: str | MusterError, advice: str) -> Check:
-    """Return a failed check: what was found, or the error that said so."""
+    """Return a failed check. :param found: what was found, or the error."""
     return Check(name=name, state="bad", found=str(found), advice=advice)

@@ -102,9 +102,7 @@ def _service(store: ServiceStore, site: _Site) -> Check:
         count = len(store.volumes())
     except MusterError as error:
         if "token" in str(error):
-            advice = (
-                "make a token where the service's keys are: python -m muster.volumes.service --print-token"
-            )
+            advice = "make a new token on the machine or pod that has the keys: python -m muster.volumes.service --print-token"
         return bad("store service", error, advice)
     inside = site.written.site.store_url
     found = f"{site.written.store_url} answers: {count} volume{'s' * (count != 1)}"
@@ -129,7 +127,7 @@ def _token(text: str) -> Check:
 
     ends = expiry(text)
     if ends is None:
-        return bad("store token", "it is no token", "ask the store's operator for one")
+        return bad("store token", "it is not a token", "ask the store's operator for one")
     import time
 
     days = (ends - time.time()) / _DAY_SECONDS
@@ -179,7 +177,7 @@ def _api_checks(site: _Site) -> Iterator[Check]:
     try:
         cluster = site.cluster
     except MusterError as error:
-        yield bad("namespace", error, "nothing more can be said of the cluster before that")
+        yield bad("namespace", error, "the other checks of the cluster need it")
         return
     yield from gang_checks(cluster, client=site.client, site=site.written.site)
     yield from serving_checks(cluster, client=site.client, site=site.written.site, served=site.served)
@@ -189,7 +187,7 @@ def _tried(name: str, look: Callable[[], Check]) -> Check:
     try:
         return look()
     except MusterError as error:
-        return bad(name, error, "it could not be looked at: try again, and see the checks above")
+        return bad(name, error, "this check failed to run: try again, and see the checks above")
 
 
 def _rights(site: _Site) -> Check:
@@ -204,7 +202,7 @@ def _rights(site: _Site) -> Check:
         return bad(
             "rights",
             f"this account may not, in namespace {site.namespace}: {what}",
-            f"give it a Role there, as the chart's account for operators has one, with {rules(missing)}",
+            f"give it a Role there, like that of the chart's operator account, with {rules(missing)}",
         )
     return ok("rights", f"all that jobs need in namespace {site.namespace}")
 
@@ -217,7 +215,7 @@ def _reading(site: _Site) -> Check:
         return warn(
             "reading",
             f"this account may not list {', '.join(right.resource for right in missing)}",
-            "without that a job that can never run waits until its time is over, and `muster gpus` lacks the "
-            f"nodes: give it a ClusterRole with {rules(missing)}",
+            "without it a job that can never run waits until its queue timeout, and `muster gpus` shows no "
+            f"nodes: give the account a ClusterRole with {rules(missing)}",
         )
-    return ok("reading", "nodes, quotas and flavors: what can never run is refused")
+    return ok("reading", "nodes, quotas and flavors: a job that can never run is refused")

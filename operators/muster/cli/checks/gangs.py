@@ -56,8 +56,8 @@ def _gangs(cluster: Cluster, site: ClusterSite) -> Check:
         if site.partial_starts and cluster.job_set:
             return warn(
                 "gangs",
-                f"{found}: replicas start one by one, as partial_starts says",
-                f"install {' and '.join(missing)}: two gangs may hold what the other waits for",
+                f"{found}: replicas start one by one (partial_starts is set)",
+                f"install {' and '.join(missing)}: two gangs may each hold what the other waits for",
             )
         return bad(
             "gangs",
@@ -82,10 +82,10 @@ def _queue(cluster: Cluster, site: ClusterSite) -> Check:
         if site.queue is None and cluster.queues:
             return warn(
                 "queue",
-                f"no queue of its own; there are {', '.join(sorted(cluster.queues))}",
-                "set queue in the cluster file, or in each Dag",
+                f"the cluster file names no queue; there are {', '.join(sorted(cluster.queues))}",
+                "set queue there, or in each Dag",
             )
-        return bad("queue", error, "make a LocalQueue there, or name one that is there")
+        return bad("queue", error, "create a LocalQueue of that name, or set queue to one that exists")
     assert queue is not None
     if queue.stopped:
         return bad(
@@ -107,7 +107,7 @@ def _flavors(cluster: Cluster) -> Check:
     if not flavors:
         return warn(
             "flavors",
-            "none that may be read",
+            "this account may read none",
             "a ResourceFlavor for each class of nodes gives jobs their GPU class",
         )
     loose = [flavor.name for flavor in flavors if flavor.topology is None]
@@ -115,7 +115,7 @@ def _flavors(cluster: Cluster) -> Check:
         return bad(
             "flavors",
             f"{', '.join(loose)} without a topologyName",
-            "without it Kueue only counts, and pods of a gang may find no node: name a Topology",
+            "name a Topology: without one Kueue only counts resources, and pods of a gang may find no node",
         )
     return ok("flavors", f"{', '.join(cluster.flavors)}, placed by their topology")
 
@@ -124,14 +124,14 @@ def _priorities(cluster: Cluster) -> Check:
     if cluster.priorities is None:
         return warn(
             "priorities",
-            "they may not be read",
-            "see the check of reading: one that is misspelt is then found out by Kueue, when the job is there",
+            "this account may not read them",
+            "see the check `reading`: a misspelt priority is then found only by Kueue, after the job was submitted",
         )
     if not cluster.priorities:
         return warn(
             "priorities",
             "none",
-            "a job that asks for one is refused: make WorkloadPriorityClasses, as the chart's queues.priorities does",
+            "a job with a priority is refused: create WorkloadPriorityClasses, or set the chart's queues.priorities",
         )
     return ok("priorities", ", ".join(sorted(cluster.priorities)))
 
@@ -146,19 +146,19 @@ def _places(client: Client) -> Check:
     return warn(
         "places",
         f"Kueue does not serve {QUEUE_VIEW.api_version}",
-        "without its visibility server a job that waits says for what, and not at which place: see that it runs",
+        "start Kueue's visibility server: without it a waiting job shows what it waits for, but not its place",
     )
 
 
 def _gpus(cluster: Cluster, resource: str) -> Check:
     if cluster.nodes is None:
-        return warn("GPUs", "the nodes may not be read", "see the check of reading")
+        return warn("GPUs", "this account may not read the nodes", "see the check `reading`")
     with_cards = [node for node in cluster.nodes if node.room.get(resource)]
     if not with_cards:
         return warn(
             "GPUs",
             f"no node has {resource}",
-            "install the device plugin, or set gpu_resource to what the cards are called here",
+            "install the device plugin, or set gpu_resource to the name of the cards' resource here",
         )
     unnamed = [node.name for node in with_cards if node.gpu_class is None]
     if unnamed:
@@ -181,7 +181,7 @@ def _gang(cluster: Cluster, client: Client, site: ClusterSite) -> Check:
     try:
         rehearse(client, cluster, site=site)
     except Forbidden as error:
-        return bad("a gang", error, "see the check of rights")
+        return bad("a gang", error, "see the check `rights`")
     except MusterError as error:
-        return bad("a gang", error, "what refuses it would refuse every job")
-    return ok("a gang", "one of two replicas would be taken (dry run)")
+        return bad("a gang", error, "every job would be refused for the same reason")
+    return ok("a gang", "a gang of two replicas would be accepted (dry run)")

@@ -68,7 +68,7 @@ def home_disk(settings: Settings) -> Check:
         "disk for MUSTER_HOME",
         settings.home,
         HOME_GIB,
-        "free some (`muster jobs gc` and `muster volumes gc` show what may go), or set MUSTER_HOME to another disk",
+        "free some (`muster jobs gc` and `muster volumes gc` show what can be deleted), or set MUSTER_HOME to another disk",
     )
 
 
@@ -118,22 +118,22 @@ def _file_system(settings: Settings) -> Check:
         return bad(
             "file system",
             f"MUSTER_HOME is on {kind}",
-            "set MUSTER_HOME to a local disk: locks and links are not to be trusted there",
+            "set MUSTER_HOME to a local disk: locks and links are unreliable there",
         )
-    return ok("file system", f"MUSTER_HOME is on {kind or 'an unknown one'}")
+    return ok("file system", f"MUSTER_HOME is on {kind or 'an unknown file system'}")
 
 
 def _home_rights(settings: Settings) -> Check:
     try:
         mode = stat.S_IMODE(settings.home.stat().st_mode)
     except FileNotFoundError:
-        return ok("rights", "MUSTER_HOME is made for its owner alone")
+        return ok("rights", "MUSTER_HOME does not exist yet; only its owner will have access")
     if not mode & 0o077:
-        return ok("rights", "only its owner may enter MUSTER_HOME")
+        return ok("rights", "only its owner has access to MUSTER_HOME")
     return warn(
         "rights",
-        f"others of this machine may enter MUSTER_HOME ({mode:o})",
-        f"chmod 700 {settings.home}: logs, data and models are read by all who may enter it",
+        f"other users of this machine have access to MUSTER_HOME ({mode:o})",
+        f"chmod 700 {settings.home}: those users can read its logs, data and models",
     )
 
 
@@ -146,7 +146,7 @@ def _waiting(settings: Settings) -> Check:
     ]
     if os.environ.get("MUSTER_NO_WARM") == "1":
         return ok("muster run", "imports Airflow each time: MUSTER_NO_WARM is set")
-    otherwise = "imports Airflow the next time: no process waits with it"
+    otherwise = "the next one imports Airflow: no process waits with it"
     return ok("muster run", "; ".join(found) or otherwise)
 
 
@@ -178,8 +178,8 @@ def _limits(_: Settings) -> Check:
     cgroup = make_cgroup(f"muster-doctor-{os.getpid()}", 1.0)
     if cgroup is not None:
         cgroup.close()
-        return ok("memory limits", "kept by the kernel (cgroups)")
-    return ok("memory limits", "watched by the supervisor: no cgroup can be made here")
+        return ok("memory limits", "enforced by the kernel (cgroups)")
+    return ok("memory limits", "checked by the supervisor: no cgroup can be made here")
 
 
 def _gpus(_: Settings) -> Check:
@@ -219,7 +219,7 @@ def _store(settings: Settings) -> Check:
         return warn(
             "store",
             f"{found}; {len(report.problems)} notes",
-            "muster volumes fsck says what, and what to do: leftovers of crashes, unprotected records",
+            "muster volumes fsck names them, such as leftovers of crashes and unprotected records, and says what to do",
         )
     return ok("store", found)
 
@@ -239,7 +239,7 @@ def _jobs(settings: Settings) -> Check:
         return warn(
             "jobs",
             f"{len(stray)} without a supervisor: {', '.join(stray[:3])}",
-            "run their Dag again to pick them up, or muster jobs cancel each",
+            "run their Dag again to resume them, or cancel each: muster jobs cancel JOB",
         )
     return ok("jobs", f"{len(unended)} running")
 

@@ -22,7 +22,7 @@ def serving_checks(
     :param served: the kinds that the API server has.
     """
     if site.serving is None:
-        yield ok("serving", "by the machine that deploys: the cluster file names no platform as serving")
+        yield ok("serving", "on the machine that deploys: the cluster file sets no serving platform")
         return
     try:
         yield _platform(cluster, client, site)
@@ -30,7 +30,7 @@ def serving_checks(
         if site.gateway_metrics:
             yield _counted(site)
     except MusterError as error:
-        yield bad("serving", error, "it could not be looked at: try again, and see the checks above")
+        yield bad("serving", error, "this check failed to run: try again, and see the checks above")
 
 
 def _platform(cluster: Cluster, client: Client, site: ClusterSite) -> Check:
@@ -40,19 +40,19 @@ def _platform(cluster: Cluster, client: Client, site: ClusterSite) -> Check:
     try:
         check_platform(client, site, cluster)
     except SpecError as error:
-        return bad("serving", error, "nothing can be deployed before that; jobs run all the same")
+        return bad("serving", error, "deployments need it; jobs run without")
     if not site.gateway:
         return warn(
             "serving",
             f"{site.serving.value}, without a Gateway",
-            "a release moves all traffic at once: set gateway and serving_url to share it out in steps",
+            "a release moves all traffic at once: set gateway and serving_url to move it in steps",
         )
     found = f"{site.serving.value}, users come through Gateway {site.gateway} at {site.url('NAME')}"
     return ok("serving", found)
 
 
 def _counted(site: ClusterSite) -> Check:
-    """Check that the Gateway's own answers can be counted from here."""
+    """Check that the Gateway's own answers can be counted here."""
     from muster.backends.kubernetes.serving.gateway import addresses, ask
 
     name, url = "gateway metrics", site.gateway_metrics
@@ -62,9 +62,9 @@ def _counted(site: ClusterSite) -> Check:
         return warn(
             name,
             str(error),
-            "until it is read from here, errors that the Gateway answers itself are in no revision's counts",
+            "while it cannot be read from here, errors that the Gateway itself answers are in no revision's counts",
         )
-    return ok(name, f"{len(asked)} replicas of the Gateway tell what they answered")
+    return ok(name, f"{len(asked)} replicas of the Gateway report their answers")
 
 
 def _rights(client: Client, site: ClusterSite, served: Collection[tuple[str, str]]) -> Check:
