@@ -26,6 +26,13 @@ class Released:
         self.store = FolderStore(site.home / "store")
         self.backend = LocalBackend(Settings.load(site.environment))
 
+    def begun(self, dag_id: str, folder: Path) -> Released:
+        """Release a first version by a Dag; it serves all users."""
+        first = self.version(folder, slope=2.0)
+        assert self.site.wait(dag_id, self.site.trigger(dag_id, {"model": first})) == "success"
+        assert self.champion == first
+        return self
+
     def version(self, folder: Path, **line: float) -> str:
         """Commit a model ``y = slope x + offset``."""
         return str(self.store.add("lines/model", onnx_graph.write_line(folder / "line", **line)).address)

@@ -298,21 +298,18 @@ def test_a_task_that_is_cleared_while_its_scheduler_is_dead_runs_again(site: Wai
     assert [run.state(job_id) for job_id in run.ends_well()] == [JobState.CANCELLED, JobState.SUCCEEDED]
 
 
-@pytest.mark.parametrize(("dag_id", "stands"), [("hurried", "deferred"), ("hasty", "running")])
-def test_a_job_that_takes_longer_than_execution_timeout_is_ended_and_all_say_so(
-    site: Waiting, dag_id: str, stands: str
-) -> None:
-    run = site.begin(dag_id, stands)
-    (job_id,) = run.jobs()
-    assert site.wait(dag_id, run.run_id) == "failed"
-    status = run.store.ledger.status(job_id)
-    assert status.verdict is not None
-    assert (status.state, status.verdict.cause) == (JobState.FAILED, Cause.TIMEOUT)
-    assert (status.ended or 0.0) - (status.started or 0.0) >= 8, "counted from the job's start"
-    told = _verdict(site, run)
-    assert status.verdict.message in told
-    assert status.verdict.advice in told
-    assert "AirflowTaskTimeout" not in told
+def test_a_job_that_takes_longer_than_execution_timeout_is_ended_and_all_say_so(site: Waiting) -> None:
+    for run in [site.begin("hurried", "deferred"), site.begin("hasty", "running")]:
+        (job_id,) = run.jobs()
+        assert site.wait(run.dag_id, run.run_id) == "failed"
+        status = run.store.ledger.status(job_id)
+        assert status.verdict is not None
+        assert (status.state, status.verdict.cause) == (JobState.FAILED, Cause.TIMEOUT)
+        assert (status.ended or 0.0) - (status.started or 0.0) >= 8, "counted from the job's start"
+        told = _verdict(site, run)
+        assert status.verdict.message in told
+        assert status.verdict.advice in told
+        assert "AirflowTaskTimeout" not in told
 
 
 def test_a_run_that_takes_too_long_ends_its_jobs_and_is_named(site: Waiting) -> None:

@@ -138,8 +138,8 @@ def test_a_secret_is_no_param_of_a_scorer(
     assert keeps("hunter3secret") == []
 
 
-def test_both_scores_are_jobs_of_the_gate(
-    train: Callable[..., RunResult], dag_folder: Path, store: FolderStore
+def test_both_scores_are_jobs_of_the_gate_and_one_that_is_kept_although_its_scorer_changed_is_named(
+    train: Callable[..., RunResult], dag_folder: Path, store: FolderStore, run: Run
 ) -> None:
     scorer = f'scorer="{dag_folder.name}.steps:score"'
     train(0.8)
@@ -150,14 +150,6 @@ def test_both_scores_are_jobs_of_the_gate(
     assert {spec.image_digest for spec in scores} == {
         spec.image_digest for spec in specs if "model" in spec.name
     }
-
-
-def test_a_gate_that_is_kept_although_its_scorer_changed_is_named(
-    train: Callable[..., RunResult], dag_folder: Path, run: Run
-) -> None:
-    scorer = f'scorer="{dag_folder.name}.steps:score"'
-    train(0.8)
-    train(0.9, content="other", champion=f"volume://{dag_folder.name}/model@1", more=scorer)
     assert run(resume="keep").warnings == ()
     with (dag_folder / "steps.py").open("a") as steps:
         steps.write("# changed\n")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
 from tests.airflow.leaving import no_job_left
+from tests.unit.airflow.attempts.notes import Log, Ti
 from tests.waiting import GUARD_SECONDS, until
 
 from muster.airflow.embedded.home import EmbeddedHome
@@ -56,24 +57,6 @@ class Notes:
         if self.refuses:
             raise AirflowRuntimeError(ErrorResponse(error=ErrorType.API_SERVER_ERROR))
         self.kept[key] = value
-
-
-class Ti:
-    """The task instance that links are pushed for."""
-
-    def xcom_push(self, *words: object, **more: object) -> None: ...
-
-
-class Log:
-    """A task's or a trigger's log, in memory."""
-
-    def __init__(self) -> None:
-        self.lines: list[str] = []
-
-    def info(self, text: str, *words: object) -> None:
-        self.lines.append(text % words)
-
-    warning = info
 
 
 @pytest.fixture

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Callable
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
+from tests.airflow.fresh import printed
 
 # Airflow may be imported only once the home is there, so the operators are named through the package.
 import muster.airflow as m
@@ -307,10 +306,7 @@ def test_parsing_imports_neither_store_nor_backend(home: EmbeddedHome, tmp_path:
         "heavy = ('blake3', 'uv', 'typer', 'muster.volumes.folder', 'muster.backends.local')\n"
         "print(*[name for name in heavy if name in sys.modules])\n"
     )
-    told = subprocess.run(
-        [sys.executable, "-c", source], capture_output=True, text=True, check=True, env=_environment(tmp_path)
-    )
-    assert told.stdout.split() == []
+    assert printed(source, home=tmp_path).split() == []
 
 
 def test_the_provider_is_found_through_its_entry_point(tmp_path: Path) -> None:
@@ -320,13 +316,6 @@ def test_the_provider_is_found_through_its_entry_point(tmp_path: Path) -> None:
         "info = ProvidersManager().providers['airflow-provider-muster']\n"
         "print(info.version, info.data['name'], repr(conf.get('muster', 'instance')))\n"
     )
-    told = subprocess.run(
-        [sys.executable, "-c", source], capture_output=True, text=True, check=True, env=_environment(tmp_path)
-    )
     from muster import __version__
 
-    assert told.stdout.split() == [__version__, "muster", "''"]
-
-
-def _environment(home: Path) -> dict[str, str]:
-    return {"AIRFLOW_HOME": str(home), "HOME": str(Path.home()), "PATH": "/usr/bin:/bin"}
+    assert printed(source, home=tmp_path).split() == [__version__, "muster", "''"]

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.airflow.fresh import printed
 from tests.unit.volumes.service.process import Service
 
 from muster.airflow.embedded.home import EmbeddedHome
@@ -1087,41 +1088,23 @@ def test_a_list_of_many_jobs_is_a_few_questions(
 
 def test_the_plugin_loads_nothing_heavy(tmp_path: Path) -> None:
     """Every process of Airflow's loads it, each parse of a Dag among them."""
-    import subprocess
-    import sys
-
-    code = (
+    told = printed(
         "import sys, airflow.sdk, airflow.plugins_manager; before = set(sys.modules)\n"
         "import muster.airflow.plugin.entry\n"
         "print(sorted(n for n in set(sys.modules) - before if n.split('.')[0] != 'muster'))\n"
-        "print('fastapi' in set(sys.modules) - before)"
+        "print('fastapi' in set(sys.modules) - before)",
+        home=tmp_path,
     )
-    told = subprocess.run(
-        [sys.executable, "-c", code],
-        env={"AIRFLOW_HOME": str(tmp_path), "PATH": "/usr/bin:/bin", "PYTHONPATH": ":".join(sys.path)},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert told.stdout.splitlines()[-2:] == ["[]", "False"]
+    assert told.splitlines()[-2:] == ["[]", "False"]
 
 
 def test_a_tasks_process_loads_nothing_for_what_only_components_do(tmp_path: Path) -> None:
-    import subprocess
-    import sys
-
-    code = (
+    told = printed(
         "import sys\n"
         "from muster.airflow.attempts.listener import on_starting\n"
         "before = set(sys.modules)\n"
         "on_starting(component=object())\n"
-        "print(sorted(set(sys.modules) - before))"
+        "print(sorted(set(sys.modules) - before))",
+        home=tmp_path,
     )
-    told = subprocess.run(
-        [sys.executable, "-c", code],
-        env={"AIRFLOW_HOME": str(tmp_path), "PATH": "/usr/bin:/bin", "PYTHONPATH": ":".join(sys.path)},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert told.stdout.splitlines()[-1:] == ["[]"]
+    assert told.splitlines()[-1:] == ["[]"]

@@ -13,6 +13,7 @@ import pytest
 from tests.airflow.released import NAME, Released, events, short, why
 from tests.contract.test_deployments import servers
 from tests.serving import onnx_graph
+from tests.serving.bad_lines import answers_500, crashes, eats_memory, other_shape, slow
 from tests.site import Site
 from tests.waiting import eventually
 
@@ -76,39 +77,13 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
 
 @pytest.fixture(scope="module")
 def released(site: Site, tmp_path_factory: pytest.TempPathFactory) -> Released:
-    released = Released(site)
-    first = released.version(tmp_path_factory.mktemp("first"), slope=2.0)
-    assert site.wait("first", site.trigger("first", {"model": first})) == "success"
-    return released
+    return Released(site).begun("first", tmp_path_factory.mktemp("first"))
 
 
 def add(released: Released, folder: Path) -> str:
     """Commit what a folder holds, which no other version does."""
     (folder / "note.txt").write_text(secrets.token_hex())
     return str(released.store.add("lines/model", folder).address)
-
-
-def crashes(folder: Path) -> Path:
-    (onnx_graph.write_line(folder / "line") / "model.onnx").write_bytes(b"no model")
-    return folder / "line"
-
-
-def answers_500(folder: Path) -> Path:
-    return onnx_graph.write_line(folder / "line", slope=30_000.0)
-
-
-def other_shape(folder: Path) -> Path:
-    return onnx_graph.write_mixed(folder / "line")
-
-
-def slow(folder: Path) -> Path:
-    """Some tens of milliseconds a row."""
-    return onnx_graph.write_greedy(folder / "line", values=30_000_000)
-
-
-def eats_memory(folder: Path) -> Path:
-    """It wants 16 GB for one row."""
-    return onnx_graph.write_greedy(folder / "line", values=4_000_000_000)
 
 
 @pytest.mark.parametrize(

@@ -87,11 +87,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
 @pytest.fixture(scope="module")
 def released(site: Site, tmp_path_factory: pytest.TempPathFactory) -> Released:
     """One whose first version serves all users."""
-    released = Released(site)
-    first = released.version(tmp_path_factory.mktemp("first"), slope=2.0)
-    assert site.wait("stepwise", site.trigger("stepwise", {"model": first})) == "success"
-    assert released.champion == first
-    return released
+    return Released(site).begun("stepwise", tmp_path_factory.mktemp("first"))
 
 
 @pytest.fixture

@@ -14,7 +14,6 @@ from tests.unit.backends.releases.world import NAME, Killed, World, spec
 
 from muster.airflow.assets import deployment_asset
 from muster.airflow.embedded.home import EmbeddedHome
-from muster.backends.releases.manual import promote
 from muster.core.deployment import RevisionState
 from muster.core.errors import NotFound
 from muster.core.job import Origin
@@ -30,16 +29,8 @@ class Backend(World):
 
 @pytest.fixture
 def world() -> Backend:
-    """Where @2 serves, @1 is kept, and @3 has 5 %."""
     world = Backend()
-    for number in (1, 2):
-        made = world.prepare(spec(number), by="task")
-        world.come_up(made.name)
-        promote(world, NAME, made.name, by="task")
-    world.prepare(spec(3), by="release")
-    world.come_up("r3")
-    status = world.deployment(NAME)
-    world.shift(NAME, {"r2": 95, "r3": 5, "r1": 0}, token=status.token, release=status.release)
+    world.begin_canary(by="release")
     return world
 
 

@@ -139,14 +139,6 @@ def test_neither_does_one_that_cannot_wait_or_comes_too_late(
     assert fires(make(deadline=time.time() - 60), ends=NEVER) == [HOLD_SECONDS]
 
 
-def test_a_trigger_of_an_older_release_is_read_and_a_new_one_keeps_its_limit() -> None:
-    from muster.airflow.attempts.trigger import JobTrigger
-
-    assert JobTrigger(job_id="j", owner="me", cursor="7", deadline=9.0).limit_seconds is None
-    _, kept = job(limit_seconds=5.0).serialize()
-    assert JobTrigger(**kept).serialize()[1] == kept
-
-
 @pytest.mark.parametrize(
     ("state", "ends"), [(JobState.RUNNING, 105.0), (JobState.QUEUED, 900.0), (JobState.PREPARING, 105.0)]
 )

@@ -1,10 +1,9 @@
-"""``muster mlflow``: what a job tracked is served, its task's link leads there, and no end of it leaves anything behind."""
+"""``muster mlflow``: what a job tracked is served, its task's link leads there, and its end leaves nothing behind."""
 
 from __future__ import annotations
 
 import json
 import secrets
-import signal
 import subprocess
 import urllib.error
 import urllib.request
@@ -78,35 +77,26 @@ def test_what_a_job_tracked_is_shown(tmp_path: Path, environment: dict[str, str]
 
     marked = {**environment, MARK_VARIABLE: secrets.token_hex(8)}  # by which all that it starts is found
 
-    def show(end: signal.Signals, code: int) -> None:
-        port = free_port()
-        url = f"http://127.0.0.1:{port}"
-        shown = subprocess.Popen(
-            ["muster", "mlflow", "--port", str(port)],
-            cwd=tmp_path,
-            env=marked,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
-        )
-        try:
-            assert until(lambda: b"<html" in fetched(f"{url}/") or shown.poll() is not None)
-            told = json.loads(fetched(f"{url}/api/2.0/mlflow/runs/get?run_id={run}"))["run"]
-            assert [(each["key"], each["value"]) for each in told["data"]["metrics"]] == [("auc", 0.75)]
-        finally:
-            shown.send_signal(end)
-            out, _ = shown.communicate(timeout=GUARD_SECONDS)
-        assert shown.returncode == code
-        assert out.startswith(f"{url}/")
-        assert until(lambda: not marked_now()), "a process is left"
-
-    def marked_now() -> list[int]:
-        return processes.marked(marked[MARK_VARIABLE])
-
-    show(signal.SIGINT, 0)
-    show(signal.SIGTERM, 143)
-    show(signal.SIGKILL, -9)
+    port = free_port()
+    url = f"http://127.0.0.1:{port}"
+    shown = subprocess.Popen(
+        ["muster", "mlflow", "--port", str(port)],
+        cwd=tmp_path,
+        env=marked,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    try:
+        assert until(lambda: b"<html" in fetched(f"{url}/") or shown.poll() is not None)
+        told = json.loads(fetched(f"{url}/api/2.0/mlflow/runs/get?run_id={run}"))["run"]
+        assert [(each["key"], each["value"]) for each in told["data"]["metrics"]] == [("auc", 0.75)]
+    finally:
+        shown.terminate()  # its own to handle; for other ends see unit/cli/test_foreground.py
+        out, _ = shown.communicate(timeout=GUARD_SECONDS)
+    assert shown.returncode == 143
+    assert out.startswith(f"{url}/")
+    assert until(lambda: not processes.marked(marked[MARK_VARIABLE])), "a process is left"
     assert [path.name for path in tmp_path.iterdir()] == [".muster"], "nothing is left where it was started"
     assert [path.name for path in database.parent.iterdir()] == [database.name]
 

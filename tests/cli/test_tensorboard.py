@@ -43,27 +43,33 @@ def fetch(url: str, process: subprocess.Popen[str], *, seconds: float = GUARD_SE
     raise AssertionError(f"{url} did not answer")
 
 
-@pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGTERM])
-def test_curves_are_served_until_it_is_ended(
-    end: signal.Signals, tmp_path: Path, environment: dict[str, str]
-) -> None:
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory, environment: dict[str, str]) -> Path:
+    """A folder whose store has a version with curves."""
+    folder = tmp_path_factory.mktemp("author")
+
     def muster(*words: str) -> str:
         done = subprocess.run(
-            ["muster", *words], cwd=tmp_path, env=environment, capture_output=True, text=True, check=True
+            ["muster", *words], cwd=folder, env=environment, capture_output=True, text=True, check=True
         )
         return done.stdout
 
     muster("images", "build", "train")
     train = next(image for image in json.loads(muster("images", "ls", "--json")) if image["name"] == "train")
-    subprocess.run(
-        [f"{train['path']}/bin/python", "-c", WRITE, str(tmp_path / "model" / "events")], check=True
-    )
+    subprocess.run([f"{train['path']}/bin/python", "-c", WRITE, str(folder / "model" / "events")], check=True)
     muster("volumes", "put", "model", "some/model")
+    return folder
+
+
+@pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGTERM])
+def test_curves_are_served_until_it_is_ended(
+    end: signal.Signals, home: Path, tmp_path: Path, environment: dict[str, str]
+) -> None:
     port, scratch = free_port(), tmp_path / "scratch"
     scratch.mkdir()
     shown = subprocess.Popen(
         ["muster", "tensorboard", "some/model", "--port", str(port)],
-        cwd=tmp_path,
+        cwd=home,
         env=environment | {"TMPDIR": str(scratch)},
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,

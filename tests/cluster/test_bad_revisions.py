@@ -20,7 +20,7 @@ from tests.cluster.accounts import NAMESPACE
 from tests.cluster.clearing import MADE
 from tests.cluster.lines import CANARY, SMALL, Line, last_change, lost
 from tests.contract.test_deployments import finish
-from tests.serving import onnx_graph
+from tests.serving.bad_lines import answers_500, answers_wrongly, crashes, eats_memory, other_shape, slow
 from tests.serving.load import Load
 from tests.waiting import eventually
 
@@ -61,37 +61,6 @@ def refused(line: Line, spec: DeploymentSpec, plan: Plan, show: Show, what: str)
     assert line.answers() == (before, 4.0)
     eventually(lambda: deploying.pods(line.served.of, line.name, outcome.revision) == [])
     return outcome, load
-
-
-def crashes(folder: Path) -> Path:
-    """A version whose model is none."""
-    (onnx_graph.write_line(folder / "crashes") / "model.onnx").write_bytes(b"no model")
-    return folder / "crashes"
-
-
-def answers_500(folder: Path) -> Path:
-    """A version whose answers are not what its signature promises."""
-    return onnx_graph.write_line(folder / "fails", slope=30_000.0)
-
-
-def answers_wrongly(folder: Path) -> Path:
-    """A version that answers well and wrong."""
-    return onnx_graph.write_line(folder / "wrong", slope=3.0)
-
-
-def other_shape(folder: Path) -> Path:
-    """A version that takes and gives other columns."""
-    return onnx_graph.write_mixed(folder / "mixed")
-
-
-def eats_memory(folder: Path) -> Path:
-    """A version that wants 16 GB for one row."""
-    return onnx_graph.write_greedy(folder / "greedy", values=4_000_000_000)
-
-
-def slow(folder: Path) -> Path:
-    """A version that takes some tens of milliseconds a row."""
-    return onnx_graph.write_greedy(folder / "slow", values=30_000_000)
 
 
 REFUSED: dict[str, tuple[Callable[[Path], Path] | None, dict[str, Any], tuple[str, ...]]] = {

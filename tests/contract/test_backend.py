@@ -53,6 +53,8 @@ WRITE = "open('{outputs.made}/f', 'w').write('whole'); print('written')"
 WRITE_BY_RANK = "import os; open('{outputs.made}/' + os.environ['MUSTER_RANK'], 'w').write('whole')"
 SLEEP = "import time; print('up', flush=True); time.sleep(600)"
 
+SmallDisk = Callable[[int], tuple[Path, LocalBackend]]
+
 
 async def events(backend: Backend, job_id: str, *, after: int = 0) -> list[JobEvent]:
     return [event async for event in backend.watch(job_id, after=after)]
@@ -845,91 +847,82 @@ class TestLocalBackend(BackendContract):
         status = backend.status(job_id)
         return status.state.ended or not status.alive
 
-    def test_a_full_disk_is_a_verdict_and_nothing_is_visible(
-        self, tmp_path: Path, cache: Path, job_on: Callable[..., JobSpec]
-    ) -> None:
-        home = tmp_path / "small"
-        home.mkdir()
+    @pytest.fixture
+    def small_disk(self, tmp_path: Path, cache: Path) -> Iterator[SmallDisk]:
+        """Make a home on a disk of so many MiB, and its backend."""
         if os.getuid() != 0:
             pytest.skip("only root may mount a small disk")
-        subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "none", str(home)], check=True)
-        try:
-            backend = LocalBackend(Settings(home=home, cache=cache), machine=Machine(memory_gib=4))
-            fill = (
-                "import os\nopen('{outputs.made}/f', 'w').write('x')\n"
-                "try:\n    with open('{checkpoints}/fill', 'wb', buffering=0) as fill:\n"
-                "        while True: fill.write(b'x' * 4096)\n"
-                "except OSError: pass\n"
-            )
-            backend.submit(job_on(backend, fill, outputs={"made": Output(volume="a/made")}), job_id="full")
-            status, _ = finish(backend, "full")
-            assert status.state is JobState.FAILED
-            assert status.verdict is not None
-            assert status.verdict.cause is Cause.DISK_FULL
-            assert "No space left" in status.verdict.message
-            assert f"the disk at {home} has 0 B free of 4.0 MiB" in status.verdict.message
-            assert "`muster jobs gc` shows what ended jobs still hold (checkpoints of this one:" in (
-                status.verdict.advice
-            )
-            assert backend.store.volumes() == []
-            (held,) = backend.store.held()
-            assert held.checkpoints_bytes > 1 << 20
-            assert backend.store.let_go(["full"]) >= held.checkpoints_bytes
-            eventually(lambda: not list(home.glob("claims/*.json")), seconds=30)
-        finally:
-            subprocess.run(["umount", "--lazy", str(home)], check=True)
+        home = tmp_path / "small"
+
+        def mount(mib: int) -> tuple[Path, LocalBackend]:
+            home.mkdir()
+            subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={mib}m", "none", str(home)], check=True)
+            return home, LocalBackend(Settings(home=home, cache=cache), machine=Machine(memory_gib=4))
+
+        yield mount
+        subprocess.run(["umount", "--lazy", str(home)], check=True)
+
+    def test_a_full_disk_is_a_verdict_and_nothing_is_visible(
+        self, small_disk: SmallDisk, job_on: Callable[..., JobSpec]
+    ) -> None:
+        home, backend = small_disk(4)
+        fill = (
+            "import os\nopen('{outputs.made}/f', 'w').write('x')\n"
+            "try:\n    with open('{checkpoints}/fill', 'wb', buffering=0) as fill:\n"
+            "        while True: fill.write(b'x' * 4096)\n"
+            "except OSError: pass\n"
+        )
+        backend.submit(job_on(backend, fill, outputs={"made": Output(volume="a/made")}), job_id="full")
+        status, _ = finish(backend, "full")
+        assert status.state is JobState.FAILED
+        assert status.verdict is not None
+        assert status.verdict.cause is Cause.DISK_FULL
+        assert "No space left" in status.verdict.message
+        assert f"the disk at {home} has 0 B free of 4.0 MiB" in status.verdict.message
+        assert "`muster jobs gc` shows what ended jobs still hold (checkpoints of this one:" in (
+            status.verdict.advice
+        )
+        assert backend.store.volumes() == []
+        (held,) = backend.store.held()
+        assert held.checkpoints_bytes > 1 << 20
+        assert backend.store.let_go(["full"]) >= held.checkpoints_bytes
+        eventually(lambda: not list(home.glob("claims/*.json")), seconds=30)
 
     def test_a_job_that_fills_the_disk_gives_it_back_and_the_next_one_runs(
-        self, tmp_path: Path, cache: Path, job_on: Callable[..., JobSpec]
+        self, small_disk: SmallDisk, job_on: Callable[..., JobSpec]
     ) -> None:
-        home = tmp_path / "small"
-        home.mkdir()
-        if os.getuid() != 0:
-            pytest.skip("only root may mount a small disk")
-        subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8m", "none", str(home)], check=True)
-        try:
-            backend = LocalBackend(Settings(home=home, cache=cache), machine=Machine(memory_gib=4))
-            large = "open('{outputs.made}/f', 'wb', buffering=0).write(b'x' * (64 << 20)) < 64 << 20 and exec('raise OSError(28, \\'No space left on device\\')')"
-            outputs = {"made": Output(volume="a/made")}
-            for job_id in ("full-1", "full-2"):
-                backend.submit(job_on(backend, large, outputs=outputs), job_id=job_id)
-                status, _ = finish(backend, job_id)
-                assert status.verdict is not None
-                assert (status.verdict.cause, status.verdict.rank) == (Cause.DISK_FULL, 0)
-                assert f"the disk at {home} has" in status.verdict.message
-                assert "mend the code" not in status.verdict.advice
-            assert backend.store.held() == ()
-            assert backend.store.room().free_bytes > 6 << 20
-            small = "open('{outputs.made}/f', 'wb').write(b'x' * (4 << 20))"
-            backend.submit(job_on(backend, small, outputs=outputs), job_id="small")
-            assert finish(backend, "small")[0].state is JobState.SUCCEEDED
-        finally:
-            subprocess.run(["umount", "--lazy", str(home)], check=True)
+        home, backend = small_disk(8)
+        large = "open('{outputs.made}/f', 'wb', buffering=0).write(b'x' * (64 << 20)) < 64 << 20 and exec('raise OSError(28, \\'No space left on device\\')')"
+        outputs = {"made": Output(volume="a/made")}
+        for job_id in ("full-1", "full-2"):
+            backend.submit(job_on(backend, large, outputs=outputs), job_id=job_id)
+            status, _ = finish(backend, job_id)
+            assert status.verdict is not None
+            assert (status.verdict.cause, status.verdict.rank) == (Cause.DISK_FULL, 0)
+            assert f"the disk at {home} has" in status.verdict.message
+            assert "mend the code" not in status.verdict.advice
+        assert backend.store.held() == ()
+        assert backend.store.room().free_bytes > 6 << 20
+        small = "open('{outputs.made}/f', 'wb').write(b'x' * (4 << 20))"
+        backend.submit(job_on(backend, small, outputs=outputs), job_id="small")
+        assert finish(backend, "small")[0].state is JobState.SUCCEEDED
 
     def test_a_disk_too_full_to_start_is_a_verdict(
-        self, tmp_path: Path, cache: Path, job_on: Callable[..., JobSpec]
+        self, small_disk: SmallDisk, job_on: Callable[..., JobSpec]
     ) -> None:
-        home = tmp_path / "small"
-        home.mkdir()
-        if os.getuid() != 0:
-            pytest.skip("only root may mount a small disk")
-        subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "none", str(home)], check=True)
-        try:
-            backend = LocalBackend(Settings(home=home, cache=cache), machine=Machine(memory_gib=4))
-            spec = job_on(backend, "print('ran')")
-            room = os.statvfs(home)
-            with (home / "full").open("wb") as full:
-                os.posix_fallocate(full.fileno(), 0, room.f_bavail * room.f_bsize - 100 * 1024)
-            backend.submit(spec, job_id="full")
-            status, lines = finish(backend, "full")
-            assert status.state is JobState.FAILED
-            assert status.verdict is not None
-            assert f"No space left on device: '{home}" in status.verdict.message
-            assert "room" in status.verdict.advice
-            assert "[rank 0] ran" not in lines
-            eventually(lambda: not list(home.glob("claims/*.json")), seconds=30)
-        finally:
-            subprocess.run(["umount", "--lazy", str(home)], check=True)
+        home, backend = small_disk(4)
+        spec = job_on(backend, "print('ran')")
+        room = os.statvfs(home)
+        with (home / "full").open("wb") as full:
+            os.posix_fallocate(full.fileno(), 0, room.f_bavail * room.f_bsize - 100 * 1024)
+        backend.submit(spec, job_id="full")
+        status, lines = finish(backend, "full")
+        assert status.state is JobState.FAILED
+        assert status.verdict is not None
+        assert f"No space left on device: '{home}" in status.verdict.message
+        assert "room" in status.verdict.advice
+        assert "[rank 0] ran" not in lines
+        eventually(lambda: not list(home.glob("claims/*.json")), seconds=30)
 
     def test_every_replica_has_cards_of_its_own(
         self, settings: Settings, job_on: Callable[..., JobSpec]

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from tests.contract.test_store import StoreContract
+from tests.contract.test_store_on_nfs import StagedElsewhere
 from tests.fuse.filesystem import Faults
 from tests.fuse.mount import mounted
 from tests.unit.volumes.service.gang import Gang, make_spec
@@ -18,19 +19,12 @@ pytestmark = pytest.mark.slow
 WORST = Faults(links=False, moves=False, locks=False, late=True, lost=1.0, stale=True)
 
 
-class Claimed(ServiceStore):
+class Claimed(StagedElsewhere, ServiceStore):
     """A client, and with it pods whose mounts of the claim are not the service's."""
 
     mount = None
 
-    def stage(self, job_id):
-        return self._elsewhere(super().stage(job_id))
-
-    def staging(self, job_id):
-        staging = super().staging(job_id)
-        return staging and self._elsewhere(staging)
-
-    def _elsewhere(self, staging):
+    def elsewhere(self, staging):
         return replace(staging, root=self.mount.server / Path(staging.root).relative_to(self.mount.root))
 
 

@@ -46,25 +46,33 @@ LATER = Origin(instance="one", dag_id="flights", run_id="run-2", task_id="featur
 
 def write_and_seal(staging, spec, files, *, index=0):
     """Do what a replica does: write `files` ({output: {path: bytes}}), then seal."""
-    folders = {name: staging.output("main", index, name) for name in spec.outputs}
-    for name, folder in folders.items():
+    write(staging, spec, files, index=index)
+    seal_written(staging, spec, index=index)
+
+
+def write(staging, spec, files, *, index=0):
+    for name in spec.outputs:
+        folder = staging.output("main", index, name)
         folder.mkdir(parents=True, exist_ok=True)
         for path, data in files.get(name, {}).items():
             (folder / path).parent.mkdir(parents=True, exist_ok=True)
             (folder / path).write_bytes(data)
+
+
+def seal_written(staging, spec, *, role="main", index=0):
     seal(
         Replica(
             job_id=staging.job_id,
             spec=spec,
             attempt=staging.attempt,
-            role="main",
+            role=role,
             index=index,
             code=None,
             inputs={name: ("/nowhere",) * len(given.versions) for name, given in spec.inputs.items()},
-            staging={name: str(folder) for name, folder in folders.items()},
+            staging={name: str(staging.output(role, index, name)) for name in spec.outputs},
             checkpoints=str(staging.checkpoints),
             scratch="/nowhere",
-            sealed=str(staging.sealed("main", index)),
+            sealed=str(staging.sealed(role, index)),
             report="/nowhere",
         )
     )

@@ -35,21 +35,25 @@ MODES = [
 ]
 
 
-class Claimed(FolderStore):
+class StagedElsewhere:
+    """Has a store's stagings where :meth:`elsewhere` says that other clients write them."""
+
+    def stage(self, job_id):
+        return self.elsewhere(super().stage(job_id))
+
+    def staging(self, job_id):
+        staging = super().staging(job_id)
+        return staging and self.elsewhere(staging)
+
+
+class Claimed(StagedElsewhere, FolderStore):
     """A store whose stagings are written by other clients, past ours."""
 
     def __init__(self, mount, name):
         super().__init__(mount.root / name)
         self._server = mount.server / name
 
-    def stage(self, job_id):
-        return self._elsewhere(super().stage(job_id))
-
-    def staging(self, job_id):
-        staging = super().staging(job_id)
-        return staging and self._elsewhere(staging)
-
-    def _elsewhere(self, staging):
+    def elsewhere(self, staging):
         return replace(staging, root=self._server / staging.root.relative_to(self.layout.root))
 
 

@@ -15,6 +15,8 @@ from typing import Any
 from tests.waiting import until
 
 MUSTER = Path(sys.executable).with_name("muster")
+WARM = {"MUSTER_NO_WARM": ""}
+"""An author's variables for several runs: a process waits for the next ``muster run``, and ends with the author."""
 
 
 class Author:

@@ -9,11 +9,12 @@ import json
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.e2e.author import Author, stages
+from tests.e2e.author import WARM, Author, stages
 from tests.namespaces import on_a_small_disk
 
 pytestmark = pytest.mark.slow
@@ -143,22 +144,29 @@ READY: dict[str, tuple[str, str]] = {
 }
 
 
+@pytest.fixture(scope="module")
+def ready(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Author]:
+    """A person whose folder has each of these Dags."""
+    with Author(tmp_path_factory.mktemp("ready"), **WARM) as author:
+        for name, (statement, _) in READY.items():
+            folder = author.write(name, written(name, job("first"), statement), steps=MODULE)
+            (folder / "suite.json").write_text('{"expectations": [\n')
+        (author.folder / "outside").mkdir()
+        (author.folder / "dags" / "link" / "data").symlink_to(author.folder / "outside")
+        yield author
+
+
 @pytest.mark.parametrize("name", READY)
 def test_what_files_and_machine_show_to_be_wrong_is_refused_before_anything_starts(
-    author: Author, name: str
+    ready: Author, name: str
 ) -> None:
-    statement, says = READY[name]
-    folder = author.write(name, written(name, job("first"), statement), steps=MODULE)
-    (folder / "suite.json").write_text('{"expectations": [\n')
-    if name == "link":
-        (author.folder / "outside").mkdir()
-        (folder / "data").symlink_to(author.folder / "outside")
-    ran = author.muster("run", name)
+    _, says = READY[name]
+    ran = ready.muster("run", name)
     assert ran.returncode == 1
     assert ran.stdout == ""
     message = ran.stderr.removeprefix("starting Airflow\n")
     assert re.fullmatch(f"muster: {says}.*\n", message), message
-    assert author.jobs() == []
+    assert ready.jobs() == []
 
 
 STEPS = """\

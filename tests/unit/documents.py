@@ -1,7 +1,8 @@
-"""All documents of muster: the dataclasses that cross a process, a pod, a release or the disk as JSON.
+"""All documents of muster: the dataclasses that cross a process, a pod, a release or the disk as JSON, and triggers.
 
 They are found in the source, so that a new one cannot be forgotten: what a call of ``wire.loads``, ``wire.build`` or
-``Call.message`` names, what the calls of the store service carry, and what a field of those holds.
+``Call.message`` names, what the calls of the store service carry, and what a field of those holds. A trigger's fields
+are the keywords of its constructor, which Airflow's database stores while a task is deferred.
 ``python -m tests.unit.documents`` writes documents.txt anew: each document, field, type and default. The schema
 number is its first line. While it stays, a line may only be added, and only with a default: the release before
 reads the same documents.
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import inspect
 import re
 import sys
 import typing
@@ -122,6 +124,37 @@ def documents() -> dict[str, type]:
     return dict(sorted(found.items()))
 
 
+@cache
+def triggers() -> dict[str, type]:
+    """Return every trigger by the path that Airflow's database stores."""
+    kinds = [
+        getattr(import_module(module), node.name)
+        for module, tree in sources()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ClassDef)
+        and any(ast.unparse(base).endswith("Trigger") for base in node.bases)
+    ]
+    return {label(kind): kind for kind in kinds if not inspect.isabstract(kind)}
+
+
+def keywords(kind: type) -> dict[str, Any]:
+    """Return the keywords of a trigger's constructor, each with its default; MISSING where there is none."""
+    return {
+        name: dataclasses.MISSING if each.default is each.empty else each.default
+        for name, each in inspect.signature(kind).parameters.items()
+    }
+
+
+def given(kind: type, *, all_of_them: bool) -> dict[str, Any]:
+    """Return keywords of a trigger, none at its default; only those that it needs unless all are asked for."""
+    hints = typing.get_type_hints(kind.__init__)  # type: ignore[misc]  # of this class, not of another
+    return {
+        name: made(hints[name], value)
+        for name, value in keywords(kind).items()
+        if all_of_them or value is dataclasses.MISSING
+    }
+
+
 def label(kind: type) -> str:
     """A document's name, with its module where that says more than its name: a message of a call has none."""
     return kind.__name__ if kind.__module__ == "types" else f"{kind.__module__}.{kind.__name__}"
@@ -189,12 +222,18 @@ def lines() -> Iterator[str]:
     """Return the listing."""
     yield f"schema {SCHEMA_VERSION}"
     for name, kind in documents().items():
-        hints = typing.get_type_hints(kind)
-        yield name
-        for field in fields(kind).values():
-            text = default(field)
-            value = "" if text is dataclasses.MISSING else f" = {text!r}"
-            yield f"{name}.{field.name}: {shown(hints[field.name])}{value}"
+        defaults = {each: default(field) for each, field in fields(kind).items()}
+        yield from listed(name, typing.get_type_hints(kind), defaults)
+    for name, kind in triggers().items():
+        yield from listed(name, typing.get_type_hints(kind.__init__), keywords(kind))  # type: ignore[misc]
+
+
+def listed(name: str, hints: Mapping[str, Any], defaults: Mapping[str, Any]) -> Iterator[str]:
+    """Return the lines of one document."""
+    yield name
+    for field, value in defaults.items():
+        text = "" if value is dataclasses.MISSING else f" = {value!r}"
+        yield f"{name}.{field}: {shown(hints[field])}{text}"
 
 
 def shown(hint: Any) -> str:

@@ -18,11 +18,13 @@ from tests.unit.documents import (
     documents,
     fields,
     full,
+    given,
     least,
     lines,
     needed,
     refused,
     sources,
+    triggers,
 )
 
 from muster.airflow.attempts.attempt import Attempt
@@ -118,6 +120,16 @@ def test_a_line_says_its_kind_and_schema_and_another_one_is_refused(kind: type) 
     for changed in ({"schema": wire.SCHEMA_VERSION + 1}, {"kind": "Later"}):
         with pytest.raises(SpecError, match=f"schema {wire.SCHEMA_VERSION + 1}|found 'Later'"):
             wire.loads(kind, json.dumps({**said, **changed}))
+
+
+@pytest.mark.parametrize("path", triggers())
+@pytest.mark.parametrize("all_of_them", [True, False])
+def test_airflow_stores_the_keywords_of_a_trigger_that_are_not_at_their_default(
+    path: str, all_of_them: bool
+) -> None:
+    kind = triggers()[path]
+    keywords = given(kind, all_of_them=all_of_them)
+    assert kind(**keywords).serialize() == (path, keywords)
 
 
 def test_documents_are_those_of_the_listing_and_the_schema_moves_with_it() -> None:

@@ -1,4 +1,4 @@
-{{/* What everything of a release is called after: with the release `muster` it is muster-store, muster-operator, … */}}
+{{/* The prefix of all names of a release: the release `muster` has muster-store, muster-operator, … */}}
 {{- define "muster.fullname" -}}
 {{- .Values.fullnameOverride | default .Release.Name -}}
 {{- end }}
@@ -14,7 +14,7 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- end }}
 
-{{/* The metadata of an object of the namespace. (list . "store") makes muster-store. */}}
+{{/* The metadata of a namespaced object. (list . "store") makes muster-store. */}}
 {{- define "muster.metadata" -}}
 {{- $root := index . 0 -}}
 name: {{ include "muster.name" . }}
@@ -22,7 +22,7 @@ namespace: {{ $root.Release.Namespace | quote }}
 labels: {{- include "muster.labels" $root | nindent 2 }}
 {{- end }}
 
-{{/* The metadata of an object of the whole cluster. */}}
+{{/* The metadata of a cluster-wide object. */}}
 {{- define "muster.clusterMetadata" -}}
 name: {{ include "muster.name" . }}
 labels: {{- include "muster.labels" (index . 0) | nindent 2 }}
@@ -36,18 +36,18 @@ labels: {{- include "muster.labels" (index . 0) | nindent 2 }}
 {{- .Values.claim.name | default (include "muster.name" (list . "store")) -}}
 {{- end }}
 
-{{/* The Secret with the store's keys. No pod of a job may name one that is called muster-…, whatever the release's name. */}}
+{{/* The Secret with the store's keys. Pods of jobs may name no Secret muster-…, whatever the release's name. */}}
 {{- define "muster.keys" -}}
 {{- $own := include "muster.name" (list . "store") -}}
 {{- .Values.store.existingSecret | default (hasPrefix "muster-" $own | ternary $own (printf "muster-%s" $own)) -}}
 {{- end }}
 
-{{/* Where pods of the cluster reach the store service. */}}
+{{/* The address of the store service for pods of the cluster. */}}
 {{- define "muster.storeUrl" -}}
 http://{{ include "muster.name" (list . "store") }}.{{ .Release.Namespace }}
 {{- end }}
 
-{{/* The identity of a pod of ours, as Pod Security's `restricted` wants it. */}}
+{{/* The security context of muster's own pods, as Pod Security's `restricted` requires. */}}
 {{- define "muster.identity" -}}
 runAsNonRoot: true
 {{- with .Values.user }}
@@ -79,7 +79,7 @@ imagePullSecrets:
 {{- end }}
 {{- end }}
 
-{{/* The metadata of a pod of ours: (list . APP). */}}
+{{/* The metadata of one of muster's own pods: (list . APP). */}}
 {{- define "muster.podMetadata" -}}
 {{- $root := index . 0 -}}
 labels:
@@ -95,7 +95,7 @@ annotations: {{- toYaml . | nindent 2 }}
 {{- end }}
 {{- end }}
 
-{{/* Pods of one app on different nodes where there are some, unless the values say how they are spread: (list . VALUES APP). */}}
+{{/* Spread the pods of one app over nodes where possible, unless the values say how: (list . VALUES APP). */}}
 {{- define "muster.spread" -}}
 {{- $values := index . 1 -}}
 topologySpreadConstraints:
@@ -109,7 +109,7 @@ topologySpreadConstraints:
 {{- end }}
 {{- end }}
 
-{{/* Where a pod may be placed: nodeSelector, tolerations, affinity, as the values have them. */}}
+{{/* nodeSelector, tolerations and affinity of a pod, from the values. */}}
 {{- define "muster.placed" -}}
 {{- $lines := list }}
 {{- range $field := list "nodeSelector" "tolerations" "affinity" "priorityClassName" }}

@@ -1,8 +1,7 @@
-"""Forecasts when jobs start: the queue is played through many times, with durations of earlier runs.
+"""Forecasts when jobs start, by simulating the queue many times with durations of earlier runs.
 
-Pure: what there is (:class:`Outlook`) and what is planned go in, quantiles of starts and ends come out. Each play
-draws one duration for every job. What a play does not know: faults, jobs that are submitted later, and which node
-has room for which pod.
+Pure: an :class:`Outlook` and planned jobs go in, quantiles of starts and ends come out. Each simulation draws one
+duration for every job. It ignores faults, jobs that are submitted later, and which node has room for which pod.
 """
 
 from __future__ import annotations
@@ -24,13 +23,13 @@ _OVERDUE = 0.5  # a job that runs longer than any before it goes on for half of 
 class Demand:
     """A job that runs, waits or is planned. Times are seconds since the epoch.
 
-    :param name: what people call it; of planned jobs also what `after` refers to, so no two share one.
-    :param history: the job name whose earlier durations count; `name` where it is empty.
-    :param choices: what the whole gang takes of each pool; where there are several, the first that is free.
+    :param name: its name for people. `after` refers to planned jobs by name, so their names are unique.
+    :param history: the job name whose earlier durations are used; `name` if empty.
+    :param choices: what the whole gang takes from each pool; of several choices the first that is free.
     :param line: the queue in which it waits. Within a line the higher priority is first, then the earlier `since`.
     :param started: None while it waits.
     :param after: the planned jobs that end before it is submitted.
-    :param gpus: cards that it would hold: none where it does with CPUs.
+    :param gpus: cards that it would hold; 0 if it uses only CPUs.
     """
 
     name: str
@@ -47,14 +46,14 @@ class Demand:
 
 @dataclass(frozen=True, kw_only=True)
 class Outlook:
-    """What jobs compete for in one place, and which jobs do now.
+    """What jobs of one place compete for, and which jobs compete now.
 
-    :param pools: how much there is in all, by name: of a resource, a team's quota, a class of nodes.
-    :param passed_seconds: by line, how long its first job lets smaller ones pass before what is free is kept for it;
-        a line that is not named lets them pass always.
-    :param turnover_seconds: between the end of one job and the start of the next in its room.
-    :param planned: the jobs that were asked about, in their order; one that fits nowhere has no choices.
-    :param unseen: what the counts leave out; empty where they are whole.
+    :param pools: the total of each pool by name: a resource, a team's quota, a class of nodes.
+    :param passed_seconds: by line, how long smaller jobs may pass its first job before free room is reserved for it; in
+        a line without an entry they may always pass.
+    :param turnover_seconds: from the end of one job to the start of the next one in its room.
+    :param planned: the jobs to forecast, in order; a job that fits nowhere has no choices.
+    :param unseen: what the counts leave out; empty if they are complete.
     """
 
     pools: Amounts
@@ -68,7 +67,7 @@ class Outlook:
 
 @dataclass(frozen=True, kw_only=True)
 class Span:
-    """Seconds from now, as the median of all plays and as what nine in ten stay below."""
+    """Seconds from now: the median of all simulations, and their 90th percentile."""
 
     p50: float
     p90: float
@@ -76,10 +75,10 @@ class Span:
 
 @dataclass(frozen=True, kw_only=True)
 class Forecast:
-    """What is to be expected of one planned job.
+    """The forecast of one planned job.
 
-    :param ahead: the jobs of its line that wait before it would, by name, the next to start first.
-    :param known: whether runs of it have ended, so that its duration is more than a guess.
+    :param ahead: the jobs that would wait before it in its line, by name, the next to start first.
+    :param known: whether its duration comes from earlier runs; otherwise it is a guess.
     """
 
     starts: Span
@@ -101,10 +100,10 @@ def forecast(
     now: float,
     plays: int = PLAYS,
 ) -> dict[str, Forecast]:
-    """Return what is to be expected of each planned job that fits at all, by name.
+    """Return the forecast of each planned job that fits at all, by name.
 
-    The same arguments give the same forecast. A job that fits no pool even when all is free is left out, and so is
-    one that comes after it.
+    The same arguments give the same forecast. A job that does not fit even when all pools are free is left out, and so
+    are the jobs after it.
 
     :param planned: in an order in which they can run.
     :param durations: seconds that earlier runs took, by job name.
@@ -133,7 +132,7 @@ def forecast(
 
 
 def _draw(demand: Demand, history: Sequence[float], dice: random.Random, now: float) -> float:
-    """Draw how many seconds a job takes, or still takes, from runs that took at least as long as it has run."""
+    """Draw a job's duration, or its remaining one, from earlier runs that took at least as long as it has run."""
     if not history:
         return _UNKNOWN_SECONDS
     ran = 0.0 if demand.started is None else max(0.0, now - demand.started)
@@ -162,10 +161,10 @@ def _order(demand: Demand) -> tuple[float, float]:
 
 
 class _Play:
-    """One course of events. Jobs are numbered: running, then waiting, then planned ones.
+    """One simulation. Jobs are numbered: running, then waiting, then planned ones.
 
-    Waiting jobs of one line that need the same stand in one group, so that a look at the queue costs as much as
-    there are groups, however many jobs wait.
+    Waiting jobs of one line with the same needs form a group, so the cost of a look at the queue depends on the
+    number of groups, not of jobs.
     """
 
     def __init__(
@@ -202,7 +201,7 @@ class _Play:
         return self._times
 
     def _submit(self, at: float) -> None:
-        """Let the planned jobs join their lines of which nothing is left to wait for."""
+        """Put planned jobs into their lines once all jobs before them have ended."""
         for number in range(self._first_planned, len(self._jobs)):
             name = self._jobs[number].name
             if name in self._left and not self._left[name]:
@@ -215,7 +214,7 @@ class _Play:
         heapq.heappush(self._groups.setdefault((job.line, shape), []), (-float(job.priority), since, number))
 
     def _admit(self, at: float) -> None:
-        """Start what fits, in order; keep what is free for a job that others have passed for long enough."""
+        """Start what fits, in order; reserve free room for a job that others have passed for long enough."""
         room = dict(self._free)
         heads = [(group[0], key) for key, group in self._groups.items() if group]
         heapq.heapify(heads)

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from muster.cli.command import Json, example, group, open_store
+from muster.cli.command import DAGS, Dags, Json, example, group, open_store
 from muster.cli.screen import Table, emit, safe, say, when
 from muster.core.address import shown
 from muster.core.job import stage_title
@@ -72,7 +71,7 @@ def why(
     dag: Annotated[str, typer.Argument(metavar="DAG", help="The Dag's id.")],
     stage: Annotated[str, typer.Argument(metavar="STAGE", help="The task's id.")],
     *,
-    dags: Annotated[Path, typer.Option("--dags", help="The folder of Dags.")] = Path("dags"),
+    dags: Dags = DAGS,
     as_json: Json = False,
 ) -> None:
     """Say what a stage would keep now, and else what differs.

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -13,6 +11,7 @@ from muster.cli.command import Json, open_store, store_is_here
 from muster.cli.screen import Table, emit, safe, size
 from muster.core.errors import NotFound, SpecError
 from muster.core.settings import Settings
+from muster.volumes.changes import files_below
 
 if TYPE_CHECKING:
     from muster.volumes.protocols import LocalStore
@@ -35,26 +34,19 @@ def code(
     """List the code that made a version, or print one file of it."""
     store = open_store()
     digest = _digest(store, address)
-    files = snapshot_files(store.code(digest))
+    files = files_below(store.code(digest))
     if file is not None:
         if file not in files:
-            raise NotFound(
-                f"code {digest[:11]} holds no {file!r:.120}; it holds {', '.join(sorted(files)[:8])}"
-            )
+            raise NotFound(f"code {digest[:11]} holds no {file!r:.120}; it holds {', '.join([*files][:8])}")
         sys.stdout.buffer.write(files[file].read_bytes())
         sys.stdout.buffer.flush()
     elif as_json:
-        emit({"code": digest, "files": {path: where.stat().st_size for path, where in sorted(files.items())}})
+        emit({"code": digest, "files": {path: where.stat().st_size for path, where in files.items()}})
     else:
         table = Table([">size", "file"])
-        for path, where in sorted(files.items()):
+        for path, where in files.items():
             table.add(size(where.stat().st_size), safe(path))
         table.show(empty="no files")
-
-
-def snapshot_files(folder: Path) -> Mapping[str, Path]:
-    """Return every file of a code snapshot, by its path in it."""
-    return {path.relative_to(folder).as_posix(): path for path in folder.rglob("*") if path.is_file()}
 
 
 def _digest(store: LocalStore, address: str) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import getpass
 import os
 from contextlib import ExitStack
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -34,6 +35,14 @@ def _keep_stdout(context: typer.Context, wanted: bool) -> bool:
 Json = Annotated[
     bool, typer.Option("--json", callback=_keep_stdout, help="One JSON document on stdout, for scripts.")
 ]
+Params = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--param", "-p", metavar="NAME=VALUE", help="A Param of the Dag; lists and objects as JSON."
+    ),
+]
+Dags = Annotated[Path, typer.Option("--dags", help="The folder of Dags.")]
+DAGS = Path("dags")
 Where = Annotated[
     str, typer.Argument(metavar="ADDRESS", help="Such as flights/model@7 or flights/features@2013-03.")
 ]

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from muster.cli.code import snapshot_files
 from muster.cli.command import Json, open_store
 from muster.cli.screen import emit, note, safe, say, size
 from muster.core.address import pinned
 from muster.core.errors import NotFound
+from muster.volumes.changes import files_below
 
 if TYPE_CHECKING:
     from muster.volumes.differences import Fact
@@ -71,7 +71,7 @@ def changed_code(store: LocalStore, before: str | None, after: str | None) -> It
     if before == after or before is None or after is None:
         return
     try:
-        old, new = (snapshot_files(store.code(code)) for code in (before, after))
+        old, new = (files_below(store.code(code)) for code in (before, after))
     except NotFound as error:
         note(f"the differing files of the code are unknown: {error}")
         return

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from muster.cli.capacity import needs
-from muster.cli.command import Json
+from muster.cli.command import DAGS, Dags, Json, Params
 from muster.cli.run import read_param
 from muster.cli.screen import Table, emit, note, safe, say, seconds
 
@@ -23,16 +22,11 @@ SHOWN = 3
 def plan(
     dag: Annotated[str, typer.Argument(metavar="DAG", help="The Dag's id.")],
     *,
-    param: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--param", "-p", metavar="NAME=VALUE", help="A Param of the Dag; lists and objects as JSON."
-        ),
-    ] = None,
+    param: Params = None,
     no_cache: Annotated[
         bool, typer.Option("--no-cache", help="Plan a run that keeps no stage of earlier runs.")
     ] = False,
-    dags: Annotated[Path, typer.Option("--dags", help="The folder of Dags.")] = Path("dags"),
+    dags: Dags = DAGS,
     as_json: Json = False,
 ) -> None:
     """Show what a run of a Dag would do now; nothing is submitted.

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperCommand
 
-from muster.cli.command import Json
+from muster.cli.command import DAGS, Dags, Json, Params
 from muster.cli.screen import emit, note
 from muster.cli.warm import here
 from muster.core.errors import SpecError
@@ -41,12 +41,7 @@ class Resumable(TyperCommand):
 def run(
     dag: Annotated[str, typer.Argument(metavar="DAG", help="The Dag's id.")],
     *,
-    param: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--param", "-p", metavar="NAME=VALUE", help="A Param of the Dag; lists and objects as JSON."
-        ),
-    ] = None,
+    param: Params = None,
     resume: Annotated[
         ResumeMode | None,
         typer.Option(
@@ -73,7 +68,7 @@ def run(
         bool,
         typer.Option("--serial", help="Run one stage after the other, each on this terminal itself."),
     ] = False,
-    dags: Annotated[Path, typer.Option("--dags", help="The folder of Dags.")] = Path("dags"),
+    dags: Dags = DAGS,
     as_json: Json = False,
 ) -> None:
     """Run a Dag from its first stage to its last.

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from muster.cli.command import DAGS, Dags
 from muster.cli.screen import note, safe, say
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ METRICS_PORT = 9470
 
 def up(
     *,
-    dags: Annotated[Path, typer.Option("--dags", help="The folder of Dags.")] = Path("dags"),
+    dags: Dags = DAGS,
     port: Annotated[int, typer.Option(min=1, max=65535, help="Its port on 127.0.0.1.")] = PORT,
     metrics_port: Annotated[
         int, typer.Option(min=0, max=65535, help="Where metrics are for Prometheus; 0: nowhere.")

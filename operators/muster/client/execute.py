@@ -1,7 +1,7 @@
 """Runs all cells of a notebook: ``python -P execute.py NOTEBOOK``, in the image `notebook`.
 
 An ``.ipynb`` is saved with its outputs. A ``.py`` is a notebook whose cells begin with ``# %%``; its outputs are printed.
-A cell that fails is one message on stderr, and exit code 1.
+A failed cell gives one message on stderr and exit code 1.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@
 :mod:`muster.core.address` is a folder. One that names several versions is a folder of folders, one for each
 partition; as a pattern (``volume://flights/features@*/*.parquet``) it matches files of all of them.
 
-The address is looked up once for each file system object, so that all files that one call reads are of one version.
+Each file system object looks an address up once, so all files that one call reads are of one version.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _SELECTORS = "*<>"
 
 
 class _Place(NamedTuple):
-    """A path inside a version, or the top of an address of several where there is no version."""
+    """A path inside a version, or the top folder of an address of several versions."""
 
     version: Version | None
     inner: str = ""
@@ -165,7 +165,7 @@ class VolumeFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has 
         )
 
     def _with_selector(self, path: str) -> str:
-        """Return a path below a bare volume as one below its ``@latest``, which readers of a folder ask for."""
+        """Return a path below a bare volume as one below its ``@latest``: readers of a folder ask for such paths."""
         if "@" in path:
             return path
         above = (name for name in self._store.volumes() if path.startswith(f"{name}/"))
@@ -173,7 +173,7 @@ class VolumeFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has 
         return f"{volume}@latest/{path[len(volume) + 1 :]}" if volume else path
 
     def _is_above(self, path: str) -> bool:
-        """Whether volumes' names begin with `path`, and it is none itself."""
+        """Whether `path` is not a volume, but the beginning of volumes' names."""
         if "@" in path:
             return False
         names = self._store.volumes()
@@ -241,7 +241,7 @@ def _partitions(found: Iterable[Version]) -> list[str]:
 
 @contextmanager
 def _translated(path: str) -> Iterator[None]:
-    """Raise muster's errors as those of files, which readers expect, with muster's message."""
+    """Raise muster's errors as the file errors that readers expect, with muster's message."""
     try:
         yield
     except NotFound as error:

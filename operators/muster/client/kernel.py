@@ -37,7 +37,7 @@ def main() -> None:
 
 
 def check() -> dict[str, Any]:
-    """Return why the kernel cannot start here, empty where it can, and which readers the image lacks."""
+    """Return why the kernel cannot start here (empty if it can), and which readers the image lacks."""
     for name in NEEDED:
         try:
             importlib.import_module(name)

@@ -1,4 +1,4 @@
-"""Which store a program speaks to: the same as the command."""
+"""Opens the store that a program uses: the same one as the command does."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def open_store(*, make: bool = False) -> LocalStore:
 
 
 def check_home(settings: Settings) -> None:
-    """Refuse a place without a store; that of a cluster is asked when it is used. :raises NotFound: there is none."""
+    """Refuse a home without a store; a cluster's store is not asked before its first use. :raises NotFound: there is none."""
     if settings.cluster is None and not settings.store.is_dir():
         raise NotFound(
             f"nothing is kept in {settings.home} yet: run `muster demo` or `muster run`, "

@@ -22,7 +22,7 @@ AT_ONCE = 200  # records that are read together
 
 
 class Version:
-    """One version of a volume: immutable, and fixed when it was looked up, also by ``@latest``.
+    """One version of a volume. It is immutable; ``@latest`` is resolved once, when it is looked up.
 
     :ivar address: ``volume://flights/features@7``.
     :ivar created: seconds since the epoch.
@@ -42,9 +42,9 @@ class Version:
 
     @cached_property
     def path(self) -> Path:
-        """The folder of its files, read-only; of a cluster's store fetched once into the cache and checked by digest.
+        """The folder of its files, read-only. From a cluster's store it is fetched once into the cache and checked by digest.
 
-        :raises Corrupt: it was sent with other bytes than were committed.
+        :raises Corrupt: the fetched bytes are not those that were committed.
         """
         return self._store.path(self.address)
 
@@ -55,7 +55,7 @@ class Version:
 
     @cached_property
     def record(self) -> base.Record:
-        """Where it comes from: job, run, code, image, inputs, params, metrics, or the note of who put it."""
+        """Where it comes from: job, run, code, image, inputs, params and metrics, or the note of the person who put it."""
         return self._store.record(self.address)
 
     @property
@@ -65,7 +65,7 @@ class Version:
 
     @property
     def metrics(self) -> Mapping[str, float]:
-        """What the job that made it measured, by name."""
+        """The metrics of the job that made it, by name."""
         return self.record.metrics
 
     @cached_property
@@ -185,7 +185,7 @@ def version(address: str) -> Version:
 def versions(where: str) -> Versions:
     """Return every version of a volume, oldest first, or those that an address selects, such as ``flights/features@*``.
 
-    Nothing is read yet: an unknown volume is refused when the sequence is used.
+    Nothing is read yet: an unknown volume is refused at the first use of the sequence.
 
     :raises SpecError: it is no address.
     """
@@ -194,7 +194,7 @@ def versions(where: str) -> Versions:
 
 
 def put(source: Path | str, volume: str, *, partition: str | None = None, note: str = "") -> Version:
-    """Copy a folder or file into a new version of a volume, which is made where it is new.
+    """Copy a folder or file into a new version of a volume; a new volume is created.
 
     :param note: where it comes from, for the record.
     :raises SpecError: there is no such folder, or the volume's or partition's name is not allowed.

@@ -1,7 +1,7 @@
-"""What differs between two jobs: whether one would make what the other made, and the words for it.
+"""Says how two jobs differ, and so whether one would make what the other made.
 
-One rule for all who ask: what was made before and is kept, checkpoints that a job goes on from, and a run that
-is resumed. Each takes the kinds of difference that matter to it.
+Kept versions, checkpoints of an earlier job and resumed runs all use this comparison. Each considers the kinds of
+difference that matter to it.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from muster.core.wire import dumps, plain
 
 MOST_FILES = 3
 
-# Where, when and how often a job runs, and who asked: not what it makes. Every other field counts, also one that
-# a later release adds.
+# These fields say where, when, how often and for whom a job runs, not what it makes. Every other field counts,
+# including one that a later release adds.
 _IMMATERIAL: Mapping[str, Any] = {
     "name": "-",
     "code": None,
@@ -69,23 +69,22 @@ class Difference:
 
 
 def essence(spec: JobSpec) -> JobSpec:
-    """Return a job without what its versions do not depend on, and without its code.
+    """Return a job reduced to what its versions depend on, without its code.
 
-    Inputs count by their content and partitions, whatever their numbers are. The trace that a job belongs to is another
-    in each run.
+    Inputs count by content and partition, not by number. The trace that a job belongs to is another in each run.
     """
     inputs = {name: replace(given, versions=_contents(given)) for name, given in spec.inputs.items()}
     return replace(spec, inputs=inputs, env=_untraced(spec.env), **_IMMATERIAL)
 
 
 def key_of(spec: JobSpec) -> str:
-    """Return a digest of all that is known of a job before it runs, but for its code: 40 hex digits."""
+    """Return a digest of a job's essence, without its code: 40 hex digits."""
     text = json.dumps(json.loads(dumps(essence(spec))), sort_keys=True)
     return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=20).hexdigest()
 
 
 def whole_key_of(spec: JobSpec) -> str:
-    """Return the same with the code: jobs of one whole key make the same."""
+    """Return a digest of a job's essence and code: jobs with the same one make the same versions."""
     return hashlib.blake2b(f"{key_of(spec)} {spec.code}".encode(), digest_size=20).hexdigest()
 
 
@@ -96,9 +95,9 @@ def task_key_of(origin: Origin) -> str:
 
 
 def differences(then: JobSpec, now: JobSpec, changed: Sequence[str] | None = ()) -> list[Difference]:
-    """Return how a job differs from one before it, the cheapest to understand first.
+    """Return how a job differs from an earlier one, the simplest differences first.
 
-    :param changed: the files of its code that read differently now; None where that cannot be told.
+    :param changed: the files of its code that changed; None if that is unknown.
     """
     found = [Difference(What.CODE, text) for text in [files_changed(changed)] if text]
     before, here = essence(then), essence(now)
@@ -111,7 +110,7 @@ def differences(then: JobSpec, now: JobSpec, changed: Sequence[str] | None = ())
 def files_changed(changed: Sequence[str] | None) -> str:
     """Write which files changed: ``flights/etl.py changed``; empty where none did.
 
-    :param changed: None: some did, and it is not known which.
+    :param changed: None if some did and it is unknown which.
     """
     if changed is None:
         return "code changed"
@@ -165,7 +164,7 @@ def _given(given: Input | None) -> str:
 
 
 def _arrow(before: str, here: str) -> str:
-    """Write ``flights/features@9 → @21``: a volume that both name once stands once."""
+    """Write ``flights/features@9 → @21``: a volume that both sides name is written once."""
     volume, at, _ = before.partition("@")
     if at and here.startswith(f"{volume}@") and ", " not in before + here:
         here = here.removeprefix(volume)

@@ -1,18 +1,17 @@
-"""Series: how the numbers that ranks print, and what replicas use, change while a job runs.
+"""Series of a job over time: the numbers that its ranks print, and the resources that its replicas use.
 
 Two kinds of lines add points. Both have the numbers that :mod:`muster.core.progress` describes::
 
     [rank 0] muster: epoch=3/10 loss=0.41
     [use main-0] muster: cpu_cores=1.52 memory_gib=3.2
 
-The first is a rank's, printed by user code. The second is a worker's about its replica: it never gets into the log.
-The first number of a rank's line that has a total, else the one that is called ``step`` or ``epoch``, is the step
-of the line's other numbers.
+User code of a rank prints the first. A worker writes the second about its replica; it is not in the log. In a rank's
+line the first number with a total, or else the one called ``step`` or ``epoch``, is the step of the other numbers.
 
-A job has at most 2,000 points of a name, over all ranks, and 32,000 points in all; 256 names, and 64 ranks of a
-name. A name with more points is thinned evenly: every second point goes, and of those that follow every second is
-kept. The newest point of each rank is always there. Where more lines come than can be read, 2,000 a second, some of
-them are read, spread evenly. Numbers that are not finite are counted and have no point.
+Limits of a job: 2,000 points of a name over all ranks, 32,000 points in all, 256 names, 64 ranks of a name. A name with
+more points is thinned evenly: every second point is dropped, and so is every second later one. The newest point of
+each rank is always kept. Of more than 2,000 lines a second an evenly spread sample is read. Numbers that are not finite
+are counted and have no point.
 """
 
 from __future__ import annotations
@@ -47,11 +46,11 @@ class Curve:
     """The points of one name from one source: `seconds`, `values` and `steps` belong together by position.
 
     :param source: the rank, such as ``0``, or the replica, such as ``main-0``, for what it uses.
-    :param seconds: since the job's start, never falling.
+    :param seconds: since the job's start, in order.
     :param steps: the step of each point, where its line had one; empty where no line had. It falls where a gang
-        started again from its checkpoint.
+        restarts from its checkpoint.
     :param step_name: what counts the steps, such as ``epoch``.
-    :param told: how many finite numbers the source printed; more than there are points if they were thinned.
+    :param told: how many finite numbers the source printed; more than the points if they were thinned.
     :param not_finite: how many were NaN or infinite.
     """
 
@@ -85,12 +84,12 @@ class Series:
 
 
 def has_numbers(lines: bytes) -> bool:
-    """Whether there may be points in these lines; one search, for lines of which most have none."""
+    """Whether these lines may have points: one quick search, since most lines have none."""
     return _MARK in lines
 
 
 def segments(lines: bytes) -> Iterator[tuple[bytes, bool]]:
-    """Cut lines into stretches, in their order, each with whether it belongs into the log."""
+    """Cut lines into stretches, in order, each with whether it belongs in the log."""
     end = 0
     for found in _USE_LINES.finditer(lines) if _USE_MARK in lines else ():
         if found.start() > end:
@@ -152,7 +151,7 @@ class _Name:
 
 @dataclass
 class _News:
-    """What one batch of lines adds to a name and source."""
+    """What one batch of lines adds for a name and source."""
 
     told: int = 0
     not_finite: int = 0
@@ -181,7 +180,7 @@ class Folding:
         self._may_read, self._read_at = float(LINES_A_SECOND), 0.0
 
     def take(self, lines: bytes, *, at: float) -> list[Any] | None:
-        """Add the points of whole lines that came now; return what :meth:`replay` needs, None where there is none.
+        """Add the points of whole lines that arrived now. Return what :meth:`replay` needs; None if there are none.
 
         :param at: now, in seconds since the epoch.
         """
@@ -200,7 +199,7 @@ class Folding:
         return record
 
     def replay(self, record: list[Any]) -> None:
-        """Add what a :meth:`take` added, before this process."""
+        """Add what a :meth:`take` of an earlier process added."""
         self._second, (self._numbers_left_out, self._lines_left_out, left), steps, told = record
         self._left_out |= dict.fromkeys(left)
         for name, source, is_use, count, not_finite, kept, last in told:
@@ -230,7 +229,7 @@ class Folding:
 
     @classmethod
     def restored(cls, document: Mapping[str, Any]) -> Folding:
-        """Return what a :meth:`snapshot` is of. :raises ValueError: it is of a later release."""
+        """Return the series of a :meth:`snapshot`. :raises ValueError: a later release wrote it."""
         if document["format"] != FORMAT:
             raise ValueError(f"format {document['format']!r:.20}, this muster reads {FORMAT}")
         made = cls(float(document["start"]))
@@ -263,7 +262,7 @@ class Folding:
         )
 
     def _some(self, lines: bytes, at: float) -> list[tuple[bytes, bytes]]:
-        """Return the lines of ranks with numbers; of too many, some that lie evenly in all."""
+        """Return the lines of ranks with numbers; of too many an evenly spread sample."""
         self._may_read += max(0.0, at - self._read_at) * LINES_A_SECOND
         self._may_read, self._read_at = min(self._may_read, LINES_A_SECOND), at
         count = lines.count(_MARK)
@@ -307,7 +306,7 @@ class Folding:
                 new.not_finite += 1
 
     def _taken(self, name: str, source: str, is_use: bool) -> _Name | None:
-        """Return the entry of a name that has this source; None where there is no room for either."""
+        """Return the entry of this name and source; None if a limit leaves no room for it."""
         entry = self._names.get((name, is_use))
         if entry is None:
             if len(self._names) >= MOST_NAMES:
@@ -334,7 +333,7 @@ class Folding:
 
 
 def _step(told: Mapping[str, Progress]) -> str:
-    """Return the name of the number that counts a line's steps; empty where there is none."""
+    """Return the name of the number that counts a line's steps; empty if there is none."""
     with_total = (name for name, number in told.items() if number.total is not None and number.sensible)
     by_name = (name for name in _STEPS if name in told and told[name].sensible)
     return next(with_total, None) or next(by_name, "")

@@ -6,7 +6,7 @@ matches the same numbers as the supervisor on one machine.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum, IntEnum
 
@@ -96,6 +96,16 @@ _FINAL = frozenset(
         Cause.CANCELLED,
     }
 )
+
+CAUSES: Mapping[int, Cause] = {
+    ExitCode.USER_ERROR: Cause.USER_ERROR,
+    ExitCode.SPEC_ERROR: Cause.SPEC_ERROR,
+    ExitCode.HANG: Cause.HANG,
+    ExitCode.OUT_OF_MEMORY: Cause.OUT_OF_MEMORY,
+    ExitCode.RANK_LOST: Cause.RANK_LOST,
+    ExitCode.SEAL_FAILED: Cause.COMMIT_FAILED,
+}
+"""What the exit code of a worker means where its report is missing."""
 
 VERDICT_LINES = 4
 _RUN_AGAIN = "run again"

@@ -1,7 +1,7 @@
-"""What a Jupyter kernel needs beside an image's own packages: links to some packages of the image `notebook`, and to muster.
+"""Links packages of the image `notebook`, and muster, for a Jupyter kernel that runs in another image.
 
-The kernel runs in the Python of the image, and looks into the folder of links last, so the image's own packages win.
-Nothing else of the image `notebook` is there: a cell cannot import what a job in the image could not.
+The kernel runs in that image's Python and looks into the folder of links last, so the image's own packages win.
+The folder has no other packages: a cell cannot import what a job in the image could not.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def _link(folder: Path, package: Distribution, names: Iterable[str]) -> None:
 
 
 def _tops(package: Distribution) -> set[str]:
-    """Return what a package put at the top of its site: modules, and what is known of it."""
+    """Return what a package installed at the top of site-packages: its modules and its metadata."""
     tops = {path.parts[0] for path in package.files or ()}
     return {name for name in tops if name not in ("..", "__pycache__") and not name.endswith(".pth")}
 

@@ -63,13 +63,13 @@ def code_changed(
 
 def _differing(before: Path, after: Path) -> tuple[str, ...]:
     """Name all files by which two folders differ, sorted."""
-    names = {
-        path.relative_to(root).as_posix()
-        for root in (before, after)
-        for path in root.rglob("*")
-        if path.is_file()
-    }
+    names = files_below(before).keys() | files_below(after)
     return tuple(sorted(name for name in names if read_below(before, name) != read_below(after, name)))
+
+
+def files_below(root: Path) -> dict[str, Path]:
+    """Return every file below a folder that no other process writes, by its path in it, sorted."""
+    return {path.relative_to(root).as_posix(): path for path in sorted(root.rglob("*")) if path.is_file()}
 
 
 def read_below(root: Path, name: str) -> bytes | None:

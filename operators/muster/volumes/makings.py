@@ -1,14 +1,13 @@
-"""What each commit was made from, so that a job which would make the same takes what is there.
+"""Notes what each commit was made from, so that a job that would make the same versions uses the existing ones.
 
 ::
 
     STORE/made/<job_id>.json                   the spec of a job that committed; may be deleted
     STORE/made/keys/<key>/<at>.<job_id>        the jobs of one key (:mod:`muster.core.comparison`), by their time
-    STORE/made/claims/<key>                    the job that makes what other runs want too
+    STORE/made/claims/<key>                    the job that makes what several runs want
 
-A commit costs two small files, a search one listing of a small folder. All of it may be deleted: then what was made
-before is made again. Whether a version is there, and what it was made from, its commit record and its RECORD.json
-decide.
+A commit writes two small files; a search lists one small folder. All of this may be deleted: then earlier versions are
+made again. Only the commit record and RECORD.json decide whether a version exists and what it was made from.
 """
 
 from __future__ import annotations
@@ -72,7 +71,7 @@ class FolderMakings:
             )
 
     def used(self, version: Version) -> float:
-        """Return when a version was last used again; 0.0 where it never was."""
+        """Return when a run last kept a version; 0.0 if none did."""
         return _used(self._layout, version)
 
     def forget(self, job_id: str) -> bool:
@@ -109,7 +108,7 @@ class FolderMakings:
         return [name.partition(".")[2] for name in sorted(entries, reverse=True)]
 
     def _live(self, job_id: str) -> Made | None:
-        """What a job made, if all of it is there, and neither retired nor damaged."""
+        """What a job made, if all its versions exist and none is retired or damaged."""
         try:
             spec = wire.loads(JobSpec, read_whole(self._spec(job_id)))
             commit = read_commit(self._layout, job_id)
@@ -140,7 +139,7 @@ class FolderMakings:
 
 
 def remember(layout: Layout, job_id: str, spec: JobSpec) -> None:
-    """Note what a commit is made from, before it becomes visible. A note of what then never is does no harm."""
+    """Note what a commit is made from, before it becomes visible. If the commit then fails, the note is ignored."""
     root = layout.root / "made"
     root.mkdir(exist_ok=True)
     write_whole(root / f"{check_job_id(job_id)}.json", wire.dumps(spec), durable=False)
@@ -154,7 +153,7 @@ def remember(layout: Layout, job_id: str, spec: JobSpec) -> None:
 
 
 def last_used(layout: Layout, version: Version) -> float:
-    """Return when a version was made, or last used again: its age for gc."""
+    """Return when a version was made or last kept, whichever is later: gc counts its age from then."""
     return max(version.created, _used(layout, version))
 
 
@@ -166,7 +165,7 @@ def _used(layout: Layout, version: Version) -> float:
 
 
 def tidy(layout: Layout) -> None:
-    """Delete the notes of commits of which gc has deleted versions, and claims of long ago."""
+    """Delete notes of commits that lost a version to gc, and claims older than a day whose job is gone."""
     root = layout.root / "made"
     for path in root.glob("*.json") if root.is_dir() else ():
         with suppress(OSError, Corrupt, SpecError):

@@ -1,9 +1,9 @@
 """The series of a job in a folder store: ``series``, beside its log.
 
-The file's first line is a snapshot of the series, and each further one what a batch of lines of the log added,
-with the length that the log had then. So a kill at any moment loses or doubles no point: a line that was cut is
-cut off, and the part of the log that no line covers is read again. Now and then all is written anew as a
-snapshot, so the file stays below some megabytes, and no reader reads the log.
+The file's first line is a snapshot of the series. Each further line holds what a batch of log lines added, and the
+log's length after them. So a kill at any moment loses or doubles no point: a half-written line is removed, and the
+part of the log that no line covers is read again. The file is rewritten as a snapshot now and then, so it stays below
+some megabytes. Readers of series do not read the log.
 
 A job's series outlast its ledger entry beside the commit record, as long as one of its versions has data.
 
@@ -57,7 +57,7 @@ class SeriesFile:
         self._size = self._whole_bytes = self._covered = 0
 
     def take(self, lines: bytes, *, before: int, after: int) -> None:
-        """Add the points of lines that were just added to the log, or were left out of it.
+        """Add the points of lines that were just appended to the log or left out of it.
 
         :param before: the log's length before them; `after`: with them.
         """
@@ -73,7 +73,7 @@ class SeriesFile:
             self._folding = None
 
     def _opened(self, before: int) -> Folding:
-        """Return the series as the file has them, after what a kill left half done is mended."""
+        """Return the series of the file, after repairing what a kill left half done."""
         size = self._path.stat().st_size if self._path.exists() else 0
         if self._folding is None or size != self._size:
             self._folding, self._covered, self._size = self._load()
@@ -100,7 +100,7 @@ class SeriesFile:
         return folding, covered, whole
 
     def _read_log(self, folding: Folding, end: int) -> None:
-        """Add what stands in the log and was not added when a process was killed; its times are lost."""
+        """Add points of log lines that a killed process had not added; their times are lost."""
         for lines in _pieces(self._log, max(self._covered, end - _REREAD_BYTES), end):
             folding.take(lines, at=self._clock())
         self._write_anew(folding, end)
@@ -139,14 +139,14 @@ def read_series(path: Path) -> Series:
 
 
 def keep_series(layout: Layout, job_id: str) -> None:
-    """Keep the series of a job whose ledger entry is to be deleted, if one of its versions has data."""
+    """Keep the series of a job whose ledger entry is about to be deleted, if one of its versions has data."""
     with suppress(FileNotFoundError):  # it has none
         if _has_data(layout, job_id):
             write_whole(layout.series(job_id), read_whole(layout.job(job_id) / NAME), durable=False)
 
 
 def sweep_series(layout: Layout) -> None:
-    """Delete the series that were kept and of whose versions gc has deleted the data."""
+    """Delete kept series of jobs whose versions have lost their data to gc."""
     for path in (layout.root / "commits").glob("*.series"):
         if not _has_data(layout, path.stem):
             path.unlink(missing_ok=True)
@@ -177,7 +177,7 @@ def _line(document: object) -> bytes:
 
 
 def _pieces(path: Path, start: int, end: int) -> Iterator[bytes]:
-    """Yield whole lines between two places of a log; a line that is longer than a piece is left out."""
+    """Yield whole lines between two offsets of a log; a line longer than a piece is left out."""
     with path.open("rb") as log:
         log.seek(start)
         rest = b""

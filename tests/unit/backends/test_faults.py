@@ -5,13 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from tests.unit.backends.replicas import bare_replica
 
 from muster.backends.local.faults import first_fault
 from muster.backends.local.limits import Overrun, Polled
 from muster.backends.local.member import Member
 from muster.backends.local.spawn import Worker
 from muster.core.job import JobSpec, Role
-from muster.core.replica import Replica, Report
+from muster.core.replica import Report
 from muster.core.verdict import Cause, ExitCode, Verdict
 from muster.core.wire import dumps
 
@@ -40,20 +41,7 @@ class Ended:
         overrun: Overrun | None = None,
     ) -> Member:
         path = self.folder / f"{index}.json"
-        replica = Replica(
-            job_id="j",
-            spec=SPEC,
-            attempt=1,
-            role="main",
-            index=index,
-            code=None,
-            inputs={},
-            staging={},
-            checkpoints="",
-            scratch="",
-            sealed="",
-            report=str(path),
-        )
+        replica = bare_replica(SPEC, index, report=path)
         if cause is not None:
             verdict = Verdict(cause=cause, message=f"from {index}", advice="do", rank=index * 2)
             path.write_text(dumps(Report(exit_code=ExitCode(code), verdict=verdict, at=at)))

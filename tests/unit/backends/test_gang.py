@@ -7,12 +7,12 @@ import time
 from pathlib import Path
 
 import pytest
+from tests.unit.backends.replicas import bare_replica
 
 from muster.backends.local import gang, limits
 from muster.backends.local.gang import Gang
 from muster.backends.local.spawn import spawn
 from muster.core.job import JobSpec, Role
-from muster.core.replica import Replica
 from muster.core.resources import Resources
 from muster.core.verdict import Cause, Verdict
 
@@ -36,7 +36,10 @@ class Runner:
             grace_seconds=0.5,
         )
         started = Gang(
-            [self.replica(spec, index) for index in range(len(programs))],
+            [
+                bare_replica(spec, index, report=self.folder / f"{index}.json")
+                for index in range(len(programs))
+            ],
             [spawn((self.python, "-c", program), {}) for program in programs],
             mark="test-1",
             log=self.log,
@@ -56,22 +59,6 @@ class Runner:
         assert lines.endswith(b"\n")
         self.said += lines
         self.cancel = self.cancel or b"cancel me" in lines
-
-    def replica(self, spec: JobSpec, index: int) -> Replica:
-        return Replica(
-            job_id="gang",
-            spec=spec,
-            attempt=1,
-            role="main",
-            index=index,
-            code=None,
-            inputs={},
-            staging={},
-            checkpoints="",
-            scratch="",
-            sealed="",
-            report=str(self.folder / f"{index}.json"),
-        )
 
 
 @pytest.fixture

@@ -104,13 +104,19 @@ def test_what_stays_within_its_cgroup_is_let_be(group: Cgroup) -> None:
     group.close()
 
 
-def test_the_cgroup_of_a_lost_job_is_found_again(group: Cgroup) -> None:
+@pytest.fixture
+def left(group: Cgroup) -> subprocess.Popen[bytes]:
+    """A process in the cgroup of a job that is lost."""
     left = subprocess.Popen(
         [sys.executable, "-c", HOLD.format(mib=1)],
         preexec_fn=lambda: group.enter(os.getpid()),
         stdout=subprocess.PIPE,
     )
     wait_for_line(left)
+    return left
+
+
+def test_the_cgroup_of_a_lost_job_is_found_again(group: Cgroup, left: subprocess.Popen[bytes]) -> None:
     assert left_behind(f"test-{os.getpid()}") == [left.pid]
     left.kill()
     end(left)
@@ -118,13 +124,9 @@ def test_the_cgroup_of_a_lost_job_is_found_again(group: Cgroup) -> None:
     assert not group.folder.exists()
 
 
-def test_what_a_lost_job_left_running_is_ended_and_its_cgroups_go(group: Cgroup) -> None:
-    left = subprocess.Popen(
-        [sys.executable, "-c", HOLD.format(mib=1)],
-        preexec_fn=lambda: group.enter(os.getpid()),
-        stdout=subprocess.PIPE,
-    )
-    wait_for_line(left)
+def test_what_a_lost_job_left_running_is_ended_and_its_cgroups_go(
+    group: Cgroup, left: subprocess.Popen[bytes]
+) -> None:
     end_left_behind(f"test-{os.getpid()}")
     assert left.wait(timeout=GUARD_SECONDS) == -9
     end(left)

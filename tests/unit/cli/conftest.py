@@ -113,3 +113,11 @@ def history(store: FolderStore) -> FolderStore:
         spec = make_spec(inputs=inputs, params={"epochs": number})
         run_job(store, f"train-{number}", spec, files, metrics={"auc": 0.7 + number / 100})
     return store
+
+
+def empty_image(folder: Path, name: str) -> Path:
+    """Write an image that needs nothing, beside a Dag of this folder."""
+    image = folder / "dags" / "mine" / "images" / name
+    image.mkdir(parents=True)
+    (image / "requirements.txt").write_text("")
+    return image

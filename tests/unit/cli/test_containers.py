@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import tomllib
+from tests.unit.cli.conftest import empty_image
 
 from muster.core.shipped import shipped
 from muster.images.containers import DOCKERFILE, OWN
@@ -56,10 +57,7 @@ def builder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def mine(tmp_path: Path, home: Path) -> Path:
-    folder = tmp_path / "dags" / "mine" / "images" / "mine"
-    folder.mkdir(parents=True)
-    (folder / "requirements.txt").write_text("")
-    return folder
+    return empty_image(tmp_path, "mine")
 
 
 def digits(muster: Run, name: str) -> str:

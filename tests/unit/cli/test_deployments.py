@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.unit.backends.releases.world import NAME, World, spec
+from tests.unit.backends.releases.world import NAME, World
 
 from muster.backends.releases.figures import Seen, if_known, seen_with
 from muster.backends.releases.manual import promote
@@ -70,18 +70,9 @@ class Serving:
 
 @pytest.fixture
 def world(monkeypatch: pytest.MonkeyPatch) -> World:
-    """Where @2 serves, @1 is kept, and @3 has 5 %."""
     world = World()
     monkeypatch.setattr("muster.cli.deployments.open_deployments", lambda: world)
-    for number in (1, 2):
-        made = world.prepare(spec(number), by="task")
-        world.come_up(made.name)
-        promote(world, NAME, made.name, by="task")
-    world.prepare(spec(3), by="flights.deploy, manual")
-    world.come_up("r3")
-    status = world.deployment(NAME)
-    shares = {"r2": 95, "r3": 5, "r1": 0}
-    world.shift(NAME, shares, token=status.token, release=status.release)
+    world.begin_canary(by="flights.deploy, manual")
     return world
 
 

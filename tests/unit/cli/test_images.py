@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.unit.cli.conftest import empty_image
 
 from muster.core.shipped import shipped
 
@@ -18,10 +19,7 @@ Run = Callable[..., Any]
 @pytest.fixture
 def bare(tmp_path: Path, home: Path) -> Path:
     """An image that needs nothing, beside the Dags of the working folder."""
-    folder = tmp_path / "dags" / "mine" / "images" / "bare"
-    folder.mkdir(parents=True)
-    (folder / "requirements.txt").write_text("")
-    return folder
+    return empty_image(tmp_path, "bare")
 
 
 def test_ls_has_the_dag_s_own_and_the_shipped(muster: Run, bare: Path) -> None:

@@ -5,12 +5,11 @@ import sys
 import time
 
 import pytest
+from tests.contract.test_store import write_and_seal
 
 from muster.core.job import Input, JobSpec, Output, Role
-from muster.core.replica import Replica
 from muster.core.status import JobState, JobStatus
 from muster.volumes.folder import FolderStore
-from muster.worker.seal import seal
 
 
 class Work:
@@ -35,35 +34,8 @@ class Work:
         self.store.ledger.create(job_id, spec)
         staging = self.store.stage(job_id)
         for index, files in enumerate(replicas):
-            self.write(staging, spec, index, files)
-            self.seal_one(staging, spec, index)
+            write_and_seal(staging, spec, files, index=index)
         return staging
-
-    def write(self, staging, spec, index, files):
-        for output in spec.outputs:
-            folder = staging.output("main", index, output)
-            folder.mkdir(parents=True, exist_ok=True)
-            for path, data in files.get(output, {}).items():
-                (folder / path).parent.mkdir(parents=True, exist_ok=True)
-                (folder / path).write_bytes(data)
-
-    def seal_one(self, staging, spec, index):
-        seal(
-            Replica(
-                job_id=staging.job_id,
-                spec=spec,
-                attempt=staging.attempt,
-                role="main",
-                index=index,
-                code=None,
-                inputs=dict.fromkeys(spec.inputs, ("/nowhere",)),
-                staging={name: str(staging.output("main", index, name)) for name in spec.outputs},
-                checkpoints=str(staging.checkpoints),
-                scratch="/nowhere",
-                sealed=str(staging.sealed("main", index)),
-                report="/nowhere",
-            )
-        )
 
     def run(self, job_id, files, *, volume="flights/features", inputs=None, code=None):
         """Run a job of one output to its end; return its version."""

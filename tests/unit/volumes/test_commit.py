@@ -9,6 +9,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
+from tests.contract.test_store import seal_written, write
 from tests.namespaces import on_a_small_disk
 
 from muster.core import wire
@@ -117,9 +118,9 @@ def test_a_file_that_has_another_name_gets_bytes_of_its_own(work, store, tmp_pat
     spec = work.spec(out="flights/features")
     store.ledger.create("a-1", spec)
     staging = store.stage("a-1")
-    work.write(staging, spec, 0, {"out": {"y": b"1"}})
+    write(staging, spec, {"out": {"y": b"1"}})
     os.link(outside, staging.output("main", 0, "out") / "x")
-    work.seal_one(staging, spec, 0)
+    seal_written(staging, spec)
     ((version,),) = store.commit("a-1", attempt=1).values()
     outside.write_bytes(b"LATE")
     assert (store.path(version.address) / "x").read_bytes() == b"rows"
@@ -239,7 +240,7 @@ def test_a_tree_deeper_than_python_recurs_is_committed_and_deleted(work, store, 
     make_folders((staging.output("main", 0, "out") / path).parent)
     (staging.output("main", 0, "out") / path).write_bytes(b"deep")
     staging.sealed("main", 0).unlink()
-    work.seal_one(staging, work.spec(out="deep"), 0)
+    seal_written(staging, work.spec(out="deep"))
     ((version,),) = store.commit("a-1", attempt=1).values()
     copy = store.add("deep", store.path(version.address))
     assert copy.digest == version.digest
@@ -323,7 +324,7 @@ def test_an_output_may_hold_a_copy_of_an_input_with_its_read_only_folders(
         shutil.copytree(
             store.path(given.address), out, copy_function=lambda a, b, n=index: shutil.copy2(a, f"{b}-{n}")
         )
-        work.seal_one(staging, spec, index)
+        seal_written(staging, spec, index=index)
     ((copy,),) = store.commit("b-1", attempt=1).values()
     assert copy.files == 2 * replicas
 

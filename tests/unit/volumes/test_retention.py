@@ -6,6 +6,7 @@ import time
 from dataclasses import replace
 
 import pytest
+from tests.contract.test_store import write
 from tests.waiting import GUARD_SECONDS
 
 from muster.core.errors import Corrupt, NotFound, SpecError, StoreError
@@ -201,7 +202,7 @@ def failed(work, job_id, *, ended=None, origin=TASK, **more):
     store, spec = work.store, replace(work.spec(out="flights/x"), origin=origin, **more)
     store.ledger.create(job_id, spec)
     staging = store.stage(job_id)
-    work.write(staging, spec, 0, {"out": {"half": bytes(9000)}})
+    write(staging, spec, {"out": {"half": bytes(9000)}})
     (staging.checkpoints / "epoch-5").write_bytes(b"weights")
     at = time.time() - (ended or 0) * 86_400
     store.ledger.update(

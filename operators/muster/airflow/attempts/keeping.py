@@ -1,7 +1,7 @@
-"""What was made before and is kept: which versions a job would make again, and why none is kept otherwise.
+"""Finds earlier versions that a job would make again, or says why none can be kept.
 
-Nothing here needs a task: :func:`look` compares a job that is going to be submitted, or would be, with what the
-store knows. The task's side is :mod:`muster.airflow.attempts.run`.
+Nothing here needs a task: :func:`look` compares a job, submitted or only planned, with the store. The task's side is
+:mod:`muster.airflow.attempts.run`.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ if TYPE_CHECKING:  # a Dag file imports this room
     from muster.volumes.protocols import LocalStore
 
 Refuse = Callable[["Made"], str]
-"""Says why a task may not take what was made; empty where it may."""
+"""Says why a task may not keep these versions; empty if it may."""
 
 AS_NOW = "same code, image, inputs and params"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Wish:
-    """What of earlier versions a task would take.
+    """Which earlier versions a task may keep.
 
-    :param by_selector: volumes of which a task of the same Dag reads what a selector finds, so that a version is
-        kept only where a selector finds the same.
-    :param refuse: the task's own reasons.
+    :param by_selector: volumes that a task of the same Dag reads by a selector. A version of these is kept only if the
+        selector finds the same content.
+    :param refuse: the task's own reasons against it.
     """
 
     by_selector: Collection[str] = ()
@@ -42,11 +42,11 @@ class Wish:
 
 @dataclass(frozen=True, kw_only=True)
 class Found:
-    """What a look found.
+    """What :func:`look` found.
 
-    :param made: what is kept; None where nothing is.
-    :param nearest: where nothing is kept, what differs least; None where the task has made nothing that is live.
-    :param reasons: how the job differs from that, or what else stands against it.
+    :param made: what is kept; None if nothing is.
+    :param nearest: if nothing is kept, what differs least; None if the task has made nothing that is live.
+    :param reasons: how the job differs from `nearest`, or why else it cannot be kept.
     """
 
     made: Made | None = None
@@ -68,9 +68,9 @@ def named(made: Made) -> str:
 
 
 def look(spec: JobSpec, store: LocalStore, wish: Wish | None = None) -> Found:
-    """Find what a job would make again; where there is none, say what differs from the nearest.
+    """Find earlier versions that a job would make again, or else how the job differs from the nearest ones.
 
-    :param spec: the job as it would be submitted; its code has to be in the store.
+    :param spec: the job as it would be submitted; its code must be in the store.
     """
     wish, near = wish or Wish(), list[Found]()
     for made in store.made(key_of(spec)):
@@ -86,12 +86,12 @@ def look(spec: JobSpec, store: LocalStore, wish: Wish | None = None) -> Found:
 
 
 def compare(made: Made, spec: JobSpec, store: LocalStore) -> list[Difference]:
-    """Return how a job differs from the one that made what is there."""
+    """Return how a job differs from the one that made these versions."""
     return differences(made.spec, spec, changed_since(made, spec, store))
 
 
 def _reasons(made: Made, spec: JobSpec, store: LocalStore, wish: Wish) -> Iterator[str]:
-    """Why a version of the same key is not kept; the costly questions last."""
+    """Why versions of the same key are not kept; the costly checks come last."""
     found = [*map(str, compare(made, spec, store))]
     yield from found
     if not found and (refused := wish.refuse(made)):
@@ -101,7 +101,7 @@ def _reasons(made: Made, spec: JobSpec, store: LocalStore, wish: Wish) -> Iterat
 
 
 def _overtaken(made: Made, store: LocalStore, by_selector: Collection[str]) -> Iterator[str]:
-    """The versions that selectors find in place of these; the same content under another number is as good."""
+    """Name newer versions that a selector would find instead; other numbers with the same content do not count."""
     for address in made.addresses:
         volume = Address.parse(address).volume
         if volume not in by_selector:

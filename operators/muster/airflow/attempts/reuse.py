@@ -1,8 +1,8 @@
-"""Takes what was made before in place of a job, and waits for a run that makes the same.
+"""Keeps earlier versions instead of running a job, and waits for another run that makes the same ones.
 
-Of several runs that want the same, one makes it. It claims the making in the store for its job before it submits
-that. The others wait for the job's end, and look again: they take what it made, or one of them makes it where the job
-failed or was cancelled. A claim counts while its job is alive, so no kill leaves one behind.
+If several runs want the same versions, one makes them: before it submits its job it writes a claim for the job into
+the store. The other runs wait until that job ends, then look again. They keep what it made; if it failed or was
+cancelled, one of them makes it. A claim is valid only while its job is alive, so a kill leaves no valid claim behind.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from muster.core.job import JobSpec, Origin
     from muster.volumes.base import Made
 
-# A job that is claimed for and not in the ledger yet, or whose process is just being replaced.
+# For a job that has its claim but is not in the ledger yet, or whose supervisor is being replaced.
 GRACE_SECONDS = 30.0
 _LOOK_SECONDS = 0.5
 
@@ -29,7 +29,7 @@ _LOOK_SECONDS = 0.5
 class Reuse:
     """The search of one try of a task.
 
-    :param tell: puts a line into the task's log, and shows it to a person who watches.
+    :param tell: writes a line into the task's log and shows it in the terminal of `muster run`.
     """
 
     def __init__(self, task: TaskRun, wish: Wish, tell: Callable[[str], None]) -> None:
@@ -38,7 +38,7 @@ class Reuse:
         self._seen_alive: dict[str, float] = {}
 
     def take(self, spec: JobSpec, job_id: str) -> Made | None:
-        """Return what is taken in place of the job; None where the job has to be submitted: it has the claim then.
+        """Return what is kept instead of running the job. None: the job has the claim and must be submitted.
 
         :raises Stopped: the task's process was told to stop while it waited for another run.
         :raises TaskDeferred: a trigger waits for another run.
@@ -62,13 +62,13 @@ class Reuse:
     def _use(self, made: Made, task: Origin) -> bool:
         try:
             self._store.use(made.job_id, by=task)
-        except NotFound as error:  # gc or a person came between
+        except NotFound as error:  # gc or a person deleted it meanwhile
             self._tell(str(error))
             return False
         return True
 
     def _maker(self, key: str, job_id: str) -> str | None:
-        """Return the job of another run that makes the same now; None where this one is to make it."""
+        """Return the job of another run that makes the same now; None if this job has the claim."""
         lost: str | None = None
         while (holder := self._store.claim(key, job_id=job_id, expected=lost)) != job_id:
             if self._is_making(holder):
@@ -91,7 +91,7 @@ class Reuse:
         return now - since < GRACE_SECONDS
 
     def _wait_for(self, job_id: str) -> None:
-        """Wait until a job makes nothing more, or have a trigger do that."""
+        """Wait until a job ends or is lost, or let a trigger wait."""
         self._tell(f"waits for {self._whose(job_id)}")
         patience, began = self._task.patience(), time.monotonic()
         while self._is_making(job_id):
@@ -124,7 +124,7 @@ class Reuse:
         )
 
     def status(self, made: Made) -> JobStatus:
-        """Return how the job succeeded that made what is taken."""
+        """Return the status of the job that made what is kept."""
         try:
             told = self._store.ledger.status(made.job_id).result
         except NotFound:  # gc took its entry away

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import time
 from collections.abc import AsyncIterator
 from contextlib import aclosing, closing
@@ -24,7 +25,24 @@ if TYPE_CHECKING:
 _SOONEST_SECONDS = 2.0
 
 
-class JobTrigger(BaseTrigger):
+class StoredTrigger(BaseTrigger):
+    """A trigger of which the database stores its constructor's keywords; each is an attribute of the same name."""
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        """Return the trigger's path and its keywords, without those at their default.
+
+        The triggerer of an earlier release refuses a keyword that it does not know (docs/adr/0022-two-releases.md).
+        """
+        kind = type(self)
+        values = {
+            name: getattr(self, name)
+            for name, keyword in inspect.signature(kind).parameters.items()
+            if getattr(self, name) != keyword.default
+        }
+        return f"{kind.__module__}.{kind.__qualname__}", values
+
+
+class JobTrigger(StoredTrigger):
     """Waits for a job, passes its lines on to the task's log, and fires once.
 
     It fires when the job has ended, when it has to be picked up again, at the deadline, and when
@@ -44,7 +62,7 @@ class JobTrigger(BaseTrigger):
         owner: str,
         cursor: str | None = None,
         deadline: float | None = None,
-        limit_seconds: float | None = None,  # older releases kept triggers without it
+        limit_seconds: float | None = None,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.job_id = job_id
@@ -52,15 +70,6 @@ class JobTrigger(BaseTrigger):
         self.cursor = cursor
         self.deadline = deadline
         self.limit_seconds = limit_seconds
-
-    def serialize(self) -> tuple[str, dict[str, Any]]:
-        """Return what the database keeps of it.
-
-        A limit that there is not is left out: the triggerer of an earlier release refuses a keyword that it does not know.
-        """
-        fields = ["job_id", "owner", "cursor", "deadline"]
-        fields += ["limit_seconds"] if self.limit_seconds is not None else []
-        return "muster.airflow.attempts.trigger.JobTrigger", {name: getattr(self, name) for name in fields}
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Wait, and yield the one event."""
@@ -127,10 +136,6 @@ class OthersJobTrigger(JobTrigger):
     It shows none of the job's lines, and never ends it.
     """
 
-    def serialize(self) -> tuple[str, dict[str, Any]]:
-        """Return what the database keeps of it."""
-        return f"{__name__}.{type(self).__name__}", super().serialize()[1]
-
     async def on_kill(self) -> None:
         """Do nothing: the job is the other run's."""
 
@@ -142,7 +147,7 @@ class OthersJobTrigger(JobTrigger):
                 pass
 
 
-class DeploymentTrigger(BaseTrigger):
+class DeploymentTrigger(StoredTrigger):
     """Drives a release to its end, and fires once; like :class:`JobTrigger` it never raises.
 
     Where its triggerer dies, Airflow starts it in another one, which goes on from the route.
@@ -161,14 +166,6 @@ class DeploymentTrigger(BaseTrigger):
         self.by = by
         self.origin = origin
         self.deadline = deadline
-
-    def serialize(self) -> tuple[str, dict[str, Any]]:
-        """Return what the database keeps of it."""
-        fields = ("spec", "plan", "revision", "by", "origin", "deadline")
-        return (
-            "muster.airflow.attempts.trigger.DeploymentTrigger",
-            {name: getattr(self, name) for name in fields},
-        )
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Drive, and yield the one event."""

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from muster.core.errors import NotFound, SpecError
-from muster.volumes.changes import changed, read_below
+from muster.volumes.changes import changed, files_below, read_below
 
 if TYPE_CHECKING:
     from airflow.sdk import DAG
@@ -158,12 +158,7 @@ def differing(
     if digest is None:
         return ()
     then = store.code(digest)
-    if modules is None:
-        files = {path.relative_to(then).as_posix() for path in then.rglob("*") if path.is_file()} | {
-            *code.files
-        }
-    else:
-        files = set(modules)
+    files = {*files_below(then), *code.files} if modules is None else set(modules)
     return changed(files, partial(read_below, then), code.content)
 
 

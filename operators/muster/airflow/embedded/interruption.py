@@ -7,10 +7,12 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
 
 _NAP_SECONDS = 0.05
+_STDERR = 2
+_STOPPING = "stopping: the running jobs are ended; Ctrl-C again leaves at once and lets them run"
 
 
 class Interruption:
@@ -47,11 +49,16 @@ class Interruption:
 
     def _interrupt(self, _number: int, _frame: FrameType | None) -> None:
         if self._asked:
-            sys.stdout.flush()
-            sys.stderr.flush()
+            with suppress(RuntimeError):  # as below
+                sys.stdout.flush()
+                sys.stderr.flush()
             os._exit(130)
-        self._say("stopping: the running jobs are ended; Ctrl-C again leaves at once and lets them run")
         self._asked = True
+        try:
+            self._say(_STOPPING)
+        except RuntimeError:
+            # The signal came while a line was written, and a buffered stream refuses a second writer.
+            os.write(_STDERR, f"{_STOPPING}\n".encode())
 
     def _terminate(self, _number: int, _frame: FrameType | None) -> None:
         self._asked = True

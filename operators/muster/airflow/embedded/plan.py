@@ -13,8 +13,8 @@ from muster.backends.forecast import Span
 class Does(str, Enum):
     """What a stage would do.
 
-    ``maybe`` runs, or is kept if the stages before it make the same as before; ``asks`` is a gate, which is always
-    evaluated; ``unknown`` depends on what only the run knows.
+    ``maybe``: it is kept if the stages before it make the same as before, and runs otherwise. ``asks``: a gate, which is
+    always evaluated. ``unknown``: it depends on something that only the run knows.
     """
 
     KEPT = "kept"
@@ -41,9 +41,9 @@ class When(str, Enum):
 class Starts:
     """When a stage would start. Spans are seconds from now; they count the stages before it.
 
-    :param why: of ``never`` and ``unknown``.
+    :param why: the reason of ``never`` and ``unknown``.
     :param ahead: the jobs that wait before it in its queue, the next to start first.
-    :param known: whether runs of this stage have ended; else durations are those of all jobs here.
+    :param known: whether durations are those of earlier runs of this stage; otherwise of all jobs here.
     """
 
     when: When
@@ -66,14 +66,14 @@ class Deploys:
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedStage:
-    """One stage of a plan; of a mapped task one for each instance that the Dag's file shows.
+    """One stage of a plan; a mapped task has one for each instance that the Dag's file shows.
 
-    :param why: what keeps it, what differs from the version before, or what is not known.
-    :param image: `image_built` says whether it is built on this machine; None where images are containers.
+    :param why: why it is kept, how it differs from the version before, or what is unknown.
+    :param image: its image; `image_built` says whether it is built on this machine, None if images are containers.
     :param inputs: addresses by input, or the stage that makes them.
-    :param needs: of all replicas together: cores, GiB, cards.
-    :param warnings: what is run otherwise than it was asked for.
-    :param cpu_hours: at the median of its duration, as `gpu_hours`; None where it does not run.
+    :param needs: cores, GiB and cards of all replicas together.
+    :param warnings: where the run differs from what was asked for.
+    :param cpu_hours: at its median duration, like `gpu_hours`; None if it does not run.
     """
 
     task_id: str
@@ -95,8 +95,8 @@ class PlannedStage:
 class Plan:
     """What a run of a Dag would do now.
 
-    :param ends: seconds from now until its last job has ended; None where that is not known.
-    :param unseen: what the forecast leaves out; empty where it is whole.
+    :param ends: seconds from now until its last job ends; None if unknown.
+    :param unseen: what the forecast leaves out; empty if it is complete.
     """
 
     dag_id: str

@@ -1,6 +1,6 @@
 """Plans the stages of a Dag: what is kept, what runs and when, what is deployed.
 
-A stage is rendered as its task would be; what depends on a stage that would run is not known.
+A stage is rendered as its task would be. A stage after one that would run is not fully known.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ class Planner:
         return self._runs(replace(stage, why=why), operator, spec)
 
     def _behind(self, stage: PlannedStage, operator: MusterOperator, before: str) -> PlannedStage:
-        """Plan a stage that depends on what another one makes."""
+        """Plan a stage whose inputs another stage would make."""
         if isinstance(operator, DeployOperator):
             return self._deploys(stage, operator.name, None, before=before)
         if isinstance(operator, GateOperator):
@@ -154,7 +154,7 @@ class Planner:
         return replace(made, does=Does.MAYBE if kept else Does.RUNS, inputs=inputs)
 
     def _making(self, task_id: str, spec: JobSpec) -> str:
-        """Return the stage before this one that would write a volume which this one reads; empty where none does."""
+        """Return the earlier stage that would write a volume that this one reads; empty if there is none."""
         read = {
             Address.parse(each.address).volume for given in spec.inputs.values() for each in given.versions
         }
@@ -187,7 +187,7 @@ class Planner:
         )
 
     def _is_built(self, operator: MusterOperator, image: str) -> bool | None:
-        """Whether an image's environment is on this machine; None where images are containers."""
+        """Whether an image's environment is on this machine; None if images are containers."""
         if self._settings.cluster is not None or connection_id():
             return None
         with operator.refusing("image"):
@@ -209,7 +209,7 @@ class Planner:
         return replace(stage, does=does, deploys=made)
 
     def _kept(self, operator: MusterOperator, spec: JobSpec) -> tuple[Mapping[str, Any] | None, str]:
-        """Return the result that a stage would be given without a run, if any, and what the log would say."""
+        """Return the result that a stage would keep, if any, and the line for its log."""
         wish = operator.wish() if self._cache and isinstance(operator, CachedOperator) else None
         if wish is None:
             return None, ""
@@ -223,7 +223,7 @@ class Planner:
         return TaskRun.planned(operator, context, settings=self._settings, backend=self._backend)
 
     def _forecast(self, stages: Sequence[PlannedStage], outlook: Outlook) -> list[PlannedStage]:
-        """Add to each stage that runs when it starts and what it costs."""
+        """Add start and cost to each stage that runs."""
         by_task: dict[str, list[str]] = {}
         for stage in stages:
             if stage.label in self._specs:
@@ -275,7 +275,7 @@ class Planner:
 
 
 def _result(operator: MusterOperator, spec: JobSpec, made: Made) -> dict[str, Any]:
-    """Return what a task returns that keeps what was made, as far as other stages refer to it."""
+    """Return what a task that keeps its versions returns, as far as other stages refer to it."""
     many = {name for name, each in spec.outputs.items() if each.partition == EVERY_PARTITION}
     found: dict[str, Any] = {
         "versions": {

@@ -1,4 +1,4 @@
-"""``muster plan``: what a run of a Dag would do, said before it. Nothing is submitted."""
+"""``muster plan``: says what a run of a Dag would do. Nothing is submitted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The keywords of operators whose versions may be kept, and what a task takes of earlier versions."""
+"""The keywords of operators that may keep earlier versions, and which ones a task may keep."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def check_key(value: Any) -> None:
 
 
 class CachedOperator(MusterOperator):
-    """The base of the operators that take what was made before, where it is the same."""
+    """The base of operators that keep earlier versions instead of making the same again."""
 
     cache: bool | None = keyword(default=None, check=optional(check_flag), for_all=True)
     """Whether a version that was made of the same code, image, inputs, params, roles, environment and secrets' places
@@ -45,7 +45,7 @@ class CachedOperator(MusterOperator):
     outside of its folder. Another value makes the stage anew: ``cache_key="{{ ds }}"``."""
 
     def wish(self) -> Wish | None:
-        """What of earlier versions the task takes; None takes nothing."""
+        """Which earlier versions the task may keep; None: none."""
         from muster.airflow.attempts.keeping import Wish
         from muster.airflow.site import cache_default
 
@@ -58,7 +58,7 @@ class CachedOperator(MusterOperator):
 
     @abstractmethod
     def again(self, last: JobSpec, folder: DagFolder, store: LocalStore, settings: Settings) -> JobSpec:
-        """Return the job that the Dag's files say now; what only a run tells is that of the last job.
+        """Return the job that the Dag's files describe now. What is known only in a run is copied from the last job.
 
         :raises SpecError: the files are wrong.
         """
@@ -70,7 +70,7 @@ class CachedOperator(MusterOperator):
     def changed_since(self, result: Mapping[str, Any], folder: DagFolder, store: LocalStore) -> str:
         """Say how the job of a result differs from that of the Dag's files now: ``flights/etl.py changed``.
 
-        What only a run tells, and what the stages before it made, counts as the same.
+        Values that are known only in a run, and inputs made by earlier stages, count as unchanged.
         """
         from muster.airflow.authoring.code import differing, records
         from muster.core.settings import Settings
@@ -97,7 +97,7 @@ class CachedOperator(MusterOperator):
             return lineage.of_kept(list(addresses_in(returned(ti).get("versions"))))
 
     def refuse(self, made: Made) -> str:  # noqa: ARG002 - for those below
-        """Why this task may not take what was made; empty where it may."""
+        """Why this task may not keep these versions; empty if it may."""
         return ""
 
 
@@ -109,7 +109,7 @@ class _Every(frozenset[str]):
 
 
 def volumes_selected(task: Any) -> Iterator[str]:
-    """Yield the volumes of which a task reads what a selector finds; ``{`` where only the run tells which."""
+    """Yield the volumes that a task reads by a selector; ``{`` if their names are known only in a run."""
     keywords = getattr(task, "partial_kwargs", None) or {name: getattr(task, name, None) for name in READING}
     given = [keywords.get(name) for name in READING]
     if getattr(task, "is_mapped", False):

@@ -10,6 +10,7 @@ from typing import Any
 
 from muster.core.errors import NotFound
 from muster.core.text import as_shown
+from muster.volumes.changes import files_below
 from muster.volumes.protocols import LocalStore
 
 MOST_BYTES = 512 << 10
@@ -19,8 +20,7 @@ MOST_LINES = 400
 
 def files(store: LocalStore, digest: str) -> Mapping[str, Path]:
     """Return every file of a code snapshot by its path below it. :raises NotFound: gc deleted it."""
-    folder = store.code(digest)
-    return {path.relative_to(folder).as_posix(): path for path in sorted(folder.rglob("*")) if path.is_file()}
+    return files_below(store.code(digest))
 
 
 def listed(store: LocalStore, digest: str) -> dict[str, Any]:

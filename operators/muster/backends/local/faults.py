@@ -10,18 +10,10 @@ from muster.backends.local.member import Member
 from muster.core.advice import advice_on
 from muster.core.replica import Report
 from muster.core.room import Room, make_room
-from muster.core.verdict import Cause, ExitCode, Verdict, first_of
+from muster.core.verdict import CAUSES, Cause, ExitCode, Verdict, first_of
 
 # A lost worker is seen a moment after it was lost; a peer's complaint of the loss may carry an earlier time.
 _SEEN_LATE_SECONDS = 0.5
-_CAUSES: dict[int, Cause] = {
-    ExitCode.USER_ERROR: Cause.USER_ERROR,
-    ExitCode.SPEC_ERROR: Cause.SPEC_ERROR,
-    ExitCode.HANG: Cause.HANG,
-    ExitCode.OUT_OF_MEMORY: Cause.OUT_OF_MEMORY,
-    ExitCode.RANK_LOST: Cause.RANK_LOST,
-    ExitCode.SEAL_FAILED: Cause.COMMIT_FAILED,
-}
 
 
 def first_fault(members: Sequence[Member]) -> Verdict | None:
@@ -78,7 +70,7 @@ def _lost(member: Member, how: str) -> Verdict:
 
 def _unreported(member: Member) -> Verdict:
     """The exit code is a contract and names the cause, where a full disk kept the report from us."""
-    cause = _CAUSES.get(member.code or 0, Cause.BACKEND_ERROR)
+    cause = CAUSES.get(member.code or 0, Cause.BACKEND_ERROR)
     said = f": {member.last_line}" if member.last_line else ""
     if os.strerror(errno.ENOSPC) in said or os.strerror(errno.EDQUOT) in said:
         replica = member.replica

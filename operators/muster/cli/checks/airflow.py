@@ -8,7 +8,7 @@ from contextlib import closing
 from shlex import quote
 from typing import Any
 
-from muster.cli.checks.check import Check
+from muster.cli.checks.check import Check, ok, warn
 from muster.core.settings import Settings
 
 MAINTENANCE = "muster_maintenance"
@@ -23,46 +23,41 @@ def maintenance(settings: Settings) -> Check:
     if isinstance(rows, Check):
         return rows
     if rows is None:
-        return Check(name="maintenance", state="ok", found=f"no muster up here yet; {_BY_HAND}")
+        return ok("maintenance", f"no muster up here yet; {_BY_HAND}")
     if not rows:
-        return Check(
-            name="maintenance",
-            state="ok",
-            found=f"muster up has no Dag {MAINTENANCE}: a Dag of your own with RetentionOperator, or none",
+        return ok(
+            "maintenance",
+            f"muster up has no Dag {MAINTENANCE}: a Dag of your own with RetentionOperator, or none",
         )
     if not rows[0][0]:
-        return Check(
-            name="maintenance", state="ok", found=f"the Dag {MAINTENANCE} runs once an hour under muster up"
-        )
-    return Check(
-        name="maintenance",
-        state="warn",
-        found=f"the Dag {MAINTENANCE} is paused: old versions, and jobs that no task owns, stay",
-        advice=f"start it on the page of muster up, or: AIRFLOW_HOME={quote(str(settings.home / 'up'))} airflow dags unpause "
+        return ok("maintenance", f"the Dag {MAINTENANCE} runs once an hour under muster up")
+    return warn(
+        "maintenance",
+        f"the Dag {MAINTENANCE} is paused: old versions, and jobs that no task owns, stay",
+        f"start it on the page of muster up, or: AIRFLOW_HOME={quote(str(settings.home / 'up'))} airflow dags unpause "
         f"{MAINTENANCE}; {_BY_HAND}",
     )
 
 
 def pools(settings: Settings) -> Check:
-    """Look for pools whose slots are free while a job runs, since its task is deferred by then."""
+    """Find pools that do not count deferred tasks: their slots are free while jobs run."""
     rows = _rows(settings, "pools", _LOOSE)
     if isinstance(rows, Check):
         return rows
     if rows is None:
-        return Check(name="pools", state="ok", found="none: no muster up here yet")
+        return ok("pools", "none: no muster up here yet")
     if not rows:
-        return Check(name="pools", state="ok", found="each pool of your own counts deferred tasks")
+        return ok("pools", "each pool of your own counts deferred tasks")
     names = ", ".join(str(name) for (name,) in rows)
-    return Check(
-        name="pools",
-        state="warn",
-        found=f"{names}: deferred tasks are not counted, so more jobs may run than there are slots",
-        advice="in Airflow, Admin, Pools: edit each and tick Include Deferred; docs/howto/pools.md says why",
+    return warn(
+        "pools",
+        f"{names}: deferred tasks are not counted, so more jobs may run than there are slots",
+        "in Airflow, Admin, Pools: edit each and tick Include Deferred; docs/howto/pools.md says why",
     )
 
 
 def _rows(settings: Settings, name: str, query: str, *values: str) -> Sequence[Any] | Check | None:
-    """Query Airflow's database; None if there is none, and the failed check `name` if it cannot be read."""
+    """Query Airflow's database. Return None without a database, and the failed check `name` if it cannot be read."""
     database = settings.home / "up" / "airflow.db"
     if not database.is_file():
         return None
@@ -70,9 +65,8 @@ def _rows(settings: Settings, name: str, query: str, *values: str) -> Sequence[A
         with closing(sqlite3.connect(f"{database.as_uri()}?mode=ro", uri=True)) as airflow:
             return airflow.execute(query, values).fetchall()
     except sqlite3.Error as error:
-        return Check(
-            name=name,
-            state="warn",
-            found=f"{database} cannot be read: {error}",
-            advice="muster up brings it up to date, or says what is wrong with it",
+        return warn(
+            name,
+            f"{database} cannot be read: {error}",
+            "run muster up: it upgrades the database, or says what is wrong with it",
         )

@@ -21,6 +21,16 @@ class Check:
     advice: str = ""
 
 
-def bad(name: str, error: MusterError, advice: str) -> Check:
-    """Return a failed check for an error."""
-    return Check(name=name, state="bad", found=str(error), advice=advice)
+def ok(name: str, found: str) -> Check:
+    """Return a check that passed."""
+    return Check(name=name, state="ok", found=found)
+
+
+def warn(name: str, found: str, advice: str) -> Check:
+    """Return a check that warns: it works, less well."""
+    return Check(name=name, state="warn", found=found, advice=advice)
+
+
+def bad(name: str, found: str | MusterError, advice: str) -> Check:
+    """Return a failed check. :param found: what was found, or the error."""
+    return Check(name=name, state="bad", found=str(found), advice=advice)

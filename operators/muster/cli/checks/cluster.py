@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from muster.cli.checks.check import Check, bad
+from muster.cli.checks.check import Check, bad, ok, warn
 from muster.cli.checks.gangs import gang_checks
 from muster.cli.checks.serving import serving_checks
 from muster.cli.screen import when
@@ -36,7 +36,7 @@ def cluster_checks(settings: Settings) -> Iterator[Check]:
     except MusterError as error:
         yield bad("cluster file", error, f"write it anew: MUSTER_CLUSTER names {settings.cluster}")
         return
-    yield Check(name="cluster file", state="ok", found=f"{settings.cluster}, namespace {site.namespace}")
+    yield ok("cluster file", f"{settings.cluster}, namespace {site.namespace}")
     yield from _store_checks(site)
     yield _images(site)
     connection = _connection(site)
@@ -102,15 +102,13 @@ def _service(store: ServiceStore, site: _Site) -> Check:
         count = len(store.volumes())
     except MusterError as error:
         if "token" in str(error):
-            advice = (
-                "make a token where the service's keys are: python -m muster.volumes.service --print-token"
-            )
+            advice = "make a new token on the machine or pod that has the keys: python -m muster.volumes.service --print-token"
         return bad("store service", error, advice)
     inside = site.written.site.store_url
     found = f"{site.written.store_url} answers: {count} volume{'s' * (count != 1)}"
     if inside != site.written.store_url:
         found += f" (pods reach it at {inside})"
-    return Check(name="store service", state="ok", found=found)
+    return ok("store service", found)
 
 
 def room_check(room: Room, claim: str) -> Check:
@@ -129,46 +127,36 @@ def _token(text: str) -> Check:
 
     ends = expiry(text)
     if ends is None:
-        return Check(
-            name="store token", state="bad", found="it is no token", advice="ask the store's operator for one"
-        )
+        return bad("store token", "it is not a token", "ask the store's operator for one")
     import time
 
     days = (ends - time.time()) / _DAY_SECONDS
     found = f"counts until {when(ends)}"
     if days < 0:
-        return Check(
-            name="store token", state="bad", found=f"expired at {when(ends)}", advice="ask for a new one"
-        )
+        return bad("store token", f"expired at {when(ends)}", "ask for a new one")
     if days < _SOON_DAYS:
-        return Check(name="store token", state="warn", found=found, advice="ask for a new one in time")
-    return Check(name="store token", state="ok", found=found)
+        return warn("store token", found, "ask for a new one in time")
+    return ok("store token", found)
 
 
 def _jobs(store: ServiceStore) -> Check:
     known = store.ledger.jobs()
     going = [status for status in store.ledger.statuses(known) if not status.state.ended]
-    return Check(name="jobs", state="ok", found=f"{len(known)} known, {len(going)} have not ended")
+    return ok("jobs", f"{len(known)} known, {len(going)} have not ended")
 
 
 def _images(site: _Site) -> Check:
     prefix, images = site.written.site.image_prefix, site.written.site.images
     own = f"{len(images)} named one by one" if images else ""
     if not prefix and not images:
-        return Check(
-            name="images",
-            state="bad",
-            found="no image_prefix, and no image is named",
-            advice="set image_prefix to the registry and path under which the images of jobs are pushed",
+        return bad(
+            "images",
+            "no image_prefix, and no image is named",
+            "set image_prefix to the registry and path under which the images of jobs are pushed",
         )
     if not prefix:
-        return Check(
-            name="images",
-            state="warn",
-            found=own,
-            advice="a job with another image is refused: set image_prefix",
-        )
-    return Check(name="images", state="ok", found=", ".join(filter(None, (f"{prefix}/NAME:DIGEST", own))))
+        return warn("images", own, "a job with another image is refused: set image_prefix")
+    return ok("images", ", ".join(filter(None, (f"{prefix}/NAME:DIGEST", own))))
 
 
 def _connection(site: _Site) -> Check:
@@ -180,7 +168,7 @@ def _connection(site: _Site) -> Check:
             error,
             "the cluster file's kubeconfig and context name the API server and how to log in there",
         )
-    return Check(name="connection", state="ok", found=f"{site.client.host}, Kubernetes {version}")
+    return ok("connection", f"{site.client.host}, Kubernetes {version}")
 
 
 def _api_checks(site: _Site) -> Iterator[Check]:
@@ -189,7 +177,7 @@ def _api_checks(site: _Site) -> Iterator[Check]:
     try:
         cluster = site.cluster
     except MusterError as error:
-        yield bad("namespace", error, "nothing more can be said of the cluster before that")
+        yield bad("namespace", error, "the other checks of the cluster need it")
         return
     yield from gang_checks(cluster, client=site.client, site=site.written.site)
     yield from serving_checks(cluster, client=site.client, site=site.written.site, served=site.served)
@@ -199,7 +187,7 @@ def _tried(name: str, look: Callable[[], Check]) -> Check:
     try:
         return look()
     except MusterError as error:
-        return bad(name, error, "it could not be looked at: try again, and see the checks above")
+        return bad(name, error, "this check failed to run: try again, and see the checks above")
 
 
 def _rights(site: _Site) -> Check:
@@ -211,13 +199,12 @@ def _rights(site: _Site) -> Check:
     missing = lacking(site.client, wanted, namespace=site.namespace, served=site.served)
     if missing:
         what = ", ".join(f"{right.verb} {right.resource}" for right in missing)
-        return Check(
-            name="rights",
-            state="bad",
-            found=f"this account may not, in namespace {site.namespace}: {what}",
-            advice=f"give it a Role there, as the chart's account for operators has one, with {rules(missing)}",
+        return bad(
+            "rights",
+            f"this account may not, in namespace {site.namespace}: {what}",
+            f"give it a Role there, like that of the chart's operator account, with {rules(missing)}",
         )
-    return Check(name="rights", state="ok", found=f"all that jobs need in namespace {site.namespace}")
+    return ok("rights", f"all that jobs need in namespace {site.namespace}")
 
 
 def _reading(site: _Site) -> Check:
@@ -225,13 +212,10 @@ def _reading(site: _Site) -> Check:
 
     missing = lacking(site.client, HELPFUL, namespace=site.namespace, served=site.served)
     if missing:
-        return Check(
-            name="reading",
-            state="warn",
-            found=f"this account may not list {', '.join(right.resource for right in missing)}",
-            advice=(
-                "without that a job that can never run waits until its time is over, and `muster gpus` lacks the "
-                f"nodes: give it a ClusterRole with {rules(missing)}"
-            ),
+        return warn(
+            "reading",
+            f"this account may not list {', '.join(right.resource for right in missing)}",
+            "without it a job that can never run waits until its queue timeout, and `muster gpus` shows no "
+            f"nodes: give the account a ClusterRole with {rules(missing)}",
         )
-    return Check(name="reading", state="ok", found="nodes, quotas and flavors: what can never run is refused")
+    return ok("reading", "nodes, quotas and flavors: a job that can never run is refused")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from muster.cli.checks.check import Check, bad
+from muster.cli.checks.check import Check, bad, ok, warn
 from muster.core.errors import Forbidden, MusterError, SpecError
 
 if TYPE_CHECKING:
@@ -38,13 +38,12 @@ def _claim(cluster: Cluster, site: ClusterSite) -> Check:
     assert cluster.claim is not None
     modes = ", ".join(cluster.claim.modes)
     if cluster.claim.phase != "Bound":
-        return Check(
-            name="claim",
-            state="warn",
-            found=f"{name}, {modes}, is {cluster.claim.phase or 'not bound'}",
-            advice="no pod starts before it is bound to a volume",
+        return warn(
+            "claim",
+            f"{name}, {modes}, is {cluster.claim.phase or 'not bound'}",
+            "no pod starts before it is bound to a volume",
         )
-    return Check(name="claim", state="ok", found=f"{name}, {modes}, bound")
+    return ok("claim", f"{name}, {modes}, bound")
 
 
 def _gangs(cluster: Cluster, site: ClusterSite) -> Check:
@@ -55,26 +54,23 @@ def _gangs(cluster: Cluster, site: ClusterSite) -> Check:
     if cluster.gangs is Gangs.NONE:
         missing = [name for name in ("JobSet", "Kueue") if not there[name]]
         if site.partial_starts and cluster.job_set:
-            return Check(
-                name="gangs",
-                state="warn",
-                found=f"{found}: replicas start one by one, as partial_starts says",
-                advice=f"install {' and '.join(missing)}: two gangs may hold what the other waits for",
+            return warn(
+                "gangs",
+                f"{found}: replicas start one by one (partial_starts is set)",
+                f"install {' and '.join(missing)}: two gangs may each hold what the other waits for",
             )
-        return Check(
-            name="gangs",
-            state="bad",
-            found=f"{found}: nothing starts a gang whole",
-            advice=f"install {' and '.join(missing)}; jobs of one replica run without",
+        return bad(
+            "gangs",
+            f"{found}: nothing starts a gang whole",
+            f"install {' and '.join(missing)}; jobs of one replica run without",
         )
     if cluster.gangs is Gangs.POD_GROUP:
-        return Check(
-            name="gangs",
-            state="warn",
-            found=f"{found}: the scheduler starts gangs whole",
-            advice="install Kueue for queues, quotas, priorities and lists of GPU classes",
+        return warn(
+            "gangs",
+            f"{found}: the scheduler starts gangs whole",
+            "install Kueue for queues, quotas, priorities and lists of GPU classes",
         )
-    return Check(name="gangs", state="ok", found=f"{found}: Kueue starts gangs whole")
+    return ok("gangs", f"{found}: Kueue starts gangs whole")
 
 
 def _queue(cluster: Cluster, site: ClusterSite) -> Check:
@@ -84,22 +80,20 @@ def _queue(cluster: Cluster, site: ClusterSite) -> Check:
         queue = choose_queue(cluster, site.queue, gang=True)
     except SpecError as error:
         if site.queue is None and cluster.queues:
-            return Check(
-                name="queue",
-                state="warn",
-                found=f"no queue of its own; there are {', '.join(sorted(cluster.queues))}",
-                advice="set queue in the cluster file, or in each Dag",
+            return warn(
+                "queue",
+                f"the cluster file names no queue; there are {', '.join(sorted(cluster.queues))}",
+                "set queue there, or in each Dag",
             )
-        return bad("queue", error, "make a LocalQueue there, or name one that is there")
+        return bad("queue", error, "create a LocalQueue of that name, or set queue to one that exists")
     assert queue is not None
     if queue.stopped:
-        return Check(
-            name="queue",
-            state="bad",
-            found=f"{queue.name} is stopped: {queue.stopped}",
-            advice=f"see `kubectl describe clusterqueue {queue.cluster_queue}`",
+        return bad(
+            "queue",
+            f"{queue.name} is stopped: {queue.stopped}",
+            f"see `kubectl describe clusterqueue {queue.cluster_queue}`",
         )
-    return Check(name="queue", state="ok", found=f"{queue.name}{_quota(queue)}")
+    return ok("queue", f"{queue.name}{_quota(queue)}")
 
 
 def _quota(queue: Queue) -> str:
@@ -111,39 +105,35 @@ def _quota(queue: Queue) -> str:
 def _flavors(cluster: Cluster) -> Check:
     flavors = cluster.flavors.values()
     if not flavors:
-        return Check(
-            name="flavors",
-            state="warn",
-            found="none that may be read",
-            advice="a ResourceFlavor for each class of nodes gives jobs their GPU class",
+        return warn(
+            "flavors",
+            "this account may read none",
+            "a ResourceFlavor for each class of nodes gives jobs their GPU class",
         )
     loose = [flavor.name for flavor in flavors if flavor.topology is None]
     if loose:
-        return Check(
-            name="flavors",
-            state="bad",
-            found=f"{', '.join(loose)} without a topologyName",
-            advice="without it Kueue only counts, and pods of a gang may find no node: name a Topology",
+        return bad(
+            "flavors",
+            f"{', '.join(loose)} without a topologyName",
+            "name a Topology: without one Kueue only counts resources, and pods of a gang may find no node",
         )
-    return Check(name="flavors", state="ok", found=f"{', '.join(cluster.flavors)}, placed by their topology")
+    return ok("flavors", f"{', '.join(cluster.flavors)}, placed by their topology")
 
 
 def _priorities(cluster: Cluster) -> Check:
     if cluster.priorities is None:
-        return Check(
-            name="priorities",
-            state="warn",
-            found="they may not be read",
-            advice="see the check of reading: one that is misspelt is then found out by Kueue, when the job is there",
+        return warn(
+            "priorities",
+            "this account may not read them",
+            "see the check `reading`: a misspelt priority is then found only by Kueue, after the job was submitted",
         )
     if not cluster.priorities:
-        return Check(
-            name="priorities",
-            state="warn",
-            found="none",
-            advice="a job that asks for one is refused: make WorkloadPriorityClasses, as the chart's queues.priorities does",
+        return warn(
+            "priorities",
+            "none",
+            "a job with a priority is refused: create WorkloadPriorityClasses, or set the chart's queues.priorities",
         )
-    return Check(name="priorities", state="ok", found=", ".join(sorted(cluster.priorities)))
+    return ok("priorities", ", ".join(sorted(cluster.priorities)))
 
 
 def _places(client: Client) -> Check:
@@ -152,41 +142,36 @@ def _places(client: Client) -> Check:
     from muster.backends.kubernetes.cluster.discovery import serves
 
     if serves(client.served(), QUEUE_VIEW):
-        return Check(name="places", state="ok", found="Kueue says which job is next")
-    return Check(
-        name="places",
-        state="warn",
-        found=f"Kueue does not serve {QUEUE_VIEW.api_version}",
-        advice="without its visibility server a job that waits says for what, and not at which place: see that it runs",
+        return ok("places", "Kueue says which job is next")
+    return warn(
+        "places",
+        f"Kueue does not serve {QUEUE_VIEW.api_version}",
+        "start Kueue's visibility server: without it a waiting job shows what it waits for, but not its place",
     )
 
 
 def _gpus(cluster: Cluster, resource: str) -> Check:
     if cluster.nodes is None:
-        return Check(
-            name="GPUs", state="warn", found="the nodes may not be read", advice="see the check of reading"
-        )
+        return warn("GPUs", "this account may not read the nodes", "see the check `reading`")
     with_cards = [node for node in cluster.nodes if node.room.get(resource)]
     if not with_cards:
-        return Check(
-            name="GPUs",
-            state="warn",
-            found=f"no node has {resource}",
-            advice="install the device plugin, or set gpu_resource to what the cards are called here",
+        return warn(
+            "GPUs",
+            f"no node has {resource}",
+            "install the device plugin, or set gpu_resource to the name of the cards' resource here",
         )
     unnamed = [node.name for node in with_cards if node.gpu_class is None]
     if unnamed:
-        return Check(
-            name="GPUs",
-            state="warn",
-            found=f"{len(unnamed)} nodes with GPUs have no class: {', '.join(unnamed[:3])}",
-            advice="label each: kubectl label node NODE muster.dev/gpu-class=CLASS",
+        return warn(
+            "GPUs",
+            f"{len(unnamed)} nodes with GPUs have no class: {', '.join(unnamed[:3])}",
+            "label each: kubectl label node NODE muster.dev/gpu-class=CLASS",
         )
     counts: dict[str, int] = {}
     for node in with_cards:
         counts[str(node.gpu_class)] = counts.get(str(node.gpu_class), 0) + int(node.room[resource])
     found = ", ".join(f"{count} {name}" for name, count in sorted(counts.items()))
-    return Check(name="GPUs", state="ok", found=found)
+    return ok("GPUs", found)
 
 
 def _gang(cluster: Cluster, client: Client, site: ClusterSite) -> Check:
@@ -196,7 +181,7 @@ def _gang(cluster: Cluster, client: Client, site: ClusterSite) -> Check:
     try:
         rehearse(client, cluster, site=site)
     except Forbidden as error:
-        return bad("a gang", error, "see the check of rights")
+        return bad("a gang", error, "see the check `rights`")
     except MusterError as error:
-        return bad("a gang", error, "what refuses it would refuse every job")
-    return Check(name="a gang", state="ok", found="one of two replicas would be taken (dry run)")
+        return bad("a gang", error, "every job would be refused for the same reason")
+    return ok("a gang", "a gang of two replicas would be accepted (dry run)")

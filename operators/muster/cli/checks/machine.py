@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from muster.cli.checks.check import Check
+from muster.cli.checks.check import Check, bad, ok, warn
 from muster.cli.screen import when
 from muster.core.errors import MusterError
 from muster.core.settings import Settings
@@ -27,41 +27,27 @@ LOCKLESS = frozenset({"nfs", "nfs4", "cifs", "smb3", "9p", "drvfs", "fuse.sshfs"
 def _python(_: Settings) -> Check:
     found = f"{platform.python_version()} at {sys.executable}"
     if (3, 11) <= sys.version_info[:2] < (3, 14):
-        return Check(name="Python", state="ok", found=found)
-    return Check(
-        name="Python", state="bad", found=found, advice="make the environment with Python 3.11, 3.12 or 3.13"
-    )
+        return ok("Python", found)
+    return bad("Python", found, "make the environment with Python 3.11, 3.12 or 3.13")
 
 
 def _system(_: Settings) -> Check:
     release = platform.release()
     found = f"{platform.system()} {release} {platform.machine()}"
     if sys.platform != "linux":
-        return Check(
-            name="system", state="bad", found=found, advice="muster runs on Linux, or on Windows under WSL2"
-        )
+        return bad("system", found, "muster runs on Linux, or on Windows under WSL2")
     if "microsoft" in release.lower() and "wsl2" not in release.lower():
-        return Check(
-            name="system",
-            state="warn",
-            found=f"{found} (WSL)",
-            advice="if this is WSL 1: wsl --set-version DISTRO 2",
-        )
-    return Check(name="system", state="ok", found=found)
+        return warn("system", f"{found} (WSL)", "if this is WSL 1: wsl --set-version DISTRO 2")
+    return ok("system", found)
 
 
 def _uv(_: Settings) -> Check:
     try:
         from uv import find_uv_bin
 
-        return Check(name="uv", state="ok", found=find_uv_bin())
+        return ok("uv", find_uv_bin())
     except (ImportError, FileNotFoundError):
-        return Check(
-            name="uv",
-            state="bad",
-            found="not there",
-            advice="install muster again: uv is one of its requirements",
-        )
+        return bad("uv", "not there", "install muster again: uv is one of its requirements")
 
 
 def _airflow(_: Settings) -> Check:
@@ -70,20 +56,10 @@ def _airflow(_: Settings) -> Check:
     try:
         found = version("apache-airflow")
     except PackageNotFoundError:
-        return Check(
-            name="Airflow",
-            state="bad",
-            found="not there",
-            advice="install muster again: Airflow is one of its requirements",
-        )
+        return bad("Airflow", "not there", "install muster again: Airflow is one of its requirements")
     if found.startswith("3.3."):
-        return Check(name="Airflow", state="ok", found=found)
-    return Check(
-        name="Airflow",
-        state="bad",
-        found=found,
-        advice="install muster in an environment of its own: it needs Airflow 3.3",
-    )
+        return ok("Airflow", found)
+    return bad("Airflow", found, "install muster in an environment of its own: it needs Airflow 3.3")
 
 
 def home_disk(settings: Settings) -> Check:
@@ -92,7 +68,7 @@ def home_disk(settings: Settings) -> Check:
         "disk for MUSTER_HOME",
         settings.home,
         HOME_GIB,
-        "free some (`muster jobs gc` and `muster volumes gc` show what may go), or set MUSTER_HOME to another disk",
+        "free some (`muster jobs gc` and `muster volumes gc` show what can be deleted), or set MUSTER_HOME to another disk",
     )
 
 
@@ -102,10 +78,8 @@ def _images(settings: Settings) -> Check:
     found = list(images_of(settings, Path.cwd()))
     wrong = [f"{image.name}: {image.trouble}" for image in found if image.trouble]
     if wrong:
-        return Check(
-            name="images", state="warn", found="; ".join(wrong), advice="lock them before they are used"
-        )
-    return Check(name="images", state="ok", found=f"{len(found)}, each with a lock that is up to date")
+        return warn("images", "; ".join(wrong), "lock them before they are used")
+    return ok("images", f"{len(found)}, each with a lock that is up to date")
 
 
 def cache_disk(settings: Settings) -> Check:
@@ -126,16 +100,12 @@ def _disk(name: str, folder: Path, wanted_gib: float, advice: str) -> Check:
     free = shutil.disk_usage(there).free / GIB
     found = f"{free:.1f} GiB free at {folder}"
     if not os.access(there, os.W_OK):
-        return Check(name=name, state="bad", found=f"{there} cannot be written", advice=advice)
+        return bad(name, f"{there} cannot be written", advice)
     if free < wanted_gib / 4:
-        return Check(name=name, state="bad", found=found, advice=advice)
-    state = "ok" if free >= wanted_gib else "warn"
-    return Check(
-        name=name,
-        state=state,
-        found=found,
-        advice="" if state == "ok" else f"{wanted_gib:g} GiB is comfortable: {advice}",
-    )
+        return bad(name, found, advice)
+    if free < wanted_gib:
+        return warn(name, found, f"{wanted_gib:g} GiB is comfortable: {advice}")
+    return ok(name, found)
 
 
 def _existing(folder: Path) -> Path:
@@ -145,27 +115,25 @@ def _existing(folder: Path) -> Path:
 def _file_system(settings: Settings) -> Check:
     kind = kind_of(_existing(settings.home), Path("/proc/self/mounts").read_text(errors="replace"))
     if kind in LOCKLESS:
-        return Check(
-            name="file system",
-            state="bad",
-            found=f"MUSTER_HOME is on {kind}",
-            advice="set MUSTER_HOME to a local disk: locks and links are not to be trusted there",
+        return bad(
+            "file system",
+            f"MUSTER_HOME is on {kind}",
+            "set MUSTER_HOME to a local disk: locks and links are unreliable there",
         )
-    return Check(name="file system", state="ok", found=f"MUSTER_HOME is on {kind or 'an unknown one'}")
+    return ok("file system", f"MUSTER_HOME is on {kind or 'an unknown file system'}")
 
 
 def _home_rights(settings: Settings) -> Check:
     try:
         mode = stat.S_IMODE(settings.home.stat().st_mode)
     except FileNotFoundError:
-        return Check(name="rights", state="ok", found="MUSTER_HOME is made for its owner alone")
+        return ok("rights", "MUSTER_HOME does not exist yet; only its owner will have access")
     if not mode & 0o077:
-        return Check(name="rights", state="ok", found="only its owner may enter MUSTER_HOME")
-    return Check(
-        name="rights",
-        state="warn",
-        found=f"others of this machine may enter MUSTER_HOME ({mode:o})",
-        advice=f"chmod 700 {settings.home}: logs, data and models are read by all who may enter it",
+        return ok("rights", "only its owner has access to MUSTER_HOME")
+    return warn(
+        "rights",
+        f"other users of this machine have access to MUSTER_HOME ({mode:o})",
+        f"chmod 700 {settings.home}: those users can read its logs, data and models",
     )
 
 
@@ -177,9 +145,9 @@ def _waiting(settings: Settings) -> Check:
         for note in waiting(settings.home)
     ]
     if os.environ.get("MUSTER_NO_WARM") == "1":
-        return Check(name="muster run", state="ok", found="imports Airflow each time: MUSTER_NO_WARM is set")
-    otherwise = "imports Airflow the next time: no process waits with it"
-    return Check(name="muster run", state="ok", found="; ".join(found) or otherwise)
+        return ok("muster run", "imports Airflow each time: MUSTER_NO_WARM is set")
+    otherwise = "the next one imports Airflow: no process waits with it"
+    return ok("muster run", "; ".join(found) or otherwise)
 
 
 def kind_of(folder: Path, mounts: str) -> str:
@@ -200,10 +168,8 @@ def _memory(_: Settings) -> Check:
 
     found = Machine.here().memory_gib
     if found < MEMORY_GIB:
-        return Check(
-            name="memory", state="warn", found=f"{found:.1f} GiB", advice=f"the demo wants {MEMORY_GIB:g} GiB"
-        )
-    return Check(name="memory", state="ok", found=f"{found:.1f} GiB for jobs, {os.cpu_count()} CPUs")
+        return warn("memory", f"{found:.1f} GiB", f"the demo wants {MEMORY_GIB:g} GiB")
+    return ok("memory", f"{found:.1f} GiB for jobs, {os.cpu_count()} CPUs")
 
 
 def _limits(_: Settings) -> Check:
@@ -212,85 +178,72 @@ def _limits(_: Settings) -> Check:
     cgroup = make_cgroup(f"muster-doctor-{os.getpid()}", 1.0)
     if cgroup is not None:
         cgroup.close()
-        return Check(name="memory limits", state="ok", found="kept by the kernel (cgroups)")
-    return Check(
-        name="memory limits", state="ok", found="watched by the supervisor: no cgroup can be made here"
-    )
+        return ok("memory limits", "enforced by the kernel (cgroups)")
+    return ok("memory limits", "checked by the supervisor: no cgroup can be made here")
 
 
 def _gpus(_: Settings) -> Check:
     from muster.backends.local.machine import Machine
 
     count = len(Machine.here().gpus)
-    return Check(
-        name="GPUs",
-        state="ok",
-        found=f"{count} NVIDIA" if count else "none: gangs that ask for some run on CPUs",
-    )
+    return ok("GPUs", f"{count} NVIDIA" if count else "none: gangs that ask for some run on CPUs")
 
 
 def _port(_: Settings) -> Check:
     try:
         with socket.create_server(("127.0.0.1", 0)) as listener:
-            return Check(
-                name="loopback", state="ok", found=f"can listen (tried port {listener.getsockname()[1]})"
-            )
+            return ok("loopback", f"can listen (tried port {listener.getsockname()[1]})")
     except OSError as error:
-        return Check(
-            name="loopback",
-            state="bad",
-            found=f"cannot listen on 127.0.0.1: {error.strerror}",
-            advice="allow listening on loopback: gangs meet and deployments answer there",
+        return bad(
+            "loopback",
+            f"cannot listen on 127.0.0.1: {error.strerror}",
+            "allow listening on loopback: gangs meet and deployments answer there",
         )
 
 
 def _store(settings: Settings) -> Check:
     if not settings.store.is_dir():
-        return Check(name="store", state="ok", found=f"none yet; it will be made in {settings.home}")
+        return ok("store", f"none yet; it will be made in {settings.home}")
     from muster.volumes.folder import FolderStore
     from muster.volumes.fsck import check
 
     try:
         report = check(FolderStore(settings.store))
     except MusterError as error:
-        return Check(name="store", state="bad", found=str(error), advice="muster volumes fsck")
+        return bad("store", error, "muster volumes fsck")
     if not report.clean:
         count = sum(not problem.harmless for problem in report.problems)
-        return Check(
-            name="store", state="bad", found=f"{count} problems", advice="muster volumes fsck names them"
-        )
+        return bad("store", f"{count} problems", "muster volumes fsck names them")
     found = f"{report.versions} versions, {report.files} files, all there"
     if report.problems:
         first, more = report.problems[0], len(report.problems) - 1
         others = f", and {more} more: `muster volumes fsck` lists them" if more else ""
-        return Check(
-            name="store",
-            state="warn",
-            found=f"{found}; no version is harmed by {first.where}: {first.what}{others}",
-            advice=first.advice,
+        return warn(
+            "store",
+            f"{found}; no version is harmed by {first.where}: {first.what}{others}",
+            first.advice,
         )
-    return Check(name="store", state="ok", found=found)
+    return ok("store", found)
 
 
 def _jobs(settings: Settings) -> Check:
     if not settings.store.is_dir():
-        return Check(name="jobs", state="ok", found="none yet")
+        return ok("jobs", "none yet")
     from muster.backends.local.backend import LocalBackend
 
     try:
         backend = LocalBackend(settings)
         unended = [s for s in map(backend.status, backend.store.ledger.jobs()) if not s.state.ended]
     except MusterError as error:
-        return Check(name="jobs", state="bad", found=str(error), advice="muster jobs ls")
+        return bad("jobs", error, "muster jobs ls")
     stray = [status.job_id for status in unended if not status.alive]
     if stray:
-        return Check(
-            name="jobs",
-            state="warn",
-            found=f"{len(stray)} without a supervisor: {', '.join(stray[:3])}",
-            advice="run their Dag again to pick them up, or muster jobs cancel each",
+        return warn(
+            "jobs",
+            f"{len(stray)} without a supervisor: {', '.join(stray[:3])}",
+            "run their Dag again to resume them, or cancel each: muster jobs cancel JOB",
         )
-    return Check(name="jobs", state="ok", found=f"{len(unended)} running")
+    return ok("jobs", f"{len(unended)} running")
 
 
 def _maintenance(settings: Settings) -> Check:

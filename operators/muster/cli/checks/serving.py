@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING
 
-from muster.cli.checks.check import Check, bad
+from muster.cli.checks.check import Check, bad, ok, warn
 from muster.core.errors import BackendError, MusterError, SpecError
 
 if TYPE_CHECKING:
@@ -22,11 +22,7 @@ def serving_checks(
     :param served: the kinds that the API server has.
     """
     if site.serving is None:
-        yield Check(
-            name="serving",
-            state="ok",
-            found="by the machine that deploys: the cluster file names no platform as serving",
-        )
+        yield ok("serving", "on the machine that deploys: the cluster file sets no serving platform")
         return
     try:
         yield _platform(cluster, client, site)
@@ -34,7 +30,7 @@ def serving_checks(
         if site.gateway_metrics:
             yield _counted(site)
     except MusterError as error:
-        yield bad("serving", error, "it could not be looked at: try again, and see the checks above")
+        yield bad("serving", error, "this check failed to run: try again, and see the checks above")
 
 
 def _platform(cluster: Cluster, client: Client, site: ClusterSite) -> Check:
@@ -44,33 +40,31 @@ def _platform(cluster: Cluster, client: Client, site: ClusterSite) -> Check:
     try:
         check_platform(client, site, cluster)
     except SpecError as error:
-        return bad("serving", error, "nothing can be deployed before that; jobs run all the same")
+        return bad("serving", error, "deployments need it; jobs run without")
     if not site.gateway:
-        return Check(
-            name="serving",
-            state="warn",
-            found=f"{site.serving.value}, without a Gateway",
-            advice="a release moves all traffic at once: set gateway and serving_url to share it out in steps",
+        return warn(
+            "serving",
+            f"{site.serving.value}, without a Gateway",
+            "a release moves all traffic at once: set gateway and serving_url to move it in steps",
         )
     found = f"{site.serving.value}, users come through Gateway {site.gateway} at {site.url('NAME')}"
-    return Check(name="serving", state="ok", found=found)
+    return ok("serving", found)
 
 
 def _counted(site: ClusterSite) -> Check:
-    """Check that the Gateway's own answers can be counted from here."""
+    """Check that the Gateway's own answers can be counted here."""
     from muster.backends.kubernetes.serving.gateway import addresses, ask
 
     name, url = "gateway metrics", site.gateway_metrics
     try:
         asked = [ask(url, address) for address in addresses(url)]
     except BackendError as error:
-        return Check(
-            name=name,
-            state="warn",
-            found=str(error),
-            advice="until it is read from here, errors that the Gateway answers itself are in no revision's counts",
+        return warn(
+            name,
+            str(error),
+            "while it cannot be read from here, errors that the Gateway itself answers are in no revision's counts",
         )
-    return Check(name=name, state="ok", found=f"{len(asked)} replicas of the Gateway tell what they answered")
+    return ok(name, f"{len(asked)} replicas of the Gateway report their answers")
 
 
 def _rights(client: Client, site: ClusterSite, served: Collection[tuple[str, str]]) -> Check:
@@ -81,12 +75,9 @@ def _rights(client: Client, site: ClusterSite, served: Collection[tuple[str, str
     missing = lacking(client, wanted, namespace=site.namespace, served=served)
     if missing:
         what = ", ".join(f"{right.verb} {right.resource}" for right in missing)
-        return Check(
-            name="rights to serve",
-            state="bad",
-            found=f"this account may not, in namespace {site.namespace}: {what}",
-            advice=f"set serving.enabled of the chart, or give it a Role there with {rules(missing)}",
+        return bad(
+            "rights to serve",
+            f"this account may not, in namespace {site.namespace}: {what}",
+            f"set serving.enabled of the chart, or give it a Role there with {rules(missing)}",
         )
-    return Check(
-        name="rights to serve", state="ok", found=f"all that deployments need in namespace {site.namespace}"
-    )
+    return ok("rights to serve", f"all that deployments need in namespace {site.namespace}")

@@ -1,7 +1,7 @@
-"""Has a command run in a fork of the waiting process, and is for its terminal and its caller what that fork is.
+"""Runs a command in a fork of the waiting process, and stands for that fork towards terminal and caller.
 
-Signals go on to the fork, and the command ends as the fork did. If the command is killed, the kernel kills the fork:
-the reading end of a pipe asks for that, whose only writing end is here.
+It passes signals on to the fork and ends as the fork ended. If it is killed, the kernel kills the fork: the fork holds
+the reading end of a pipe whose only writing end is here.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ _TO_ONE = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGWINCH)
 
 
 def run_there(home: EmbeddedHome, *, stdout: int, starting: Callable[[], None]) -> int | None:
-    """Have this process's command run in a fork of the home's waiting process, and return how that ended.
+    """Run this process's command in a fork of the home's waiting process, and return how it ended.
 
     :param stdout: the file that is the command's standard output.
-    :param starting: called where Airflow has to be imported first.
+    :param starting: called if Airflow must be imported first.
     :returns: an exit code, or a signal's number below zero; None where there is no such process and none can be
         had, so that nothing has run.
     :raises MusterError: the fork was lost, and how it ended is not known.
@@ -121,7 +121,7 @@ def _follow(connection: socket.socket, pid: int, process: int) -> int:
 
 @contextmanager
 def _signals_go_to(pid: int, process: int) -> Iterator[None]:
-    """Pass on what is sent to this process; what it ignores, the other does as well."""
+    """Pass signals to this process on to the fork; the fork also ignores what this process ignores."""
 
     def pass_on(number: int, _frame: FrameType | None) -> None:
         with suppress(ProcessLookupError):
@@ -148,7 +148,7 @@ def _signals_go_to(pid: int, process: int) -> Iterator[None]:
 
 
 def end_as(ended: int) -> int:
-    """Return an exit code; a process that was ended by a signal has this one end by the same."""
+    """Return an exit code, or end this process by the signal that ended the fork."""
     if ended < 0:
         sys.stdout.flush()
         sys.stderr.flush()

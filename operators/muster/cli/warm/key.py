@@ -1,7 +1,7 @@
-"""Names the waiting process that may serve a command, by all that could make its fork differ from a new process.
+"""Computes the key of the waiting process that may serve a command: all that could make a fork differ from a new process.
 
-What a fork is given (arguments, working folder, umask, terminal, the whole environment) is not part of it, but for variables:
-a library may have read one when it was imported. Two commands with different variables never share a process.
+What a fork receives with its command (arguments, working folder, umask, terminal) is not in the key. Variables are,
+although a fork receives them too: a library may have read one while it was imported.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ _RIGHTS = (
 
 
 def key_of(facts: Mapping[str, Any]) -> str:
-    """Return the name of the process for these facts."""
+    """Return the key of these facts."""
     text = json.dumps(facts, sort_keys=True, default=str)
     return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
 
 
 def facts_of(home: EmbeddedHome) -> dict[str, Any]:
-    """Return what a process of this user, started here and now, would have for good once Airflow is imported."""
+    """Return the facts that are fixed for a process of this user, started here and now, once Airflow is imported."""
     return {
         "muster": __version__,
         "airflow": home.environment(),
@@ -55,12 +55,12 @@ def variables(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def absolute(entries: list[str]) -> list[str]:
-    """Return Python's path without what depends on the working folder."""
+    """Return Python's path without entries that depend on the working folder."""
     return [str(Path(entry).absolute()) for entry in entries]
 
 
 def signature(path: Path) -> str:
-    """Return what changes when a file is written or replaced, or when an entry comes to a folder or goes; "" for none.
+    """Return a text that changes when a file is written or replaced, or a folder gains or loses an entry; "" if it is missing.
 
     An installation makes or removes a folder beside the packages, ``NAME-VERSION.dist-info``.
     """
@@ -80,7 +80,7 @@ def _python() -> list[str]:
 
 
 def _system() -> dict[str, Any]:
-    """Return rights, limits and namespaces: what a container, a batch system or ``ulimit`` may have changed."""
+    """Return rights, limits and namespaces, which a container, a batch system or ``ulimit`` may change."""
     found: dict[str, Any] = {
         "nice": os.getpriority(os.PRIO_PROCESS, 0),
         "root": signature(Path("/")),

@@ -1,4 +1,4 @@
-"""What client and waiting process say to each other: JSON documents, some with open files."""
+"""The messages between client and waiting process: JSON documents, some with open files."""
 
 from __future__ import annotations
 

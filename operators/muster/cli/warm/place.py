@@ -1,4 +1,4 @@
-"""Where the waiting processes of a home are found: a socket, a lock and a note for each, in a folder of its owner alone."""
+"""The waiting processes of a home: a socket, a lock and a note each, in a folder that only its owner can enter."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ FOLDER = "waiting"
 
 @dataclass(frozen=True, kw_only=True)
 class Note:
-    """What a waiting process says of itself.
+    """What a waiting process writes about itself.
 
     :param began: when it was started, in seconds since the epoch.
     :param runs: how many commands it has forked for; `last` is when it did so last.
@@ -35,7 +35,7 @@ class Note:
 
 @dataclass(frozen=True)
 class Place:
-    """One waiting process: there, or not.
+    """The place of one waiting process, whether it runs or not.
 
     :param folder: the home's.
     """
@@ -44,7 +44,7 @@ class Place:
     key: str
 
     def ready(self) -> bool:
-        """Whether the folder is there, made if need be, and nobody else can have put anything into it."""
+        """Whether the folder exists, made if need be, and only its owner can write into it."""
         try:
             self.folder.mkdir(mode=0o700, exist_ok=True)
             found = self.folder.lstat()
@@ -66,7 +66,7 @@ class Place:
         return None
 
     def listen(self) -> tuple[socket.socket, int] | None:
-        """Become the process: return the socket, and the lock to hold; None if another is it already."""
+        """Become the waiting process: return the socket, and the lock to hold; None if another process has it."""
         lock = os.open(self._path("lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -104,7 +104,7 @@ class Place:
 
 
 def waiting(home: Path) -> Iterator[Note]:
-    """Yield the processes that wait in a home; what killed ones left is removed."""
+    """Yield the processes that wait in a home, and remove the files of killed ones."""
     for path in sorted((home / FOLDER).glob("*.lock")):
         place = Place(path.parent, path.stem)
         if not is_locked(path):
@@ -116,7 +116,7 @@ def waiting(home: Path) -> Iterator[Note]:
 
 @contextmanager
 def _short(folder: Path) -> Iterator[str]:
-    """Give a folder a short name: an address of a socket has 107 bytes at most, and a home may be deeper."""
+    """Give a folder a short path: the address of a socket has at most 107 bytes, and a home's path may be longer."""
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         yield f"/proc/self/fd/{handle}"

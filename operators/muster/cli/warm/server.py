@@ -1,6 +1,6 @@
 """The waiting process: it has Airflow imported, one thread and no open database, and forks for each command.
 
-It ends ten minutes after the last command, when its home is gone, or when a file that it has imported has changed.
+It ends ten minutes after its last command, when its home is deleted, or when a file that it imported changes.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Command:
 
 
 def main() -> None:
-    """Wait, and in each fork run the command; the arguments are a connection to the first client, and where to wait."""
+    """Wait for clients, and run the command in each fork. Arguments: a connection to the first client, and the place."""
     first, told = socket.socket(fileno=int(sys.argv[1])), json.loads(sys.argv[2])
     first.set_inheritable(False)
     sys.path[:] = told["path"]
@@ -95,7 +95,7 @@ class _Waiting:
     def wait(self, first: socket.socket) -> Command | None:
         """Serve clients; return in each fork its command, and None at the end.
 
-        :param first: for whom the imports were made. Where another process waits already, only this one is served.
+        :param first: the client that started this process. If another process waits already, only this client is served.
         """
         found = self._place.listen()
         if (command := self._serve(first)) is not None:
@@ -119,7 +119,7 @@ class _Waiting:
         return self._place.is_here(mark) and time.time() - self._note.last < IDLE_SECONDS
 
     def _accept(self, listening: socket.socket) -> Command | None:
-        """Serve a client, which another process does where what was imported has changed."""
+        """Serve a client; if an imported file has changed, another process serves it."""
         client, _ = listening.accept()
         if not self._imported.changed():
             return self._serve(client)
@@ -130,7 +130,7 @@ class _Waiting:
         return None
 
     def _serve(self, client: socket.socket) -> Command | None:
-        """Fork for a client's command, and return it in the fork; None here."""
+        """Fork for a client's command: return the command in the fork, and None in this process."""
         client.settimeout(_PATIENCE_SECONDS)
         try:
             if not is_ours(client, uid=os.getuid()):
@@ -167,7 +167,7 @@ class _Waiting:
         client.close()
 
     def _alone(self, command: Command, found: tuple[socket.socket, int] | None) -> Command:
-        """Close in a fork what is the waiting process's."""
+        """Close, in a fork, the open files of the waiting process."""
         self._ready.close()
         for process, (_, client) in self._runs.items():
             os.close(process)
@@ -179,7 +179,7 @@ class _Waiting:
 
 
 def become(command: Command) -> None:
-    """Make this process what the client is: its files, folder, variables, arguments."""
+    """Take over the client's open files, working folder, variables and arguments."""
     os.setsid()
     stdin, stdout, stderr, folder, lifeline = command.handles
     _die_when_closed(lifeline)

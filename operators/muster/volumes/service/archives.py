@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import BinaryIO, cast
 
 from muster.core.errors import SpecError, StoreError
+from muster.volumes.changes import files_below
 from muster.volumes.tree import lengthen, make_folders
 
 CHUNK_BYTES = 1 << 20
@@ -27,9 +28,8 @@ class ArchiveMember:
 
 def members(folder: Path, *, prefix: str = "") -> Iterator[ArchiveMember]:
     """Yield every file below a folder of the service, sorted by path."""
-    for path in sorted(path for path in folder.rglob("*") if path.is_file()):
-        runs = os.access(path, os.X_OK)
-        yield ArchiveMember(name=f"{prefix}{path.relative_to(folder)}", source=path, runs=runs)
+    for name, path in files_below(folder).items():
+        yield ArchiveMember(name=f"{prefix}{name}", source=path, runs=os.access(path, os.X_OK))
 
 
 def pack(files: Iterable[ArchiveMember]) -> Iterator[bytes]:

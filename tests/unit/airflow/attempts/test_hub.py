@@ -12,6 +12,7 @@ from itertools import chain, count, pairwise
 from typing import Any
 
 import pytest
+from tests.unit.airflow.attempts.notes import OwnStore
 from tests.waiting import eventually
 
 from muster.airflow.attempts import hub as module
@@ -20,7 +21,7 @@ from muster.core.errors import NotFound, StoreError
 from muster.core.status import JobState, JobStatus
 
 
-class Machine:
+class Machine(OwnStore):
     """A backend in memory: jobs by id, each with a status and a log."""
 
     def __init__(self) -> None:
@@ -30,14 +31,6 @@ class Machine:
         self.reads: list[str] = []
         self.away = 0
         self.opened = self.closed = 0
-
-    @property
-    def store(self) -> Any:
-        return self
-
-    @property
-    def ledger(self) -> Any:
-        return self
 
     def open(self) -> Any:
         assert self.opened == self.closed, "one at a time"

@@ -8,13 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.contract.test_store import seal_written
 
 from muster.airflow.attempts.keeping import look
 from muster.core.job import Input, JobSpec, Launcher, Origin, Output, Role, SecretRef
-from muster.core.replica import Replica
 from muster.core.resources import Resources
 from muster.volumes.folder import FolderStore
-from muster.worker.seal import seal
 
 Files = Mapping[str, str]
 ORIGIN = Origin(instance="one", dag_id="loop", run_id="a", task_id="train")
@@ -99,22 +98,7 @@ def commit(store: FolderStore, job_id: str, job: JobSpec, modules: tuple[str, ..
             folder = staging.output(role.name, index, "model")
             folder.mkdir(parents=True)
             (folder / f"{role.name}-{index}").write_bytes(b"1")
-            seal(
-                Replica(
-                    job_id=job_id,
-                    spec=job,
-                    attempt=staging.attempt,
-                    role=role.name,
-                    index=index,
-                    code=None,
-                    inputs={name: ("/nowhere",) * len(given.versions) for name, given in job.inputs.items()},
-                    staging={"model": str(folder)},
-                    checkpoints=str(staging.checkpoints),
-                    scratch="/nowhere",
-                    sealed=str(staging.sealed(role.name, index)),
-                    report="/nowhere",
-                )
-            )
+            seal_written(staging, job, role=role.name, index=index)
     store.commit(job_id, attempt=staging.attempt, modules=modules)
 
 

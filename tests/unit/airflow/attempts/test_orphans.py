@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from airflow.sdk.api.datamodels._generated import DagRunState
+from tests.unit.airflow.attempts.notes import OwnStore
 
 from muster.airflow.attempts.orphans import YOUNG_SECONDS, sweep, unowned
 from muster.airflow.attempts.task_state import GONE, ask, ended_by_hand, over, why_over
@@ -84,7 +85,7 @@ def test_who_is_told_to_stop_was_ended_or_not() -> None:
     assert not ended_by_hand("up_for_retry")
 
 
-class Machine:
+class Machine(OwnStore):
     """A backend in memory, with jobs that are two minutes old."""
 
     def __init__(self, **origins: Origin) -> None:
@@ -94,14 +95,6 @@ class Machine:
         self.over: set[str] = set()
         self.asked: list[str] = []
         self.read: list[str] = []
-
-    @property
-    def store(self) -> Any:
-        return self
-
-    @property
-    def ledger(self) -> Any:
-        return self
 
     def jobs(self) -> list[str]:
         return list(self.origins)

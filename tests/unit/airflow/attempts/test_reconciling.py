@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from tests.unit.airflow.attempts.notes import OwnStore
 
 from muster.airflow.attempts import reconciling
 from muster.airflow.attempts.database import Standing
@@ -71,7 +72,7 @@ def test_what_is_committed_after_its_try_had_ended_is_used_by_nothing(
     assert late(status, stands) == why
 
 
-class Machine:
+class Machine(OwnStore):
     """A backend and an Airflow in memory: jobs by id, and how the task of each stands."""
 
     def __init__(self) -> None:
@@ -102,14 +103,6 @@ class Machine:
 
     def close(self) -> None:
         self.closed += 1
-
-    @property
-    def store(self) -> Any:
-        return self
-
-    @property
-    def ledger(self) -> Any:
-        return self
 
     def begin(
         self, job_id: str, state: JobState = JobState.RUNNING, *, origin: Origin = TASK, **task: Any
@@ -176,14 +169,19 @@ def test_a_job_is_ended_at_the_first_look_however_young_in_its_owners_name(machi
     assert machine.asked == [{"handed-over", "runs"}]
 
 
-def test_what_it_commits_all_the_same_is_retired_with_the_reason(machine: Machine) -> None:
+def commits_late(machine: Machine) -> Reconciler:
+    """A job whose task is gone at the first look, and which has succeeded by the next."""
     machine.begin("late")
     machine.stands["late"] = Standing(state=GONE)
     ours = opened(machine)
     ours.try_look()
     machine.begin("late", JobState.SUCCEEDED)
     machine.stands["late"] = Standing(state=GONE)
-    ours.try_look()
+    return ours
+
+
+def test_what_it_commits_all_the_same_is_retired_with_the_reason(machine: Machine) -> None:
+    commits_late(machine).try_look()
     assert machine.retired == {MODEL: f"committed by job late too late: {with_task(GONE).message}"}
 
 
@@ -318,12 +316,7 @@ def test_a_job_that_succeeds_with_its_task_while_airflow_is_asked_is_neither_end
 
 
 def test_what_could_not_be_retired_is_tried_again(machine: Machine) -> None:
-    machine.begin("late")
-    machine.stands["late"] = Standing(state=GONE)
-    ours = opened(machine)
-    ours.try_look()
-    machine.begin("late", JobState.SUCCEEDED)
-    machine.stands["late"] = Standing(state=GONE)
+    ours = commits_late(machine)
     machine.full = 2
     for _ in range(3):
         ours.try_look()

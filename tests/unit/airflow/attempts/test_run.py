@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
-from tests.unit.airflow.attempts.notes import Notes
+from tests.unit.airflow.attempts.notes import Log, Notes, Ti
 from tests.unit.backends.kubernetes.cluster_jobs import Cut, World, at_request, die, world
 from tests.unit.backends.kubernetes.fake_cluster import KUEUE
 
@@ -18,6 +18,7 @@ from muster.airflow.attempts.run import TaskRun
 from muster.airflow.attempts.trigger import JobTrigger
 from muster.airflow.attempts.waiting import GoesOn
 from muster.backends.kubernetes.api.kinds import POD_GROUP
+from muster.backends.kubernetes.backend import KubernetesBackend
 from muster.core.job import JobSpec, Origin
 from muster.core.settings import Settings
 
@@ -47,24 +48,6 @@ class Deferred(Exception):
     """The task is handed over to a trigger."""
 
 
-class Ti:
-    """The task instance that links are pushed for."""
-
-    def xcom_push(self, *words: object, **more: object) -> None: ...
-
-
-class Log:
-    """A task's log, in memory."""
-
-    def __init__(self) -> None:
-        self.lines: list[str] = []
-
-    def info(self, text: str, *words: object) -> None:
-        self.lines.append(text % words)
-
-    warning = info
-
-
 @pytest.fixture(scope="module")
 def there(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     with world(tmp_path_factory.mktemp("world"), missing=KUEUE, queue=None) as found:
@@ -86,19 +69,7 @@ class Task:
         backend = self._there.backend(f"{owner}-{self._origin.task_id}")
         backend.check(self._there.job(max_restarts=7))  # so that the cluster is known
         meanwhile()
-        given: dict[str, Any] = {"context": {"task_state_store": self._notes, "ti": Ti()}, "backend": backend}
-        task = TaskRun(
-            **given,
-            settings=Settings(home=self._home, cache=self._home),
-            origin=self._origin,
-            owner=owner,
-            max_tries=2,
-            retries=2,
-            last_try=False,
-            wait=Following(),  # type: ignore[arg-type]
-            log=self.log,
-            listener=None,
-        )
+        task = self._begun(owner, backend, wait=Following())
         with pytest.MonkeyPatch.context() as patch, at_request(patch, cut, die, after=True) as sent:
             with pytest.raises(Cut if cut else Followed):
                 task.run(self._build)
@@ -106,28 +77,14 @@ class Task:
 
     def defer(self, owner: str, **fields: Any) -> JobTrigger:
         """Begin a try that does not wait itself; return its trigger."""
-        context: Any = {"task_state_store": self._notes, "ti": Ti()}
         found: list[Any] = []
 
         def hand_over(trigger: object) -> NoReturn:
             found.append(trigger)
             raise Deferred
 
-        task = TaskRun(
-            context=context,
-            backend=self._there.backend(f"{owner}-{self._origin.task_id}"),
-            settings=Settings(home=self._home, cache=self._home),
-            origin=self._origin,
-            owner=owner,
-            max_tries=2,
-            retries=2,
-            last_try=False,
-            wait=Leaving(),  # type: ignore[arg-type]
-            log=self.log,
-            listener=None,
-            defer=hand_over,
-            **fields,
-        )
+        backend = self._there.backend(f"{owner}-{self._origin.task_id}")
+        task = self._begun(owner, backend, wait=Leaving(), defer=hand_over, **fields)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(run, "ask", lambda _: "running")
             with pytest.raises(Deferred):
@@ -135,6 +92,22 @@ class Task:
         (trigger,) = found
         assert isinstance(trigger, JobTrigger)
         return trigger
+
+    def _begun(self, owner: str, backend: KubernetesBackend, **fields: Any) -> TaskRun:
+        context: Any = {"task_state_store": self._notes, "ti": Ti()}
+        return TaskRun(
+            context=context,
+            backend=backend,
+            settings=Settings(home=self._home, cache=self._home),
+            origin=self._origin,
+            owner=owner,
+            max_tries=2,
+            retries=2,
+            last_try=False,
+            log=self.log,
+            listener=None,
+            **fields,
+        )
 
     def _build(self) -> JobSpec:
         return self._there.job(origin=self._origin)

@@ -13,6 +13,7 @@ from types import FrameType
 from typing import Any
 
 import pytest
+from tests.unit.airflow.attempts.notes import OwnStore
 
 from muster.airflow.attempts.waiting import (
     PICK_UPS,
@@ -32,7 +33,7 @@ LOST = replace(RUNNING, alive=False)
 DONE = replace(RUNNING, state=JobState.SUCCEEDED)
 
 
-class Scripted:
+class Scripted(OwnStore):
     """A backend whose every watch plays the next act: events, and the status that holds after them."""
 
     def __init__(self, *acts: tuple[list[JobEvent], JobStatus]) -> None:
@@ -41,14 +42,6 @@ class Scripted:
         self.submitted: list[str | None] = []
         self.asked_after: list[int] = []
         self.when_idle: Callable[[], None] = lambda: None
-
-    @property
-    def store(self) -> Any:
-        return self
-
-    @property
-    def ledger(self) -> Any:
-        return self
 
     def spec(self, job_id: str) -> str:
         return f"spec of {job_id}"

@@ -8,6 +8,7 @@ from typing import Any
 
 from muster.backends.releases.book import Book, Entry
 from muster.backends.releases.deployments import Deployments
+from muster.backends.releases.manual import promote
 from muster.backends.releases.memory import Columns, MemoryPlatform
 from muster.backends.releases.platform import Limits, Observed
 from muster.core.address import Address
@@ -112,6 +113,17 @@ class World(Deployments):
         return self
 
     # what users and time do
+
+    def begin_canary(self, *, by: str) -> None:
+        """Let @2 serve and @1 be kept, and have @3 released to 5 %."""
+        for number in (1, 2):
+            made = self.prepare(spec(number), by="task")
+            self.come_up(made.name)
+            promote(self, NAME, made.name, by="task")
+        self.prepare(spec(3), by=by)
+        self.come_up("r3")
+        status = self.deployment(NAME)
+        self.shift(NAME, {"r2": 95, "r3": 5, "r1": 0}, token=status.token, release=status.release)
 
     def clock(self) -> float:
         return self.now

@@ -130,7 +130,7 @@ class TestStore:
 
     def test_what_is_no_token(self, site: Site) -> None:
         (site.folder / "token").write_text("hello")
-        assert site.check("store token")["found"] == "it is no token"
+        assert site.check("store token")["found"] == "it is not a token"
 
     def test_a_claim_that_is_nearly_full(self, site: Site) -> None:
         assert site.check("room")["state"] == "ok"
@@ -161,7 +161,7 @@ class TestApi:
         found = site.check("rights")
         assert found["found"].endswith("create jobsets, delete jobsets")
         assert found["advice"] == (
-            "give it a Role there, as the chart's account for operators has one, with "
+            "give it a Role there, like that of the chart's operator account, with "
             'apiGroups: ["jobset.x-k8s.io"], resources: ["jobsets"], '
             "verbs: [create, delete]"
         )
@@ -175,7 +175,7 @@ class TestApi:
         site.api.refused.add(("list", f"{NODE.resource}!"))
         checks = {check["name"]: check for check in site.checks()}
         assert checks["reading"]["state"] == "warn"
-        assert checks["GPUs"]["found"] == "the nodes may not be read"
+        assert checks["GPUs"]["found"] == "this account may not read the nodes"
         assert checks["a gang"]["state"] == "ok"
 
     def test_a_namespace_that_is_being_deleted(self, site: Site) -> None:
@@ -218,7 +218,7 @@ class TestGangs:
 
     def test_no_queue_of_its_own(self, site: Site) -> None:
         site.write(queue="")
-        assert site.check("queue")["found"] == "no queue of its own; there are team-a, team-b"
+        assert site.check("queue")["found"] == "the cluster file names no queue; there are team-a, team-b"
 
     def test_a_queue_that_is_stopped(self, site: Site) -> None:
         said = {"type": "Active", "status": "False", "message": "ClusterQueue team-a is stopped"}
@@ -241,9 +241,9 @@ class TestGangs:
             "advice": "",
         }
         site.replaced("WorkloadPriorityClass")
-        assert "as the chart's queues.priorities does" in site.check("priorities")["advice"]
+        assert "set the chart's queues.priorities" in site.check("priorities")["advice"]
         site.api.refused.add(("list", f"{WORKLOAD_PRIORITY_CLASS.resource}!"))
-        assert site.check("priorities")["found"] == "they may not be read"
+        assert site.check("priorities")["found"] == "this account may not read them"
 
     def test_kueue_that_does_not_say_who_is_next(self, site: Site) -> None:
         assert site.check("places")["state"] == "ok"
@@ -298,7 +298,7 @@ class TestServing:
     def test_it_need_not_be_on_the_cluster(self, site: Site) -> None:
         site.write()
         checks = {check["name"]: check for check in site.checks()}
-        assert checks["serving"]["found"].startswith("by the machine that deploys")
+        assert checks["serving"]["found"].startswith("on the machine that deploys")
         assert "rights to serve" not in checks
 
     def test_without_a_gateway_traffic_moves_as_a_whole(self, site: Site) -> None:
@@ -327,7 +327,7 @@ class TestServing:
             found = site.check("gateway metrics")
             assert (found["state"], found["found"]) == (
                 "ok",
-                "1 replicas of the Gateway tell what they answered",
+                "1 replicas of the Gateway report their answers",
             )
             told.text = "envoy_cluster_upstream_rq_total 1\n"
             found = site.check("gateway metrics")

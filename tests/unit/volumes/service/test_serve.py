@@ -4,6 +4,7 @@ import signal
 import socket
 import subprocess
 import sys
+from contextlib import contextmanager
 
 import pytest
 from tests.unit.volumes.service.process import KEY, Service, until
@@ -73,38 +74,39 @@ def test_it_prints_an_operators_token(tmp_path, key):
     assert tokens.verify((KEY.encode(),), text.strip()).kind is tokens.TokenKind.OPERATOR
 
 
+@contextmanager
+def waiting_beside(first, *, port, advertise=()):
+    """A second service of the same store, which waits until the first ends."""
+    second = start("--store", first.root, "--key", first.key, "--port", port, *advertise)
+    try:
+        assert "waiting until it ends" in second.stderr.readline()
+        yield second
+    finally:
+        second.kill()
+        second.communicate()
+
+
 @pytest.mark.slow
 def test_a_second_service_waits_until_the_first_is_gone(tmp_path):
-    with Service(tmp_path) as first:
-        arguments = ("--store", first.root, "--key", first.key, "--port", first.port)
-        second = start(*arguments)
-        try:
-            assert "waiting until it ends" in second.stderr.readline()
-            assert first.client().volumes() == []
-            first.kill()
-            until(first.answers, bool)
-            assert first.client("other").volumes() == []
-            second.terminate()
-            assert second.wait(timeout=30) == TOLD_TO_END
-        finally:
-            second.kill()
-            second.communicate()
+    with Service(tmp_path) as first, waiting_beside(first, port=first.port) as second:
+        assert first.client().volumes() == []
+        first.kill()
+        until(first.answers, bool)
+        assert first.client("other").volumes() == []
+        second.terminate()
+        assert second.wait(timeout=30) == TOLD_TO_END
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("advertise", [(), ("--advertise", "127.0.0.1")])
 def test_one_that_waits_handles_its_end(tmp_path, free_ports, advertise):
     """As the first process of a container it would else go on until it is killed, and an upgrade would wait for that."""
-    with Service(tmp_path) as first:
-        arguments = ("--store", first.root, "--key", first.key, "--port", free_ports[0], *advertise)
-        second = start(*arguments)
-        try:
-            assert "waiting until it ends" in second.stderr.readline()
-            second.terminate()
-            assert second.wait(timeout=30) == TOLD_TO_END
-        finally:
-            second.kill()
-            second.communicate()
+    with (
+        Service(tmp_path) as first,
+        waiting_beside(first, port=free_ports[0], advertise=advertise) as second,
+    ):
+        second.terminate()
+        assert second.wait(timeout=30) == TOLD_TO_END
 
 
 @pytest.mark.slow

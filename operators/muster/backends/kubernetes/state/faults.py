@@ -12,18 +12,10 @@ from muster.core.advice import advice_on
 from muster.core.errors import SpecError
 from muster.core.job import JobSpec
 from muster.core.replica import Report
-from muster.core.verdict import Cause, ExitCode, Verdict
+from muster.core.verdict import CAUSES, Cause, ExitCode, Verdict
 from muster.core.wire import loads
 
-CAUSES: dict[int, Cause] = {
-    ExitCode.USER_ERROR: Cause.USER_ERROR,
-    ExitCode.SPEC_ERROR: Cause.SPEC_ERROR,
-    ExitCode.HANG: Cause.HANG,
-    ExitCode.OUT_OF_MEMORY: Cause.OUT_OF_MEMORY,
-    ExitCode.RANK_LOST: Cause.RANK_LOST,
-    ExitCode.SEAL_FAILED: Cause.COMMIT_FAILED,
-    ExitCode.STOPPED: Cause.RANK_LOST,
-}
+POD_CAUSES = {**CAUSES, ExitCode.STOPPED: Cause.RANK_LOST}
 
 SEE_POD = "see its last lines in the log, and `kubectl describe pod` for what the node says"
 
@@ -194,7 +186,7 @@ def _by_code(pod: SeenPod, container: Container, job: JobSpec) -> PodFault:
     who = "the worker" if container.name == MAIN else f"container {container.name}"
     if code in _KILLED:
         return _fault(pod, job, Cause.RANK_LOST, f"{who} of replica {pod.replica} {_KILLED[code]}{said}")
-    cause = CAUSES.get(code, Cause.BACKEND_ERROR)
+    cause = POD_CAUSES.get(code, Cause.BACKEND_ERROR)
     how = "was stopped from outside muster" if code == ExitCode.STOPPED else f"ended with exit code {code}"
     return _fault(pod, job, cause, f"{who} of replica {pod.replica} {how}{said}")
 

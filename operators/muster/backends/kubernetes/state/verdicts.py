@@ -9,7 +9,7 @@ from typing import Any
 
 from muster.backends.kubernetes.cluster.facts import Cluster, condition, holds
 from muster.backends.kubernetes.cluster.feasibility import check_nodes, pod_sets
-from muster.backends.kubernetes.state.faults import CAUSES, PodFault, fault, pod_advice
+from muster.backends.kubernetes.state.faults import POD_CAUSES, PodFault, fault, pod_advice
 from muster.backends.kubernetes.state.observe import completed, failed, failure
 from muster.backends.kubernetes.state.seen import Seen, seconds
 from muster.backends.kubernetes.state.stuck import SETTLE_SECONDS, stuck
@@ -150,7 +150,7 @@ def _told(seen: Seen) -> Verdict:
     for message in said:
         ended = _EXIT_CODE.search(message)
         if ended:
-            cause = CAUSES.get(int(ended[2]), Cause.BACKEND_ERROR)
+            cause = POD_CAUSES.get(int(ended[2]), Cause.BACKEND_ERROR)
             words = f"pod {ended[1]} ended with exit code {ended[2]}"
             return Verdict(cause=cause, message=words, advice=pod_advice(cause))
         gone = _DISRUPTED.search(message)

@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from tests import golden
+from tests.unit.backends.kubernetes import golden as of_jobs
+from tests.unit.backends.kubernetes.golden import DIGEST
 
 from muster.backends.kubernetes.api.kinds import Document
 from muster.backends.kubernetes.serving.kinds import inference_service, seldon_deployment
@@ -24,14 +26,10 @@ from muster.core.job import Pinned
 from muster.core.resources import Resources
 
 FOLDER = Path(__file__).with_name("golden")
-DIGEST = f"b3:{'0123456789abcdef' * 4}"
 NOW = 1_795_000_000.0
-SITE = ClusterSite(
-    namespace="team-a",
-    claim="muster-store",
-    store_url="http://muster-store:8080",
-    image_prefix="registry.example/ml",
-    image_pull_secrets=("registry",),
+SITE = replace(
+    of_jobs.SITE,
+    gpu_environment={},
     serving=Platform.KSERVE,
     gateway="gateways/public",
     serving_url="https://{name}.models.example.com",
