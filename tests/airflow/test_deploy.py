@@ -68,10 +68,10 @@ def task(*revisions: tuple[int, RevisionState], run_type: str = "manual", refuse
         return Revision(name="r2", model=version(2).pinned, state=RevisionState.STARTING)
 
     found = SimpleNamespace(deployment=lambda _: status(*revisions), prepare=prepare, only_whole="")
-    patience = Patience(deadline=None)
+    patience, record = Patience(deadline=None), SimpleNamespace(origin=Origin())
     context = {"dag_run": SimpleNamespace(run_type=run_type), "task_state_store": Notes()}
     return SimpleNamespace(
-        backend=SimpleNamespace(deployments=found),
+        backend=SimpleNamespace(deployments=found, store=SimpleNamespace(record=lambda _: record)),
         context=context,
         asked=asked,
         origin=Origin(dag_id="d", task_id="deploy", run_id="r"),

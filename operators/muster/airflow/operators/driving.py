@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from abc import abstractmethod
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING
@@ -14,7 +15,7 @@ from muster.airflow.attempts.waiting import Stopped
 from muster.airflow.operators.base import MusterOperator
 from muster.airflow.operators.releasing import asker, refusal_text
 from muster.core.deployment import DeploymentSpec
-from muster.core.errors import Behind, DeploymentError, NotFound, SpecError
+from muster.core.errors import Behind, DeploymentError, MusterError, NotFound, SpecError
 from muster.core.wire import dumps, loads
 
 if TYPE_CHECKING:
@@ -115,8 +116,10 @@ class ReleasingOperator(MusterOperator):
             status = None
         if outcome.ending in (Ending.DONE, Ending.HELD) and status is not None:
             return status
-        model, broken = spec.model.address, outcome.ending is Ending.ROLLED_BACK
-        maker = task.backend.store.record(model).origin if broken else None
+        model, maker = spec.model.address, None
+        if outcome.ending is Ending.ROLLED_BACK:
+            with suppress(MusterError):  # the refusal is what counts
+                maker = task.backend.store.record(model).origin
         text = refusal_text(status, outcome, name=spec.name, model=model, smoke=self.smoke, maker=maker)
         passed_by = outcome.ending is Ending.SUPERSEDED and _backfills(task)
         raise self._skipped(text) if passed_by else AirflowFailException(text)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from uuid import uuid4
 
 
 class Notes:
@@ -22,6 +23,9 @@ class Notes:
 
 class Ti:
     """The task instance that links are pushed for."""
+
+    def __init__(self) -> None:
+        self.id = uuid4()
 
     def xcom_push(self, *words: object, **more: object) -> None: ...
 
