@@ -504,9 +504,15 @@ def test_a_jobs_curves_and_the_lines_of_one_rank_are_seen(page: Page, server: Se
     server.answers[where] = (200, job | {"may": {"log": True, "cancel": False}, "launcher": "plain"})
     server.answers[f"{where}/log"] = (
         200,
-        {"text": "[rank 0] hello\n", "next": 15, "bytes": 15, "skipped_bytes": 0},
+        {
+            "text": "[rank 0] hello\n[rank 0] again\n",
+            "times": [[0, 7.0], [1, 9.0]],
+            "next": 30,
+            "bytes": 30,
+            "skipped_bytes": 0,
+        },
     )
-    server.answers[f"{where}/found"] = (200, {"lines": ["[rank 1] needle"], "total": 1, "complete": True})
+    server.answers[f"{where}/found"] = (200, {"lines": ["[rank 1] needle"], "times": [8.0], "total": 1, "complete": True})
     numbers = [curve("loss", "0", 0.9, 0.5), curve("loss", "1", 0.8, 0.4)]
     use = [curve("memory_gib", "main-0", 1.0, 2.5)]
     series = {"start": 1.0, "numbers": numbers, "use": use, "lines_left_out": 7}
@@ -516,9 +522,15 @@ def test_a_jobs_curves_and_the_lines_of_one_rank_are_seen(page: Page, server: Se
     expect(page.get_by_role("img", name="memory: main-0 2.5 GiB")).to_be_visible()
     expect(page.get_by_text("7 lines came too fast to be read")).to_be_visible()
     expect(page.get_by_label("Log", exact=True)).to_contain_text("[rank 0] hello")
+    row = page.get_by_text("[rank 0] again").locator("xpath=ancestor-or-self::*[@data-at]").first
+    assert str(row.get_attribute("title")).endswith("1970-01-01 00:00:09 UTC")
     page.get_by_label("Only of this rank").select_option("1")
     expect(page.get_by_label("Lines found")).to_have_text("[rank 1] needle")
     expect(page.get_by_label("Log", exact=True)).to_be_hidden()
+    whole = page.get_by_role("link", name="download these lines")
+    assert str(whole.get_attribute("href")).endswith("/whole.log?rank=1&times=true")
+    page.get_by_label("times").uncheck()
+    assert str(whole.get_attribute("href")).endswith("/whole.log?rank=1&times=false")
 
 
 def test_times_are_in_the_zone_that_airflow_shows(page: Page, server: Server) -> None:

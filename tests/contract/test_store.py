@@ -595,6 +595,21 @@ class StoreContract:
         store.ledger.append("a-1", b"x" * 10 + b"\n")
         assert store.ledger.read("a-1", after=13, limit_bytes=4) == (b"xxxx", 17)
 
+    def test_lines_of_the_log_have_times(self, store, again):
+        store.ledger.create("a-1", ONE)
+        assert store.ledger.log_times("a-1") == []
+        began = time.time()
+        store.ledger.append("a-1", b"one\n")
+        store.ledger.append("a-1", b"two\n")
+        for times in (again.ledger.log_times("a-1"), again.ledger.log_times("a-1", after=3, before=4)):
+            assert times[0].offset == 0
+            assert began - 1 <= times[0].at <= time.time()
+        assert all(0 <= each.offset < 8 for each in again.ledger.log_times("a-1", after=2))
+
+    def test_there_are_no_times_of_a_job_that_is_not_there(self, store):
+        with pytest.raises(NotFound, match="no job a-1"):
+            store.ledger.log_times("a-1")
+
     def test_ten_writers_do_not_mix_lines(self, store, again):
         store.ledger.create("a-1", ONE)
         lines = [b"%d" % n * 2000 + b"\n" for n in range(10)]

@@ -174,6 +174,17 @@ class Staging:
 
 
 @dataclass(frozen=True, kw_only=True)
+class LogTime:
+    """When a part of a log was stored: from byte `offset` on, up to the next part.
+
+    :param at: seconds since the epoch.
+    """
+
+    offset: int
+    at: float
+
+
+@dataclass(frozen=True, kw_only=True)
 class Held:
     """The disk space that one ended job still uses.
 

@@ -28,7 +28,7 @@ from muster.core.room import Room
 from muster.core.series import Folding, Series, segments
 from muster.core.status import JobState, JobStatus
 from muster.volumes import snapshot
-from muster.volumes.base import Collected, Held, Made, Plan, Record, Saved, Staging, Version
+from muster.volumes.base import Collected, Held, LogTime, Made, Plan, Record, Saved, Staging, Version
 from muster.volumes.fsck import Problem, Progress, Report
 from muster.volumes.gather import gather, plan_drafts, sources, union
 from muster.volumes.held import DAY_SECONDS
@@ -47,6 +47,7 @@ class _Job:
     status: JobStatus
     owner: str | None
     log: bytes = b""
+    times: list[LogTime] = field(default_factory=list)
     folding: Folding = field(default_factory=lambda: Folding(time.time()))
     staging: Staging | None = None
     made: dict[str, tuple[str, ...]] | None = None
@@ -132,7 +133,14 @@ class MemoryLedger:
             job = self.job(job_id)
             job.folding.take(data, at=time.time())
             lines = b"".join(part for part, logged in segments(data) if logged)
+            if lines:
+                job.times.append(LogTime(offset=len(job.log), at=time.time()))
             job.log += lines + b"\n" * (bool(lines) and not lines.endswith(b"\n"))
+
+    def log_times(self, job_id: str, *, after: int = 0, before: int | None = None) -> list[LogTime]:
+        times = self.job(job_id).times
+        first = max((each.offset for each in times if each.offset <= after), default=0)
+        return [each for each in times if first <= each.offset and (before is None or each.offset < before)]
 
     def series(self, job_id: str) -> Series:
         with self._lock:

@@ -71,12 +71,14 @@ def find(here: Here, who: Who, job_id: str, text: Text = "", rank: Number = None
 
 
 @api.get("/jobs/{job_id}/whole.log")
-def whole(here: Here, who: Who, job_id: str) -> StreamingResponse:
-    """Send all of a job's log as a file, as it was written."""
+def whole(
+    here: Here, who: Who, job_id: str, text: Text = "", rank: Number = None, times: bool = False
+) -> StreamingResponse:
+    """Send all of a job's log as a file, as it was written, or only lines that hold a text or come from a rank."""
     _job(here, who, job_id, DagAccessEntity.TASK_LOGS)
     headers = {"content-disposition": f'attachment; filename="{job_id}.log"', "content-encoding": "identity"}
     return StreamingResponse(
-        logs.pieces(here.backend.store.ledger, job_id),
+        logs.chosen(here.backend.store.ledger, job_id, text=text, rank=rank, timed=times),
         media_type="text/plain; charset=utf-8",
         headers=headers,
     )
