@@ -650,6 +650,68 @@ class TestVersionsBesideEachOther:
         assert viewer.get("/muster/api/code?address=pages/raw@1").status_code == 404
 
 
+PLANNED = """
+    print("an author's code may print")
+    first = JobOperator(
+        task_id="first", image="python", command=["python", "-c", "print({{ params.count }})"], resources=SMALL,
+        params={"count": "{{ params.count }}"},
+    )
+    JobOperator(task_id="huge", image="python", command=["true"], resources=Resources(memory_gib=100_000)) << first
+"""
+
+
+class TestPlan:
+    @pytest.fixture
+    def dag_id(
+        self, home: EmbeddedHome, dag_folder: Path, write_dag: Callable[..., None], monkeypatch: Any
+    ) -> str:
+        from muster.airflow.embedded.load import load
+
+        write_dag(PLANNED, params="{'count': Param(4, type='integer')}")
+        load(dag_folder.name, home)
+        monkeypatch.setenv("AIRFLOW__MUSTER__PLAN_ON_PAGE", "True")
+        return dag_folder.name
+
+    def ask(self, client: Client, dag_id: str, **more: str) -> Any:
+        return client.post("/muster/api/plan", params={"dag": dag_id, **more}, headers={"X-Muster": "1"})
+
+    def test_what_a_run_would_do_is_said_before_it(self, dag_id: str, let: Let, home: EmbeddedHome) -> None:
+        user = let("USER")
+        jobs = FolderStore(home.settings.store).ledger.jobs()
+        assert dag_id in user.get("/muster/api/dags").json()["dags"]
+        answer = self.ask(user, dag_id, params='{"count": "5"}')
+        assert answer.status_code == 200, answer.text
+        found = answer.json()
+        assert found["params"] == {"count": 5}
+        first, huge = found["stages"]
+        assert (first["does"], first["start"]["when"]) == ("runs", "now")
+        assert huge["start"]["when"] == "never"
+        assert "GiB" in huge["start"]["why"]
+        assert FolderStore(home.settings.store).ledger.jobs() == jobs
+        wrong = self.ask(user, dag_id, params='{"coutn": 5}')
+        assert (wrong.status_code, "no param 'coutn'" in wrong.json()["detail"]) == (400, True)
+
+    def test_it_needs_the_right_to_trigger_the_dag(self, dag_id: str, let: Let) -> None:
+        viewer = let("VIEWER")
+        assert self.ask(viewer, dag_id).status_code == 403
+        assert viewer.get("/muster/api/dags").json()["dags"] == []
+        assert let("USER").post("/muster/api/plan", params={"dag": dag_id}).status_code == 403  # no header
+
+    def test_a_dag_that_is_not_there_is_named(self, dag_id: str, let: Let) -> None:
+        answer = self.ask(let("USER"), "no-such-dag")
+        assert answer.status_code == 404
+        assert dag_id in answer.json()["detail"]
+
+    def test_an_api_server_that_runs_no_authors_code_plans_nothing(
+        self, dag_id: str, let: Let, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("AIRFLOW__MUSTER__PLAN_ON_PAGE", "False")
+        answer = self.ask(let("USER"), dag_id)
+        assert answer.status_code == 400
+        assert "`muster plan DAG`" in answer.json()["detail"]
+        assert let("USER").get("/muster/api/dags").json()["why_not"] == answer.json()["detail"]
+
+
 @pytest.mark.parametrize("path", ["/muster/api/volumes", "/muster/static/app.js"])
 def test_what_the_browser_has_already_is_not_sent_again(
     viewer: Client, made: dict[str, Version], path: str

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 from playwright.sync_api import Browser, Page, Route, expect
@@ -512,7 +512,10 @@ def test_a_jobs_curves_and_the_lines_of_one_rank_are_seen(page: Page, server: Se
             "skipped_bytes": 0,
         },
     )
-    server.answers[f"{where}/found"] = (200, {"lines": ["[rank 1] needle"], "times": [8.0], "total": 1, "complete": True})
+    server.answers[f"{where}/found"] = (
+        200,
+        {"lines": ["[rank 1] needle"], "times": [8.0], "total": 1, "complete": True},
+    )
     numbers = [curve("loss", "0", 0.9, 0.5), curve("loss", "1", 0.8, 0.4)]
     use = [curve("memory_gib", "main-0", 1.0, 2.5)]
     series = {"start": 1.0, "numbers": numbers, "use": use, "lines_left_out": 7}
@@ -540,3 +543,116 @@ def test_times_are_in_the_zone_that_airflow_shows(page: Page, server: Server) ->
     page.reload()
     title = str(page.locator("time").first.get_attribute("title"))
     assert title == "1970-01-01 09:00:01 GMT+9, 1970-01-01 00:00:01 UTC"
+
+
+def a_stage(label: str, does: str, **more: Any) -> dict[str, Any]:
+    known: dict[str, Any] = {
+        "why": "",
+        "image": None,
+        "image_built": None,
+        "inputs": {},
+        "needs": {},
+        "start": None,
+        "warnings": [],
+        "deploys": None,
+    }
+    return {"task_id": label, "label": label, "does": does} | known | more
+
+
+def a_plan() -> dict[str, Any]:
+    gib = 1 << 30
+    waits = {
+        "when": "waits",
+        "why": "",
+        "queue": "team-blue",
+        "ahead": ["flights.train", "sparse.fit", "c", "d"],
+        "starts": {"p50": 60.0, "p90": 720.0},
+        "ends": {"p50": 660.0, "p90": 1500.0},
+        "known": False,
+    }
+    never = {"when": "never", "why": "16 GPUs of class h100: the queue has 8", "queue": "", "ahead": []}
+    model = "volume://flights/model@3"
+    stages = [
+        a_stage("etl", "kept", why="kept flights/rows@7 of run r1", image="etl", image_built=True),
+        a_stage(
+            "train",
+            "runs",
+            why="epochs 4 → 5",
+            image="train",
+            image_built=False,
+            inputs={"rows": ["volume://flights/rows@7"]},
+            needs={"cpu": 16.0, "memory": 64.0 * gib, "gpu": 2.0},
+            start=waits,
+        ),
+        a_stage(
+            "huge",
+            "runs",
+            inputs={"rows": ["what train makes"]},
+            needs={"cpu": 1.0, "memory": 1.0 * gib},
+            start=never | {"starts": None, "ends": None, "known": True},
+        ),
+        a_stage(
+            "deploy",
+            "deploys",
+            deploys={"name": "flights", "model": "what gate passes", "instead_of": model},
+        ),
+    ]
+    return {
+        "dag_id": "flights",
+        "params": {"epochs": 5, "month": "2013-10"},
+        "stages": stages,
+        "cpu_hours": 2.6667,
+        "gpu_hours": 0.3333,
+        "ends": {"p50": 660.0, "p90": 1500.0},
+        "unseen": "",
+    }
+
+
+def test_a_plan_is_read_before_the_trigger(page: Page, server: Server) -> None:
+    server.answers["/muster/api/dags"] = (200, {"dags": ["flights"], "why_not": ""})
+    server.answers["/muster/api/plan"] = (200, a_plan())
+    page.goto(f"{HOST}/muster/#/plan")
+    page.get_by_role("link", name="flights").click()
+    train = page.get_by_role("row", name="train").first
+    for text in (
+        "epochs 4 → 5",
+        "to be built",
+        "16 CPUs, 68.7 GB",
+        "2 GPUs",
+        "in 1 min to 12 min",
+        "~10 min",
+        "place 5 of queue team-blue, behind flights.train, sparse.fit, c and 1 more",
+    ):
+        expect(train).to_contain_text(text)
+    expect(page.get_by_role("row", name="huge")).to_contain_text("the queue has 8")
+    expect(page.get_by_role("row", name="deploy")).to_contain_text(
+        "flights would serve what gate passes, in place of flights/model@3"
+    )
+    expect(page.locator("main")).to_contain_text("GPU-hours0.333")
+    page.get_by_label("epochs").fill("9")
+    page.get_by_role("button", name="plan it with these").click()
+    expect(page).to_have_url(re.compile("params="))
+    expect(page.get_by_role("row", name="train").first).to_be_visible()
+    asked = parse_qs(
+        next(each for each in reversed(server.queries) if "/api/plan?" in each).partition("?")[2]
+    )
+    assert json.loads(asked["params"][0]) == {"epochs": "9", "month": "2013-10"}
+
+
+def test_a_plan_that_is_refused_says_why_and_leads_back(page: Page, server: Server) -> None:
+    server.answers["/muster/api/plan"] = (
+        400,
+        {"detail": "Dag flights has no param 'x'; its params are epochs"},
+    )
+    page.goto(f"{HOST}/muster/#/plan/flights?params=%7B%22x%22%3A1%7D")
+    expect(page.get_by_role("alert")).to_contain_text("no param 'x'")
+    link = page.get_by_role("link", name="Plan it with the Dag's own params")
+    assert link.get_attribute("href") == "#/plan/flights"
+
+
+def test_an_api_server_that_plans_nothing_says_what_to_type(page: Page, server: Server) -> None:
+    refused = "This api-server runs no code of Dag authors: type `muster plan DAG`."
+    server.answers["/muster/api/dags"] = (200, {"dags": ["flights"], "why_not": refused})
+    page.goto(f"{HOST}/muster/#/plan")
+    expect(page.get_by_text(refused)).to_be_visible()
+    expect(page.get_by_role("link", name="flights")).to_have_count(0)

@@ -18,6 +18,7 @@ from muster.core.errors import Conflict, Corrupt, NotFound, SpecError
 from muster.core.job import JobSpec, Origin
 from muster.core.series import Series, segments
 from muster.core.status import JobState, JobStatus
+from muster.volumes.base import LogTime
 from muster.volumes.durability import (
     TEMPORARY,
     locked,
@@ -28,7 +29,6 @@ from muster.volumes.durability import (
     translated,
     write_whole,
 )
-from muster.volumes.base import LogTime
 from muster.volumes.layout import Layout
 from muster.volumes.log_times import note_time, read_times
 from muster.volumes.series import NAME as SERIES

@@ -78,7 +78,9 @@ def chosen(ledger: Ledger, job_id: str, *, text: str, rank: int | None, timed: b
     for piece in pieces(ledger, job_id):
         times = ledger.log_times(job_id, after=after, before=after + len(piece)) if timed else []
         mine = ((after + at, line) for at, line in _lines(piece) if _is_wanted(line, text, rank))
-        yield "".join(f"{_utc(_time_of(times, at))} {line}\n" if timed else f"{line}\n" for at, line in mine).encode()
+        yield "".join(
+            f"{_utc(_time_of(times, at))} {line}\n" if timed else f"{line}\n" for at, line in mine
+        ).encode()
         after += len(piece)
 
 

@@ -32,4 +32,4 @@ const query = (parameters) => {
 export const get = (where, parameters, signal) => ask(`api/${where}${query(parameters)}`, { signal });
 
 // The header says that this page sent it: no other site's form or script can.
-export const post = (where) => ask(`api/${where}`, { method: "POST", headers: { "X-Muster": "1" } });
+export const post = (where, signal) => ask(`api/${where}`, { method: "POST", headers: { "X-Muster": "1" }, signal });

@@ -9,6 +9,7 @@ import { file } from "./file.js";
 import { home } from "./home.js";
 import { job } from "./job.js";
 import { jobs } from "./jobs.js";
+import { plan, plans } from "./plan.js";
 import { queue } from "./queue.js";
 import { run, runs } from "./runs.js";
 import { version } from "./version.js";
@@ -34,6 +35,7 @@ function choose(hash) {
   if (room === "deployments") return name ? [room, deployment, name] : [room, deployments];
   if (room === "runs") return rest.length > 1 ? [room, run, rest[0], rest.slice(1).join("/")] : [room, runs, { ...asked, dag: asked.dag ?? rest[0] }];
   if (room === "jobs") return name ? [room, job, name] : [room, jobs, asked];
+  if (room === "plan") return ["runs", ...(name ? [plan, name, asked] : [plans])];
   if (room === "queue") return [room, queue];
   if (room === "" || room === "now") return ["now", home];
   return [room, nowhere];

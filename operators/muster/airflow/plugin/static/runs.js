@@ -42,7 +42,8 @@ function list(found, dag, offset) {
   const to = (given) => `#/runs${query({ dag, ...given })}`;
   return [
     h("h1", { tabindex: -1 }, "Runs"),
-    h("div", { class: "bar" }, dagChoice(found.dags, dag, (chosen) => to({ dag: chosen }))),
+    h("div", { class: "bar" }, dagChoice(found.dags, dag, (chosen) => to({ dag: chosen })),
+      h("a", { class: "end", href: `#/plan${dag ? `/${encodeURIComponent(dag)}` : ""}` }, dag ? `plan a run of ${dag}` : "plan a run")),
     table("Runs of Dags, newest first", columns, rows, "No runs yet: trigger a Dag, or type muster run."),
     turn(found.total, offset, ROWS, "runs", (at) => to({ offset: at })),
   ];
