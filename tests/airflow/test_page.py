@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -171,6 +172,10 @@ READS = (
     "/muster/api/volumes/pages/report?by=partition",
     "/muster/api/compare?version=pages/report@1&version=pages/raw@1",
     "/muster/api/queue",
+    "/muster/api/dags",
+    "/muster/api/images",
+    "/muster/api/upkeep",
+    "/muster/api/run_diff?old_dag=flights&old=manual__1&new_dag=flights&new=manual__1",
     "/muster/files/pages/report@1/index.html",
 )
 
@@ -259,6 +264,7 @@ class TestPermissions:
             "api/jobs/page-hidden-1/series",
             "api/jobs/page-hidden-1/whole.log",
             "api/run?dag=secret&run=manual__1",
+            "api/run_diff?old_dag=flights&old=manual__1&new_dag=secret&new=manual__1",
             "files/pages/hidden@1/index.html",
         ],
     )
@@ -551,10 +557,19 @@ class TestDeployments:
             "roll_back",
             lambda _, name, by, reason, revision: asked.append((name, revision, by, reason)) or "r0",
         )
+        monkeypatch.setattr(
+            routes_serving,
+            "bring_back",
+            lambda _, name: asked.append((name, "repair")) or iter(["r1 is back"]),
+        )
+        monkeypatch.setattr(served, "retire", lambda name: asked.append((name, "retire")))
         return asked
 
     PROMOTE = "/muster/api/deployments/line/promote?revision=r1"
     ROLL_BACK = "/muster/api/deployments/line/rollback?revision=r1&reason=too%20slow"
+    REPAIR = "/muster/api/deployments/line/repair"
+    RETIRE = "/muster/api/deployments/line/retire"
+    CHANGES = (PROMOTE, ROLL_BACK, REPAIR, RETIRE)
 
     def test_who_may_change_the_models_dag_does(self, let: Let, asked: list[tuple[str, ...]]) -> None:
         from airflow.models.log import Log
@@ -576,7 +591,15 @@ class TestDeployments:
                 "muster_roll_back",
             ]
 
-    @pytest.mark.parametrize("path", [PROMOTE, ROLL_BACK])
+    def test_a_deployment_is_repaired_and_retired(self, let: Let, asked: list[tuple[str, ...]]) -> None:
+        client = let("USER")
+        assert client.post(self.REPAIR, headers=OURS).json() == {"done": ["r1 is back"]}
+        assert client.post(self.RETIRE, headers=OURS).json() == {"retired": "line"}
+        assert asked == [("line", "repair"), ("line", "retire")]
+        noted = audited("muster_repair", "muster_retire_deployment")
+        assert [json.loads(extra) for _, extra in noted if "line" in extra] == [{"deployment": "line"}] * 2
+
+    @pytest.mark.parametrize("path", CHANGES)
     def test_who_may_only_look_does_not(
         self, viewer: Client, asked: list[tuple[str, ...]], path: str
     ) -> None:
@@ -584,7 +607,7 @@ class TestDeployments:
         assert viewer.post(path, headers=OURS).status_code == 403
         assert asked == []
 
-    @pytest.mark.parametrize("path", [PROMOTE, ROLL_BACK])
+    @pytest.mark.parametrize("path", CHANGES)
     def test_who_may_not_change_the_dag_of_the_model_does_not(
         self, let: Let, asked: list[tuple[str, ...]], forbid: Callable[..., None], path: str
     ) -> None:
@@ -592,7 +615,7 @@ class TestDeployments:
         assert let("ADMIN").post(path, headers=OURS).status_code == 403
         assert asked == []
 
-    @pytest.mark.parametrize("path", [PROMOTE, ROLL_BACK])
+    @pytest.mark.parametrize("path", CHANGES)
     @pytest.mark.parametrize("headers", [{}, {"x-muster": "1", "sec-fetch-site": "cross-site"}])
     def test_no_other_site_does(
         self, let: Let, asked: list[tuple[str, ...]], path: str, headers: dict[str, str]
@@ -600,6 +623,94 @@ class TestDeployments:
         assert let("ADMIN").post(path, headers=headers).status_code == 403
         assert let("ADMIN").get(path, headers=OURS).status_code in (404, 405)
         assert asked == []
+
+
+def audited(*events: str) -> list[tuple[str, str]]:
+    """Return event and details of each entry of Airflow's audit log, in its order."""
+    from airflow.models.log import Log
+    from airflow.utils.session import create_session
+    from sqlalchemy import select
+
+    with create_session() as session:
+        found = session.scalars(select(Log).where(Log.event.in_(events)).order_by(Log.id))
+        return [(each.event, each.extra or "") for each in found]
+
+
+class TestMarks:
+    """Who may keep a version from gc, or hide it."""
+
+    @pytest.fixture
+    def address(self, home: EmbeddedHome, request: pytest.FixtureRequest) -> str:
+        job_id = f"page-mark-{abs(hash(request.node.name)) % 10**8}"
+        store = FolderStore(home.settings.store)
+        return make_job(
+            store, job_id, {"x": b"1"}, dag_id="secret", run_id="marks", volume="pages/marked"
+        ).address
+
+    def mark(self, client: Client, act: str, address: str, reason: str = "", headers: Any = None) -> Any:
+        where = f"/muster/api/version/{act}"
+        return client.post(where, params={"address": address, "reason": reason}, headers=headers or OURS)
+
+    def test_a_version_is_pinned_hidden_and_back(self, let: Let, address: str) -> None:
+        user, where = let("USER"), f"/muster/api/version?address={address}"
+        assert user.get(where).json()["may"] == {"change": True}
+        assert self.mark(user, "pin", address, "in the paper").json()["pins"] == ["in the paper"]
+        assert self.mark(user, "unpin", address, "in the paper").json()["pins"] == []
+        assert self.mark(user, "retire", address).json()["retired"] == "by user"
+        assert user.get(where).json()["retired"] == "by user"
+        assert self.mark(user, "reinstate", address).json()["retired"] is None
+        events = ("muster_pin", "muster_unpin", "muster_retire", "muster_reinstate")
+        mine = [(event, json.loads(extra)["reason"]) for event, extra in audited(*events) if address in extra]
+        assert mine == list(zip(events, ["in the paper", "in the paper", "by user", "by user"], strict=True))
+
+    def test_the_pin_of_a_deployment_is_its_own(self, let: Let, address: str, home: EmbeddedHome) -> None:
+        FolderStore(home.settings.store).pin(address, reason="deployment/line")
+        answer = self.mark(let("USER"), "unpin", address, "deployment/line")
+        assert answer.status_code == 409
+        assert "deployment line keeps" in answer.json()["detail"]
+
+    @pytest.mark.parametrize("act", ["pin", "unpin", "retire", "reinstate"])
+    def test_who_may_not_change_its_dag_does_not(
+        self,
+        let: Let,
+        viewer: Client,
+        address: str,
+        forbid: Callable[..., None],
+        act: str,
+        home: EmbeddedHome,
+    ) -> None:
+        assert self.mark(viewer, act, address).status_code == 403
+        assert self.mark(let("ADMIN"), act, address, headers={"x-other": "1"}).status_code == 403
+        assert let("ADMIN").get(f"/muster/api/version/{act}?address={address}", headers=OURS).status_code in (
+            404,
+            405,
+        )
+        forbid(dag_id="secret", method="PUT")
+        assert self.mark(let("ADMIN"), act, address).status_code == 403
+        (kept,) = FolderStore(home.settings.store).resolve(address)
+        assert (kept.pins, kept.retired) == ((), None)
+
+    def test_there_is_no_other_act(self, let: Let, address: str) -> None:
+        assert self.mark(let("ADMIN"), "resolve", address).status_code == 422
+
+
+class TestUpkeep:
+    def test_the_images_are_those_of_the_command(self, viewer: Client) -> None:
+        found = viewer.get("/muster/api/images").json()
+        assert found["here"] is True
+        by_name = {each["name"]: each for each in found["images"]}
+        assert by_name["train"]["digest"].startswith("b3:")
+        assert "muster" not in by_name
+
+    def test_room_last_check_and_what_jobs_keep_are_said(
+        self, viewer: Client, home: EmbeddedHome, made: dict[str, Version]
+    ) -> None:
+        store = FolderStore(home.settings.store)
+        report = store.check()
+        found = viewer.get("/muster/api/upkeep").json()
+        assert found["checked"]["versions"] == report.versions
+        assert "free" in found["room"]["text"]
+        assert found["held"] == [] or found["held"][0].keys() >= {"job_id", "outputs_bytes"}
 
 
 class TestVersionsBesideEachOther:
@@ -648,6 +759,26 @@ class TestVersionsBesideEachOther:
         assert "rows.parquet does not end as a Parquet file" in answer.json()["detail"]
         assert viewer.get("/muster/api/rows?where=pages/raw@1/gone.csv").status_code == 404
         assert viewer.get("/muster/api/code?address=pages/raw@1").status_code == 404
+
+
+class TestRunsBesideEachOther:
+    def test_two_runs_are_compared_stage_by_stage(
+        self, viewer: Client, made: dict[str, Version], forbid: Callable[..., None], home: EmbeddedHome
+    ) -> None:
+        store = FolderStore(home.settings.store)
+        make_job(store, "page-apart-1", {"x": b"1"}, run_id="apart", volume="pages/apart")
+        more: Any = {"dag_id": "secret", "run_id": "apart", "volume": "pages/apart", "inputs": (made["raw"],)}
+        make_job(store, "page-apart-2", {"x": b"2"}, **more)
+        query = "old_dag=flights&old=apart&new_dag=secret&new=apart"
+        found = viewer.get(f"/muster/api/run_diff?{query}").json()
+        assert (found["old"]["dag_id"], found["new"]["dag_id"]) == ("flights", "secret")
+        (stage,) = [each for each in found["stages"] if each["stage"] == "report"]
+        assert {fact["name"] for fact in stage["facts"]} == {"inputs.input_0"}
+        assert stage["code"] == []
+        forbid(dag_id="secret")
+        assert viewer.get(f"/muster/api/run_diff?{query}").status_code == 403
+        gone = viewer.get("/muster/api/run_diff?old_dag=flights&old=manual__1&new_dag=flights&new=gone")
+        assert gone.status_code == 404
 
 
 PLANNED = """

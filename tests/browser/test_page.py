@@ -656,3 +656,127 @@ def test_an_api_server_that_plans_nothing_says_what_to_type(page: Page, server: 
     page.goto(f"{HOST}/muster/#/plan")
     expect(page.get_by_text(refused)).to_be_visible()
     expect(page.get_by_role("link", name="flights")).to_have_count(0)
+
+
+def test_two_runs_are_ticked_and_compared(page: Page, server: Server) -> None:
+    known = {"dag_id": "flights", "state": "succeeded", "ended": 90.0, "stages": [], "run_url": None}
+    runs = [known | {"run_id": f"r{n}", "began": float(n)} for n in (3, 2, 1)]
+    server.answers["/muster/api/runs"] = (200, {"runs": runs, "total": 3, "dags": ["flights"]})
+    facts = [
+        {"name": "params.epochs", "old": 4, "new": 5},
+        {"name": "code", "old": "b3:" + "a" * 64, "new": None},
+    ]
+    change = {"path": "train.py", "change": "changed", "lines": ["@@ -1 +1 @@", "-old", "+new"], "cut": False}
+    stages = [
+        {"stage": "train", "only": "", "facts": facts, "seconds": [60.0, 90.0], "code": [change]},
+        {"stage": "etl", "only": "", "facts": [], "seconds": [1.0, None], "code": []},
+        {"stage": "gate", "only": "new", "facts": [], "seconds": [None, None], "code": []},
+    ]
+    server.answers["/muster/api/run_diff"] = (200, {"old": runs[2], "new": runs[1], "stages": stages})
+    page.goto(f"{HOST}/muster/#/runs")
+    compare = page.get_by_role("link", name="compare", exact=True)
+    page.get_by_label("Compare r2").check()
+    expect(compare).to_be_hidden()
+    page.get_by_label("Compare r1").check()
+    compare.click()
+    main = page.locator("main")
+    for text in ("1 min → 1 min 30 s", "+new", "the same", "Only the second run has this stage."):
+        expect(main).to_contain_text(text)
+    expect(page.get_by_role("row", name="params.epochs")).to_contain_text("5")
+    assert any(each.endswith("old_dag=flights&old=r1&new_dag=flights&new=r2") for each in server.queries)
+
+
+def the_version(**more: Any) -> dict[str, Any]:
+    known: dict[str, Any] = {
+        "address": "volume://flights/model@7",
+        "volume": "flights/model",
+        "number": 7,
+        "digest": "b3:0",
+        "partition": None,
+        "created": 1.0,
+        "deleted": False,
+        "size_bytes": 9,
+        "retired": None,
+        "pins": ["deployment/flights", "in the paper"],
+        "record": None,
+        "files": [],
+        "total_files": 0,
+        "lineage": {"nodes": [], "edges": [], "rows": 0, "complete": True},
+        "documents": [],
+        "used_by": [],
+        "served_by": [],
+        "may": {"change": True},
+    }
+    return known | more
+
+
+def test_a_version_is_pinned_and_hidden_after_a_second_question(page: Page, server: Server) -> None:
+    server.answers["/muster/api/version"] = (200, the_version())
+    for act in ("pin", "unpin", "retire"):
+        server.answers[f"/muster/api/version/{act}"] = (200, {"pins": [], "retired": None})
+    page.goto(f"{HOST}/muster/#/volumes/flights/model@7")
+    expect(page.get_by_role("button", name="unpin: deployment/flights")).to_have_count(0)
+    page.get_by_label("Why, one line").fill("torn rows")
+    page.get_by_role("button", name="retire").click()
+    assert not [each for each in server.asked if each.endswith("retire")]
+    server.answers["/muster/api/version"] = (200, the_version(retired="torn rows"))
+    page.get_by_role("button", name="hide it").click()
+    expect(page.get_by_text("Retired, so no selector finds it: torn rows")).to_be_visible()
+    expect(page.get_by_role("button", name="reinstate")).to_be_visible()
+    page.get_by_role("button", name="unpin: in the paper").click()
+    page.get_by_role("button", name="take the pin away").click()
+    expect(page.get_by_role("button", name="unpin: in the paper")).to_be_visible()
+    address = "address=volume%3A%2F%2Fflights%2Fmodel%407"
+    assert f"/muster/api/version/retire?{address}&reason=torn+rows" in server.queries
+    assert f"/muster/api/version/unpin?{address}&reason=in+the+paper" in server.queries
+
+
+def test_who_may_not_change_a_version_sees_no_button(page: Page, server: Server) -> None:
+    server.answers["/muster/api/version"] = (200, the_version(may={"change": False}))
+    page.goto(f"{HOST}/muster/#/volumes/flights/model@7")
+    expect(page.get_by_role("heading", name="flights/model@7")).to_be_visible()
+    expect(page.get_by_role("button", name=re.compile("pin|retire"))).to_have_count(0)
+
+
+def test_a_repair_says_what_it_did(page: Page, server: Server) -> None:
+    found = canary() | {"may": {"change": True}, "back": None, "curl": ""}
+    server.answers["/muster/api/deployments/flights"] = (200, found)
+    server.answers["/muster/api/deployments/flights/repair"] = (200, {"done": []})
+    page.goto(f"{HOST}/muster/#/deployments/flights")
+    page.get_by_role("button", name="Repair").click()
+    page.get_by_role("button", name="repair it").click()
+    expect(page.get_by_text("nothing was to be repaired")).to_be_visible()
+
+
+def test_the_store_says_its_room_its_last_check_and_its_images(page: Page, server: Server) -> None:
+    checked = {
+        "at": 1.0,
+        "deep": True,
+        "versions": 12,
+        "files": 40,
+        "size_bytes": 5_000_000,
+        "damaged": 1,
+        "damage": ["raw/one@3: missing file: 'y'. retire it"],
+        "harmless": 2,
+    }
+    held = [{"job_id": "j-1", "ended": 1.0, "outputs_bytes": 7_000, "checkpoints_bytes": 0}]
+    room = {"text": "9.1 GiB of 80 GiB are free", "comfortable": True}
+    answer = {"room": room, "checked": checked, "held": held, "held_by_others_bytes": 1_000}
+    server.answers["/muster/api/upkeep"] = (200, answer)
+    image = {"name": "train", "digest": "b3:0123456789", "folder": "images/train", "built": False}
+    more = {"size_bytes": None, "trouble": "its lock is older than requirements.in", "path": None}
+    server.answers["/muster/api/images"] = (200, {"here": True, "images": [image | more]})
+    page.goto(f"{HOST}/muster/#/store")
+    main = page.locator("main")
+    for text in (
+        "80 GiB are free",
+        "1 version is damaged",
+        "missing file: 'y'",
+        "2 harmless findings",
+        "7.0 kB",
+    ):
+        expect(main).to_contain_text(text)
+    page.get_by_role("link", name="images").click()
+    row = page.get_by_role("row", name="train")
+    for text in ("b3:01234567", "no", "older than requirements.in"):
+        expect(row).to_contain_text(text)

@@ -696,6 +696,19 @@ class StoreContract:
         assert (report.versions, report.files, report.size_bytes, report.problems) == (2, 2, 2, ())
         assert seen == [("volume://raw/one@1", 0, 2), ("volume://raw/one@2", 1, 2)]
 
+    def test_what_the_last_check_found_is_kept(self, store, again, tmp_path):
+        assert store.checked() is None
+        (tmp_path / "x").write_text("x")
+        store.add("raw/one", tmp_path / "x")
+        began = time.time()
+        store.check()
+        kept = again.checked()
+        assert began - 1 <= kept.at <= time.time()
+        assert (kept.deep, kept.versions, kept.files, kept.size_bytes) == (False, 1, 1, 1)
+        assert (kept.damaged, kept.damage) == (0, ())
+        store.check(deep=True)
+        assert again.checked().deep
+
     def test_what_could_not_be_committed_is_held_and_can_be_fetched(self, store, tmp_path):
         spec = make_spec(replicas=2, features={"volume": "flights/features"})
         store.ledger.create("a-1", spec)

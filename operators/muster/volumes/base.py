@@ -185,6 +185,26 @@ class LogTime:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Checked:
+    """What the last check of a store found.
+
+    :param at: when it ended, in seconds since the epoch.
+    :param deep: whether every file was hashed.
+    :param damaged: the number of problems that are damage; `damage` says the first of them, one line each.
+    :param harmless: the number of other findings.
+    """
+
+    at: float
+    deep: bool
+    versions: int
+    files: int
+    size_bytes: int
+    damaged: int = 0
+    damage: tuple[str, ...] = ()
+    harmless: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
 class Held:
     """The disk space that one ended job still uses.
 

@@ -18,7 +18,7 @@ from muster.core.replica import PartManifest
 from muster.core.room import Room
 from muster.volumes import held, manifest, snapshot
 from muster.volumes.attempts import FolderAttempts
-from muster.volumes.base import Collected, Held, Made, Plan, Record, Saved, Staging, Version
+from muster.volumes.base import Checked, Collected, Held, Made, Plan, Record, Saved, Staging, Version
 from muster.volumes.catalog import Catalog
 from muster.volumes.commits import Commits
 from muster.volumes.durability import translated
@@ -216,6 +216,12 @@ class FolderStore:
         from muster.volumes import fsck  # rarely used: not every process needs to load it
 
         return fsck.check(self, deep=deep, protect=protect, progress=progress)
+
+    def checked(self) -> Checked | None:
+        """Return what the last check found; None where there was none."""
+        from muster.volumes import fsck
+
+        return fsck.last(self)
 
     def plan(
         self,

@@ -1,24 +1,32 @@
 """Checks a store: whether every committed version is unchanged, and what crashes left behind.
 
-:mod:`muster.volumes.damage` finds the damage. A check changes nothing, except that it writes missing digests
-of records, which an earlier release committed, if asked to.
+:mod:`muster.volumes.damage` finds the damage. A check changes no version, except that it writes missing digests
+of records, which an earlier release committed, if asked to. What it found is kept, in short, until the next check.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from muster.core.errors import Corrupt
+from muster.core import wire
+from muster.core.errors import Corrupt, SpecError
+from muster.volumes.base import Checked
 from muster.volumes.commit_records import Place, read_commit, uncommitted, write_commit
 from muster.volumes.damage import Problem, Progress, look
+from muster.volumes.durability import read_whole, write_whole
 from muster.volumes.held import leftovers, resumable
 
 if TYPE_CHECKING:
     from muster.volumes.folder import FolderStore
 
-__all__ = ["Problem", "Progress", "Report", "check"]
+__all__ = ["Problem", "Progress", "Report", "check", "last", "summary"]
+
+MOST_DAMAGE = 50
+"""Problems that are kept of a check, for a later look; the check itself returns all."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,11 +59,37 @@ def check(
     else:
         found.problems += _unprotected(store, found.unprotected)
     found.problems += _leftovers(store)
-    return Report(
+    report = Report(
         versions=len(found.commits),
         files=found.files,
         size_bytes=found.size_bytes,
         problems=tuple(found.problems),
+    )
+    with suppress(OSError):  # the disk is full or failing: the caller has the report
+        write_whole(store.layout.checked, wire.dumps(summary(report, deep=deep)), durable=False)
+    return report
+
+
+def last(store: FolderStore) -> Checked | None:
+    """Return what the last check found; None where there was none, or a release that wrote otherwise made it."""
+    try:
+        return wire.loads(Checked, read_whole(store.layout.checked))
+    except (FileNotFoundError, SpecError):
+        return None
+
+
+def summary(report: Report, *, deep: bool) -> Checked:
+    """Return what is kept of a check that just ended."""
+    damage = [problem for problem in report.problems if not problem.harmless]
+    return Checked(
+        at=time.time(),
+        deep=deep,
+        versions=report.versions,
+        files=report.files,
+        size_bytes=report.size_bytes,
+        damaged=len(damage),
+        damage=tuple(f"{each.where}: {each.what}. {each.advice}" for each in damage[:MOST_DAMAGE]),
+        harmless=len(report.problems) - len(damage),
     )
 
 

@@ -97,6 +97,11 @@ class Layout:
         return self.root / "leases" / check_job_id(holder)
 
     @property
+    def checked(self) -> Path:
+        """What the last check of the store found."""
+        return self.root / "checked.json"
+
+    @property
     def trash(self) -> Path:
         """The folder of files that wait to be unlinked."""
         return self.root / "trash"

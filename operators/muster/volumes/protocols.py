@@ -27,7 +27,7 @@ from muster.core.replica import PartManifest
 from muster.core.room import Room
 from muster.core.series import Series
 from muster.core.status import JobStatus
-from muster.volumes.base import Collected, Held, LogTime, Made, Plan, Record, Saved, Staging, Version
+from muster.volumes.base import Checked, Collected, Held, LogTime, Made, Plan, Record, Saved, Staging, Version
 from muster.volumes.manifest import Entry
 
 if TYPE_CHECKING:
@@ -257,6 +257,9 @@ class Upkeep(Protocol):
 
     def check(self, *, deep: bool = False, protect: bool = False, progress: Progress | None = None) -> Report:
         """Check every committed version, on the store's side; see :func:`muster.volumes.fsck.check`."""
+
+    def checked(self) -> Checked | None:
+        """Return what the last :meth:`check` of this store found; None where there was none."""
 
     def plan(
         self,

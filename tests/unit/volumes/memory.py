@@ -28,8 +28,8 @@ from muster.core.room import Room
 from muster.core.series import Folding, Series, segments
 from muster.core.status import JobState, JobStatus
 from muster.volumes import snapshot
-from muster.volumes.base import Collected, Held, LogTime, Made, Plan, Record, Saved, Staging, Version
-from muster.volumes.fsck import Problem, Progress, Report
+from muster.volumes.base import Checked, Collected, Held, LogTime, Made, Plan, Record, Saved, Staging, Version
+from muster.volumes.fsck import Problem, Progress, Report, summary
 from muster.volumes.gather import gather, plan_drafts, sources, union
 from muster.volumes.held import DAY_SECONDS
 from muster.volumes.manifest import Entry, render
@@ -183,6 +183,7 @@ class MemoryStore:
     """
 
     def __init__(self, folder: Path) -> None:
+        self._checked: Checked | None = None
         self._folder = folder
         self._lock = threading.RLock()
         self._ledger = MemoryLedger(self._lock)
@@ -463,7 +464,12 @@ class MemoryStore:
             if deep and each.files is not None and _entries(each.files) != each.entries:
                 problems.append(Problem(where=address, what="its bytes were changed", advice="retire it"))
         size_bytes = sum(each.version().size_bytes for each in kept if each.files is not None)
-        return Report(versions=len(kept), files=files, size_bytes=size_bytes, problems=tuple(problems))
+        report = Report(versions=len(kept), files=files, size_bytes=size_bytes, problems=tuple(problems))
+        self._checked = summary(report, deep=deep)
+        return report
+
+    def checked(self) -> Checked | None:
+        return self._checked
 
     def plan(
         self,

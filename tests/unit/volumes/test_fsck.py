@@ -34,6 +34,17 @@ def test_a_whole_store_is_clean(store, version):
     assert seen == [(version.address, 0, 1)]
 
 
+def test_what_the_last_check_found_is_kept_and_read(store, version):
+    path = store.path(version.address) / "d" / "x"
+    rewrite(path, b"12344")
+    fsck.check(store, deep=True)
+    kept = store.checked()
+    assert (kept.damaged, kept.deep) == (1, True)
+    assert "changed content: 'd/x'" in kept.damage[0]
+    store.layout.checked.write_text("{}")  # of another release
+    assert store.checked() is None
+
+
 def test_a_bit_flip_is_found_by_the_deep_check_alone(store, version):
     path = store.path(version.address) / "d" / "x"
     rewrite(path, b"12344")

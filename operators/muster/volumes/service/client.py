@@ -17,7 +17,7 @@ from muster.core.series import Series
 from muster.core.status import JobStatus
 from muster.core.wire import dumps, loads
 from muster.volumes import fsck
-from muster.volumes.base import LogTime, Made, Record, Staging, Version
+from muster.volumes.base import Checked, LogTime, Made, Record, Staging, Version
 from muster.volumes.durability import translated
 from muster.volumes.gather import check_path, sources
 from muster.volumes.manifest import Entry
@@ -205,6 +205,7 @@ class ServiceStore(_Client):
     collect = remote(Upkeep.collect)
     room = remote(Upkeep.room)
     token = remote(ServedStore.token)
+    _checked = remote(Upkeep.checked)
     _records = remote(Versions.records)
     _made = remote(Makings.made)
     _used = remote(Makings.used)
@@ -320,6 +321,13 @@ class ServiceStore(_Client):
             slow=True,
         )
         return loads(Version, answer.content)
+
+    def checked(self) -> Checked | None:
+        """Return what the last check found; a service of an earlier release keeps nothing of it."""
+        try:
+            return self._checked()
+        except UnknownCall:
+            return None
 
     def check(
         self, *, deep: bool = False, protect: bool = False, progress: fsck.Progress | None = None

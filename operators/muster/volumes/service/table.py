@@ -333,6 +333,7 @@ TABLE = (
 
     Row(Upkeep.plan, "POST", "/v1/gc/plan", body="Rules", answer=_PLAN, threads="working"),
     Row(Upkeep.collect, "POST", "/v1/gc/collect", body="Rules", answer=_COLLECTED, threads="working"),
+    Row(Upkeep.checked, "GET", "/v1/checked", answer="LastCheck.checked"),
     Row(Upkeep.room, "GET", "/v1/room"),
 )
 # fmt: on

@@ -11,7 +11,9 @@ import { job } from "./job.js";
 import { jobs } from "./jobs.js";
 import { plan, plans } from "./plan.js";
 import { queue } from "./queue.js";
+import { runDiff } from "./run_diff.js";
 import { run, runs } from "./runs.js";
+import { store } from "./store.js";
 import { version } from "./version.js";
 import { volume } from "./volume.js";
 import { volumes } from "./volumes.js";
@@ -35,6 +37,8 @@ function choose(hash) {
   if (room === "deployments") return name ? [room, deployment, name] : [room, deployments];
   if (room === "runs") return rest.length > 1 ? [room, run, rest[0], rest.slice(1).join("/")] : [room, runs, { ...asked, dag: asked.dag ?? rest[0] }];
   if (room === "jobs") return name ? [room, job, name] : [room, jobs, asked];
+  if (room === "diff") return ["runs", runDiff, asked];
+  if (room === "store") return [room, store, asked];
   if (room === "plan") return ["runs", ...(name ? [plan, name, asked] : [plans])];
   if (room === "queue") return [room, queue];
   if (room === "" || room === "now") return ["now", home];
