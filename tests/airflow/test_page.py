@@ -152,6 +152,7 @@ def made(home: EmbeddedHome) -> dict[str, Version]:
     return {"raw": raw, "report": report, "hidden": hidden}
 
 
+UPKEEP = "/muster/api/upkeep"  # of a store behind a service the room is that of the claim
 READS = (
     "/muster/",
     "/muster/static/app.js",
@@ -174,7 +175,7 @@ READS = (
     "/muster/api/queue",
     "/muster/api/dags",
     "/muster/api/images",
-    "/muster/api/upkeep",
+    UPKEEP,
     "/muster/api/run_diff?old_dag=flights&old=manual__1&new_dag=flights&new=manual__1",
     "/muster/files/pages/report@1/index.html",
 )
@@ -694,6 +695,15 @@ class TestMarks:
         assert self.mark(let("ADMIN"), "resolve", address).status_code == 422
 
 
+def test_an_address_that_the_page_does_not_have_is_named(let: Let) -> None:
+    answer = let("ADMIN").get("/muster/no/such<b>")
+    assert answer.status_code == 404
+    assert "nothing at '/muster/no/such<b>'" in answer.json()["detail"]
+    assert answer.json()["detail"].endswith("it is at /muster/")
+    gone = let("ADMIN").get("/muster/api/deployments/gone")
+    assert (gone.status_code, gone.json()["detail"]) == (404, "no deployment 'gone'; there is none yet")
+
+
 class TestUpkeep:
     def test_the_images_are_those_of_the_command(self, viewer: Client) -> None:
         found = viewer.get("/muster/api/images").json()
@@ -1207,7 +1217,7 @@ def over(api_server: Any) -> Iterator[Sites]:
 @pytest.mark.parametrize(
     "path",
     [
-        *(path for path in READS if "/api/" in path or "/files/" in path),
+        *(path for path in READS if ("/api/" in path and path != UPKEEP) or "/files/" in path),
         "/muster/api/jobs?limit=1&offset=1&text=report",
         "/muster/api/jobs/page-hidden-1",
         "/muster/api/jobs/page-report-1/log?after=9",

@@ -119,7 +119,7 @@ def test_what_is_not_there_is_not_asked_for_again(page: Page, server: Server) ->
 )
 def test_no_address_leads_out_of_what_the_page_may_ask(page: Page, server: Server, place: str) -> None:
     page.goto(f"{HOST}/muster/#/{place}")
-    expect(page.get_by_role("alert")).to_have_text("There is no such place.")
+    expect(page.get_by_role("heading", name="There is no such place")).to_be_visible()
     assert not [path for path in server.asked if not re.match(r"/muster/(static/.*)?$", path)]
 
 
@@ -780,3 +780,14 @@ def test_the_store_says_its_room_its_last_check_and_its_images(page: Page, serve
     row = page.get_by_role("row", name="train")
     for text in ("b3:01234567", "no", "older than requirements.in"):
         expect(row).to_contain_text(text)
+
+
+def test_what_is_not_there_is_named_and_what_there_is_is_linked(page: Page, server: Server) -> None:
+    page.goto(f"{HOST}/muster/#/nonsense/x")
+    main = page.locator("main")
+    expect(main).to_contain_text("This page has nothing at #/nonsense/x.")
+    expect(main.get_by_role("link", name="Deployments")).to_be_visible()
+    server.answers["/muster/api/jobs/gone"] = (404, {"detail": "no job gone in this store"})
+    page.goto(f"{HOST}/muster/#/jobs/gone")
+    expect(page.get_by_role("alert")).to_contain_text("no job gone in this store")
+    assert page.get_by_role("link", name="Jobs that there are").get_attribute("href") == "#/jobs"

@@ -34,7 +34,7 @@ def part(ledger: Ledger, job_id: str, *, after: int | None) -> dict[str, Any]:
         _, _, data = data.partition(b"\n")
     begin = end - len(data)
     return {
-        "text": "".join(f"{line}\n" for _, line in _lines(data)) if data else "",
+        "text": "\n".join(line for _, line in _lines(data)) + "\n" * data.endswith(b"\n"),
         "times": _times(ledger, job_id, data, begin=begin),
         "next": end,
         "skipped_bytes": begin if after is None else 0,

@@ -37,8 +37,9 @@ def deployments(here: Here) -> Json:
 @api.get("/deployments/{name}", dependencies=[assets])
 def deployment(here: Here, who: Who, name: str) -> Json:
     """Return one deployment: its revisions with their figures, a request to try, and what the user may do."""
-    if check_label("deployment", name) not in here.backend.deployments.names():
-        raise NotFound(f"no deployment {name!r}: `muster deployments ls` lists what there is")
+    known = here.backend.deployments.names()
+    if check_label("deployment", name) not in known:
+        raise NotFound(f"no deployment {name!r}; there is {', '.join(sorted(known)) or 'none yet'}")
     found = here.answering.one(name)
     status = next(each for each in here.answering.statuses() if each.name == name)
     changing = _may(here, who, status)

@@ -9,6 +9,7 @@ import { file } from "./file.js";
 import { home } from "./home.js";
 import { job } from "./job.js";
 import { jobs } from "./jobs.js";
+import { listed, nowhere } from "./lost.js";
 import { plan, plans } from "./plan.js";
 import { queue } from "./queue.js";
 import { runDiff } from "./run_diff.js";
@@ -28,7 +29,7 @@ function choose(hash) {
   const [where, search] = hash.replace(/^#\/?/, "").split("?", 2);
   const [room, ...rest] = where.split("/").map(decoded);
   const name = rest.join("/");
-  if (name.split("/").some((part) => part === "." || part === "..")) return [room, nowhere];
+  if (name.split("/").some((part) => part === "." || part === "..")) return [room, nowhere, where];
   const asked = Object.fromEntries(new URLSearchParams(search ?? ""));
   if (room === "volumes" && name.includes("@")) return [room, version, name, asked];
   if (room === "volumes") return name ? [room, volume, name, asked] : [room, volumes, asked];
@@ -42,12 +43,7 @@ function choose(hash) {
   if (room === "plan") return ["runs", ...(name ? [plan, name, asked] : [plans])];
   if (room === "queue") return [room, queue];
   if (room === "" || room === "now") return ["now", home];
-  return [room, nowhere];
-}
-
-// A browser would follow such a path out of the page's own addresses.
-function nowhere() {
-  throw new Refused("There is no such place.");
+  return [room, nowhere, where];
 }
 
 async function show() {
@@ -74,7 +70,7 @@ async function show() {
   try {
     await view({ put, signal, fail: say, mended }, ...words);
   } catch (error) {
-    say(error);
+    say(error, error.status === 404 ? listed(room) : "");
   }
 }
 
