@@ -100,7 +100,7 @@ def test_what_fails_later_is_said_above_what_was_known(page: Page, server: Serve
 
 def test_what_is_not_there_is_not_asked_for_again(page: Page, server: Server) -> None:
     page.goto(f"{HOST}/muster/#/jobs/gone-1")
-    expect(page.get_by_role("alert")).to_have_text("not there")
+    expect(page.get_by_role("alert")).to_have_text("not there Jobs that there are")
     page.clock.run_for(100_000)
     assert server.asked.count("/muster/api/jobs/gone-1") == 1
 
