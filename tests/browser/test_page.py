@@ -770,7 +770,7 @@ def test_the_store_says_its_room_its_last_check_and_its_images(page: Page, serve
     main = page.locator("main")
     for text in (
         "80 GiB are free",
-        "1 version is damaged",
+        "1 problem found",
         "missing file: 'y'",
         "2 harmless findings",
         "7.0 kB",

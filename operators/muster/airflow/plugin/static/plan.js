@@ -10,6 +10,7 @@ const COLUMNS = [
   ["Stage", "name"], ["Does", "tight"], ["Image", "tight"], ["Inputs", "name"], ["Needs", "tight"],
   ["Starts", "tight"], ["Takes", "tight"], ["Why", "says"],
 ];
+const QUIET = ["kept", "served already", "is not muster's"]; // nothing happens there
 const SHOWN = 3; // of the jobs ahead
 const ADDRESS = "volume://";
 const place = (dag, params) => `#/plan/${encodeURIComponent(dag)}${query({ params })}`;
@@ -26,7 +27,7 @@ export async function plans({ put, signal }) {
 }
 
 export async function plan({ put, signal }, dag, asked) {
-  const head = [crumbs(h("a", { href: "#/runs" }, "Runs"), " / ", h("a", { href: "#/plan" }, "Plan a run")), h("h1", { tabindex: -1 }, dag)];
+  const head = [crumbs(h("a", { href: "#/runs" }, "Runs"), " / ", h("a", { href: "#/plan" }, "Plan a run")), h("h1", { tabindex: -1 }, dag, quiet(" what a run would do now"))];
   put(head, h("p", { class: "quiet", role: "status" }, "Planning: the Dag's file is read, nothing is submitted …"));
   const again = () => h("p", {}, h("a", { href: place(dag) }, "Plan it with the Dag's own params"));
   let found;
@@ -47,7 +48,7 @@ export async function plan({ put, signal }, dag, asked) {
       ["GPU-hours", hours(found.gpu_hours)],
     ]),
     found.unseen && note(found.unseen),
-    under("Stages", table(`Stages of ${dag}`, COLUMNS, found.stages.map((stage) => [cells(stage), stage.start ? null : "gone"]), "The Dag has no stages.")),
+    under("Stages", table(`Stages of ${dag}`, COLUMNS, found.stages.map((stage) => [cells(stage), QUIET.includes(stage.does) ? "gone" : null]), "The Dag has no stages.")),
     form(dag, found.params),
     h("p", {}, outward(`../dags/${encodeURIComponent(dag)}`, "Trigger it in Airflow")),
   );

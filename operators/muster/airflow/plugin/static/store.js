@@ -35,7 +35,7 @@ function upkeep({ room, checked, held, held_by_others_bytes: others }) {
 
 function check(found) {
   if (!found) return h("p", { class: "quiet" }, "The store has not been checked yet: ", h("code", {}, "muster volumes fsck"), " does it.");
-  const what = found.damaged ? count(found.damaged, "version is damaged", "problems are damage") : "every version is as it was committed";
+  const what = found.damaged ? `${count(found.damaged, "problem")} found` : "every version is as it was committed";
   return [
     h("p", {}, state(found.damaged ? "failed" : "succeeded", what), " ", quiet(ago(found.at),
       `: ${number(found.versions)} versions, ${number(found.files)} files, ${bytes(found.size_bytes)}`,
@@ -47,14 +47,15 @@ function check(found) {
 }
 
 function images({ here, images: found }) {
-  const columns = [["Image", "name"], ["Lock", "tight"], ["Built", "tight"], ["Size", "number", (each) => each.size_bytes], ["Folder", "name"], ["Trouble", "says"]];
+  const some = found.some((each) => each.trouble);
+  const columns = [["Image", "name"], ["Lock", "tight"], ["Built", "tight"], ["Size", "number", (each) => each.size_bytes], ["Folder", "name"], some && ["Trouble", "says"]].filter(Boolean);
   const rows = found.map((each) => [[
     each.name,
     each.digest ? h("code", { title: each.digest }, each.digest.slice(0, 11)) : "none",
     here ? state(each.built ? "succeeded" : "none", each.built ? "yes" : "no") : "",
     here ? bytes(each.size_bytes) : "",
     h("code", {}, each.folder),
-    each.trouble,
+    ...(some ? [each.trouble] : []),
   ], null, each]);
   return [
     h("p", { class: "quiet" }, here
