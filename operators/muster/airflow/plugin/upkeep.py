@@ -13,7 +13,6 @@ from muster.airflow.plugin.graph import Permitted
 from muster.core.errors import MusterError
 from muster.core.settings import Settings
 from muster.core.wire import plain
-from muster.images.folders import images_of
 from muster.volumes.protocols import Store
 
 
@@ -22,6 +21,8 @@ def images() -> dict[str, Any]:
 
     ``here`` is whether jobs run on this machine; else they run in containers, and what is built here says nothing.
     """
+    from muster.images.folders import images_of  # not needed for the first answer
+
     settings = Settings.load()
     project = Path(conf.get("core", "dags_folder")).parent
     here = settings.cluster is None and not connection_id()
