@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -152,6 +153,7 @@ def made(home: EmbeddedHome) -> dict[str, Version]:
     return {"raw": raw, "report": report, "hidden": hidden}
 
 
+UPKEEP = "/muster/api/upkeep"  # of a store behind a service the room is that of the claim
 READS = (
     "/muster/",
     "/muster/static/app.js",
@@ -172,6 +174,10 @@ READS = (
     "/muster/api/volumes/pages/report?by=partition",
     "/muster/api/compare?version=pages/report@1&version=pages/raw@1",
     "/muster/api/queue",
+    "/muster/api/dags",
+    "/muster/api/images",
+    UPKEEP,
+    "/muster/api/run_diff?old_dag=flights&old=manual__1&new_dag=flights&new=manual__1",
     "/muster/files/pages/report@1/index.html",
 )
 
@@ -260,6 +266,7 @@ class TestPermissions:
             "api/jobs/page-hidden-1/series",
             "api/jobs/page-hidden-1/whole.log",
             "api/run?dag=secret&run=manual__1",
+            "api/run_diff?old_dag=flights&old=manual__1&new_dag=secret&new=manual__1",
             "files/pages/hidden@1/index.html",
         ],
     )
@@ -552,10 +559,19 @@ class TestDeployments:
             "roll_back",
             lambda _, name, by, reason, revision: asked.append((name, revision, by, reason)) or "r0",
         )
+        monkeypatch.setattr(
+            routes_serving,
+            "bring_back",
+            lambda _, name: asked.append((name, "repair")) or iter(["r1 is back"]),
+        )
+        monkeypatch.setattr(served, "retire", lambda name: asked.append((name, "retire")))
         return asked
 
     PROMOTE = "/muster/api/deployments/line/promote?revision=r1"
     ROLL_BACK = "/muster/api/deployments/line/rollback?revision=r1&reason=too%20slow"
+    REPAIR = "/muster/api/deployments/line/repair"
+    RETIRE = "/muster/api/deployments/line/retire"
+    CHANGES = (PROMOTE, ROLL_BACK, REPAIR, RETIRE)
 
     def test_who_may_change_the_models_dag_does(self, let: Let, asked: list[tuple[str, ...]]) -> None:
         from airflow.models.log import Log
@@ -577,7 +593,15 @@ class TestDeployments:
                 "muster_roll_back",
             ]
 
-    @pytest.mark.parametrize("path", [PROMOTE, ROLL_BACK])
+    def test_a_deployment_is_repaired_and_retired(self, let: Let, asked: list[tuple[str, ...]]) -> None:
+        client = let("USER")
+        assert client.post(self.REPAIR, headers=OURS).json() == {"done": ["r1 is back"]}
+        assert client.post(self.RETIRE, headers=OURS).json() == {"retired": "line"}
+        assert asked == [("line", "repair"), ("line", "retire")]
+        noted = audited("muster_repair", "muster_retire_deployment")
+        assert [json.loads(extra) for _, extra in noted if "line" in extra] == [{"deployment": "line"}] * 2
+
+    @pytest.mark.parametrize("path", CHANGES)
     def test_who_may_only_look_does_not(
         self, viewer: Client, asked: list[tuple[str, ...]], path: str
     ) -> None:
@@ -585,7 +609,7 @@ class TestDeployments:
         assert viewer.post(path, headers=OURS).status_code == 403
         assert asked == []
 
-    @pytest.mark.parametrize("path", [PROMOTE, ROLL_BACK])
+    @pytest.mark.parametrize("path", CHANGES)
     def test_who_may_not_change_the_dag_of_the_model_does_not(
         self, let: Let, asked: list[tuple[str, ...]], forbid: Callable[..., None], path: str
     ) -> None:
@@ -593,7 +617,7 @@ class TestDeployments:
         assert let("ADMIN").post(path, headers=OURS).status_code == 403
         assert asked == []
 
-    @pytest.mark.parametrize("path", [PROMOTE, ROLL_BACK])
+    @pytest.mark.parametrize("path", CHANGES)
     @pytest.mark.parametrize("headers", [{}, {"x-muster": "1", "sec-fetch-site": "cross-site"}])
     def test_no_other_site_does(
         self, let: Let, asked: list[tuple[str, ...]], path: str, headers: dict[str, str]
@@ -601,6 +625,103 @@ class TestDeployments:
         assert let("ADMIN").post(path, headers=headers).status_code == 403
         assert let("ADMIN").get(path, headers=OURS).status_code in (404, 405)
         assert asked == []
+
+
+def audited(*events: str) -> list[tuple[str, str]]:
+    """Return event and details of each entry of Airflow's audit log, in its order."""
+    from airflow.models.log import Log
+    from airflow.utils.session import create_session
+    from sqlalchemy import select
+
+    with create_session() as session:
+        found = session.scalars(select(Log).where(Log.event.in_(events)).order_by(Log.id))
+        return [(each.event, each.extra or "") for each in found]
+
+
+class TestMarks:
+    """Who may keep a version from gc, or hide it."""
+
+    @pytest.fixture
+    def address(self, home: EmbeddedHome, request: pytest.FixtureRequest) -> str:
+        job_id = f"page-mark-{abs(hash(request.node.name)) % 10**8}"
+        store = FolderStore(home.settings.store)
+        return make_job(
+            store, job_id, {"x": b"1"}, dag_id="secret", run_id="marks", volume="pages/marked"
+        ).address
+
+    def mark(self, client: Client, act: str, address: str, reason: str = "", headers: Any = None) -> Any:
+        where = f"/muster/api/version/{act}"
+        return client.post(where, params={"address": address, "reason": reason}, headers=headers or OURS)
+
+    def test_a_version_is_pinned_hidden_and_back(self, let: Let, address: str) -> None:
+        user, where = let("USER"), f"/muster/api/version?address={address}"
+        assert user.get(where).json()["may"] == {"change": True}
+        assert self.mark(user, "pin", address, "in the paper").json()["pins"] == ["in the paper"]
+        assert self.mark(user, "unpin", address, "in the paper").json()["pins"] == []
+        assert self.mark(user, "retire", address).json()["retired"] == "by user"
+        assert user.get(where).json()["retired"] == "by user"
+        assert self.mark(user, "reinstate", address).json()["retired"] is None
+        events = ("muster_pin", "muster_unpin", "muster_retire", "muster_reinstate")
+        mine = [(event, json.loads(extra)["reason"]) for event, extra in audited(*events) if address in extra]
+        assert mine == list(zip(events, ["in the paper", "in the paper", "by user", "by user"], strict=True))
+
+    def test_the_pin_of_a_deployment_is_its_own(self, let: Let, address: str, home: EmbeddedHome) -> None:
+        FolderStore(home.settings.store).pin(address, reason="deployment/line")
+        answer = self.mark(let("USER"), "unpin", address, "deployment/line")
+        assert answer.status_code == 409
+        assert "deployment line keeps" in answer.json()["detail"]
+
+    @pytest.mark.parametrize("act", ["pin", "unpin", "retire", "reinstate"])
+    def test_who_may_not_change_its_dag_does_not(
+        self,
+        let: Let,
+        viewer: Client,
+        address: str,
+        forbid: Callable[..., None],
+        act: str,
+        home: EmbeddedHome,
+    ) -> None:
+        assert self.mark(viewer, act, address).status_code == 403
+        assert self.mark(let("ADMIN"), act, address, headers={"x-other": "1"}).status_code == 403
+        assert let("ADMIN").get(f"/muster/api/version/{act}?address={address}", headers=OURS).status_code in (
+            404,
+            405,
+        )
+        forbid(dag_id="secret", method="PUT")
+        assert self.mark(let("ADMIN"), act, address).status_code == 403
+        (kept,) = FolderStore(home.settings.store).resolve(address)
+        assert (kept.pins, kept.retired) == ((), None)
+
+    def test_there_is_no_other_act(self, let: Let, address: str) -> None:
+        assert self.mark(let("ADMIN"), "resolve", address).status_code == 422
+
+
+def test_an_address_that_the_page_does_not_have_is_named(let: Let) -> None:
+    answer = let("ADMIN").get("/muster/no/such<b>")
+    assert answer.status_code == 404
+    assert "nothing at '/muster/no/such<b>'" in answer.json()["detail"]
+    assert answer.json()["detail"].endswith("it is at /muster/")
+    gone = let("ADMIN").get("/muster/api/deployments/gone")
+    assert (gone.status_code, gone.json()["detail"]) == (404, "no deployment 'gone'; there is none yet")
+
+
+class TestUpkeep:
+    def test_the_images_are_those_of_the_command(self, viewer: Client) -> None:
+        found = viewer.get("/muster/api/images").json()
+        assert found["here"] is True
+        by_name = {each["name"]: each for each in found["images"]}
+        assert by_name["train"]["digest"].startswith("b3:")
+        assert "muster" not in by_name
+
+    def test_room_last_check_and_what_jobs_keep_are_said(
+        self, viewer: Client, home: EmbeddedHome, made: dict[str, Version]
+    ) -> None:
+        store = FolderStore(home.settings.store)
+        report = store.check()
+        found = viewer.get("/muster/api/upkeep").json()
+        assert found["checked"]["versions"] == report.versions
+        assert "free" in found["room"]["text"]
+        assert found["held"] == [] or found["held"][0].keys() >= {"job_id", "outputs_bytes"}
 
 
 class TestVersionsBesideEachOther:
@@ -649,6 +770,88 @@ class TestVersionsBesideEachOther:
         assert "rows.parquet does not end as a Parquet file" in answer.json()["detail"]
         assert viewer.get("/muster/api/rows?where=pages/raw@1/gone.csv").status_code == 404
         assert viewer.get("/muster/api/code?address=pages/raw@1").status_code == 404
+
+
+class TestRunsBesideEachOther:
+    def test_two_runs_are_compared_stage_by_stage(
+        self, viewer: Client, made: dict[str, Version], forbid: Callable[..., None], home: EmbeddedHome
+    ) -> None:
+        store = FolderStore(home.settings.store)
+        make_job(store, "page-apart-1", {"x": b"1"}, run_id="apart", volume="pages/apart")
+        more: Any = {"dag_id": "secret", "run_id": "apart", "volume": "pages/apart", "inputs": (made["raw"],)}
+        make_job(store, "page-apart-2", {"x": b"2"}, **more)
+        query = "old_dag=flights&old=apart&new_dag=secret&new=apart"
+        found = viewer.get(f"/muster/api/run_diff?{query}").json()
+        assert (found["old"]["dag_id"], found["new"]["dag_id"]) == ("flights", "secret")
+        (stage,) = [each for each in found["stages"] if each["stage"] == "report"]
+        assert {fact["name"] for fact in stage["facts"]} == {"inputs.input_0"}
+        assert stage["code"] == []
+        forbid(dag_id="secret")
+        assert viewer.get(f"/muster/api/run_diff?{query}").status_code == 403
+        gone = viewer.get("/muster/api/run_diff?old_dag=flights&old=manual__1&new_dag=flights&new=gone")
+        assert gone.status_code == 404
+
+
+PLANNED = """
+    print("an author's code may print")
+    first = JobOperator(
+        task_id="first", image="python", command=["python", "-c", "print({{ params.count }})"], resources=SMALL,
+        params={"count": "{{ params.count }}"},
+    )
+    JobOperator(task_id="huge", image="python", command=["true"], resources=Resources(memory_gib=100_000)) << first
+"""
+
+
+class TestPlan:
+    @pytest.fixture
+    def dag_id(
+        self, home: EmbeddedHome, dag_folder: Path, write_dag: Callable[..., None], monkeypatch: Any
+    ) -> str:
+        from muster.airflow.embedded.load import load
+
+        write_dag(PLANNED, params="{'count': Param(4, type='integer')}")
+        load(dag_folder.name, home)
+        monkeypatch.setenv("AIRFLOW__MUSTER__PLAN_ON_PAGE", "True")
+        return dag_folder.name
+
+    def ask(self, client: Client, dag_id: str, **more: str) -> Any:
+        return client.post("/muster/api/plan", params={"dag": dag_id, **more}, headers={"X-Muster": "1"})
+
+    def test_what_a_run_would_do_is_said_before_it(self, dag_id: str, let: Let, home: EmbeddedHome) -> None:
+        user = let("USER")
+        jobs = FolderStore(home.settings.store).ledger.jobs()
+        assert dag_id in user.get("/muster/api/dags").json()["dags"]
+        answer = self.ask(user, dag_id, params='{"count": "5"}')
+        assert answer.status_code == 200, answer.text
+        found = answer.json()
+        assert found["params"] == {"count": 5}
+        first, huge = found["stages"]
+        assert (first["does"], first["start"]["when"]) == ("runs", "now")
+        assert huge["start"]["when"] == "never"
+        assert "GiB" in huge["start"]["why"]
+        assert FolderStore(home.settings.store).ledger.jobs() == jobs
+        wrong = self.ask(user, dag_id, params='{"coutn": 5}')
+        assert (wrong.status_code, "no param 'coutn'" in wrong.json()["detail"]) == (400, True)
+
+    def test_it_needs_the_right_to_trigger_the_dag(self, dag_id: str, let: Let) -> None:
+        viewer = let("VIEWER")
+        assert self.ask(viewer, dag_id).status_code == 403
+        assert viewer.get("/muster/api/dags").json()["dags"] == []
+        assert let("USER").post("/muster/api/plan", params={"dag": dag_id}).status_code == 403  # no header
+
+    def test_a_dag_that_is_not_there_is_named(self, dag_id: str, let: Let) -> None:
+        answer = self.ask(let("USER"), "no-such-dag")
+        assert answer.status_code == 404
+        assert dag_id in answer.json()["detail"]
+
+    def test_an_api_server_that_runs_no_authors_code_plans_nothing(
+        self, dag_id: str, let: Let, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("AIRFLOW__MUSTER__PLAN_ON_PAGE", "False")
+        answer = self.ask(let("USER"), dag_id)
+        assert answer.status_code == 400
+        assert "`muster plan DAG`" in answer.json()["detail"]
+        assert let("USER").get("/muster/api/dags").json()["why_not"] == answer.json()["detail"]
 
 
 @pytest.mark.parametrize("path", ["/muster/api/volumes", "/muster/static/app.js"])
@@ -1015,7 +1218,7 @@ def over(api_server: Any) -> Iterator[Sites]:
 @pytest.mark.parametrize(
     "path",
     [
-        *(path for path in READS if "/api/" in path or "/files/" in path),
+        *(path for path in READS if ("/api/" in path and path != UPKEEP) or "/files/" in path),
         "/muster/api/jobs?limit=1&offset=1&text=report",
         "/muster/api/jobs/page-hidden-1",
         "/muster/api/jobs/page-report-1/log?after=9",

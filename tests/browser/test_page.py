@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 from playwright.sync_api import Browser, Page, Route, expect
@@ -100,7 +100,7 @@ def test_what_fails_later_is_said_above_what_was_known(page: Page, server: Serve
 
 def test_what_is_not_there_is_not_asked_for_again(page: Page, server: Server) -> None:
     page.goto(f"{HOST}/muster/#/jobs/gone-1")
-    expect(page.get_by_role("alert")).to_have_text("not there")
+    expect(page.get_by_role("alert")).to_have_text("not there Jobs that there are")
     page.clock.run_for(100_000)
     assert server.asked.count("/muster/api/jobs/gone-1") == 1
 
@@ -119,7 +119,7 @@ def test_what_is_not_there_is_not_asked_for_again(page: Page, server: Server) ->
 )
 def test_no_address_leads_out_of_what_the_page_may_ask(page: Page, server: Server, place: str) -> None:
     page.goto(f"{HOST}/muster/#/{place}")
-    expect(page.get_by_role("alert")).to_have_text("There is no such place.")
+    expect(page.get_by_role("heading", name="There is no such place")).to_be_visible()
     assert not [path for path in server.asked if not re.match(r"/muster/(static/.*)?$", path)]
 
 
@@ -504,9 +504,18 @@ def test_a_jobs_curves_and_the_lines_of_one_rank_are_seen(page: Page, server: Se
     server.answers[where] = (200, job | {"may": {"log": True, "cancel": False}, "launcher": "plain"})
     server.answers[f"{where}/log"] = (
         200,
-        {"text": "[rank 0] hello\n", "next": 15, "bytes": 15, "skipped_bytes": 0},
+        {
+            "text": "[rank 0] hello\n[rank 0] again\n",
+            "times": [[0, 7.0], [1, 9.0]],
+            "next": 30,
+            "bytes": 30,
+            "skipped_bytes": 0,
+        },
     )
-    server.answers[f"{where}/found"] = (200, {"lines": ["[rank 1] needle"], "total": 1, "complete": True})
+    server.answers[f"{where}/found"] = (
+        200,
+        {"lines": ["[rank 1] needle"], "times": [8.0], "total": 1, "complete": True},
+    )
     numbers = [curve("loss", "0", 0.9, 0.5), curve("loss", "1", 0.8, 0.4)]
     use = [curve("memory_gib", "main-0", 1.0, 2.5)]
     series = {"start": 1.0, "numbers": numbers, "use": use, "lines_left_out": 7}
@@ -516,9 +525,15 @@ def test_a_jobs_curves_and_the_lines_of_one_rank_are_seen(page: Page, server: Se
     expect(page.get_by_role("img", name="memory: main-0 2.5 GiB")).to_be_visible()
     expect(page.get_by_text("7 lines came too fast to be read")).to_be_visible()
     expect(page.get_by_label("Log", exact=True)).to_contain_text("[rank 0] hello")
+    row = page.get_by_text("[rank 0] again").locator("xpath=ancestor-or-self::*[@data-at]").first
+    assert str(row.get_attribute("title")).endswith("1970-01-01 00:00:09 UTC")
     page.get_by_label("Only of this rank").select_option("1")
     expect(page.get_by_label("Lines found")).to_have_text("[rank 1] needle")
     expect(page.get_by_label("Log", exact=True)).to_be_hidden()
+    whole = page.get_by_role("link", name="download these lines")
+    assert str(whole.get_attribute("href")).endswith("/whole.log?rank=1&times=true")
+    page.get_by_label("times").uncheck()
+    assert str(whole.get_attribute("href")).endswith("/whole.log?rank=1&times=false")
 
 
 def test_times_are_in_the_zone_that_airflow_shows(page: Page, server: Server) -> None:
@@ -528,3 +543,248 @@ def test_times_are_in_the_zone_that_airflow_shows(page: Page, server: Server) ->
     page.reload()
     title = str(page.locator("time").first.get_attribute("title"))
     assert title == "1970-01-01 09:00:01 GMT+9, 1970-01-01 00:00:01 UTC"
+
+
+def a_stage(label: str, does: str, **more: Any) -> dict[str, Any]:
+    known: dict[str, Any] = {
+        "why": "",
+        "image": None,
+        "image_built": None,
+        "inputs": {},
+        "needs": {},
+        "start": None,
+        "warnings": [],
+        "deploys": None,
+    }
+    return {"task_id": label, "label": label, "does": does} | known | more
+
+
+def a_plan() -> dict[str, Any]:
+    gib = 1 << 30
+    waits = {
+        "when": "waits",
+        "why": "",
+        "queue": "team-blue",
+        "ahead": ["flights.train", "sparse.fit", "c", "d"],
+        "starts": {"p50": 60.0, "p90": 720.0},
+        "ends": {"p50": 660.0, "p90": 1500.0},
+        "known": False,
+    }
+    never = {"when": "never", "why": "16 GPUs of class h100: the queue has 8", "queue": "", "ahead": []}
+    model = "volume://flights/model@3"
+    stages = [
+        a_stage("etl", "kept", why="kept flights/rows@7 of run r1", image="etl", image_built=True),
+        a_stage(
+            "train",
+            "runs",
+            why="epochs 4 → 5",
+            image="train",
+            image_built=False,
+            inputs={"rows": ["volume://flights/rows@7"]},
+            needs={"cpu": 16.0, "memory": 64.0 * gib, "gpu": 2.0},
+            start=waits,
+        ),
+        a_stage(
+            "huge",
+            "runs",
+            inputs={"rows": ["what train makes"]},
+            needs={"cpu": 1.0, "memory": 1.0 * gib},
+            start=never | {"starts": None, "ends": None, "known": True},
+        ),
+        a_stage(
+            "deploy",
+            "deploys",
+            deploys={"name": "flights", "model": "what gate passes", "instead_of": model},
+        ),
+    ]
+    return {
+        "dag_id": "flights",
+        "params": {"epochs": 5, "month": "2013-10"},
+        "stages": stages,
+        "cpu_hours": 2.6667,
+        "gpu_hours": 0.3333,
+        "ends": {"p50": 660.0, "p90": 1500.0},
+        "unseen": "",
+    }
+
+
+def test_a_plan_is_read_before_the_trigger(page: Page, server: Server) -> None:
+    server.answers["/muster/api/dags"] = (200, {"dags": ["flights"], "why_not": ""})
+    server.answers["/muster/api/plan"] = (200, a_plan())
+    page.goto(f"{HOST}/muster/#/plan")
+    page.get_by_role("link", name="flights").click()
+    train = page.get_by_role("row", name="train").first
+    for text in (
+        "epochs 4 → 5",
+        "to be built",
+        "16 CPUs, 68.7 GB",
+        "2 GPUs",
+        "in 1 min to 12 min",
+        "~10 min",
+        "place 5 of queue team-blue, behind flights.train, sparse.fit, c and 1 more",
+    ):
+        expect(train).to_contain_text(text)
+    expect(page.get_by_role("row", name="huge")).to_contain_text("the queue has 8")
+    expect(page.get_by_role("row", name="deploy")).to_contain_text(
+        "flights would serve what gate passes, in place of flights/model@3"
+    )
+    expect(page.locator("main")).to_contain_text("GPU-hours0.333")
+    page.get_by_label("epochs").fill("9")
+    with page.expect_request(lambda request: "params=" in request.url and "/api/plan" in request.url) as sent:
+        page.get_by_role("button", name="plan it with these").click()
+    asked = parse_qs(urlsplit(sent.value.url).query)
+    assert json.loads(asked["params"][0]) == {"epochs": "9", "month": "2013-10"}
+
+
+def test_a_plan_that_is_refused_says_why_and_leads_back(page: Page, server: Server) -> None:
+    server.answers["/muster/api/plan"] = (
+        400,
+        {"detail": "Dag flights has no param 'x'; its params are epochs"},
+    )
+    page.goto(f"{HOST}/muster/#/plan/flights?params=%7B%22x%22%3A1%7D")
+    expect(page.get_by_role("alert")).to_contain_text("no param 'x'")
+    link = page.get_by_role("link", name="Plan it with the Dag's own params")
+    assert link.get_attribute("href") == "#/plan/flights"
+
+
+def test_an_api_server_that_plans_nothing_says_what_to_type(page: Page, server: Server) -> None:
+    refused = "This api-server runs no code of Dag authors: type `muster plan DAG`."
+    server.answers["/muster/api/dags"] = (200, {"dags": ["flights"], "why_not": refused})
+    page.goto(f"{HOST}/muster/#/plan")
+    expect(page.get_by_text(refused)).to_be_visible()
+    expect(page.get_by_role("link", name="flights")).to_have_count(0)
+
+
+def test_two_runs_are_ticked_and_compared(page: Page, server: Server) -> None:
+    known = {"dag_id": "flights", "state": "succeeded", "ended": 90.0, "stages": [], "run_url": None}
+    runs = [known | {"run_id": f"r{n}", "began": float(n)} for n in (3, 2, 1)]
+    server.answers["/muster/api/runs"] = (200, {"runs": runs, "total": 3, "dags": ["flights"]})
+    facts = [
+        {"name": "params.epochs", "old": 4, "new": 5},
+        {"name": "code", "old": "b3:" + "a" * 64, "new": None},
+    ]
+    change = {"path": "train.py", "change": "changed", "lines": ["@@ -1 +1 @@", "-old", "+new"], "cut": False}
+    stages = [
+        {"stage": "train", "only": "", "facts": facts, "seconds": [60.0, 90.0], "code": [change]},
+        {"stage": "etl", "only": "", "facts": [], "seconds": [1.0, None], "code": []},
+        {"stage": "gate", "only": "new", "facts": [], "seconds": [None, None], "code": []},
+    ]
+    server.answers["/muster/api/run_diff"] = (200, {"old": runs[2], "new": runs[1], "stages": stages})
+    page.goto(f"{HOST}/muster/#/runs")
+    compare = page.get_by_role("link", name="compare", exact=True)
+    page.get_by_label("Compare r2").check()
+    expect(compare).to_be_hidden()
+    page.get_by_label("Compare r1").check()
+    compare.click()
+    main = page.locator("main")
+    for text in ("1 min → 1 min 30 s", "+new", "the same", "Only the second run has this stage."):
+        expect(main).to_contain_text(text)
+    expect(page.get_by_role("row", name="params.epochs")).to_contain_text("5")
+    assert any(each.endswith("old_dag=flights&old=r1&new_dag=flights&new=r2") for each in server.queries)
+
+
+def the_version(**more: Any) -> dict[str, Any]:
+    known: dict[str, Any] = {
+        "address": "volume://flights/model@7",
+        "volume": "flights/model",
+        "number": 7,
+        "digest": "b3:0",
+        "partition": None,
+        "created": 1.0,
+        "deleted": False,
+        "size_bytes": 9,
+        "retired": None,
+        "pins": ["deployment/flights", "in the paper"],
+        "record": None,
+        "files": [],
+        "total_files": 0,
+        "lineage": {"nodes": [], "edges": [], "rows": 0, "complete": True},
+        "documents": [],
+        "used_by": [],
+        "served_by": [],
+        "may": {"change": True},
+    }
+    return known | more
+
+
+def test_a_version_is_pinned_and_hidden_after_a_second_question(page: Page, server: Server) -> None:
+    server.answers["/muster/api/version"] = (200, the_version())
+    for act in ("pin", "unpin", "retire"):
+        server.answers[f"/muster/api/version/{act}"] = (200, {"pins": [], "retired": None})
+    page.goto(f"{HOST}/muster/#/volumes/flights/model@7")
+    expect(page.get_by_role("button", name="unpin: deployment/flights")).to_have_count(0)
+    page.get_by_label("Why, one line").fill("torn rows")
+    page.get_by_role("button", name="retire").click()
+    assert not [each for each in server.asked if each.endswith("retire")]
+    server.answers["/muster/api/version"] = (200, the_version(retired="torn rows"))
+    page.get_by_role("button", name="hide it").click()
+    expect(page.get_by_text("Retired, so no selector finds it: torn rows")).to_be_visible()
+    expect(page.get_by_role("button", name="reinstate")).to_be_visible()
+    page.get_by_role("button", name="unpin: in the paper").click()
+    page.get_by_role("button", name="take the pin away").click()
+    expect(page.get_by_role("button", name="unpin: in the paper")).to_be_visible()
+    address = "address=volume%3A%2F%2Fflights%2Fmodel%407"
+    assert f"/muster/api/version/retire?{address}&reason=torn+rows" in server.queries
+    assert f"/muster/api/version/unpin?{address}&reason=in+the+paper" in server.queries
+
+
+def test_who_may_not_change_a_version_sees_no_button(page: Page, server: Server) -> None:
+    server.answers["/muster/api/version"] = (200, the_version(may={"change": False}))
+    page.goto(f"{HOST}/muster/#/volumes/flights/model@7")
+    expect(page.get_by_role("heading", name="flights/model@7")).to_be_visible()
+    expect(page.get_by_role("button", name=re.compile("pin|retire"))).to_have_count(0)
+
+
+def test_a_repair_says_what_it_did(page: Page, server: Server) -> None:
+    found = canary() | {"may": {"change": True}, "back": None, "curl": ""}
+    server.answers["/muster/api/deployments/flights"] = (200, found)
+    server.answers["/muster/api/deployments/flights/repair"] = (200, {"done": []})
+    page.goto(f"{HOST}/muster/#/deployments/flights")
+    page.get_by_role("button", name="Repair").click()
+    page.get_by_role("button", name="repair it").click()
+    expect(page.get_by_text("nothing was to be repaired")).to_be_visible()
+
+
+def test_the_store_says_its_room_its_last_check_and_its_images(page: Page, server: Server) -> None:
+    checked = {
+        "at": 1.0,
+        "deep": True,
+        "versions": 12,
+        "files": 40,
+        "size_bytes": 5_000_000,
+        "damaged": 1,
+        "damage": ["raw/one@3: missing file: 'y'. retire it"],
+        "harmless": 2,
+    }
+    held = [{"job_id": "j-1", "ended": 1.0, "outputs_bytes": 7_000, "checkpoints_bytes": 0}]
+    room = {"text": "9.1 GiB of 80 GiB are free", "comfortable": True}
+    answer = {"room": room, "checked": checked, "held": held, "held_by_others_bytes": 1_000}
+    server.answers["/muster/api/upkeep"] = (200, answer)
+    image = {"name": "train", "digest": "b3:0123456789", "folder": "images/train", "built": False}
+    more = {"size_bytes": None, "trouble": "its lock is older than requirements.in", "path": None}
+    server.answers["/muster/api/images"] = (200, {"here": True, "images": [image | more]})
+    page.goto(f"{HOST}/muster/#/store")
+    main = page.locator("main")
+    for text in (
+        "80 GiB are free",
+        "1 problem found",
+        "missing file: 'y'",
+        "2 harmless findings",
+        "7.0 kB",
+    ):
+        expect(main).to_contain_text(text)
+    page.get_by_role("link", name="images").click()
+    row = page.get_by_role("row", name="train")
+    for text in ("b3:01234567", "no", "older than requirements.in"):
+        expect(row).to_contain_text(text)
+
+
+def test_what_is_not_there_is_named_and_what_there_is_is_linked(page: Page, server: Server) -> None:
+    page.goto(f"{HOST}/muster/#/nonsense/x")
+    main = page.locator("main")
+    expect(main).to_contain_text("This page has nothing at #/nonsense/x.")
+    expect(main.get_by_role("link", name="Deployments")).to_be_visible()
+    server.answers["/muster/api/jobs/gone"] = (404, {"detail": "no job gone in this store"})
+    page.goto(f"{HOST}/muster/#/jobs/gone")
+    expect(page.get_by_role("alert")).to_contain_text("no job gone in this store")
+    assert page.get_by_role("link", name="Jobs that there are").get_attribute("href") == "#/jobs"

@@ -18,7 +18,7 @@ from muster.core.replica import Replica
 from muster.core.series import Series
 from muster.core.status import JobState, JobStatus
 from muster.core.verdict import Cause, Verdict
-from muster.volumes.base import TaskEnd
+from muster.volumes.base import Checked, TaskEnd, UpkeepKind
 from muster.volumes.folder import FolderStore
 from muster.volumes.service.table import MOST_SPECS
 from muster.worker.seal import seal
@@ -605,6 +605,21 @@ class StoreContract:
         store.ledger.append("a-1", b"x" * 10 + b"\n")
         assert store.ledger.read("a-1", after=13, limit_bytes=4) == (b"xxxx", 17)
 
+    def test_lines_of_the_log_have_times(self, store, again):
+        store.ledger.create("a-1", ONE)
+        assert store.ledger.log_times("a-1") == []
+        began = time.time()
+        store.ledger.append("a-1", b"one\n")
+        store.ledger.append("a-1", b"two\n")
+        for times in (again.ledger.log_times("a-1"), again.ledger.log_times("a-1", after=3, before=4)):
+            assert times[0].offset == 0
+            assert began - 1 <= times[0].at <= time.time()
+        assert all(0 <= each.offset < 8 for each in again.ledger.log_times("a-1", after=2))
+
+    def test_there_are_no_times_of_a_job_that_is_not_there(self, store):
+        with pytest.raises(NotFound, match="no job a-1"):
+            store.ledger.log_times("a-1")
+
     def test_ten_writers_do_not_mix_lines(self, store, again):
         store.ledger.create("a-1", ONE)
         lines = [b"%d" % n * 2000 + b"\n" for n in range(10)]
@@ -690,6 +705,17 @@ class StoreContract:
         assert report.clean
         assert (report.versions, report.files, report.size_bytes, report.problems) == (2, 2, 2, ())
         assert seen == [("volume://raw/one@1", 0, 2), ("volume://raw/one@2", 1, 2)]
+
+    def test_what_the_last_check_of_each_kind_found_is_kept(self, store, again, tmp_path):
+        (tmp_path / "x").write_text("x")
+        store.add("raw/one", tmp_path / "x")
+        began = time.time()
+        store.check()
+        (kept,) = again.upkept()
+        assert (kept.work, began - 1 <= kept.at <= time.time()) == (UpkeepKind.FSCK, True)
+        assert kept.checked == Checked(versions=1, files=1, size_bytes=1)
+        store.check(deep=True)
+        assert [each.work for each in again.upkept()] == [UpkeepKind.FSCK, UpkeepKind.FSCK_DEEP]
 
     def test_what_could_not_be_committed_is_held_and_can_be_fetched(self, store, tmp_path):
         spec = make_spec(replicas=2, features={"volume": "flights/features"})

@@ -52,6 +52,8 @@ BY_HAND = {
     "airflow.operators.releasing": "a user's smoke requests",
     "airflow.operators.suites": "a user's expectations",
     "airflow.operators.validate": "what Great Expectations says",
+    "airflow.plugin.planning": "of a process of its own",
+    "airflow.plugin.routes_plan": "params of a user",
     "airflow.plugin.preview": "a version's own JSON lines",
     "airflow.up.home": "secrets by name",
     "backends.kubernetes.api.client": "Kubernetes'",

@@ -194,6 +194,33 @@ class Staging:
 
 
 @dataclass(frozen=True, kw_only=True)
+class LogTime:
+    """When a part of a log was stored: from byte `offset` on, up to the next part.
+
+    :param at: seconds since the epoch.
+    """
+
+    offset: int
+    at: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Checked:
+    """What a check of a store found.
+
+    :param damaged: the number of problems that are damage; `damage` says the first of them, one line each.
+    :param harmless: the number of other findings.
+    """
+
+    versions: int
+    files: int
+    size_bytes: int
+    damaged: int = 0
+    damage: tuple[str, ...] = ()
+    harmless: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
 class Held:
     """The disk space that one ended job still uses.
 
@@ -274,9 +301,9 @@ class UpkeepNote:
 
     :param work: the kind.
     :param at: in seconds since the epoch.
-    :param damaged: how many problems that check found, without harmless ones; 0 of gc and a sweep.
+    :param checked: what that check found; None of gc and a sweep.
     """
 
     work: UpkeepKind
     at: float
-    damaged: int = 0
+    checked: Checked | None = None

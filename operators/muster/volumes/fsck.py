@@ -1,7 +1,7 @@
 """Checks a store: whether every committed version is unchanged, and what crashes left behind.
 
-:mod:`muster.volumes.damage` finds the damage. A check changes nothing, except that it writes missing digests
-of records, which an earlier release committed, if asked to.
+:mod:`muster.volumes.damage` finds the damage. A check changes no version, except that it writes missing digests
+of records, which an earlier release committed, if asked to. What it found is kept, in short, until the next check.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from muster.core.errors import Corrupt
-from muster.volumes.base import UpkeepKind
+from muster.volumes.base import Checked, UpkeepKind
 from muster.volumes.commit_records import Place, read_commit, uncommitted, write_commit
 from muster.volumes.damage import Problem, Progress, look
 from muster.volumes.held import leftovers, resumable
@@ -20,7 +20,10 @@ from muster.volumes.upkeep import note
 if TYPE_CHECKING:
     from muster.volumes.folder import FolderStore
 
-__all__ = ["Problem", "Progress", "Report", "check"]
+__all__ = ["Problem", "Progress", "Report", "check", "summary"]
+
+MOST_DAMAGE = 50
+"""Problems that are kept of a check, for a later look; the check itself returns all."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,13 +56,26 @@ def check(
     else:
         found.problems += _unprotected(store, found.unprotected)
     found.problems += _leftovers(store)
-    damaged = sum(not problem.harmless for problem in found.problems)
-    note(store.layout, UpkeepKind.FSCK_DEEP if deep else UpkeepKind.FSCK, damaged=damaged)
-    return Report(
+    report = Report(
         versions=len(found.commits),
         files=found.files,
         size_bytes=found.size_bytes,
         problems=tuple(found.problems),
+    )
+    note(store.layout, UpkeepKind.FSCK_DEEP if deep else UpkeepKind.FSCK, checked=summary(report))
+    return report
+
+
+def summary(report: Report) -> Checked:
+    """Return what is kept of a check."""
+    damage = [problem for problem in report.problems if not problem.harmless]
+    return Checked(
+        versions=report.versions,
+        files=report.files,
+        size_bytes=report.size_bytes,
+        damaged=len(damage),
+        damage=tuple(f"{each.where}: {each.what}. {each.advice}" for each in damage[:MOST_DAMAGE]),
+        harmless=len(report.problems) - len(damage),
     )
 
 

@@ -18,7 +18,7 @@ from muster.core.errors import Conflict, Corrupt, NotFound, SpecError
 from muster.core.job import JobSpec, Origin
 from muster.core.series import Series, segments
 from muster.core.status import JobState, JobStatus
-from muster.volumes.base import TaskEnd
+from muster.volumes.base import LogTime, TaskEnd
 from muster.volumes.durability import (
     TEMPORARY,
     locked,
@@ -30,6 +30,7 @@ from muster.volumes.durability import (
     write_whole,
 )
 from muster.volumes.layout import Layout
+from muster.volumes.log_times import note_time, read_times
 from muster.volumes.series import NAME as SERIES
 from muster.volumes.series import SeriesFile, read_series
 from muster.volumes.task_ends import read_ends, write_end
@@ -39,7 +40,7 @@ _OPEN_SERIES = 64
 
 
 class FolderLedger:
-    """Per job_id: ``spec.json``, ``status.json``, ``owner``, ``log`` and ``series``."""
+    """Per job_id: ``spec.json``, ``status.json``, ``owner``, ``log``, ``log.times`` and ``series``."""
 
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
@@ -122,6 +123,7 @@ class FolderLedger:
             lines = b"".join(part for part, logged in segments(data) if logged)
             if lines:
                 _add_whole(log, lines, size=size)
+                note_time(folder, before=size)
             self._series(job_id).take(data, before=size, after=log.seek(0, os.SEEK_END))
 
     def series(self, job_id: str) -> Series:
@@ -154,6 +156,10 @@ class FolderLedger:
             return (self.check(job_id) / "log").stat().st_size
         except FileNotFoundError:
             return 0
+
+    def log_times(self, job_id: str, *, after: int = 0, before: int | None = None) -> list[LogTime]:
+        """Return when the lines of a log were stored."""
+        return read_times(self.check(job_id), after=after, before=before)
 
     def jobs(self) -> list[str]:
         """Return every job_id, oldest first."""

@@ -30,6 +30,7 @@ from muster.core.status import JobStatus
 from muster.volumes.base import (
     Collected,
     Held,
+    LogTime,
     Made,
     Plan,
     Record,
@@ -235,6 +236,16 @@ class Ledger(Protocol):
 
     def log_bytes(self, job_id: str) -> int:
         """Return the length of the job's log now; 0 before its first line."""
+
+    def log_times(self, job_id: str, *, after: int = 0, before: int | None = None) -> list[LogTime]:
+        """Return when the lines of a log were stored, to about a second, in the order of the log.
+
+        The first may lie before `after`, where the line there was stored with those before it. Lines without a time
+        were stored by an earlier release.
+
+        :param after: an offset in the log. `before`: another; None: up to the log's end.
+        :raises NotFound: no such job.
+        """
 
     def series(self, job_id: str) -> Series:
         """Return what the lines of a job's log, and its workers, told over time: small, and read without the log.

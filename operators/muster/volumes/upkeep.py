@@ -1,4 +1,4 @@
-"""Notes of the last fsck, gc and sweep of a folder store, for metrics: ``STORE/upkeep/<kind>.json``."""
+"""Notes of the last fsck, gc and sweep of a folder store, for metrics and the page: ``STORE/upkeep/<kind>.json``."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import time
 
 from muster.core.errors import Corrupt, SpecError
 from muster.core.wire import dumps, loads
-from muster.volumes.base import UpkeepKind, UpkeepNote
+from muster.volumes.base import Checked, UpkeepKind, UpkeepNote
 from muster.volumes.durability import read_whole, write_whole
 from muster.volumes.layout import Layout
 
 _LOG = logging.getLogger(__name__)
 
 
-def note(layout: Layout, work: UpkeepKind, *, damaged: int = 0) -> None:
+def note(layout: Layout, work: UpkeepKind, *, checked: Checked | None = None) -> None:
     """Note that upkeep of one kind has just ended well.
 
     A disk that takes no note fails no upkeep: it is logged, and the note of the run before stays.
@@ -22,7 +22,7 @@ def note(layout: Layout, work: UpkeepKind, *, damaged: int = 0) -> None:
     path = layout.upkeep / f"{work.value}.json"
     try:
         path.parent.mkdir(exist_ok=True)
-        write_whole(path, dumps(UpkeepNote(work=work, at=time.time(), damaged=damaged)))
+        write_whole(path, dumps(UpkeepNote(work=work, at=time.time(), checked=checked)))
     except OSError as error:
         _LOG.warning("that %s has run cannot be noted in %s: %s", work.value, path, error)
 

@@ -29,8 +29,10 @@ from muster.core.series import Folding, Series, segments
 from muster.core.status import JobState, JobStatus
 from muster.volumes import snapshot
 from muster.volumes.base import (
+    Checked,
     Collected,
     Held,
+    LogTime,
     Made,
     Plan,
     Record,
@@ -41,7 +43,7 @@ from muster.volumes.base import (
     UpkeepNote,
     Version,
 )
-from muster.volumes.fsck import Problem, Progress, Report
+from muster.volumes.fsck import Problem, Progress, Report, summary
 from muster.volumes.gather import gather, plan_drafts, sources, union
 from muster.volumes.held import DAY_SECONDS
 from muster.volumes.manifest import Entry, render
@@ -59,6 +61,7 @@ class _Job:
     status: JobStatus
     owner: str | None
     log: bytes = b""
+    times: list[LogTime] = field(default_factory=list)
     folding: Folding = field(default_factory=lambda: Folding(time.time()))
     staging: Staging | None = None
     made: dict[str, tuple[str, ...]] | None = None
@@ -145,7 +148,14 @@ class MemoryLedger:
             job = self.job(job_id)
             job.folding.take(data, at=time.time())
             lines = b"".join(part for part, logged in segments(data) if logged)
+            if lines:
+                job.times.append(LogTime(offset=len(job.log), at=time.time()))
             job.log += lines + b"\n" * (bool(lines) and not lines.endswith(b"\n"))
+
+    def log_times(self, job_id: str, *, after: int = 0, before: int | None = None) -> list[LogTime]:
+        times = self.job(job_id).times
+        first = max((each.offset for each in times if each.offset <= after), default=0)
+        return [each for each in times if first <= each.offset and (before is None or each.offset < before)]
 
     def series(self, job_id: str) -> Series:
         with self._lock:
@@ -501,8 +511,9 @@ class MemoryStore:
             if deep and each.files is not None and _entries(each.files) != each.entries:
                 problems.append(Problem(where=address, what="its bytes were changed", advice="retire it"))
         size_bytes = sum(each.version().size_bytes for each in kept if each.files is not None)
-        self._note(UpkeepKind.FSCK_DEEP if deep else UpkeepKind.FSCK, damaged=len(problems))
-        return Report(versions=len(kept), files=files, size_bytes=size_bytes, problems=tuple(problems))
+        report = Report(versions=len(kept), files=files, size_bytes=size_bytes, problems=tuple(problems))
+        self._note(UpkeepKind.FSCK_DEEP if deep else UpkeepKind.FSCK, checked=summary(report))
+        return report
 
     def plan(
         self,
@@ -601,8 +612,8 @@ class MemoryStore:
     def note_sweep(self) -> None:
         self._note(UpkeepKind.SWEEP)
 
-    def _note(self, work: UpkeepKind, *, damaged: int = 0) -> None:
-        self._notes[work] = UpkeepNote(work=work, at=time.time(), damaged=damaged)
+    def _note(self, work: UpkeepKind, *, checked: Checked | None = None) -> None:
+        self._notes[work] = UpkeepNote(work=work, at=time.time(), checked=checked)
 
     # What they share
 

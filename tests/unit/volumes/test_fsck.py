@@ -4,6 +4,7 @@ import pytest
 
 from muster.core.errors import Corrupt
 from muster.volumes import fsck
+from muster.volumes.base import UpkeepKind
 from muster.volumes.durability import write_whole
 from muster.volumes.folder import FolderStore
 from muster.volumes.lineage import ancestors
@@ -32,6 +33,15 @@ def test_a_whole_store_is_clean(store, version):
     report = fsck.check(store, deep=True, progress=lambda *now: seen.append(now))
     assert (report.versions, report.files, report.size_bytes, report.problems) == (1, 2, 6, ())
     assert seen == [(version.address, 0, 1)]
+
+
+def test_what_the_last_check_found_is_kept_and_read(store, version):
+    path = store.path(version.address) / "d" / "x"
+    rewrite(path, b"12344")
+    fsck.check(store, deep=True)
+    (kept,) = store.upkept()
+    assert (kept.work, kept.checked.damaged) == (UpkeepKind.FSCK_DEEP, 1)
+    assert "changed content: 'd/x'" in kept.checked.damage[0]
 
 
 def test_a_bit_flip_is_found_by_the_deep_check_alone(store, version):

@@ -84,8 +84,8 @@ def load(dag_id: str, home: EmbeddedHome) -> Loaded:
     from airflow.dag_processing.dagbag import sync_bag_to_db
     from airflow.serialization.serialized_objects import DagSerialization
 
-    bag = _parsed(home)
-    dag = _named(dag_id, bag, home)
+    bag = _parsed(home.dags)
+    dag = _named(dag_id, bag, home.dags)
     # Airflow checks for new Dags and then adds them: two processes could both add the same one.
     with locked(home.root / "dags.lock"):
         DagBundlesManager().sync_bundles_to_db()  # type: ignore[no-untyped-call]
@@ -93,25 +93,28 @@ def load(dag_id: str, home: EmbeddedHome) -> Loaded:
     return Loaded(dag=dag, scheduled=DagSerialization.deserialize_dag(DagSerialization.serialize_dag(dag)))
 
 
-def parse(dag_id: str, home: EmbeddedHome) -> DAG:
-    """Parse the folder of Dags and return one Dag, without Airflow's database; errors are those of :func:`load`."""
-    return _named(dag_id, _parsed(home), home)
+def parse(dag_id: str, dags: Path, *, file: Path | None = None) -> DAG:
+    """Parse a folder of Dags, or one file of it, and return one Dag, without Airflow's database.
+
+    Errors are those of :func:`load`.
+    """
+    return _named(dag_id, _parsed(dags, file), dags)
 
 
-def _parsed(home: EmbeddedHome) -> BundleDagBag:
+def _parsed(dags: Path, file: Path | None = None) -> BundleDagBag:
     from airflow.dag_processing.dagbag import BundleDagBag
 
     try:
-        return BundleDagBag(dag_folder=home.dags, bundle_path=home.dags, bundle_name=BUNDLE)
+        return BundleDagBag(dag_folder=file or dags, bundle_path=dags, bundle_name=BUNDLE)
     except RuntimeError as error:  # Airflow follows links until it meets a folder again
         raise SpecError(
-            f"{error} A link below {home.dags} leads in a circle: remove it, or name it in .airflowignore"
+            f"{error} A link below {dags} leads in a circle: remove it, or name it in .airflowignore"
         ) from error
 
 
-def _named(dag_id: str, bag: BundleDagBag, home: EmbeddedHome) -> DAG:
+def _named(dag_id: str, bag: BundleDagBag, dags: Path) -> DAG:
     if dag_id not in bag.dags:
-        raise SpecError(_absent(dag_id, sorted(bag.dags), bag.import_errors, home))
+        raise SpecError(_absent(dag_id, sorted(bag.dags), bag.import_errors, dags))
     return bag.dags[dag_id]
 
 
@@ -166,9 +169,9 @@ def _typed(schema: Mapping[str, Any], value: Any) -> Any:
         return value
 
 
-def _absent(dag_id: str, known: list[str], errors: Mapping[str, str], home: EmbeddedHome) -> str:
+def _absent(dag_id: str, known: list[str], errors: Mapping[str, str], dags: Path) -> str:
     broken = [_import_error(file, text) for file, text in sorted(errors.items())]
-    lines = [f"no Dag {dag_id!r:.60} in {home.dags}; there are {', '.join(known) or 'none'}"]
+    lines = [f"no Dag {dag_id!r:.60} in {dags}; there are {', '.join(known) or 'none'}"]
     if broken:
         lines += ["these files cannot be imported:", *broken]
     return "\n".join(lines)

@@ -4,11 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from muster.airflow.embedded.home import EmbeddedHome, quieten
 from muster.airflow.embedded.plan import Plan
 from muster.core.settings import Settings
+
+if TYPE_CHECKING:
+    from airflow.sdk import DAG
+
+    from muster.backends.base import Backend
+    from muster.backends.capacity import Capacity
 
 
 def plan_dag(
@@ -29,12 +35,27 @@ def plan_dag(
     settings = settings or Settings.load()
     home = EmbeddedHome(settings=settings, dags=(dags or Path("dags")).absolute())
     home.enter()
-    from muster.airflow.embedded.load import parse, read_params
-    from muster.airflow.embedded.planner import Planner
+    from muster.airflow.embedded.load import parse
     from muster.airflow.site import connect
     from muster.backends.choose import choose_capacity
 
     quieten(home.log)
-    dag = parse(dag_id, home)
-    given = {**dag.params.dump(), **read_params(dag, params or {})}
-    return Planner(dag, given, connect(settings), choose_capacity(settings), settings, cache=cache).plan()
+    dag = parse(dag_id, home.dags)
+    return plan_of(dag, params or {}, connect(settings), choose_capacity(settings), settings, cache=cache)
+
+
+def plan_of(
+    dag: DAG,
+    params: Mapping[str, Any],
+    backend: Backend,
+    capacity: Capacity,
+    settings: Settings,
+    *,
+    cache: bool = True,
+) -> Plan:
+    """Return what a run of a parsed Dag would do now. :raises SpecError: a wrong param."""
+    from muster.airflow.embedded.load import read_params
+    from muster.airflow.embedded.planner import Planner
+
+    given = {**dag.params.dump(), **read_params(dag, params)}
+    return Planner(dag, given, backend, capacity, settings, cache=cache).plan()

@@ -10,6 +10,9 @@ ending a job             PUT on the Dag's task instances, as for marking one fai
 volumes, deployments     GET on assets: a volume is one
 a version's record       also GET on the task instances of the Dag that made it; its ancestors, too
 a version's files        also GET on the XComs of that Dag, for their contents and names
+keeping, hiding one      PUT on the task instances of that Dag
+changing a deployment    the same, of each Dag whose model it serves or keeps
+a plan of a run          POST on the Dag's runs, as for triggering one
 =======================  ==============================================================
 
 For jobs and versions that no Dag made, the right for any Dag is needed.

@@ -10,6 +10,7 @@ from fastapi import Depends, FastAPI, HTTPException, Request
 from fastapi.exception_handlers import http_exception_handler
 from fastapi.responses import FileResponse, RedirectResponse, Response
 from starlette.datastructures import MutableHeaders
+from starlette.exceptions import HTTPException as RoutingError
 
 from muster.airflow.plugin.access import plugins
 from muster.airflow.plugin.answering import Answering, Past
@@ -63,6 +64,7 @@ def create_app() -> FastAPI:
     app.add_exception_handler(MusterError, _refused)
     app.add_exception_handler(OSError, _refused)
     app.add_exception_handler(HTTPException, _http)
+    app.add_exception_handler(RoutingError, _lost)
     app.include_router(api, dependencies=[Depends(_begin)])
     app.include_router(documents)
     static = {path.name: path for path in STATIC.iterdir() if path.suffix in TYPES}
@@ -150,3 +152,12 @@ async def _http(request: Request, error: Any) -> Response:
     if error.status_code == 401 and request.scope["path"].endswith("/muster/"):
         return RedirectResponse(get_auth_manager().get_url_login(next_url=str(request.url)), status_code=307)
     return await http_exception_handler(request, error)
+
+
+async def _lost(request: Request, error: Any) -> Response:
+    """Name an address that the page does not have, and where the page is."""
+    if error.status_code != 404:
+        return await http_exception_handler(request, error)
+    root = request.scope.get("root_path", "") or "/muster"
+    detail = f"the page has nothing at {request.scope['path']!r:.200}: it is at {root}/"
+    return Json({"detail": detail}, status_code=404)

@@ -11,6 +11,8 @@ from airflow.utils.session import create_session
 from muster.core.job import Origin
 
 CANCEL, PROMOTE, ROLL_BACK = "muster_cancel_job", "muster_promote", "muster_roll_back"
+REPAIR, RETIRE_DEPLOYMENT = "muster_repair", "muster_retire_deployment"
+PIN, UNPIN, RETIRE, REINSTATE = "muster_pin", "muster_unpin", "muster_retire", "muster_reinstate"
 
 
 def note_cancel(user: str, job_id: str, origin: Origin) -> None:
@@ -26,9 +28,14 @@ def note_cancel(user: str, job_id: str, origin: Origin) -> None:
     )
 
 
-def note_release(user: str, event: str, deployment: str, revision: str) -> None:
-    """Record that a user promotes a revision, or rolls it back."""
-    _note(event, user, {"deployment": deployment, "revision": revision})
+def note_release(user: str, event: str, deployment: str, revision: str = "") -> None:
+    """Record what a user does to a deployment, or to a revision of it."""
+    _note(event, user, {"deployment": deployment, **({"revision": revision} if revision else {})})
+
+
+def note_version(user: str, event: str, address: str, reason: str, origin: Origin) -> None:
+    """Record what a user does to a version. :param origin: of the job that made it."""
+    _note(event, user, {"version": address, "reason": reason}, dag_id=origin.dag_id or None)
 
 
 def _note(event: str, user: str, extra: dict[str, str], **task: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated
 
 from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity
@@ -11,6 +12,7 @@ from fastapi.responses import StreamingResponse
 from muster.airflow.plugin import audit, board, described, listed, logs, runs
 from muster.airflow.plugin.access import Who, same_site
 from muster.airflow.plugin.asked import Here, Json, Limit, Number, Offset, Site, State, Text
+from muster.airflow.plugin.run_diff import differences
 from muster.core.cancelling import on_page
 from muster.core.job import Origin
 from muster.core.names import check_job_id
@@ -71,12 +73,14 @@ def find(here: Here, who: Who, job_id: str, text: Text = "", rank: Number = None
 
 
 @api.get("/jobs/{job_id}/whole.log")
-def whole(here: Here, who: Who, job_id: str) -> StreamingResponse:
-    """Send all of a job's log as a file, as it was written."""
+def whole(
+    here: Here, who: Who, job_id: str, text: Text = "", rank: Number = None, times: bool = False
+) -> StreamingResponse:
+    """Send all of a job's log as a file, as it was written, or only lines that hold a text or come from a rank."""
     _job(here, who, job_id, DagAccessEntity.TASK_LOGS)
     headers = {"content-disposition": f'attachment; filename="{job_id}.log"', "content-encoding": "identity"}
     return StreamingResponse(
-        logs.pieces(here.backend.store.ledger, job_id),
+        logs.chosen(here.backend.store.ledger, job_id, text=text, rank=rank, timed=times),
         media_type="text/plain; charset=utf-8",
         headers=headers,
     )
@@ -118,6 +122,15 @@ def one_run(here: Here, who: Who, dag: RunId, run: RunId) -> Json:
     for found in runs.of_jobs(wanted):
         return Json(runs.whole(found, now=here.board.now(found.jobs)))
     return Json(runs.of_records(recorded.run(here.backend.store, dag, run)))
+
+
+@api.get("/run_diff")
+def run_diff(here: Here, who: Who, old_dag: RunId, old: RunId, new_dag: RunId, new: RunId) -> Json:
+    """Return what differs between two runs, stage by stage."""
+    for dag_id in dict.fromkeys((old_dag, new_dag)):
+        who.need(dag_id, DagAccessEntity.TASK_INSTANCE)
+    readable = partial(who.may, entity=DagAccessEntity.CODE)
+    return Json(differences(here.backend.store, (old_dag, old), (new_dag, new), readable=readable))
 
 
 def _job(here: Site, who: Who, job_id: str, entity: DagAccessEntity) -> board.Job:

@@ -14,6 +14,7 @@ from muster.airflow.plugin.asked import Here, Json, Site
 from muster.backends.capacity import Waiting
 from muster.backends.releases.book import Book
 from muster.backends.releases.manual import promote as give_everything
+from muster.backends.releases.manual import repair as bring_back
 from muster.backends.releases.manual import roll_back, to_be_rolled_back
 from muster.core.deployment import DeploymentStatus
 from muster.core.errors import MusterError, NotFound
@@ -36,8 +37,9 @@ def deployments(here: Here) -> Json:
 @api.get("/deployments/{name}", dependencies=[assets])
 def deployment(here: Here, who: Who, name: str) -> Json:
     """Return one deployment: its revisions with their figures, a request to try, and what the user may do."""
-    if check_label("deployment", name) not in here.backend.deployments.names():
-        raise NotFound(f"no deployment {name!r}: `muster deployments ls` lists what there is")
+    known = here.backend.deployments.names()
+    if check_label("deployment", name) not in known:
+        raise NotFound(f"no deployment {name!r}; there is {', '.join(sorted(known)) or 'none yet'}")
     found = here.answering.one(name)
     status = next(each for each in here.answering.statuses() if each.name == name)
     changing = _may(here, who, status)
@@ -71,6 +73,26 @@ def rollback(here: Here, who: Who, name: str, revision: Revision, reason: Reason
         here.backend.deployments, name, by=_by(who), reason=one_line(reason), revision=revision
     )
     return Json({"serves": serves})
+
+
+@api.post("/deployments/{name}/repair", dependencies=[assets, Depends(same_site)])
+def repair(here: Here, who: Who, name: str) -> Json:
+    """Bring a deployment back to how muster left it; return what was done, when all that have traffic answer.
+
+    That takes three minutes at most.
+    """
+    _need(here, who, here.backend.deployments.deployment(check_label("deployment", name)))
+    audit.note_release(who.name, audit.REPAIR, name)
+    return Json({"done": list(bring_back(here.backend.deployments, name))})
+
+
+@api.post("/deployments/{name}/retire", dependencies=[assets, Depends(same_site)])
+def retire(here: Here, who: Who, name: str) -> Json:
+    """End a deployment; its model versions stay."""
+    _need(here, who, here.backend.deployments.deployment(check_label("deployment", name)))
+    audit.note_release(who.name, audit.RETIRE_DEPLOYMENT, name)
+    here.backend.deployments.retire(name)
+    return Json({"retired": name})
 
 
 @api.get("/queue")

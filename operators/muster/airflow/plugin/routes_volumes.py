@@ -6,28 +6,39 @@ from functools import partial
 from typing import Annotated
 
 from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity
-from fastapi import APIRouter, Query
+from fastapi import APIRouter, Depends, Query
+from fastapi import Path as PathParameter
 from fastapi.responses import FileResponse
 
-from muster.airflow.plugin import beside, comparing, snapshots, versions
-from muster.airflow.plugin.access import Reader, Who, assets
+from muster.airflow.plugin import audit, beside, comparing, snapshots, versions
+from muster.airflow.plugin.access import Reader, Who, assets, same_site
 from muster.airflow.plugin.asked import Here, Json, Limit, Number, Several, Site, Text
 from muster.airflow.plugin.graph import Permitted
 from muster.airflow.plugin.preview import preview
 from muster.airflow.plugin.uses import Uses
 from muster.airflow.site import mlflow_url
 from muster.backends.tracking import run_link
+from muster.core.address import pinned
 from muster.core.deployment import DeploymentStatus
-from muster.core.errors import NotFound
+from muster.core.errors import Conflict, NotFound
 from muster.core.job import check_digest
 from muster.core.names import check_volume
 from muster.core.settings import Settings
+from muster.core.text import one_line
 from muster.volumes.base import Record
 from muster.volumes.documents import parse, show
 
 api = APIRouter(default_response_class=Json, dependencies=[assets])
 documents = APIRouter(prefix="/files", dependencies=[assets])
 
+MARKS = {"pin": audit.PIN, "unpin": audit.UNPIN, "retire": audit.RETIRE, "reinstate": audit.REINSTATE}
+"""What a person may do to a version, by the call of the store, and its name in the audit log."""
+
+OF_DEPLOYMENT = "deployment/"
+"""What begins the pin of a version that a deployment keeps."""
+
+Act = Annotated[str, PathParameter(pattern=f"^({'|'.join(MARKS)})$")]
+Reason = Annotated[str, Query(max_length=400)]
 Path = Annotated[str, Query(max_length=1000)]
 Columns = Annotated[str, Query(max_length=4000)]
 
@@ -73,8 +84,24 @@ def version(here: Here, who: Who, address: Text) -> Json:
             "used_by": beside.used_by(uses, exact),
             "served_by": [each.name for each in here.answering.statuses() if _serves(each, exact)],
             "mlflow": _tracked(here, record.job_id) if who.may(record.origin.dag_id) else "",
+            "may": {"change": _may_change(who, record)},
         }
     )
+
+
+@api.post("/version/{act}", dependencies=[Depends(same_site)])
+def mark(here: Here, who: Who, act: Act, address: Text, reason: Reason = "") -> Json:
+    """Keep a version from gc, hide it from selectors, or take that back; Airflow's audit log says who asked."""
+    store = here.backend.store
+    record = store.record(address)
+    who.need(record.origin.dag_id, DagAccessEntity.TASK_INSTANCE, method="PUT")
+    exact, why = pinned(record.volume, record.number), one_line(reason) or f"by {who.name}"
+    if act == "unpin" and why.startswith(OF_DEPLOYMENT):
+        name = why.removeprefix(OF_DEPLOYMENT)
+        raise Conflict(f"deployment {name} keeps {exact} itself: retire that, or release another version")
+    audit.note_version(who.name, MARKS[act], exact, why, record.origin)
+    changed = store.reinstate(exact) if act == "reinstate" else getattr(store, act)(exact, reason=why)
+    return Json({"pins": list(changed.pins), "retired": changed.retired})
 
 
 @api.get("/lineage")
@@ -127,6 +154,10 @@ def _serves(status: DeploymentStatus, address: str) -> bool:
 def _need(here: Site, who: Reader, address: str) -> None:
     """Refuse who may not read the files of a version."""
     who.need(here.backend.store.record(address).origin.dag_id, DagAccessEntity.XCOM)
+
+
+def _may_change(who: Reader, record: Record) -> bool:
+    return who.may(record.origin.dag_id, method="PUT")
 
 
 def _readable(who: Reader) -> Permitted:

@@ -173,7 +173,10 @@ class UpHome:
                 "trigger_log_server_port": str(NO_PORT),
             },
             "usage_data_collection": {"enabled": "False"},
-            "muster": {"instance": f"{kept_name(self.settings)}-up"},  # `muster run` is another Airflow
+            "muster": {
+                "instance": f"{kept_name(self.settings)}-up",  # `muster run` is another Airflow
+                "plan_on_page": "True",  # all its processes are one person's, Dags included
+            },
         }
 
     def _write_options(self, kept: Mapping[str, str]) -> None:

@@ -48,9 +48,8 @@ def _of_upkeep(notes: Mapping[UpkeepKind, UpkeepNote]) -> Iterator[Sample]:
     for depth, work in (("quick", UpkeepKind.FSCK), ("deep", UpkeepKind.FSCK_DEEP)):
         labels = {"depth": depth}
         yield Sample(metric="muster_store_last_fsck_timestamp_seconds", value=at(work), labels=labels)
-        if work in notes:
-            found = notes[work].damaged
-            yield Sample(metric="muster_store_damaged_versions", value=found, labels=labels)
+        if work in notes and (found := notes[work].checked):
+            yield Sample(metric="muster_store_damaged_versions", value=found.damaged, labels=labels)
     yield Sample(metric="muster_last_gc_timestamp_seconds", value=at(UpkeepKind.GC))
     yield Sample(metric="muster_last_sweep_timestamp_seconds", value=at(UpkeepKind.SWEEP))
 

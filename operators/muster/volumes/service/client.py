@@ -18,7 +18,7 @@ from muster.core.series import Series
 from muster.core.status import JobStatus
 from muster.core.wire import dumps, loads
 from muster.volumes import fsck
-from muster.volumes.base import Made, Record, Staging, TaskEnd, UpkeepNote, Version
+from muster.volumes.base import LogTime, Made, Record, Staging, TaskEnd, UpkeepNote, Version
 from muster.volumes.durability import translated
 from muster.volumes.gather import check_path, sources
 from muster.volumes.manifest import Entry
@@ -72,10 +72,18 @@ class ServiceLedger(_Client):
     jobs = remote(Ledger.jobs)
     _own = remote(Ledger.own)
     _specs = remote(Ledger.specs)
+    _log_times = remote(Ledger.log_times)
     _series = remote(Ledger.series)
     _origins = remote(Ledger.origins)
     _end_task = remote(Ledger.end_task)
     _task_ends = remote(Ledger.task_ends)
+
+    def log_times(self, job_id: str, *, after: int = 0, before: int | None = None) -> list[LogTime]:
+        """Return when the lines of a log were stored; a service of an earlier release does not know it."""
+        try:
+            return self._log_times(job_id, after=after, before=before)
+        except UnknownCall:
+            return []
 
     def series(self, job_id: str) -> Series:
         """Return the series of a job; a service of an earlier release has none."""

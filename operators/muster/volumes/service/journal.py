@@ -30,6 +30,7 @@ from muster.core.errors import SpecError
 from muster.core.series import segments
 from muster.volumes.durability import translated, write_whole
 from muster.volumes.folder import FolderStore
+from muster.volumes.log_times import note_time
 from muster.volumes.series import SeriesFile
 
 _FULL = (
@@ -134,12 +135,14 @@ class Journal:
             return
         assert self._received is not None
         with self._parts.open("ab", buffering=0) as parts, self._log.open("ab", buffering=0) as log:
+            before = os.fstat(log.fileno()).st_size
             try:
-                write_all(parts, f"{os.fstat(log.fileno()).st_size} {len(data)} {stream} {held}\n".encode())
+                write_all(parts, f"{before} {len(data)} {stream} {held}\n".encode())
                 write_all(log, data if data.endswith(b"\n") else data + b"\n")
             except BaseException:
                 self._received = None  # only the files are right now
                 raise
+        note_time(self._log.parent, before=before)
         self._received[stream] = held + len(data)
         self._count_records(1)
 

@@ -324,6 +324,7 @@ TABLE = (
     Row(Ledger.status, "GET", f"{_JOB}/status"),
     Row(Ledger.own, "POST", f"{_JOB}/owner", body="Ownership", answer="Answer.yes"),
     Row(Ledger.log_bytes, "GET", f"{_JOB}/log/bytes", answer="Count.count"),
+    Row(Ledger.log_times, "GET", f"{_JOB}/log/times", answer="LogTimes.times"),
     Row(Ledger.series, "GET", f"{_JOB}/series"),
     Row(Ledger.jobs, "GET", "/v1/jobs", answer="Names.names"),
     Row(Ledger.statuses, "POST", "/v1/statuses", body="Names", names={"job_ids": "names"}, answer="Statuses.statuses"),

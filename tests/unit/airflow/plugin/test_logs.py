@@ -9,6 +9,7 @@ import pytest
 from muster.airflow.plugin import logs
 from muster.core.job import JobSpec, Role
 from muster.volumes.folder import FolderStore
+from muster.volumes.log_times import NAME, note_time
 from muster.volumes.protocols import Ledger
 
 
@@ -36,6 +37,37 @@ def test_the_lines_of_a_rank_are_its_own(ledger: Ledger) -> None:
 
 
 def test_all_of_it_is_sent_as_it_was_written(ledger: Ledger) -> None:
-    whole = b"".join(logs.pieces(ledger, "j-1"))
+    whole = b"".join(logs.chosen(ledger, "j-1", text="", rank=None, timed=False))
     assert len(whole) == ledger.log_bytes("j-1")
     assert whole.endswith(b"\x1b[31mneedle\x1b[0m of nobody\n")
+
+
+def test_lines_have_the_time_at_which_they_were_stored(tmp_path: Path, ledger: Ledger) -> None:
+    offset = ledger.log_bytes("j-1")
+    ledger.append("j-1", b"[rank 0] later\n[rank 1] later\n")
+    note_time(tmp_path / "store" / "jobs" / "j-1", before=offset, now=2_000_000_000.0)
+    end = logs.part(ledger, "j-1", after=None)
+    lines = end["text"].splitlines()
+    (_, first), (number, second) = end["times"]
+    assert lines[number] == "[rank 0] later"
+    assert first < second == 2_000_000_000.0
+    found = logs.found(ledger, "j-1", text="later", rank=1)
+    assert (found["lines"], found["times"]) == (["[rank 1] later"], [2_000_000_000.0])
+    assert logs.found(ledger, "j-1", text="epoch 3 ", rank=None)["times"] == [first]
+    assert logs.part(ledger, "j-1", after=ledger.log_bytes("j-1"))["times"] == []
+
+
+def test_what_is_sent_may_be_of_one_rank_and_with_times(ledger: Ledger) -> None:
+    lines = b"".join(logs.chosen(ledger, "j-1", text="epoch 1", rank=1, timed=True)).decode().splitlines()
+    assert lines[0].endswith("+00:00 [rank 1] epoch 1 done")
+    assert len(lines) == sum("epoch 1" in f"epoch {n}" for n in range(1, 30_000, 12))
+    plain = b"".join(logs.chosen(ledger, "j-1", text="needle", rank=None, timed=False))
+    assert plain == b"needle of nobody\n"
+
+
+def test_lines_of_an_earlier_release_have_no_time(tmp_path: Path, ledger: Ledger) -> None:
+    (tmp_path / "store" / "jobs" / "j-1" / NAME).unlink()
+    assert logs.part(ledger, "j-1", after=None)["times"] == []
+    assert logs.found(ledger, "j-1", text="needle", rank=None)["times"] == [None]
+    (line,) = b"".join(logs.chosen(ledger, "j-1", text="needle", rank=None, timed=True)).decode().splitlines()
+    assert line == "- needle of nobody"

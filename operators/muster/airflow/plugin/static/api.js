@@ -1,6 +1,11 @@
 // Asks the server, and turns what it refuses into one text for people.
 
-export class Refused extends Error {}
+export class Refused extends Error {
+  constructor(message, status) {
+    super(message);
+    this.status = status;
+  }
+}
 export class NoAnswer extends Refused {}
 
 async function ask(url, options) {
@@ -14,7 +19,7 @@ async function ask(url, options) {
   if (response.status === 401) throw new Refused("Your session has ended: log in to Airflow again.");
   let answer;
   try { answer = await response.json(); } catch { answer = {}; }
-  if (!response.ok) throw new Refused(said(answer) ?? `the server answered with status ${response.status}`);
+  if (!response.ok) throw new Refused(said(answer) ?? `the server answered with status ${response.status}`, response.status);
   return answer;
 }
 
@@ -32,4 +37,4 @@ const query = (parameters) => {
 export const get = (where, parameters, signal) => ask(`api/${where}${query(parameters)}`, { signal });
 
 // The header says that this page sent it: no other site's form or script can.
-export const post = (where) => ask(`api/${where}`, { method: "POST", headers: { "X-Muster": "1" } });
+export const post = (where, signal) => ask(`api/${where}`, { method: "POST", headers: { "X-Muster": "1" }, signal });

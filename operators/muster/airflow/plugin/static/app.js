@@ -9,8 +9,12 @@ import { file } from "./file.js";
 import { home } from "./home.js";
 import { job } from "./job.js";
 import { jobs } from "./jobs.js";
+import { listed, nowhere } from "./lost.js";
+import { plan, plans } from "./plan.js";
 import { queue } from "./queue.js";
+import { runDiff } from "./run_diff.js";
 import { run, runs } from "./runs.js";
+import { store } from "./store.js";
 import { version } from "./version.js";
 import { volume } from "./volume.js";
 import { volumes } from "./volumes.js";
@@ -25,7 +29,7 @@ function choose(hash) {
   const [where, search] = hash.replace(/^#\/?/, "").split("?", 2);
   const [room, ...rest] = where.split("/").map(decoded);
   const name = rest.join("/");
-  if (name.split("/").some((part) => part === "." || part === "..")) return [room, nowhere];
+  if (name.split("/").some((part) => part === "." || part === "..")) return [room, nowhere, where];
   const asked = Object.fromEntries(new URLSearchParams(search ?? ""));
   if (room === "volumes" && name.includes("@")) return [room, version, name, asked];
   if (room === "volumes") return name ? [room, volume, name, asked] : [room, volumes, asked];
@@ -34,14 +38,12 @@ function choose(hash) {
   if (room === "deployments") return name ? [room, deployment, name] : [room, deployments];
   if (room === "runs") return rest.length > 1 ? [room, run, rest[0], rest.slice(1).join("/")] : [room, runs, { ...asked, dag: asked.dag ?? rest[0] }];
   if (room === "jobs") return name ? [room, job, name] : [room, jobs, asked];
+  if (room === "diff") return ["runs", runDiff, asked];
+  if (room === "store") return [room, store, asked];
+  if (room === "plan") return ["runs", ...(name ? [plan, name, asked] : [plans])];
   if (room === "queue") return [room, queue];
   if (room === "" || room === "now") return ["now", home];
-  return [room, nowhere];
-}
-
-// A browser would follow such a path out of the page's own addresses.
-function nowhere() {
-  throw new Refused("There is no such place.");
+  return [room, nowhere, where];
 }
 
 async function show() {
@@ -68,7 +70,7 @@ async function show() {
   try {
     await view({ put, signal, fail: say, mended }, ...words);
   } catch (error) {
-    say(error);
+    say(error, error.status === 404 ? listed(room) : "");
   }
 }
 

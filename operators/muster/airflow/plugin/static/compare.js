@@ -65,7 +65,7 @@ function changed({ changed: found, in_all: all, same: others }) {
   ];
 }
 
-function changes({ path: file, change, lines, cut }) {
+export function changes({ path: file, change, lines, cut }) {
   return h("details", { open: lines.length < 60 },
     h("summary", {}, h("code", {}, file), quiet(` ${change}`)),
     h("pre", { class: "diff" }, lines.map((line) => h("span", { class: kindOf(line) }, line, "\n")), cut && quiet("… and more")));

@@ -109,7 +109,7 @@ function describe(found, where) {
   return [
     crumbs(h("a", { href: "#/deployments" }, "Deployments")),
     h("h1", { tabindex: -1 }, found.name),
-    h("div", { class: "bar" }, standing(found), shareBar(found), shareWords(found), h("span", { class: "end" }, found.may?.change && back(where, found))),
+    h("div", { class: "bar" }, standing(found), shareBar(found), shareWords(found), h("span", { class: "end bar" }, found.may?.change && [back(where, found), manual(where, found)])),
     facts(known),
     under("Revisions", table(`Revisions of ${found.name}, newest first`, columns, rows, "No revisions.")),
     lately(found),
@@ -120,13 +120,24 @@ const shareWords = ({ revisions }) =>
   quiet(revisions.filter(({ percent }) => percent).map(({ name, percent }) => `${name} ${percent} %`).join(", "));
 
 const promoter = (where, found, each) => twice("promote", `Give ${each.name} all traffic at once?`,
-  () => post(`${where}/promote${query({ revision: each.name })}`), { yes: "give it", doing: "asked for …", id: `promote-${each.name}` });
+  async () => { await post(`${where}/promote${query({ revision: each.name })}`); }, { yes: "give it", doing: "asked for …", id: `promote-${each.name}` });
+
+// Of the whole deployment: what was edited or deleted is brought back, or all of it ends.
+const manual = (where, { name }) => [
+  twice("Repair", "Bring back what was edited or deleted?", async () => {
+    const { done } = await post(`${where}/repair`);
+    return done.length ? done.join("; ") : "nothing was to be repaired";
+  },
+    { yes: "repair it", doing: "repairing: this waits until it answers …", id: "repair" }),
+  twice("Retire", `End ${name} for all who ask it?`, async () => { await post(`${where}/retire`); location.hash = "#/deployments"; },
+    { yes: "end it", doing: "ending …", id: "retire" }),
+];
 
 function back(where, found) {
   const { revision, why } = found.back ?? {};
   if (!revision) return why ? quiet(`Nothing to roll back: ${why}`) : null;
   const named = called(found, revision);
-  const act = () => post(`${where}/rollback${query({ revision })}`);
+  const act = async () => { await post(`${where}/rollback${query({ revision })}`); };
   return twice("Roll back", `Take ${revision}${named ? ` (${named.model.address.replace(/^.*@/, "@")})` : ""} back?`, act,
     { yes: "take it back", doing: "asked for …", id: "rollback" });
 }

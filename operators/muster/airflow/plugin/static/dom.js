@@ -68,7 +68,8 @@ function select(element) {
   getSelection().selectAllChildren(element);
 }
 
-// Asks twice, because a frame of Airflow's may not ask with a window of its own. `act` does it.
+// Asks twice, because a frame of Airflow's may not ask with a window of its own. `act` does it, and may return what
+// was done, as a text.
 export function twice(text, question, act, { yes = "yes", doing = "…", id } = {}) {
   const place = h("span", { class: "twice" });
   const button = (words, onclick, more) => h("button", { type: "button", onclick, ...more }, words);
@@ -81,7 +82,8 @@ export function twice(text, question, act, { yes = "yes", doing = "…", id } = 
   const end = async () => {
     place.replaceChildren(h("span", { role: "status" }, doing));
     try {
-      await act();
+      const done = await act();
+      if (done) place.replaceChildren(h("span", { role: "status" }, done));
     } catch (error) {
       place.replaceChildren(h("span", { role: "alert", class: "error" }, error.message));
     }

@@ -15,7 +15,7 @@ export async function job(screen, id) {
   const { put, signal } = screen;
   const where = `jobs/${encodeURIComponent(id)}`;
   const [head, about] = [h("div", {}), h("div", {})];
-  const cancel = twice("Cancel job", "End this job and its ranks?", () => post(`${where}/cancel`),
+  const cancel = twice("Cancel job", "End this job and its ranks?", async () => { await post(`${where}/cancel`); },
     { yes: "end it", doing: "ending: its ranks get time to save …", id: "cancel" });
   const curves = new Curves(where);
   let [log, begun] = [null, false];

@@ -4,6 +4,7 @@ import { get } from "./api.js";
 import { crumbs, facts, h, quiet, spaced, state, under, value } from "./dom.js";
 import { cell, span } from "./format.js";
 import { COLUMNS, line } from "./job_cells.js";
+import { diffPlace } from "./run_diff.js";
 import { outward, query, several, toJob, toRun } from "./links.js";
 import { table, turn } from "./table.js";
 import { ago, when } from "./time.js";
@@ -21,17 +22,31 @@ export const dagChoice = (dags, chosen, to) =>
 export async function runs(screen, asked) {
   const [dag, offset] = [asked.dag ?? "", Number(asked.offset) || 0];
   let last;
+  const ticked = new Map(); // what is ticked stays so when the list is drawn anew
   await watch(screen, 5, async () => {
     const found = await get("runs", { dag, offset, limit: ROWS }, screen.signal);
     const now = JSON.stringify(found);
-    if (now !== last && !reading(document.body)) screen.put(...list(found, dag, offset));
+    if (now !== last && !reading(document.body)) screen.put(...list(found, dag, offset, ticked));
     last = now;
   });
 }
 
-function list(found, dag, offset) {
-  const columns = [["State", "tight"], ["Run", "name"], ["Dag", "tight"], ["Began", "tight"], ["Took", "number"], ["Stages", "says"]];
+function list(found, dag, offset, ticked) {
+  const columns = [["Compare", "tight tick"], ["State", "tight"], ["Run", "name"], ["Dag", "tight"], ["Began", "tight"], ["Took", "number"], ["Stages", "says"]];
+  const compare = h("a", { class: "button" }, "compare");
+  const show = () => {
+    const two = [...ticked.values()].slice(-2).sort((one, other) => one.began - other.began);
+    compare.hidden = two.length < 2;
+    if (two.length === 2) compare.href = diffPlace(...two);
+  };
+  const key = (run) => `${run.dag_id}/${run.run_id}`;
+  const tick = (run, on) => {
+    if (on) ticked.set(key(run), run); else ticked.delete(key(run));
+    show();
+  };
+  show();
   const rows = found.runs.map((run) => [[
+    h("input", { type: "checkbox", checked: ticked.has(key(run)), "aria-label": `Compare ${run.run_id}`, onchange: (event) => tick(run, event.target.checked) }),
     state(run.state),
     toRun(run),
     run.dag_id,
@@ -42,7 +57,8 @@ function list(found, dag, offset) {
   const to = (given) => `#/runs${query({ dag, ...given })}`;
   return [
     h("h1", { tabindex: -1 }, "Runs"),
-    h("div", { class: "bar" }, dagChoice(found.dags, dag, (chosen) => to({ dag: chosen }))),
+    h("div", { class: "bar" }, dagChoice(found.dags, dag, (chosen) => to({ dag: chosen })), compare,
+      h("a", { class: "end", href: `#/plan${dag ? `/${encodeURIComponent(dag)}` : ""}` }, dag ? `plan a run of ${dag}` : "plan a run")),
     table("Runs of Dags, newest first", columns, rows, "No runs yet: trigger a Dag, or type muster run."),
     turn(found.total, offset, ROWS, "runs", (at) => to({ offset: at })),
   ];
@@ -50,17 +66,24 @@ function list(found, dag, offset) {
 
 export async function run(screen, dag, id) {
   let last;
+  let before;
   await watch(screen, 3, async () => {
     const found = await get("run", { dag, run: id }, screen.signal);
     const now = JSON.stringify(found);
     const live = found.ended === null;
-    if ((now !== last || live) && !reading(document.body)) screen.put(...describe(found));
+    const draw = () => { if (!reading(document.body)) screen.put(...describe(found, before)); };
+    if (now !== last || live) draw();
     last = now;
+    if (before === undefined) {
+      const { runs: others } = await get("runs", { dag, limit: ROWS }, screen.signal);
+      before = others.find((other) => other.run_id !== id && other.began < found.began) ?? null;
+      if (before) draw();
+    }
     return live;
   });
 }
 
-function describe(found) {
+function describe(found, before) {
   const newest = new Map(found.jobs.map((job) => [job.stage, job]));
   const known = [
     ["state", state(found.state)],
@@ -69,6 +92,7 @@ function describe(found) {
     ["began", when(found.began)],
     ["ended", when(found.ended)],
     ["took", span((found.ended ?? Date.now() / 1000) - found.began)],
+    ["compare", before && h("a", { href: diffPlace(before, found) }, "with the run before")],
   ];
   return [
     crumbs(h("a", { href: "#/runs" }, "Runs"), " / ", h("a", { href: `#/runs${query({ dag: found.dag_id })}` }, found.dag_id)),

@@ -46,6 +46,8 @@ function title(date) {
   return zone === "UTC" ? `${utc} UTC` : `${here} ${zone}, ${utc} UTC`;
 }
 
+export const exactly = (seconds) => title(new Date(seconds * 1000));
+
 // How long ago something was; the title is the exact time, here and in UTC.
 export function ago(seconds) {
   if (!seconds) return "";

@@ -1,11 +1,11 @@
 // One version: its metrics, its card and validation, where it comes from and what was made of it, its files and code.
 
-import { get } from "./api.js";
-import { crumbs, facts, h, note, quiet, spaced, state, tabs, under } from "./dom.js";
+import { get, post } from "./api.js";
+import { crumbs, facts, h, note, quiet, spaced, state, tabs, twice, under } from "./dom.js";
 import { bytes, count } from "./format.js";
 import { metrics, params } from "./job.js";
 import {
-  comparePlace, isDocument, isShown, isTable, outward, toDeployment, toFile, toJob, toRun, toTask, toVersion, toVolume, versionPlace,
+  comparePlace, isDocument, isShown, isTable, outward, query, toDeployment, toFile, toJob, toRun, toTask, toVersion, toVolume, versionPlace,
 } from "./links.js";
 import { lineage } from "./picture.js";
 import { table } from "./table.js";
@@ -16,6 +16,7 @@ const MOST_DOCUMENTS = 12;
 export async function version({ put, signal }, address, asked) {
   const found = await get("version", { address }, signal);
   const name = `${found.volume}@${found.number}`;
+  const again = () => version({ put, signal }, address, asked);
   const parts = { files: () => files(found, name, signal), code: () => code(name, asked, signal) };
   const shown = parts[asked.tab] ? await parts[asked.tab]() : overview(found, name);
   const choices = [["", "overview"], ["files", "files", found.total_files], found.record?.code && ["code", "code"]];
@@ -24,6 +25,7 @@ export async function version({ put, signal }, address, asked) {
     h("h1", { class: "mono", tabindex: -1 }, name, found.partition && quiet(` ${found.partition}`)),
     found.deleted && note("Its data was deleted by gc. Its record and the list of its files are kept."),
     found.retired && note(`Retired, so no selector finds it: ${found.retired}`),
+    found.may?.change && h("div", { class: "bar" }, changes(found, again)),
     tabs("Parts of the version", choices, asked.tab ?? "", (tab) => versionPlace(name, { tab })),
     shown,
   );
@@ -40,6 +42,25 @@ function overview(found, name) {
     under("Lineage", lineage(found.lineage, found.address, serves)),
     found.used_by?.length > 0 && under("Read by", uses(found.used_by)),
   ].filter(Boolean);
+}
+
+const OWN = "deployment/"; // what begins the pin that a deployment keeps
+
+// What a person may do to a version. Each is asked twice, and shown when it is done.
+function changes({ address, deleted, pins, retired }, again) {
+  if (deleted) return null;
+  const act = (name, reason) => async () => { await post(`version/${name}${query({ address, reason })}`); await again(); };
+  const reason = h("input", { id: "reason", placeholder: "why, one line", "aria-label": "Why, one line", maxlength: 200 });
+  const given = (name) => () => act(name, reason.value.trim())();
+  return [
+    reason,
+    twice("pin", "Keep it from gc?", given("pin"), { yes: "keep it", id: "pin" }),
+    pins.filter((pin) => !pin.startsWith(OWN)).map((pin) =>
+      twice(`unpin: ${pin}`, "Let gc take it?", act("unpin", pin), { yes: "take the pin away", id: `unpin-${pin}` })),
+    retired
+      ? twice("reinstate", "Let selectors find it again?", act("reinstate"), { yes: "reinstate it", id: "reinstate" })
+      : twice("retire", "Hide it from every selector? gc deletes it then.", given("retire"), { yes: "hide it", id: "retire" }),
+  ];
 }
 
 // The documents of the version itself, then the card and the validation that other jobs made.
