@@ -212,17 +212,21 @@ def _of_ends(
     newest: dict[tuple[str, int], TaskEnd] = {}
     for end in reversed(ends):
         task = end.origin.task_id, end.origin.map_index
-        if task not in tried or _tells_more(end, tried[task]):
+        seen = tried.get(task)
+        if seen is None or tells_more(end, state=seen.stage.state, submitted=seen.last):
             newest[task] = end
     kept = [_first(end) for end in newest.values() if end.outputs]
     records = {pinned(each.volume, each.number): each for each in _known(store, kept)}
     return {task: _of_end(end, records.get(_first(end)), tried.get(task)) for task, end in newest.items()}
 
 
-def _tells_more(end: TaskEnd, tried: _Seen) -> bool:
-    """Whether a later try kept something, or the task failed although its job did not."""
-    failed = end.state is JobState.FAILED and tried.stage.state is JobState.SUCCEEDED
-    return end.at >= tried.last and (failed or bool(end.kept_of))
+def tells_more(end: TaskEnd, *, state: JobState, submitted: float) -> bool:
+    """Whether a task kept something after its newest job was submitted, or failed although that job did not.
+
+    :param state: the job's. :param submitted: when it was, in seconds since the epoch.
+    """
+    failed = end.state is JobState.FAILED and state is JobState.SUCCEEDED
+    return end.at >= submitted and (failed or bool(end.kept_of))
 
 
 def _of_end(end: TaskEnd, record: Record | None, tried: _Seen | None) -> _Seen:

@@ -10,6 +10,7 @@ from muster.backends.base import Backend
 from muster.core.errors import MusterError, NotFound
 from muster.core.job import JobSpec
 from muster.core.status import JobState, JobStatus
+from muster.volumes.base import TaskEnd
 from muster.volumes.protocols import Ledger
 
 ROOM_SECONDS = 30.0
@@ -35,6 +36,11 @@ class Job:
     def run_id(self) -> str:
         """The run that submitted it; empty if none did."""
         return self.spec.origin.run_id if self.spec else ""
+
+    @property
+    def stage(self) -> str:
+        """Its task, with the map index where it is mapped; empty of a job that cannot be read."""
+        return self.spec.origin.stage if self.spec else ""
 
     @property
     def words(self) -> str:
@@ -75,6 +81,10 @@ class Board:
             ) as error:  # such as a service of an older release: the jobs are shown nevertheless
                 self._warned = f"how much room the store has is not known: {error}"
         return self._warned
+
+    def ends(self, *, dag_id: str = "", run_id: str = "", runs: int = 20) -> list[TaskEnd]:
+        """Return how tasks ended of which no job tells it, newest first, of at most so many runs."""
+        return self._backend.store.ledger.task_ends(dag_id=dag_id, run_id=run_id, runs=runs)
 
     def one(self, job_id: str) -> Job:
         """Return one job as it is now. :raises NotFound: there is none. :raises Corrupt: it cannot be read."""

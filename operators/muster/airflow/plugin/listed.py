@@ -63,6 +63,7 @@ def first_screen(board: Board, *, permitted: Permitted) -> dict[str, Any]:
     mine = [job for job in board.jobs() if permitted(job.dag_id)]
     waits = [job for job in mine if job.state == "queued"]
     active = [job for job in mine if job.status and not job.ended and job.state != "queued"]
+    ends = [end for end in board.ends(runs=MOST) if permitted(end.origin.dag_id)]
     live = board.now([*active[:MOST], *waits[-MOST:]])  # of what waits, the first in line
     mended = _mended(mine)
     return {
@@ -70,7 +71,7 @@ def first_screen(board: Board, *, permitted: Permitted) -> dict[str, Any]:
         "waiting": [row(job) for job in reversed(live) if job.state == "queued"],
         "in_all": {"running": len(active), "waiting": len(waits)},
         "failed": [{**row(job), "mended": job.job_id in mended} for job in islice(_bad(mine), MOST)],
-        "runs": [runs.brief(run) for run in islice(runs.of_jobs(mine), MOST)],
+        "runs": [runs.brief(run) for run in runs.of_jobs(mine, ends)[:MOST]],
         "states": Counter(job.state for job in mine),
         "warning": board.warning(),
     }

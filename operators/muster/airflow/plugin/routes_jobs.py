@@ -108,7 +108,8 @@ def cancel(here: Here, who: Who, job_id: str) -> Json:
 def all_runs(here: Here, who: Who, dag: RunId = "", offset: Offset = 0, limit: Limit = 50) -> Json:
     """Return the runs of Dags that the user may see, newest first."""
     mine = [job for job in here.board.jobs() if who.may(job.dag_id)]
-    found = [run for run in runs.of_jobs(mine) if dag in ("", run.dag_id)]
+    ends = [end for end in here.board.ends(dag_id=dag, runs=offset + limit) if who.may(end.origin.dag_id)]
+    found = [run for run in runs.of_jobs(mine, ends) if dag in ("", run.dag_id)]
     shown = [runs.brief(run) for run in found[offset : offset + limit]]
     dags = sorted({job.dag_id for job in mine if job.dag_id})
     return Json({"runs": shown, "total": len(found), "dags": dags})
@@ -119,7 +120,7 @@ def one_run(here: Here, who: Who, dag: RunId, run: RunId) -> Json:
     """Return one run of a Dag with all its jobs."""
     who.need(dag, DagAccessEntity.TASK_INSTANCE)
     wanted = [job for job in here.board.jobs() if (job.dag_id, job.run_id) == (dag, run)]
-    for found in runs.of_jobs(wanted):
+    for found in runs.of_jobs(wanted, here.board.ends(dag_id=dag, run_id=run, runs=1)):
         return Json(runs.whole(found, now=here.board.now(found.jobs)))
     return Json(runs.of_records(recorded.run(here.backend.store, dag, run)))
 

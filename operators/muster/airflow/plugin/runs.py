@@ -1,9 +1,10 @@
-"""The runs of Dags as the page shows them: their jobs, by stage, with what each took and made."""
+"""The runs of Dags as the page shows them: their jobs, by stage, with what each took and made, and tasks without a job."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import Iterable, Sequence, Set
+from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import quote
 
@@ -11,42 +12,72 @@ from muster.airflow.plugin.board import Job
 from muster.airflow.plugin.described import row
 from muster.core.job import MUSTER_RUN
 from muster.core.wire import plain
+from muster.volumes.base import TaskEnd
 from muster.volumes.runs import Run as RecordedRun
-from muster.volumes.runs import RunStage
+from muster.volumes.runs import RunStage, tells_more
 
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """One run of a Dag. :param jobs: oldest first; at least one."""
+    """One run of a Dag.
+
+    :param jobs: oldest first. :param ends: how tasks ended of which no job tells it, newest first.
+    """
 
     dag_id: str
     run_id: str
-    jobs: tuple[Job, ...]
+    jobs: tuple[Job, ...] = ()
+    ends: tuple[TaskEnd, ...] = ()
+
+    @property
+    def last(self) -> float:
+        """When its newest job was submitted, or its newest task without one ended."""
+        submitted = [job.status.submitted for job in self.jobs[-1:] if job.status]
+        return max([*submitted, *(end.at for end in self.ends[:1])], default=0.0)
 
 
-def of_jobs(jobs: Iterable[Job]) -> Iterator[Run]:
-    """Yield the runs of these jobs, which are newest first: the run with the newest job first."""
-    found: dict[tuple[str, str], list[Job]] = {}
+def of_jobs(jobs: Iterable[Job], ends: Iterable[TaskEnd] = ()) -> list[Run]:
+    """Return the runs of these jobs and tasks, which are newest first: the newest run first."""
+    members: dict[tuple[str, str], list[Job]] = defaultdict(list)
+    ended: dict[tuple[str, str], list[TaskEnd]] = defaultdict(list)
     for job in jobs:
         if job.dag_id and job.run_id:
-            found.setdefault((job.dag_id, job.run_id), []).append(job)
-    for (dag_id, run_id), members in found.items():
-        yield Run(dag_id=dag_id, run_id=run_id, jobs=tuple(reversed(members)))
+            members[job.dag_id, job.run_id].append(job)
+    for end in ends:
+        ended[end.origin.dag_id, end.origin.run_id].append(end)
+    found = [
+        Run(
+            dag_id=key[0],
+            run_id=key[1],
+            jobs=tuple(reversed(members.get(key, ()))),
+            ends=tuple(ended.get(key, ())),
+        )
+        for key in dict.fromkeys([*members, *ended])
+    ]
+    return sorted(found, key=lambda run: run.last, reverse=True)
 
 
 def brief(run: Run) -> dict[str, Any]:
-    """Return a run in short: its state and times, and the newest job of each stage."""
-    newest = _newest(run.jobs)
-    times = [job.status for job in run.jobs if job.status]
-    ended = [status.ended for status in times]
+    """Return a run in short: its state and times, and the newest job of each stage, or how its task ended without."""
+    newest, ends = _newest(run.jobs), _telling(run)
+    statuses = [job.status for job in run.jobs if job.status]
+    ended = [*(status.ended for status in statuses), *(end.at for end in ends.values())]
+    stages = {job.stage: {"job_id": job.job_id, "stage": job.stage, "state": job.state} for job in newest}
+    stages |= {
+        stage: {"job_id": end.kept_of, "stage": stage, "state": _word(end)} for stage, end in ends.items()
+    }
+    began = [*(status.submitted for status in statuses), *(end.began for end in ends.values())]
+    order = {stage: end.began for stage, end in ends.items()}
+    order |= {job.stage: job.status.submitted for job in reversed(run.jobs) if job.status}
+    states = [job.state for job in newest if job.stage not in ends]
     return {
         "dag_id": run.dag_id,
         "run_id": run.run_id,
         **_address(run.run_id, run.dag_id),
-        "state": _state(newest),
-        "began": min((status.submitted for status in times), default=None),
+        "state": _state({*states, *(end.state.value for end in ends.values())}),
+        "began": min(began, default=None),
         "ended": None if None in ended else max((each for each in ended if each), default=None),
-        "stages": [{"job_id": job.job_id, "stage": _stage(job), "state": job.state} for job in newest],
+        "stages": sorted(stages.values(), key=lambda stage: order.get(stage["stage"], 0.0)),
     }
 
 
@@ -57,8 +88,9 @@ def whole(run: Run, *, now: Iterable[Job]) -> dict[str, Any]:
     """
     jobs = tuple(now)
     return {
-        **brief(Run(dag_id=run.dag_id, run_id=run.run_id, jobs=jobs)),
+        **brief(replace(run, jobs=jobs)),
         "jobs": [_line(job) for job in jobs],
+        "ends": [_end(stage, end) for stage, end in _telling(run).items()],
     }
 
 
@@ -73,7 +105,36 @@ def of_records(run: RecordedRun) -> dict[str, Any]:
         "ended": run.ended,
         "stages": [{"job_id": "", "stage": stage.title, "state": stage.state.value} for stage in run.stages],
         "jobs": [_recorded(stage) for stage in run.stages],
+        "ends": [],
     }
+
+
+def _end(stage: str, end: TaskEnd) -> dict[str, Any]:
+    return {
+        "stage": stage,
+        "state": _word(end),
+        "line": end.line,
+        "kept_of": end.kept_of,
+        "outputs": {name: list(made) for name, made in end.outputs.items()},
+        "submitted": end.began,
+        "started": end.began,
+        "ended": end.at,
+    }
+
+
+def _word(end: TaskEnd) -> str:
+    return "kept" if end.kept_of else end.state.value
+
+
+def _telling(run: Run) -> dict[str, TaskEnd]:
+    """Return how tasks ended, by stage, where their newest job does not tell it; in the order in which they ended."""
+    newest = {job.stage: job.status for job in _newest(run.jobs)}
+    found: dict[str, TaskEnd] = {}
+    for end in reversed(run.ends):
+        status = newest.get(end.origin.stage)
+        if status is None or tells_more(end, state=status.state, submitted=status.submitted):
+            found[end.origin.stage] = end
+    return found
 
 
 def _recorded(stage: RunStage) -> dict[str, Any]:
@@ -92,7 +153,7 @@ def _line(job: Job) -> dict[str, Any]:
     spec, result = job.spec, job.status.result if job.status else None
     return {
         **row(job),
-        "stage": _stage(job),
+        "stage": job.stage,
         "params": plain(spec.params) if spec else {},
         "metrics": dict(result.metrics) if result else {},
         "outputs": {name: list(made) for name, made in result.outputs.items()} if result else {},
@@ -102,20 +163,13 @@ def _line(job: Job) -> dict[str, Any]:
     }
 
 
-def _stage(job: Job) -> str:
-    assert job.spec is not None  # else it is of no run
-    origin = job.spec.origin
-    return origin.task_id if origin.map_index < 0 else f"{origin.task_id}[{origin.map_index}]"
-
-
 def _newest(jobs: Sequence[Job]) -> list[Job]:
     """Return the newest job of each stage, in the order in which the stages began."""
-    return list({_stage(job): job for job in jobs}.values())
+    return list({job.stage: job for job in jobs}.values())
 
 
-def _state(newest: Iterable[Job]) -> str:
-    """Return the state of a run: that of the stage which needs a look first."""
-    states = {job.state for job in newest}
+def _state(states: Set[str]) -> str:
+    """Return the state of a run with stages in these states: the one which needs a look first."""
     going_on = states - {"succeeded", "failed", "cancelled", "unreadable"}
     if going_on:
         return "queued" if going_on == {"queued"} else "running"

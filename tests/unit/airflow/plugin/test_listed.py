@@ -10,6 +10,7 @@ from muster.airflow.plugin import listed, runs
 from muster.airflow.plugin.board import Job
 from muster.core.job import JobSpec, Origin, Role
 from muster.core.status import JobState, JobStatus
+from muster.volumes.base import TaskEnd
 
 NAMES = ("failed", "succeeded", "cancelled")
 
@@ -29,7 +30,16 @@ def job(
     return Job(job_id=job_id, status=status, spec=spec)
 
 
-def board(*jobs: Job) -> Any:
+def end(
+    task: str, *, state: str = "succeeded", run: str = "r1", at: float, kept_of: str = "", dag: str = "d"
+) -> TaskEnd:
+    origin = Origin(dag_id=dag, run_id=run, task_id=task)
+    return TaskEnd(
+        origin=origin, began=at - 1, at=at, state=JobState(state), line=f"{task} said so", kept_of=kept_of
+    )
+
+
+def board(*jobs: Job, ends: Sequence[TaskEnd] = ()) -> Any:
     """A board of jobs, newest first, that counts what it is asked about now."""
     asked: list[str] = []
 
@@ -37,7 +47,9 @@ def board(*jobs: Job) -> Any:
         asked.extend(each.job_id for each in some)
         return list(some)
 
-    return SimpleNamespace(jobs=lambda: list(jobs), now=now, warning=lambda: "", asked=asked)
+    return SimpleNamespace(
+        jobs=lambda: list(jobs), now=now, warning=lambda: "", asked=asked, ends=lambda runs: list(ends)
+    )
 
 
 def everyone(dag_id: str) -> bool:
@@ -89,6 +101,48 @@ def test_a_run_has_its_stages_in_order_and_the_state_of_the_one_that_needs_a_loo
     ]
     assert (first["state"], first["began"], first["ended"]) == ("failed", 1.0, 15.0)
     assert (second["state"], second["ended"]) == ("running", None)
+
+
+def test_a_gate_a_release_and_a_kept_stage_are_stages_of_their_run() -> None:
+    ends = [
+        end("deploy", state="failed", at=22.0),
+        end("gate", at=20.0),
+        end("features", at=4.0, kept_of="f0"),
+        end("etl", run="r9", at=30.0, kept_of="e0"),
+    ]
+    kept, first = map(runs.brief, runs.of_jobs([job("t1", "succeeded", at=5.0)], ends))
+    assert [(each["stage"], each["job_id"], each["state"]) for each in first["stages"]] == [
+        ("features", "f0", "kept"),
+        ("train", "t1", "succeeded"),
+        ("gate", "", "succeeded"),
+        ("deploy", "", "failed"),
+    ]
+    assert (first["state"], first["began"], first["ended"]) == ("failed", 3.0, 22.0)
+    assert (kept["run_id"], kept["state"], kept["began"], kept["ended"]) == ("r9", "succeeded", 29.0, 30.0)
+    (found,) = runs.of_jobs([job("t1", "succeeded", at=5.0)], ends[:3])
+    whole = runs.whole(found, now=found.jobs)
+    assert [each["job_id"] for each in whole["jobs"]] == ["t1"]
+    assert [(each["stage"], each["line"], each["kept_of"]) for each in whole["ends"]] == [
+        ("features", "features said so", "f0"),
+        ("gate", "gate said so", ""),
+        ("deploy", "deploy said so", ""),
+    ]
+
+
+def test_a_task_that_was_tried_again_is_told_by_its_newest_job() -> None:
+    tries = [job("t2", "running", at=9.0), job("t1", "succeeded", at=1.0)]
+    (run,) = map(runs.brief, runs.of_jobs(tries, [end("train", state="failed", at=5.0)]))
+    assert (run["state"], run["stages"]) == (
+        "running",
+        [{"job_id": "t2", "stage": "train", "state": "running"}],
+    )
+
+
+def test_what_tasks_of_another_dag_did_is_not_shown() -> None:
+    seen = listed.first_screen(
+        board(ends=[end("gate", at=1.0, dag="secret")]), permitted=lambda dag_id: dag_id != "secret"
+    )
+    assert seen["runs"] == []
 
 
 def test_jobs_are_searched_by_dag_run_text_and_state() -> None:

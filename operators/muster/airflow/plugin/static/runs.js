@@ -52,7 +52,7 @@ function list(found, dag, offset, ticked) {
     run.dag_id,
     ago(run.began),
     span((run.ended ?? Date.now() / 1000) - run.began),
-    spaced(run.stages.map((stage) => h("span", { class: `state ${stage.state}` }, toJob(stage.job_id, stage.stage)))),
+    spaced(run.stages.map((stage) => h("span", { class: `state ${stage.state}` }, stage.job_id ? toJob(stage.job_id, stage.stage) : stage.stage))),
   ]]);
   const to = (given) => `#/runs${query({ dag, ...given })}`;
   return [
@@ -85,6 +85,7 @@ export async function run(screen, dag, id) {
 
 function describe(found, before) {
   const newest = new Map(found.jobs.map((job) => [job.stage, job]));
+  const told = new Set(found.ends.map((end) => end.stage));
   const known = [
     ["state", state(found.state)],
     ["Dag", h("a", { href: `#/runs${query({ dag: found.dag_id })}` }, found.dag_id)],
@@ -98,11 +99,12 @@ function describe(found, before) {
     crumbs(h("a", { href: "#/runs" }, "Runs"), " / ", h("a", { href: `#/runs${query({ dag: found.dag_id })}` }, found.dag_id)),
     h("h1", { class: "mono", tabindex: -1 }, found.run_id),
     facts(known),
-    under("Stages", timeline("Stages over time", found.jobs.map((job) => ({
-      ...job, name: job.stage, href: `#/jobs/${encodeURIComponent(job.job_id)}`,
-    })))),
+    under("Stages", timeline("Stages over time", [
+      ...found.jobs.map((job) => ({ ...job, name: job.stage, href: jobPlace(job.job_id) })),
+      ...found.ends.map((end) => ({ ...end, name: end.stage, href: end.kept_of ? jobPlace(end.kept_of) : null })),
+    ])),
     under("What each made", table("Stages", [["Stage", "name"], ["Params", "name"], ["Metrics", "name"], ["From", "tight"], ["Made", "tight"]],
-      [...newest.values()].map((job) => [stage(job)]), "")),
+      [...[...newest.values()].filter((job) => !told.has(job.stage)).map((job) => [stage(job)]), ...found.ends.map((end) => [ended(end)])], "")),
     newest.size > 0 && !found.jobs[0].job_id && quiet("Its jobs were deleted by gc; the records of their versions are kept."),
     found.jobs[0]?.job_id && under("Jobs", table("Jobs of this run", COLUMNS, [...found.jobs].reverse().map((job) => [line(job)]), "")),
   ].filter(Boolean);
@@ -114,6 +116,17 @@ const stage = (job) => [
   pairs(job.metrics, cell),
   named(job.inputs),
   several(Object.values(job.outputs).flat()),
+];
+
+const jobPlace = (id) => `#/jobs/${encodeURIComponent(id)}`;
+
+// A task without a job of its own: what it says, or the job whose versions it kept.
+const ended = (end) => [
+  [state(end.state, ""), end.stage],
+  end.kept_of ? [quiet("kept, made by "), toJob(end.kept_of, end.kept_of)] : h("span", {}, end.line),
+  "",
+  "",
+  several(Object.values(end.outputs).flat()),
 ];
 
 const named = (inputs) => Object.entries(inputs).map(([name, given]) => h("div", {}, quiet(name), several(given)));
