@@ -194,6 +194,7 @@ class Attempts(Protocol):
         """Copy the files that a job has written so far to ``TARGET/REPLICA/OUTPUT/``; return their number.
 
         Called again it adds what has come since: it is for files that only grow, such as TensorBoard's events.
+        On NFS a file that was just made may come with a later call.
         A file that a rank is writing may end in the middle of a record. What an ended job wrote is not there.
 
         :param begins: only files whose names begin with this.
