@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from muster.airflow.embedded.home import EmbeddedHome
-from muster.airflow.embedded.plan import Does, Plan, PlannedStage, When
+from muster.airflow.embedded.plan import Does, PlannedStage, RunPlan, When
 from muster.airflow.embedded.planning import plan_dag
 from muster.core.errors import SpecError
 from muster.volumes.folder import FolderStore
@@ -33,14 +33,14 @@ DeployOperator(task_id="deploy", name="{deployed}", model=gate.passed, smoke=Non
 
 
 @pytest.fixture
-def plan(home: EmbeddedHome, dag_folder: Path) -> Callable[..., Plan]:
-    def ask(params: Mapping[str, Any] | None = None) -> Plan:
+def plan(home: EmbeddedHome, dag_folder: Path) -> Callable[..., RunPlan]:
+    def ask(params: Mapping[str, Any] | None = None) -> RunPlan:
         return plan_dag(dag_folder.name, params=params, settings=home.settings, dags=home.dags)
 
     return ask
 
 
-def stages(plan: Plan) -> dict[str, PlannedStage]:
+def stages(plan: RunPlan) -> dict[str, PlannedStage]:
     return {stage.label: stage for stage in plan.stages}
 
 
@@ -50,7 +50,7 @@ def write_chain(write_dag: Write, dag_folder: Path) -> None:
 
 
 def test_what_runs_waits_for_and_costs(
-    write_dag: Write, dag_folder: Path, plan: Callable[..., Plan], store: FolderStore
+    write_dag: Write, dag_folder: Path, plan: Callable[..., RunPlan], store: FolderStore
 ) -> None:
     write_chain(write_dag, dag_folder)
     jobs = store.ledger.jobs()
@@ -77,7 +77,7 @@ def test_what_runs_waits_for_and_costs(
     assert store.ledger.jobs() == jobs  # nothing is submitted
 
 
-def test_what_can_never_run_says_why(write_dag: Write, plan: Callable[..., Plan]) -> None:
+def test_what_can_never_run_says_why(write_dag: Write, plan: Callable[..., RunPlan]) -> None:
     write_dag("""
         JobOperator(task_id="huge", image="python", command=["true"], resources=Resources(memory_gib=100_000))
     """)
@@ -88,7 +88,7 @@ def test_what_can_never_run_says_why(write_dag: Write, plan: Callable[..., Plan]
 
 
 def test_a_volume_that_a_stage_before_writes_is_not_known(
-    write_dag: Write, dag_folder: Path, plan: Callable[..., Plan], store: FolderStore, tmp_path: Path
+    write_dag: Write, dag_folder: Path, plan: Callable[..., RunPlan], store: FolderStore, tmp_path: Path
 ) -> None:
     (tmp_path / "rows").mkdir()
     (tmp_path / "rows" / "n").write_text("1")
@@ -109,7 +109,7 @@ def test_a_volume_that_a_stage_before_writes_is_not_known(
     assert found["other"].inputs == {"rows": (f"volume://{name}/rows@1",)}
 
 
-def test_mapped_instances_are_planned_one_by_one(write_dag: Write, plan: Callable[..., Plan]) -> None:
+def test_mapped_instances_are_planned_one_by_one(write_dag: Write, plan: Callable[..., RunPlan]) -> None:
     write_dag("""
         JobOperator.partial(task_id="fit", image="python", command=["true"], resources=SMALL).expand(
             params=[{"rate": 0.1}, {"rate": 0.2}]
@@ -120,7 +120,7 @@ def test_mapped_instances_are_planned_one_by_one(write_dag: Write, plan: Callabl
     assert all(stage.start and stage.start.when is When.NOW for stage in found.stages)
 
 
-def test_errors_of_a_stage_are_its_own(write_dag: Write, plan: Callable[..., Plan]) -> None:
+def test_errors_of_a_stage_are_its_own(write_dag: Write, plan: Callable[..., RunPlan]) -> None:
     write_dag("""
         JobOperator(task_id="gone", image="python", command=["true"], inputs={"rows": "volume://never/made@latest"})
         JobOperator(task_id="odd", image="python", command=["echo", "{{ 1 / 0 }}"])
@@ -137,14 +137,14 @@ def test_errors_of_a_stage_are_its_own(write_dag: Write, plan: Callable[..., Pla
     assert found["plain"].does is Does.SKIPS
 
 
-def test_a_wrong_param_is_refused(write_dag: Write, plan: Callable[..., Plan]) -> None:
+def test_a_wrong_param_is_refused(write_dag: Write, plan: Callable[..., RunPlan]) -> None:
     write_dag("JobOperator(task_id='one', image='python', command=['true'])")
     with pytest.raises(SpecError, match="has no param 'coutn'"):
         plan({"coutn": "1"})
 
 
 def test_what_is_kept_makes_the_stages_behind_it_known(
-    write_dag: Write, dag_folder: Path, plan: Callable[..., Plan], run: Callable[..., Any]
+    write_dag: Write, dag_folder: Path, plan: Callable[..., RunPlan], run: Callable[..., Any]
 ) -> None:
     name = dag_folder.name
     write_dag(

@@ -19,7 +19,7 @@ from tests.waiting import GUARD_SECONDS, until
 
 import muster
 from muster.backends.local.processes import Process
-from muster.backends.metrics.table import Part
+from muster.backends.metrics.table import MetricsPart
 from muster.volumes.base import UpkeepKind
 from muster.volumes.folder import FolderStore
 
@@ -131,8 +131,8 @@ def test_metrics_are_beside_it_and_come_back_when_their_process_is_killed(site: 
     assert f"metrics for Prometheus are at http://127.0.0.1:{METRICS}/metrics" in site.log.read_text()
     before = _metrics()
     assert before["muster_build_info", "machine", muster.__version__] == 1
-    assert {part.value: before["muster_scrape_success", part.value] for part in Part} == dict.fromkeys(
-        (part.value for part in Part), 1
+    assert {part.value: before["muster_scrape_success", part.value] for part in MetricsPart} == dict.fromkeys(
+        (part.value for part in MetricsPart), 1
     )
     notes = FolderStore(site.home / "store").upkept
     assert until(lambda: any(note.work is UpkeepKind.SWEEP for note in notes())), "no look of the triggerer"

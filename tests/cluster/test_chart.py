@@ -20,7 +20,7 @@ from tests.unit.backends.metrics.conftest import values
 from tests.waiting import eventually
 
 from muster.backends.kubernetes.cluster.facts import holds
-from muster.backends.metrics.table import Part
+from muster.backends.metrics.table import MetricsPart
 
 pytestmark = pytest.mark.cluster
 
@@ -57,7 +57,7 @@ def test_metrics_of_every_part_are_told_with_the_rights_of_their_own_account(ins
     text = eventually(lambda: httpx.get(url, timeout=30, trust_env=False).text)
     found = values(text)
     parts = {key[1]: number for key, number in found.items() if key[0] == "muster_scrape_success"}
-    assert parts == dict.fromkeys((part.value for part in Part), 1), text[:2000]
+    assert parts == dict.fromkeys((part.value for part in MetricsPart), 1), text[:2000]
     assert found["muster_gpus", "gpu-a100", "free"] == 16
     assert found["muster_queue_jobs", NAME, "waiting"] == 0
     assert found["muster_store_bytes",] > 0

@@ -13,7 +13,7 @@ from muster.cli.run import read_param
 from muster.cli.screen import Table, emit, note, safe, say, seconds
 
 if TYPE_CHECKING:
-    from muster.airflow.embedded.plan import Plan, PlannedStage, Starts
+    from muster.airflow.embedded.plan import PlannedStage, RunPlan, Starts
     from muster.backends.forecast import Span
 
 SHOWN = 3
@@ -44,7 +44,7 @@ def plan(
         show(found)
 
 
-def show(found: Plan) -> None:
+def show(found: RunPlan) -> None:
     """Print a plan: one line a stage, then what cannot run and why, then the sums."""
     table = Table(["stage", "does", "image", "needs", "starts", ">takes"])
     for stage in found.stages:
@@ -121,7 +121,7 @@ def _short(address: str) -> str:
     return safe(address.removeprefix("volume://"))
 
 
-def _sum(found: Plan) -> str:
+def _sum(found: RunPlan) -> str:
     runs = sum(stage.start is not None for stage in found.stages)
     parts = [f"{safe(found.dag_id)}: {runs} of {len(found.stages)} stages run"]
     if deploys := sum(stage.does.value == "deploys" for stage in found.stages):

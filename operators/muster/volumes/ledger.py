@@ -250,7 +250,7 @@ def _owner(folder: Path) -> str | None:
 
 
 def _add_whole(log: FileIO, lines: bytes, *, size: int) -> None:
-    """Add all of `lines` behind the log's `size` bytes, or nothing: whoever could not add them says them again."""
+    """Add all of `lines` behind the log's `size` bytes, or nothing: then the caller adds them again."""
     torn = size > 0 and os.pread(log.fileno(), 1, size - 1) != b"\n"
     view = memoryview(b"\n" * torn + lines + b"\n" * (not lines.endswith(b"\n")))
     try:

@@ -47,7 +47,7 @@ _BROKEN = (
 
 
 @dataclass(frozen=True)
-class Column:
+class ParquetColumn:
     """One column: its name (with those above it, ``a.b``), its type, and whether it may be null."""
 
     name: str
@@ -59,7 +59,7 @@ class Column:
 class Schema:
     """The columns of a file and the number of its rows."""
 
-    columns: tuple[Column, ...]
+    columns: tuple[ParquetColumn, ...]
     rows: int
 
 
@@ -82,9 +82,9 @@ def read_schema(path: Path) -> Schema:
         raise Corrupt(f"the schema of {path.name} cannot be read: {error!r:.120}") from error
 
 
-def _columns(elements: list[dict[int, Any]]) -> tuple[Column, ...]:
+def _columns(elements: list[dict[int, Any]]) -> tuple[ParquetColumn, ...]:
     """Return the leaves of a schema, which lists each element before its children."""
-    found: list[Column] = []
+    found: list[ParquetColumn] = []
     rest = iter(elements)
 
     def walk(above: tuple[str, ...], count: int, nullable: bool) -> None:
@@ -95,7 +95,7 @@ def _columns(elements: list[dict[int, Any]]) -> tuple[Column, ...]:
             if element.get(5):
                 walk(name, element[5], optional)
             else:
-                found.append(Column(".".join(name), _type(element), optional))
+                found.append(ParquetColumn(".".join(name), _type(element), optional))
 
     try:
         walk((), next(rest).get(5, 0), False)

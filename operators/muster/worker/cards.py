@@ -27,7 +27,7 @@ class _Memory(ctypes.Structure):
     _fields_ = (("total", ctypes.c_ulonglong), ("free", ctypes.c_ulonglong), ("used", ctypes.c_ulonglong))
 
 
-class Cards:
+class CardReader:
     """The cards of one replica; none where there is no library, or it refuses.
 
     :param names: the cards as CUDA_VISIBLE_DEVICES names them, by number or UUID; all that are seen unless given.

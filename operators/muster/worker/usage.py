@@ -21,7 +21,7 @@ from muster.core.progress import use_lines
 from muster.core.replica import Replica
 
 if TYPE_CHECKING:
-    from muster.worker.cards import Cards
+    from muster.worker.cards import CardReader
 
 FIRST_SECONDS, EVERY_SECONDS = 2.0, 10.0
 _SHARE = 200  # at most one part in this many of a core goes into it
@@ -44,7 +44,7 @@ class Usage:
         self._group = memory_group(in_pod=in_pod)
         self._gpus = replica.job_role.resources.gpus
         self._wanted = replica.gpus
-        self._cards: Cards | None = None
+        self._cards: CardReader | None = None
         self._before = (time.monotonic(), 0.0)
         self._due = time.monotonic() + FIRST_SECONDS
 
@@ -69,9 +69,9 @@ class Usage:
         if not self._gpus:
             return {}
         if self._cards is None:
-            from muster.worker.cards import Cards  # most replicas have no card
+            from muster.worker.cards import CardReader  # most replicas have no card
 
-            self._cards = Cards(self._wanted)
+            self._cards = CardReader(self._wanted)
         return self._cards.use()
 
     def _cores(self, now: float, pids: Sequence[int]) -> float:

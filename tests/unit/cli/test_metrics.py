@@ -14,12 +14,12 @@ from tests.unit.backends.kubernetes.site_api import SiteApi, kubeconfig, site_ap
 from tests.unit.backends.metrics.conftest import values
 
 from muster.backends import choose
-from muster.backends.metrics.table import NAMED, Part
+from muster.backends.metrics.table import NAMED, MetricsPart
 from muster.core.job import JobSpec, Role
 from muster.volumes.folder import FolderStore
 
 Run = Callable[..., Any]
-ALL = {part.value for part in Part}
+ALL = {part.value for part in MetricsPart}
 SPEC = JobSpec(
     name="a.b", image="i", image_digest="b3:" + "0" * 64, roles=(Role(entrypoint="a.b:c"),), queue="q"
 )
@@ -69,7 +69,11 @@ def test_a_store_that_cannot_be_opened_is_said_on_the_page(muster: Run, store: F
     assert re.search(
         r"^# muster: the store cannot be read: .* cannot be opened as a store", answer.out, re.MULTILINE
     )
-    assert not [key for key in found if key[0] in NAMED and NAMED[key[0]].part in (Part.STORE, Part.JOBS)]
+    assert not [
+        key
+        for key in found
+        if key[0] in NAMED and NAMED[key[0]].part in (MetricsPart.STORE, MetricsPart.JOBS)
+    ]
 
 
 def test_a_cluster_whose_store_service_is_away_tells_its_queues_all_the_same(

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from muster.core.errors import Corrupt
-from muster.volumes.parquet import Column, Schema, read_schema
+from muster.volumes.parquet import ParquetColumn, Schema, read_schema
 
 # The footers of two files: flat columns of many types, and a nested one.
 FLAT = base64.b85decode(
@@ -38,13 +38,13 @@ def file(folder: Path, footer: bytes) -> Path:
 def test_each_column_has_its_name_and_its_type(tmp_path: Path) -> None:
     assert read_schema(file(tmp_path, FLAT)) == Schema(
         columns=(
-            Column("year", "int32", True),
-            Column("carrier", "string", True),
-            Column("delay", "double", False),
-            Column("time", "timestamp, int64", True),
-            Column("day", "date, int32", True),
-            Column("late", "boolean", True),
-            Column("price", "decimal, fixed", True),
+            ParquetColumn("year", "int32", True),
+            ParquetColumn("carrier", "string", True),
+            ParquetColumn("delay", "double", False),
+            ParquetColumn("time", "timestamp, int64", True),
+            ParquetColumn("day", "date, int32", True),
+            ParquetColumn("late", "boolean", True),
+            ParquetColumn("price", "decimal, fixed", True),
         ),
         rows=500,
     )

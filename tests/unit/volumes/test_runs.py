@@ -260,7 +260,7 @@ def test_a_gate_and_a_release_are_stages_of_the_run(work, store):
         work, "deploy", JobState.FAILED, line="release rolled back: the graph's outputs are variable", after=9
     )
     run = runs.run(store, "flights", "r1")
-    assert run.state is JobState.FAILED, "what was made serves nobody"
+    assert run.state is JobState.FAILED, "what was made does not serve"
     _, gate, deploy = run.stages
     assert (gate.title, gate.state, gate.line, gate.verdict) == (
         "gate",

@@ -16,7 +16,7 @@ import pytest
 from muster.core.job import Role
 from muster.core.resources import Resources
 from muster.core.series import Folding
-from muster.worker.cards import Cards
+from muster.worker.cards import CardReader
 from muster.worker.usage import EVERY_SECONDS, Usage, descendants, memory_group
 
 BUSY = "import time; held = b'x' * (64 << 20); print(flush=True)\nwhile time.process_time() < 60: pass"
@@ -100,7 +100,7 @@ def test_a_replica_without_a_driver_says_nothing_of_cards(
     due(usage, monkeypatch, seconds=5.0)
     usage.look()
     assert {"cpu_cores", "memory_gib"} <= set(told(said))
-    assert Cards(["0"], library="no-such-library.so").use() == {}
+    assert CardReader(["0"], library="no-such-library.so").use() == {}
 
 
 @pytest.mark.skipif(shutil.which("cc") is None, reason="a stand-in for NVML is compiled")
@@ -118,4 +118,4 @@ def test_the_cards_of_the_replica_are_asked(
     (tmp_path / "nvml.c").write_text(NVML)
     library = tmp_path / "libnvml.so"
     subprocess.run(["cc", "-shared", "-fPIC", "-o", library, tmp_path / "nvml.c"], check=True)
-    assert Cards(names, library=str(library)).use() == use
+    assert CardReader(names, library=str(library)).use() == use

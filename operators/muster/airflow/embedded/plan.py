@@ -92,7 +92,7 @@ class PlannedStage:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
+class RunPlan:
     """What a run of a Dag would do now.
 
     :param ends: seconds from now until its last job ends; None if unknown.

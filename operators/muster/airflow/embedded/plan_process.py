@@ -1,7 +1,7 @@
 """Plans a run for an api-server, in a process of its own: ``python -m muster.airflow.embedded.plan_process PARENT``.
 
 A plan needs the Dag's file, which is its author's code. Airflow's servers run none of it, so this process does, once,
-with the configuration of the server that starts it, and dies with that. Its stdin is a :class:`Wanted` as JSON, its
+with the configuration of the server that starts it, and dies with that. Its stdin is a :class:`PlanRequest` as JSON, its
 stdout ``{"plan": …}`` or ``{"refused": "why"}``; what the Dag's file prints goes to stderr.
 """
 
@@ -21,7 +21,7 @@ from muster.core.wire import plain
 
 
 @dataclass(frozen=True, kw_only=True)
-class Wanted:
+class PlanRequest:
     """Which run is to be planned.
 
     :param file: of the Dag, `folder` its bundle's.
@@ -37,7 +37,7 @@ class Wanted:
 def main(parent: int) -> None:
     """Answer one request."""
     die_with(parent)
-    wanted = Wanted(**json.load(sys.stdin))
+    wanted = PlanRequest(**json.load(sys.stdin))
     with _answer() as answer:
         json.dump(_plan(wanted), answer, allow_nan=False)
 
@@ -49,7 +49,7 @@ def _answer() -> TextIO:
     return answer
 
 
-def _plan(wanted: Wanted) -> dict[str, Any]:
+def _plan(wanted: PlanRequest) -> dict[str, Any]:
     from muster.airflow.embedded.load import parse
     from muster.airflow.embedded.planning import plan_of
     from muster.airflow.site import connect, open_capacity

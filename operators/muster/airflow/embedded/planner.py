@@ -14,7 +14,7 @@ from muster.airflow.attempts.keeping import look
 from muster.airflow.attempts.watcher import called
 from muster.airflow.authoring.code import DagFolder
 from muster.airflow.connection import connection_id
-from muster.airflow.embedded.plan import Deploys, Does, Plan, PlannedStage, Starts, When
+from muster.airflow.embedded.plan import Deploys, Does, PlannedStage, RunPlan, Starts, When
 from muster.airflow.embedded.rendering import Unknown, plan_context, render
 from muster.airflow.operators.base import MusterOperator
 from muster.airflow.operators.cached import CachedOperator
@@ -72,13 +72,13 @@ class Planner:
         self._specs: dict[str, JobSpec] = {}  # of the stages that run, by label
         self._writes: dict[str, set[str]] = {}  # volumes by the stage that would write them
 
-    def plan(self) -> Plan:
+    def plan(self) -> RunPlan:
         """Plan all stages, then forecast those that run."""
         stages = [stage for task in self._dag.topological_sort() for stage in self._of_task(task)]  # type: ignore[no-untyped-call]
         outlook = self._capacity.outlook(list(self._specs.values()))
         found = self._forecast(stages, outlook)
         ends = [each.start.ends for each in found if each.start and each.start.ends]
-        return Plan(
+        return RunPlan(
             dag_id=self._dag.dag_id,
             params=self._given,
             stages=tuple(found),

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from muster.airflow.embedded.home import EmbeddedHome, quieten
-from muster.airflow.embedded.plan import Plan
+from muster.airflow.embedded.plan import RunPlan
 from muster.core.settings import Settings
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ def plan_dag(
     cache: bool = True,
     settings: Settings | None = None,
     dags: Path | None = None,
-) -> Plan:
+) -> RunPlan:
     """Return what a run of a Dag would do now; nothing is submitted or built.
 
     It makes this process an Airflow, as :func:`muster.airflow.embedded.runner.run_dag` does.
@@ -52,7 +52,7 @@ def plan_of(
     settings: Settings,
     *,
     cache: bool = True,
-) -> Plan:
+) -> RunPlan:
     """Return what a run of a parsed Dag would do now. :raises SpecError: a wrong param."""
     from muster.airflow.embedded.load import read_params
     from muster.airflow.embedded.planner import Planner

@@ -22,7 +22,7 @@ _LAST_JOBS = 200
 
 
 @dataclass(frozen=True, kw_only=True)
-class Answer:
+class WouldKeep:
     """What one stage, or one instance of a mapped stage, would keep.
 
     :param map_index: of an instance; -1 for others.
@@ -44,7 +44,7 @@ class Answer:
 
 def would_keep(
     dag_id: str, stage: str, *, settings: Settings | None = None, dags: Path | None = None
-) -> list[Answer]:
+) -> list[WouldKeep]:
     """Compare a stage as its files are now, with the inputs and params of its last job, with what was made.
 
     Nothing is submitted. What only a run tells (Params in Jinja, another task's versions) is as it was in the last job.
@@ -76,11 +76,11 @@ def would_keep(
     return answers
 
 
-def _answer(spec: JobSpec, store: LocalStore, wish: Wish | None) -> Answer:
+def _answer(spec: JobSpec, store: LocalStore, wish: Wish | None) -> WouldKeep:
     found = look(spec, store, wish)
     of = found.made or found.nearest
     off = "" if wish is not None else "; cache is off: the stage says cache=True, or [muster] cache does"
-    return Answer(
+    return WouldKeep(
         stage=spec.origin.task_id,
         map_index=spec.origin.map_index,
         cache=wish is not None,

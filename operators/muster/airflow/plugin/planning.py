@@ -17,7 +17,7 @@ from airflow.models.dag import DagModel
 from airflow.utils.session import create_session
 from sqlalchemy import select
 
-from muster.airflow.embedded.plan_process import Wanted
+from muster.airflow.embedded.plan_process import PlanRequest
 from muster.core.errors import Conflict, MusterError, NotFound, SpecError
 from muster.core.text import escaped, shortened
 
@@ -46,7 +46,7 @@ def why_not() -> str:
 
 
 def plan(dag_id: str, params: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a run of a Dag would do now, as JSON values; see :class:`muster.airflow.embedded.plan.Plan`.
+    """Return what a run of a Dag would do now, as JSON values; see :class:`muster.airflow.embedded.plan.RunPlan`.
 
     One is made at a time: it costs seconds of CPU.
 
@@ -69,7 +69,7 @@ def plan(dag_id: str, params: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _wanted(dag_id: str, params: Mapping[str, Any]) -> Wanted:
+def _wanted(dag_id: str, params: Mapping[str, Any]) -> PlanRequest:
     from airflow.dag_processing.bundles.local import LocalDagBundle
     from airflow.dag_processing.bundles.manager import DagBundlesManager
 
@@ -85,10 +85,10 @@ def _wanted(dag_id: str, params: Mapping[str, Any]) -> Wanted:
             f"{dag_id}` in a checkout of it"
         )
     folder = Path(bundle.path)
-    return Wanted(dag_id=dag_id, file=str(folder / file), folder=str(folder), params=params)
+    return PlanRequest(dag_id=dag_id, file=str(folder / file), folder=str(folder), params=params)
 
 
-def _asked(wanted: Wanted) -> dict[str, Any]:
+def _asked(wanted: PlanRequest) -> dict[str, Any]:
     command = (sys.executable, "-m", "muster.airflow.embedded.plan_process", str(os.getpid()))
     try:
         done = subprocess.run(

@@ -1,4 +1,4 @@
-"""The thread of an api-server that reads the deployments' counters while nobody looks at the page."""
+"""The thread of an api-server that reads the deployments' counters while the page is not open."""
 
 from __future__ import annotations
 

@@ -19,17 +19,17 @@ from prometheus_client.registry import Collector
 
 from muster import __version__
 from muster.backends.metrics.samples import BOUNDS_SECONDS, Durations, Sample
-from muster.backends.metrics.table import METRICS, Kind, Metric, Part
+from muster.backends.metrics.table import METRICS, Metric, MetricKind, MetricsPart
 from muster.core.errors import MusterError
 from muster.core.text import one_line
 
 MOST_SECONDS = 8.0  # Prometheus gives a scrape ten if it is not told otherwise
-EVERY_SECONDS: Mapping[Part, float] = {
-    Part.STORE: 60.0,
-    Part.JOBS: 10.0,
-    Part.QUEUES: 10.0,
-    Part.GPUS: 30.0,
-    Part.DEPLOYMENTS: 10.0,
+EVERY_SECONDS: Mapping[MetricsPart, float] = {
+    MetricsPart.STORE: 60.0,
+    MetricsPart.JOBS: 10.0,
+    MetricsPart.QUEUES: 10.0,
+    MetricsPart.GPUS: 30.0,
+    MetricsPart.DEPLOYMENTS: 10.0,
 }
 
 log = logging.getLogger(__name__)
@@ -61,10 +61,10 @@ class MusterCollector(Collector):
 
     def __init__(
         self,
-        looks: Mapping[Part, Look],
+        looks: Mapping[MetricsPart, Look],
         *,
         place: str,
-        failed: Callable[[Part], None] = lambda _: None,
+        failed: Callable[[MetricsPart], None] = lambda _: None,
         clock: Callable[[], float] = time.monotonic,
         most_seconds: float = MOST_SECONDS,
     ) -> None:
@@ -90,7 +90,7 @@ class MusterCollector(Collector):
             if metric.name in by_metric:
                 yield _family(metric, by_metric[metric.name])
 
-    def troubles(self) -> dict[Part, str]:
+    def troubles(self) -> dict[MetricsPart, str]:
         """Return why parts could not be read when they were asked last."""
         with self._lock:
             return {part: each.trouble for part, each in self._asked.items() if each.trouble}
@@ -117,7 +117,7 @@ class MusterCollector(Collector):
                 each.trouble = f"it has not answered for {each.took_seconds:.0f} s"
             self._say(part, each)
 
-    def _ask(self, part: Part, each: _Asked) -> None:
+    def _ask(self, part: MetricsPart, each: _Asked) -> None:
         began = self._clock()
         try:
             samples, trouble = tuple(each.look()), ""
@@ -131,7 +131,7 @@ class MusterCollector(Collector):
         each.samples, each.trouble, each.at = samples, trouble, self._clock()
         each.took_seconds = each.at - began
 
-    def _say(self, part: Part, each: _Asked) -> None:
+    def _say(self, part: MetricsPart, each: _Asked) -> None:
         """Log a trouble when it begins or changes, and its end."""
         if each.trouble and not each.said:
             log.warning("the %s cannot be read: %s", part.value, each.trouble)
@@ -149,13 +149,13 @@ class MusterCollector(Collector):
 
 
 def _family(metric: Metric, samples: Iterable[Sample]) -> Family:
-    if metric.kind is Kind.HISTOGRAM:
+    if metric.kind is MetricKind.HISTOGRAM:
         histogram = HistogramMetricFamily(metric.name, metric.means, labels=metric.labels)
         for sample in samples:
             assert isinstance(sample.value, Durations)
             histogram.add_metric(_values(metric, sample), _buckets(sample.value), sample.value.sum_seconds)
         return histogram
-    kind = CounterMetricFamily if metric.kind is Kind.COUNTER else GaugeMetricFamily
+    kind = CounterMetricFamily if metric.kind is MetricKind.COUNTER else GaugeMetricFamily
     family = kind(metric.name, metric.means, labels=metric.labels)
     for sample in samples:
         assert not isinstance(sample.value, Durations)

@@ -12,7 +12,7 @@ from muster.backends.metrics import looks
 from muster.backends.metrics.collector import MusterCollector
 from muster.backends.metrics.jobs import Jobs
 from muster.backends.metrics.samples import Sample
-from muster.backends.metrics.table import Part
+from muster.backends.metrics.table import MetricsPart
 from muster.core.settings import Settings
 
 if TYPE_CHECKING:
@@ -28,31 +28,32 @@ def collector_of(settings: Settings) -> MusterCollector:
 
     What could not be read is opened anew for the next look: a token may have been renewed.
     """
-    stores: dict[Part, _Opened[Store]] = {
-        part: _Opened(lambda stack: _store(settings, stack)) for part in (Part.STORE, Part.JOBS)
+    stores: dict[MetricsPart, _Opened[Store]] = {
+        part: _Opened(lambda stack: _store(settings, stack)) for part in (MetricsPart.STORE, MetricsPart.JOBS)
     }
-    capacities: dict[Part, _Opened[Capacity]] = {
-        part: _Opened(lambda _: choose.choose_capacity(settings)) for part in (Part.QUEUES, Part.GPUS)
+    capacities: dict[MetricsPart, _Opened[Capacity]] = {
+        part: _Opened(lambda _: choose.choose_capacity(settings))
+        for part in (MetricsPart.QUEUES, MetricsPart.GPUS)
     }
     deployments: _Opened[Deployments] = _Opened(
         lambda stack: stack.enter_context(
             choose.open_deployments(settings, patience_seconds=choose.LOOK_SECONDS)
         )
     )
-    opened: dict[Part, _Opened[Store] | _Opened[Capacity] | _Opened[Deployments]] = {
+    opened: dict[MetricsPart, _Opened[Store] | _Opened[Capacity] | _Opened[Deployments]] = {
         **stores,
         **capacities,
-        Part.DEPLOYMENTS: deployments,
+        MetricsPart.DEPLOYMENTS: deployments,
     }
     lines = _Lines()
     jobs = Jobs(lambda: lines.names)
     return MusterCollector(
         {
-            Part.STORE: lambda: looks.of_store(stores[Part.STORE].now()),
-            Part.JOBS: lambda: jobs.look(stores[Part.JOBS].now().ledger),
-            Part.QUEUES: lambda: lines.look(capacities[Part.QUEUES].now()),
-            Part.GPUS: lambda: looks.of_gpus(capacities[Part.GPUS].now().gpus()),
-            Part.DEPLOYMENTS: lambda: looks.of_deployments(deployments.now()),
+            MetricsPart.STORE: lambda: looks.of_store(stores[MetricsPart.STORE].now()),
+            MetricsPart.JOBS: lambda: jobs.look(stores[MetricsPart.JOBS].now().ledger),
+            MetricsPart.QUEUES: lambda: lines.look(capacities[MetricsPart.QUEUES].now()),
+            MetricsPart.GPUS: lambda: looks.of_gpus(capacities[MetricsPart.GPUS].now().gpus()),
+            MetricsPart.DEPLOYMENTS: lambda: looks.of_deployments(deployments.now()),
         },
         place="machine" if settings.cluster is None else "cluster",
         failed=lambda part: opened[part].forget(),

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 
-class Part(str, Enum):
+class MetricsPart(str, Enum):
     """What is asked at once, and fails at once."""
 
     STORE = "store"
@@ -21,7 +21,7 @@ class Part(str, Enum):
     DEPLOYMENTS = "deployments"
 
 
-class Kind(str, Enum):
+class MetricKind(str, Enum):
     """Prometheus's types of metrics."""
 
     GAUGE = "gauge"
@@ -39,13 +39,13 @@ class Metric:
 
     name: str
     means: str
-    part: Part | None
+    part: MetricsPart | None
     labels: tuple[str, ...] = ()
-    kind: Kind = Kind.GAUGE
+    kind: MetricKind = MetricKind.GAUGE
 
 
 def _metrics() -> tuple[Metric, ...]:
-    store, jobs, queues, gpus, deployments = Part
+    store, jobs, queues, gpus, deployments = MetricsPart
     of_revision = ("deployment", "revision")
     return (
         Metric(
@@ -129,21 +129,21 @@ def _metrics() -> tuple[Metric, ...]:
             name="muster_jobs_ended_total",
             part=jobs,
             labels=("outcome",),
-            kind=Kind.COUNTER,
+            kind=MetricKind.COUNTER,
             means="jobs that ended since this process started: succeeded, or the cause of their verdict",
         ),
         Metric(
             name="muster_job_wait_seconds",
             part=jobs,
             labels=("queue",),
-            kind=Kind.HISTOGRAM,
+            kind=MetricKind.HISTOGRAM,
             means="from a job's submission to the start of its gang, of jobs that started since this process did",
         ),
         Metric(
             name="muster_job_run_seconds",
             part=jobs,
             labels=("state",),
-            kind=Kind.HISTOGRAM,
+            kind=MetricKind.HISTOGRAM,
             means="from the start of a gang to the job's end, of jobs that ended since this process started",
         ),
         Metric(

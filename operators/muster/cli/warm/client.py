@@ -21,7 +21,7 @@ from muster.airflow.embedded.home import EmbeddedHome
 from muster.cli.warm import here
 from muster.cli.warm.key import absolute, facts_of, key_of
 from muster.cli.warm.messages import receive, send
-from muster.cli.warm.place import FOLDER, Place
+from muster.cli.warm.place import FOLDER, WarmPlace
 from muster.core.errors import MusterError
 
 _SERVER = "from muster.cli.warm.server import main; main()"
@@ -43,7 +43,7 @@ def run_there(home: EmbeddedHome, *, stdout: int, starting: Callable[[], None]) 
         return None  # a debugger follows this process
     with suppress(OSError):  # what runs here instead will say so
         home.settings.make_home()
-    place = Place(home.settings.home / FOLDER, key_of(facts_of(home)))
+    place = WarmPlace(home.settings.home / FOLDER, key_of(facts_of(home)))
     if not place.ready():
         return None
     connection = place.connect()
@@ -57,7 +57,7 @@ def run_there(home: EmbeddedHome, *, stdout: int, starting: Callable[[], None]) 
         return _hand_over(connection, stdout)
 
 
-def _start(home: EmbeddedHome, place: Place) -> socket.socket:
+def _start(home: EmbeddedHome, place: WarmPlace) -> socket.socket:
     """Start the process, and return a connection to it, which it serves first."""
     ours, its = socket.socketpair()
     told = {

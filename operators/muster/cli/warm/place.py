@@ -34,7 +34,7 @@ class Note:
 
 
 @dataclass(frozen=True)
-class Place:
+class WarmPlace:
     """The place of one waiting process, whether it runs or not.
 
     :param folder: the home's.
@@ -106,7 +106,7 @@ class Place:
 def waiting(home: Path) -> Iterator[Note]:
     """Yield the processes that wait in a home, and remove the files of killed ones."""
     for path in sorted((home / FOLDER).glob("*.lock")):
-        place = Place(path.parent, path.stem)
+        place = WarmPlace(path.parent, path.stem)
         if not is_locked(path):
             place.clear()
             continue

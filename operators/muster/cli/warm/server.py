@@ -23,7 +23,7 @@ from muster.cli import leaving
 from muster.cli.warm import here
 from muster.cli.warm.key import signature
 from muster.cli.warm.messages import is_ours, receive, send
-from muster.cli.warm.place import FOLDER, Note, Place
+from muster.cli.warm.place import FOLDER, Note, WarmPlace
 
 IDLE_SECONDS = 600.0
 _LOOK_SECONDS = 30.0  # how often it looks whether its home is still there
@@ -59,7 +59,7 @@ def main() -> None:
     os.umask(0o077)
     preload(EmbeddedHome(settings=settings, dags=Path(told["dags"])))
     os.chdir("/")
-    waiting = _Waiting(Place(settings.home / FOLDER, told["key"]), Imported.now(sources(), since=began))
+    waiting = _Waiting(WarmPlace(settings.home / FOLDER, told["key"]), Imported.now(sources(), since=began))
     found = waiting.wait(first)
     if found is not None:
         become(found)
@@ -85,7 +85,7 @@ class Imported:
 class _Waiting:
     """The loop of the process."""
 
-    def __init__(self, place: Place, imported: Imported) -> None:
+    def __init__(self, place: WarmPlace, imported: Imported) -> None:
         self._place = place
         self._imported = imported
         self._note = Note(pid=os.getpid(), began=time.time(), runs=0, last=time.time())

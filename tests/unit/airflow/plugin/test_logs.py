@@ -19,13 +19,13 @@ def ledger(tmp_path: Path) -> Ledger:
     spec = JobSpec(name="a.b", image="etl", image_digest="b3:" + "0" * 64, roles=(Role(entrypoint="a:b"),))
     ledger.create("j-1", spec)
     lines = (f"[rank {n % 12}] epoch {n} done".encode() for n in range(30_000))
-    ledger.append("j-1", b"\n".join(lines) + b"\n\x1b[31mneedle\x1b[0m of nobody\n")
+    ledger.append("j-1", b"\n".join(lines) + b"\n\x1b[31mneedle\x1b[0m of no rank\n")
     return ledger
 
 
 def test_a_text_is_found_wherever_it_is_and_in_any_case(ledger: Ledger) -> None:
     assert logs.found(ledger, "j-1", text="EPOCH 7 ", rank=None)["lines"] == ["[rank 7] epoch 7 done"]
-    assert logs.found(ledger, "j-1", text="needle", rank=None)["lines"] == ["needle of nobody"]
+    assert logs.found(ledger, "j-1", text="needle", rank=None)["lines"] == ["needle of no rank"]
 
 
 def test_the_lines_of_a_rank_are_its_own(ledger: Ledger) -> None:
@@ -39,7 +39,7 @@ def test_the_lines_of_a_rank_are_its_own(ledger: Ledger) -> None:
 def test_all_of_it_is_sent_as_it_was_written(ledger: Ledger) -> None:
     whole = b"".join(logs.chosen(ledger, "j-1", text="", rank=None, timed=False))
     assert len(whole) == ledger.log_bytes("j-1")
-    assert whole.endswith(b"\x1b[31mneedle\x1b[0m of nobody\n")
+    assert whole.endswith(b"\x1b[31mneedle\x1b[0m of no rank\n")
 
 
 def test_lines_have_the_time_at_which_they_were_stored(tmp_path: Path, ledger: Ledger) -> None:
@@ -62,7 +62,7 @@ def test_what_is_sent_may_be_of_one_rank_and_with_times(ledger: Ledger) -> None:
     assert lines[0].endswith("+00:00 [rank 1] epoch 1 done")
     assert len(lines) == sum("epoch 1" in f"epoch {n}" for n in range(1, 30_000, 12))
     plain = b"".join(logs.chosen(ledger, "j-1", text="needle", rank=None, timed=False))
-    assert plain == b"needle of nobody\n"
+    assert plain == b"needle of no rank\n"
 
 
 def test_lines_of_an_earlier_release_have_no_time(tmp_path: Path, ledger: Ledger) -> None:
@@ -70,4 +70,4 @@ def test_lines_of_an_earlier_release_have_no_time(tmp_path: Path, ledger: Ledger
     assert logs.part(ledger, "j-1", after=None)["times"] == []
     assert logs.found(ledger, "j-1", text="needle", rank=None)["times"] == [None]
     (line,) = b"".join(logs.chosen(ledger, "j-1", text="needle", rank=None, timed=True)).decode().splitlines()
-    assert line == "- needle of nobody"
+    assert line == "- needle of no rank"

@@ -1,4 +1,4 @@
-"""The site that the page reads: one for all, and each is closed once nobody reads it any more."""
+"""The site that the page reads: one for all, and each is closed once no request reads it."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from muster.backends.metrics.collector import Look, MusterCollector
 from muster.backends.metrics.serve import page
-from muster.backends.metrics.table import Part
+from muster.backends.metrics.table import MetricsPart
 
 Values = Mapping[tuple[str, ...], float]
 Read = Callable[[MusterCollector], Values]
@@ -39,10 +39,10 @@ class Scrapes:
 
     def __init__(self) -> None:
         self.clock = Clock()
-        self.failed: list[Part] = []
+        self.failed: list[MetricsPart] = []
         self._collectors: list[MusterCollector] = []
 
-    def of(self, looks: Mapping[Part, Look], *, most_seconds: float = 60.0) -> Callable[[], str]:
+    def of(self, looks: Mapping[MetricsPart, Look], *, most_seconds: float = 60.0) -> Callable[[], str]:
         """Return what scrapes: each a minute after the one before."""
         collector = MusterCollector(
             looks, place="machine", failed=self.failed.append, clock=self.clock, most_seconds=most_seconds

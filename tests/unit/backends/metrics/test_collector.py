@@ -13,7 +13,7 @@ from tests.unit.backends.metrics.conftest import Scrapes, values
 from muster.backends.metrics.collector import EVERY_SECONDS, MusterCollector
 from muster.backends.metrics.samples import Sample
 from muster.backends.metrics.serve import CONTENT_TYPE, listening
-from muster.backends.metrics.table import METRICS, NAMED, Kind, Part
+from muster.backends.metrics.table import METRICS, NAMED, MetricKind, MetricsPart
 from muster.core.errors import SpecError, StoreError
 
 VOLUMES = Sample(metric="muster_volumes", value=2)
@@ -39,7 +39,7 @@ def test_a_part_that_cannot_be_read_has_no_metric_and_the_page_says_why(
     scrapes: Scrapes, caplog: pytest.LogCaptureFixture
 ) -> None:
     store = Store()
-    scrape = scrapes.of({Part.STORE: store, Part.JOBS: lambda: [JOBS]})
+    scrape = scrapes.of({MetricsPart.STORE: store, MetricsPart.JOBS: lambda: [JOBS]})
     assert values(scrape())["muster_volumes",] == 2
     store.away = StoreError("the store service at muster-store\nis away")
     with caplog.at_level(logging.INFO):
@@ -48,9 +48,9 @@ def test_a_part_that_cannot_be_read_has_no_metric_and_the_page_says_why(
     found = values(text)
     assert text.startswith("# muster: the store cannot be read: the store service at muster-store is away\n")
     assert found["muster_scrape_success", "store"] == 0
-    assert not [key for key in found if NAMED.get(key[0]) and NAMED[key[0]].part is Part.STORE]
+    assert not [key for key in found if NAMED.get(key[0]) and NAMED[key[0]].part is MetricsPart.STORE]
     assert found["muster_jobs", "running"] == found["muster_scrape_success", "jobs"] == 1
-    assert scrapes.failed == [Part.STORE, Part.STORE], "it is opened anew for the next look"
+    assert scrapes.failed == [MetricsPart.STORE, MetricsPart.STORE], "it is opened anew for the next look"
     store.away = None
     with caplog.at_level(logging.INFO):
         assert values(scrape())["muster_volumes",] == 2
@@ -62,7 +62,7 @@ def test_a_part_that_cannot_be_read_has_no_metric_and_the_page_says_why(
 def test_a_defect_of_one_part_leaves_the_others(scrapes: Scrapes) -> None:
     store = Store()
     store.away = KeyError("x")
-    scrape = scrapes.of({Part.STORE: store, Part.JOBS: lambda: [JOBS]})
+    scrape = scrapes.of({MetricsPart.STORE: store, MetricsPart.JOBS: lambda: [JOBS]})
     text = scrape()
     assert "the store cannot be read: a defect of muster's own" in text
     assert values(text)["muster_jobs", "running"] == 1
@@ -70,10 +70,10 @@ def test_a_defect_of_one_part_leaves_the_others(scrapes: Scrapes) -> None:
 
 def test_however_often_it_is_scraped_a_part_is_asked_once_in_its_interval(scrapes: Scrapes) -> None:
     store = Store()
-    scrape = scrapes.of({Part.STORE: store})
+    scrape = scrapes.of({MetricsPart.STORE: store})
     first = scrape()
     for _ in range(5):
-        scrapes.clock.now -= 61 - EVERY_SECONDS[Part.STORE] / 10
+        scrapes.clock.now -= 61 - EVERY_SECONDS[MetricsPart.STORE] / 10
         assert values(scrape())["muster_volumes",] == values(first)["muster_volumes",]
     assert store.asked == 1
 
@@ -88,7 +88,7 @@ def test_a_part_that_does_not_answer_delays_no_page_for_ever_and_is_not_asked_tw
         go.wait(60)
         return [VOLUMES]
 
-    scrape = scrapes.of({Part.STORE: slow, Part.JOBS: lambda: [JOBS]}, most_seconds=0.05)
+    scrape = scrapes.of({MetricsPart.STORE: slow, MetricsPart.JOBS: lambda: [JOBS]}, most_seconds=0.05)
     for _ in range(3):
         text = scrape()
     assert "the store cannot be read: it has not answered for 122 s" in text
@@ -103,7 +103,7 @@ def test_a_part_that_does_not_answer_delays_no_page_for_ever_and_is_not_asked_tw
 def test_labels_that_others_chose_cannot_break_the_page(scrapes: Scrapes) -> None:
     hostile = 'a"} 1\nmuster_jobs{state="queued\\'
     sample = Sample(metric="muster_volume_versions", value=1, labels={"volume": hostile})
-    found = values(scrapes.of({Part.STORE: lambda: [sample]})())
+    found = values(scrapes.of({MetricsPart.STORE: lambda: [sample]})())
     assert found["muster_volume_versions", hostile] == 1
     assert not [key for key in found if key[0] == "muster_jobs"]
 
@@ -112,14 +112,14 @@ def test_every_metric_follows_prometheus_s_conventions() -> None:  # prometheus.
     assert len(NAMED) == len(METRICS)
     for metric in METRICS:
         assert metric.name.startswith("muster_")
-        assert metric.name.endswith("_total") == (metric.kind is Kind.COUNTER), metric.name
+        assert metric.name.endswith("_total") == (metric.kind is MetricKind.COUNTER), metric.name
         assert not set(metric.labels) & {"job", "instance", "le"}, "Prometheus's own labels"
         assert not set(metric.labels) & {"job_id", "run_id"}, "without bound"
 
 
 @pytest.fixture
 def url() -> Iterable[str]:
-    collector = MusterCollector({Part.STORE: lambda: [VOLUMES]}, place="cluster")
+    collector = MusterCollector({MetricsPart.STORE: lambda: [VOLUMES]}, place="cluster")
     with listening(collector, host="127.0.0.1", port=0) as server:
         thread = threading.Thread(target=server.serve_forever, args=(0.01,))
         thread.start()
@@ -142,7 +142,7 @@ def test_it_is_served(url: str) -> None:
 
 def test_a_port_that_is_taken_is_said(url: str) -> None:
     port = int(url.rpartition(":")[2])
-    collector = MusterCollector({Part.STORE: lambda: [VOLUMES]}, place="cluster")
+    collector = MusterCollector({MetricsPart.STORE: lambda: [VOLUMES]}, place="cluster")
     with pytest.raises(SpecError, match=rf"port {port} of 127\.0\.0\.1 .*name another"):
         listening(collector, host="127.0.0.1", port=port)
     collector.close()

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from muster.backends.metrics.table import METRICS, NAMED, Kind
+from muster.backends.metrics.table import METRICS, NAMED, MetricKind
 
 ROOT = Path(__file__).parents[4]
 PAGE = ROOT / "docs" / "howto" / "monitoring.md"
@@ -30,7 +30,12 @@ OF_PROMETHEUS = {"namespace", "instance", "pod", "alertname", "alertstate", "le"
 def test_the_page_has_a_row_for_each_metric_in_the_order_of_the_table() -> None:
     rows = re.findall(r"^\| `(muster_\w+)` \| (.*?) ?\| (.*?) ?\| (.*) \|$", PAGE.read_text(), re.MULTILINE)
     wanted = [
-        (each.name, ", ".join(each.labels), "" if each.kind is Kind.GAUGE else each.kind.value, each.means)
+        (
+            each.name,
+            ", ".join(each.labels),
+            "" if each.kind is MetricKind.GAUGE else each.kind.value,
+            each.means,
+        )
         for each in METRICS
     ]
     assert rows == wanted
@@ -51,8 +56,8 @@ def test_an_expression_names_metrics_and_labels_that_there_are(expr: str) -> Non
     assert set(_labels(expr)) <= labels | OF_PROMETHEUS
 
 
-def _series(name: str, kind: Kind) -> Iterator[str]:
-    if kind is Kind.HISTOGRAM:
+def _series(name: str, kind: MetricKind) -> Iterator[str]:
+    if kind is MetricKind.HISTOGRAM:
         yield from (f"{name}_bucket", f"{name}_count", f"{name}_sum")
     else:
         yield name

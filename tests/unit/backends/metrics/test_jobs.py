@@ -12,7 +12,7 @@ from tests.unit.backends.metrics.conftest import Scrapes, values
 
 from muster.backends.metrics.jobs import Jobs, overdue
 from muster.backends.metrics.samples import MOST_LABELS
-from muster.backends.metrics.table import Part
+from muster.backends.metrics.table import MetricsPart
 from muster.core.job import JobSpec, Role
 from muster.core.status import JobResult, JobState, JobStatus
 from muster.core.verdict import Cause, Verdict
@@ -34,7 +34,7 @@ class Look:
 
     def __init__(self, ledger: FolderLedger, scrapes: Scrapes, lines: tuple[str, ...] = ("a", "b")) -> None:
         jobs = Jobs(lambda: lines)
-        self._scrape = scrapes.of({Part.JOBS: lambda: jobs.look(ledger)})
+        self._scrape = scrapes.of({MetricsPart.JOBS: lambda: jobs.look(ledger)})
 
     def __call__(self) -> Mapping[tuple[str, ...], float]:
         return values(self._scrape())

@@ -15,7 +15,7 @@ from tests.unit.volumes.service.process import Service
 from muster.backends.capacity import Cards, Gpus, Line, Queues, Share, Waiting
 from muster.backends.metrics import looks
 from muster.backends.metrics.looks import MOST_VOLUMES, line_of
-from muster.backends.metrics.table import METRICS, Part
+from muster.backends.metrics.table import METRICS, MetricsPart
 from muster.backends.releases.deployments import Deployments
 from muster.backends.releases.figures import Seen
 from muster.backends.releases.memory import MemoryPlatform
@@ -27,7 +27,7 @@ from muster.volumes.folder import FolderStore
 WAITS = Waiting(name="w", queue="team-a", priority=1, since=50.0, why="full", needs={})
 
 
-def told(scrapes: Scrapes, part: Part, samples: Any) -> dict[tuple[str, ...], float]:
+def told(scrapes: Scrapes, part: MetricsPart, samples: Any) -> dict[tuple[str, ...], float]:
     """Return the part's metrics as a page tells them."""
     scrape = scrapes.of({part: lambda: samples() if callable(samples) else samples})
     names = {metric.name for metric in METRICS if metric.part is part}
@@ -47,7 +47,7 @@ def test_a_store_tells_its_room_its_volumes_and_its_upkeep(
     for _ in range(2):
         newest = store.add("raw/rows", tmp_path / "rows")
     store.check()
-    found = told(scrapes, Part.STORE, lambda: looks.of_store(store))
+    found = told(scrapes, MetricsPart.STORE, lambda: looks.of_store(store))
     assert found["muster_volumes",] == 1
     assert found["muster_volume_versions", "raw/rows"] == 2
     assert found["muster_volume_newest_timestamp_seconds", "raw/rows"] == pytest.approx(newest.created)
@@ -69,8 +69,8 @@ def test_a_store_service_tells_the_same(tmp_path: Path, scrapes: Scrapes) -> Non
         (tmp_path / "a.csv").write_text("1\n")
         client.add("raw/rows", tmp_path / "a.csv")
         client.note_sweep()
-        found = told(scrapes, Part.STORE, lambda: looks.of_store(client))
-        behind = told(scrapes, Part.STORE, lambda: looks.of_store(FolderStore(service.root)))
+        found = told(scrapes, MetricsPart.STORE, lambda: looks.of_store(client))
+        behind = told(scrapes, MetricsPart.STORE, lambda: looks.of_store(FolderStore(service.root)))
     assert found.keys() == behind.keys()
     changing = ("muster_store_answer_seconds", "muster_store_free_bytes", "muster_store_free_files")
     same = [key for key in found if key[0] not in changing]
@@ -98,7 +98,7 @@ class Large:
 
 def test_the_cost_of_a_look_does_not_grow_beyond_its_volumes(scrapes: Scrapes) -> None:
     large = Large(10_000)
-    found = told(scrapes, Part.STORE, lambda: looks.of_store(large))  # type: ignore[arg-type]
+    found = told(scrapes, MetricsPart.STORE, lambda: looks.of_store(large))  # type: ignore[arg-type]
     assert large.asked == 3 + 2 * MOST_VOLUMES
     assert found["muster_volumes",] == 10_000
     assert sum(key[0] == "muster_volume_versions" for key in found) == MOST_VOLUMES
@@ -113,7 +113,7 @@ def test_of_a_volume_of_ten_thousand_versions_only_the_newest_is_read(
         (store.layout.version("raw/rows", number) / "data").mkdir(parents=True)
     (tmp_path / "a.csv").write_text("1\n")
     newest = store.add("raw/rows", tmp_path / "a.csv")
-    found = told(scrapes, Part.STORE, lambda: looks.of_store(store))
+    found = told(scrapes, MetricsPart.STORE, lambda: looks.of_store(store))
     assert found["muster_volume_versions", "raw/rows"] == newest.number == 10_000
     assert found["muster_volume_newest_timestamp_seconds", "raw/rows"] == pytest.approx(newest.created)
 
@@ -126,7 +126,7 @@ def test_queues_tell_who_waits_longest(scrapes: Scrapes) -> None:
         ),
         waiting=(WAITS, replace(WAITS, since=40.0), replace(WAITS, queue="elsewhere", since=1.0)),
     )
-    assert told(scrapes, Part.QUEUES, looks.of_queues(found)) == {
+    assert told(scrapes, MetricsPart.QUEUES, looks.of_queues(found)) == {
         ("muster_queue_jobs", "team-a", "waiting"): 2,
         ("muster_queue_jobs", "team-a", "running"): 1,
         ("muster_queue_jobs", "team-b", "waiting"): 0,
@@ -166,7 +166,7 @@ def test_gpus_tell_what_is_used_free_and_on_nodes_that_take_no_jobs(scrapes: Scr
             Share(team="t", flavor="f2", gpu_class="a100", quota=4, used=2, borrowed=1),
         ),
     )
-    assert told(scrapes, Part.GPUS, looks.of_gpus(found)) == {
+    assert told(scrapes, MetricsPart.GPUS, looks.of_gpus(found)) == {
         ("muster_gpus", "a100", "used"): 5,
         ("muster_gpus", "a100", "free"): 3,
         ("muster_gpus", "a100", "unavailable"): 8,
@@ -197,7 +197,7 @@ STATUS = DeploymentStatus(
 
 def of_status(scrapes: Scrapes, status: DeploymentStatus) -> dict[tuple[str, ...], float]:
     some: Any = SimpleNamespace(look_at=lambda counts: [Seen(status=status)])
-    return told(scrapes, Part.DEPLOYMENTS, lambda: looks.of_deployments(some))
+    return told(scrapes, MetricsPart.DEPLOYMENTS, lambda: looks.of_deployments(some))
 
 
 def test_a_deployment_tells_how_it_stands(scrapes: Scrapes) -> None:

@@ -10,22 +10,22 @@ from pathlib import Path
 import pytest
 
 from muster.cli.warm.messages import is_ours, receive, send
-from muster.cli.warm.place import Note, Place, waiting
+from muster.cli.warm.place import Note, WarmPlace, waiting
 from muster.cli.warm.server import Imported
 
 DEEP = "a-folder-with-a-long-name/" * 5  # an address of a socket has 107 bytes
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Place:
+def place(tmp_path: Path) -> WarmPlace:
     home = tmp_path / DEEP
     home.mkdir(parents=True)
-    made = Place(home / "waiting", "key")
+    made = WarmPlace(home / "waiting", "key")
     assert made.ready()
     return made
 
 
-def test_one_process_waits_for_a_key_and_only_its_owner_enters(place: Place) -> None:
+def test_one_process_waits_for_a_key_and_only_its_owner_enters(place: WarmPlace) -> None:
     found = place.listen()
     assert found is not None
     listening, lock = found
@@ -43,16 +43,16 @@ def test_one_process_waits_for_a_key_and_only_its_owner_enters(place: Place) -> 
 def test_a_folder_that_others_may_enter_or_that_leads_elsewhere_is_not_used(tmp_path: Path) -> None:
     (tmp_path / "open").mkdir()
     (tmp_path / "open").chmod(0o755)
-    assert not Place(tmp_path / "open", "key").ready()
+    assert not WarmPlace(tmp_path / "open", "key").ready()
     (tmp_path / "mine").mkdir(mode=0o700)
     (tmp_path / "link").symlink_to(tmp_path / "mine")
-    assert not Place(tmp_path / "link", "key").ready()
+    assert not WarmPlace(tmp_path / "link", "key").ready()
     (tmp_path / "file").touch()
-    assert not Place(tmp_path / "file", "key").ready()
-    assert not Place(tmp_path / "not" / "there", "key").ready()
+    assert not WarmPlace(tmp_path / "file", "key").ready()
+    assert not WarmPlace(tmp_path / "not" / "there", "key").ready()
 
 
-def test_what_a_killed_process_left_is_no_obstacle(place: Place) -> None:
+def test_what_a_killed_process_left_is_no_obstacle(place: WarmPlace) -> None:
     found = place.listen()
     assert found is not None
     place.tell(Note(pid=4, began=1.0, runs=2, last=3.0))
