@@ -77,14 +77,17 @@ class Site(Author):
         with own.open("w") as file:
             settings.write(file)
 
-    def up(self, *words: str, seconds: float = 120) -> None:
-        """Start ``muster up`` and return when it says that all of it is up."""
+    def up(self, *words: str, metrics: bool = True, seconds: float = 120) -> None:
+        """Start ``muster up`` and return when it says that all of it is up.
+
+        :param metrics: whether this release knows ``--metrics-port``; without that word none are served.
+        """
         if not self.paused:
             self.set("core", dags_are_paused_at_creation=False)
             self.set("muster", maintenance=False)
         said = self.log.stat().st_size if self.log.exists() else 0
-        metrics = () if "--metrics-port" in words else ("--metrics-port", "0")
-        self._up = self.start("up", "--port", str(self.port), *metrics, *words)
+        none = ("--metrics-port", "0") if metrics and "--metrics-port" not in words else ()
+        self._up = self.start("up", "--port", str(self.port), *none, *words)
         ready = until(
             lambda: b"Airflow is up at" in self.log.read_bytes()[said:] or self._up.poll() is not None,
             seconds=seconds,

@@ -136,7 +136,10 @@ def test_the_first_task_of_a_dag_checks_the_files_of_all(
         rows = JobOperator(task_id="rows", image="python", command=["x"], outputs={"rows": "d/rows"})
         last = ValidateOperator(task_id="check", volume=rows.versions["rows"], suite="s.json")
     dag.fileloc = str(tmp_path / "d" / "dag.py")
-    context: Any = {"dag": dag, "ti": SimpleNamespace(map_index=-1)}
+    task_instance = SimpleNamespace(
+        dag_id="d", run_id="r", task_id="rows", map_index=-1, start_date=None, id="0"
+    )
+    context: Any = {"dag": dag, "ti": task_instance}
     for each in (JobOperator, ValidateOperator):
         monkeypatch.setattr(each, "perform", lambda self, context: f"{self.task_id} was done")
     with pytest.raises(

@@ -55,14 +55,14 @@ def test_a_task_that_one_deferred_is_resumed_by_the_other(
     with Site(tmp_path, PYTHONPATH=paths[begins]) as site:
         site.set("muster", inline_wait=0)
         site.write("upgraded", DAG, steps=STEPS.replace("GO", str(go)))
-        site.up()
+        site.up(metrics=begins == "this")
         run = site.trigger("upgraded")
         site.wait_task("upgraded", run, "train", ("deferred",))
         assert until(lambda: "first-line" in site.task_log("upgraded", run, "train"))
         assert site.stop() == 0
         (job,) = site.jobs()
         site.environment["PYTHONPATH"] = paths[goes_on]
-        site.up()
+        site.up(metrics=goes_on == "this")
         go.touch()
         assert site.wait("upgraded", run) == "success", site.task_log("upgraded", run, "train")
         told = site.task_log("upgraded", run, "train")

@@ -3,8 +3,13 @@
 import ctypes
 import sys
 import time
+from pathlib import Path
 
 import pytest
+
+if (root := str(Path(__file__).parents[3])) not in sys.path:
+    sys.path.append(root)  # the scripts beside this file import it without pytest
+
 from tests.contract.test_store import write_and_seal
 
 from muster.core.job import Input, JobSpec, Output, Role
