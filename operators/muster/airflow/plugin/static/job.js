@@ -80,6 +80,7 @@ function asked(found) {
     ...found.roles.map((role) => [`role ${role.name}`, runs(role)]),
     ...(found.parts ?? []).map((part) => [part.name, [h("code", {}, part.process), part.node && quiet(` on ${part.node}`)]]),
     ["links", links.length ? spaced(links) : ""],
+    ["TensorBoard", found.state === "running" ? [h("code", {}, `muster tensorboard ${found.job_id}`), quiet(" shows the event files that it writes")] : ""],
   ];
 }
 
