@@ -148,3 +148,28 @@ def test_the_first_task_of_a_dag_checks_the_files_of_all(
         rows.execute(context)
     assert rows.resume(context) == "rows was done", "a job that has run is not lost to an edit of that file"
     assert last.execute(context) == "check was done", "a task before it has checked them"
+
+
+@pytest.mark.parametrize("skipped", [False, True])
+def test_a_task_that_a_defect_ends_has_failed_in_its_run_and_one_that_is_skipped_has_not(
+    home: EmbeddedHome, store: FolderStore, monkeypatch: pytest.MonkeyPatch, *, skipped: bool
+) -> None:
+    from airflow.sdk import DAG
+    from airflow.sdk.exceptions import AirflowSkipException
+
+    from muster.airflow import JobOperator
+
+    error = AirflowSkipException("nothing to do") if skipped else KeyError("rows")
+
+    def perform(self: object, context: object) -> None:
+        raise error
+
+    with DAG("defect", schedule=None):
+        rows = JobOperator(task_id="rows", image="python", command=["x"], outputs={"rows": "d/rows"})
+    monkeypatch.setattr(JobOperator, "perform", perform)
+    run = f"skipped-{skipped}"
+    ti = SimpleNamespace(dag_id="defect", run_id=run, task_id="rows", map_index=-1, start_date=None, id=run)
+    with pytest.raises(type(error)):
+        rows.resume({"ti": ti})  # type: ignore[arg-type]
+    ends = [end.line for end in store.ledger.task_ends(dag_id="defect", run_id=run)]
+    assert ends == ([] if skipped else ["KeyError: 'rows'"])

@@ -200,14 +200,22 @@ def jobs_of(muster: Muster, gate: Path) -> list[str]:
     return [each["status"]["state"] for each in specs if each["spec"]["params"].get("gate") == str(gate)]
 
 
+def one_that_waits_for_the_other(
+    start: Callable[[Path], subprocess.Popen[str]], muster: Muster, gate: Path
+) -> tuple[subprocess.Popen[str], subprocess.Popen[str]]:
+    """Start two runs that want the same, and return when the second says that it waits."""
+    first = start(gate)
+    eventually(lambda: jobs_of(muster, gate) == ["running"])
+    second = start(gate)
+    read_until(second, "waits for muster__")
+    return first, second
+
+
 def test_of_two_runs_that_want_the_same_the_second_takes_what_the_first_made(
     start_twice: Callable[[Path], subprocess.Popen[str]], muster: Muster, tmp_path: Path
 ) -> None:
     gate = tmp_path / "gate"
-    first = start_twice(gate)
-    eventually(lambda: jobs_of(muster, gate) == ["running"])
-    second = start_twice(gate)
-    read_until(second, "waits for muster__")
+    first, second = one_that_waits_for_the_other(start_twice, muster, gate)
     gate.touch()
     said, _ = first.communicate(timeout=100)
     assert (first.returncode, "slow" in said) == (0, True), said
@@ -224,10 +232,7 @@ def test_of_two_runs_that_want_the_same_the_second_makes_it_where_the_first_is_c
     start_twice: Callable[[Path], subprocess.Popen[str]], muster: Muster, tmp_path: Path
 ) -> None:
     gate = tmp_path / "gate"
-    first = start_twice(gate)
-    eventually(lambda: jobs_of(muster, gate) == ["running"])
-    second = start_twice(gate)
-    read_until(second, "waits for muster__")
+    first, second = one_that_waits_for_the_other(start_twice, muster, gate)
     first.send_signal(signal.SIGINT)
     said, _ = first.communicate(timeout=100)
     assert first.returncode == 130, said

@@ -849,7 +849,7 @@ class TestLocalBackend(BackendContract):
 
     @pytest.fixture
     def small_disk(self, tmp_path: Path, cache: Path) -> Iterator[SmallDisk]:
-        """Make a home on a disk of so many MiB, and its backend."""
+        """Make a home on a disk of this size in MiB, and its backend."""
         if os.getuid() != 0:
             pytest.skip("only root may mount a small disk")
         home = tmp_path / "small"

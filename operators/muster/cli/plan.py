@@ -122,9 +122,11 @@ def _short(address: str) -> str:
 
 
 def _sum(found: RunPlan) -> str:
+    from muster.airflow.embedded.plan import Does
+
     runs = sum(stage.start is not None for stage in found.stages)
     parts = [f"{safe(found.dag_id)}: {runs} of {len(found.stages)} stages run"]
-    if deploys := sum(stage.does.value == "deploys" for stage in found.stages):
+    if deploys := sum(stage.does is Does.DEPLOYS for stage in found.stages):
         parts.append(f"{deploys} deploy{'s' * (deploys == 1)}")
     if found.gpu_hours:
         parts.append(f"{found.gpu_hours:.3g} GPU-hours")

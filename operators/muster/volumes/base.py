@@ -150,7 +150,7 @@ class Made:
 
 @dataclass(frozen=True, kw_only=True)
 class TaskEnd:
-    """How a task ended of which no job tells it: it kept what was there, judged, released, or failed before a job.
+    """The end of a task that no job records: it kept versions, judged, released, or failed before it had a job.
 
     :param origin: the task. :param began: when its process began, and `at` when it ended, in seconds since the epoch.
     :param state: succeeded or failed. :param line: what it says of itself, or why it failed.

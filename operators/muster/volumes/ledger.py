@@ -201,11 +201,11 @@ class FolderLedger:
         }
 
     def end_task(self, end: TaskEnd) -> None:
-        """Note how a task ended of which no job tells it."""
+        """Record the end of a task that no job records."""
         write_end(self._layout, end)
 
     def task_ends(self, *, dag_id: str = "", run_id: str = "", runs: int = 20) -> list[TaskEnd]:
-        """Return how tasks ended of which no job tells it, newest first."""
+        """Return the ends of tasks that no job records, newest first."""
         return read_ends(self._layout, dag_id=dag_id, run_id=run_id, runs=runs)
 
     def _origin(self, job_id: str) -> Origin:

@@ -17,7 +17,7 @@ from muster.volumes.base import LogTime
 NAME = "log.times"
 EVERY_SECONDS = 1.0
 MOST = 1 << 16
-"""So many records have a time each second, 18 hours of a log that grows without a pause; later ones each minute."""
+"""The number of records, one each second: 18 hours of a log that grows without a pause. Then comes one each minute."""
 
 _LATER_SECONDS = 60.0
 _RECORD = struct.Struct("<Qd")

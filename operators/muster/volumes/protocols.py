@@ -275,12 +275,13 @@ class Ledger(Protocol):
         """
 
     def end_task(self, end: TaskEnd) -> None:
-        """Note how a task ended of which no job tells it."""
+        """Record the end of a task that no job records."""
 
     def task_ends(self, *, dag_id: str = "", run_id: str = "", runs: int = 20) -> list[TaskEnd]:
-        """Return how tasks ended of which no job tells it, newest first. The newest 2,000 are there.
+        """Return the ends of tasks that no job records, newest first. The store keeps the newest 2,000.
 
-        :param dag_id: only of this Dag. :param run_id: only of this run. :param runs: of at most so many runs.
+        :param dag_id: only tasks of this Dag. :param run_id: only tasks of this run.
+        :param runs: the number of runs, the newest, whose tasks are returned.
         """
 
 

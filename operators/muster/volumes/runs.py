@@ -157,10 +157,19 @@ def run(store: Store, dag_id: str, run_id: str) -> Run:
 
 
 def names(store: Store) -> list[tuple[str, str]]:
-    """Return the Dag and id of every run, oldest first; those that had no job are the first."""
+    """Return the Dag and id of every run, oldest first: by when its newest job was submitted, or its newest task ended."""
     jobs = _by_run(store.ledger.origins())
-    without = [key for key in _ends_by_run(store.ledger.task_ends(runs=MOST_RECORDS)) if key not in jobs]
-    return [(key.dag_id, key.run_id) for key in (*reversed(without), *jobs)]
+    ends = _ends_by_run(store.ledger.task_ends(runs=MOST_RECORDS))
+    keys = list(jobs)
+    if (
+        not ends.keys() <= jobs.keys()
+    ):  # a run without a job has its place by time; else the ledger's order will do
+        newest = {job_ids[-1]: key for key, job_ids in jobs.items()}
+        last = {newest[each.job_id]: each.submitted for each in store.ledger.statuses(list(newest))}
+        for key, several in ends.items():
+            last[key] = max(last.get(key, 0.0), several[0].at)
+        keys = sorted({**dict.fromkeys(jobs), **ends}, key=lambda key: last.get(key, 0.0))
+    return [(key.dag_id, key.run_id) for key in keys]
 
 
 def _by_run(origins: Mapping[str, Origin]) -> dict[_Key, list[str]]:

@@ -222,7 +222,7 @@ def test_a_run_that_kept_all_its_stages_is_listed(work, store):
     assert [run.run_id for run in runs.runs(store, limit=2)] == ["r4", "r3"]
     assert [run.run_id for run in runs.runs(store, dag="flights", limit=3)] == ["r4", "r3", "r2"]
     assert runs.runs(store, dag="another") == []
-    assert sorted(runs.names(store)) == [("flights", f"r{n}") for n in (1, 2, 3, 4)]
+    assert runs.names(store) == [("flights", f"r{n}") for n in (1, 2, 3, 4)], "oldest first"
     only = runs.run(store, "flights", "r4")
     assert (only.state, only.began == only.ended) == (JobState.SUCCEEDED, True)
 
@@ -304,3 +304,11 @@ def test_a_task_that_failed_before_it_had_a_job_is_a_stage(work, store):
     ended(work, "etl", JobState.FAILED, line="bad Dag: inputs.rows names no version")
     (etl,) = runs.run(store, "flights", "r1").stages
     assert (etl.title, etl.jobs, etl.verdict) == ("etl", (), "bad Dag: inputs.rows names no version")
+
+
+def test_a_damaged_note_of_a_task_s_end_hides_no_other(work, store):
+    ended(work, "gate", line="first", after=5)
+    ended(work, "gate", run="r2", line="second", after=6)
+    newest = max((store.layout.root / "ends").iterdir())
+    newest.write_text('{"of": "another release"}')
+    assert [end.line for end in store.ledger.task_ends()] == ["first"]

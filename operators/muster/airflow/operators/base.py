@@ -10,6 +10,7 @@ from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 from airflow.sdk.bases.operator import TRIGGER_FAIL_REPR, BaseOperator
+from airflow.sdk.exceptions import AirflowException
 
 from muster.airflow.attempts.verdicts import Failed, translated
 from muster.airflow.attempts.waiting import Wait
@@ -179,8 +180,9 @@ class MusterOperator(BaseOperator, metaclass=AuthorKeywords):
                 if first:
                     self._check_dag(context)
                 result = self._perform(context)
-        except Failed as error:
-            self._end(context, JobState.FAILED, ": ".join(str(error.args[0]).splitlines()[:2]))
+        except Exception as error:
+            if why := _why_failed(error):
+                self._end(context, JobState.FAILED, why)
             raise
         finally:
             self.operator_extra_links = left(self.operator_extra_links, self, context["ti"])
@@ -397,3 +399,10 @@ class MusterOperator(BaseOperator, metaclass=AuthorKeywords):
         """Put task and field in front of the message of a SpecError."""
         with refusing(self.task_id, field):
             yield
+
+
+def _why_failed(error: Exception) -> str:
+    """Return why a task failed, in a line; empty of what steers Airflow, such as a skip."""
+    if isinstance(error, Failed):
+        return ": ".join(str(error.args[0]).splitlines()[:2])
+    return "" if isinstance(error, AirflowException) else f"{type(error).__name__}: {error}"

@@ -83,7 +83,7 @@ class Board:
         return self._warned
 
     def ends(self, *, dag_id: str = "", run_id: str = "", runs: int = 20) -> list[TaskEnd]:
-        """Return how tasks ended of which no job tells it, newest first, of at most so many runs."""
+        """Return the ends of tasks that no job records, newest first; `runs` is the number of runs, the newest."""
         return self._backend.store.ledger.task_ends(dag_id=dag_id, run_id=run_id, runs=runs)
 
     def one(self, job_id: str) -> Job:

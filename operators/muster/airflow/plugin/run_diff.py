@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from muster.airflow.plugin import snapshots
+from muster.core.job import stage_title
 from muster.core.wire import plain
 from muster.volumes import runs
 from muster.volumes.differences import StageDifference, stages
@@ -46,7 +47,7 @@ def _named(run: Run) -> dict[str, Any]:
 def _stage(store: LocalStore, each: StageDifference, *, with_code: bool) -> dict[str, Any]:
     code = next(((fact.old, fact.new) for fact in each.facts if fact.name == "code"), (None, None))
     return {
-        "stage": each.task_id if each.map_index < 0 else f"{each.task_id}[{each.map_index}]",
+        "stage": stage_title(each.task_id, each.map_index),
         "only": each.only,
         "facts": plain(each.facts),
         "seconds": list(each.seconds),

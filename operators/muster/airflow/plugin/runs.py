@@ -21,7 +21,7 @@ from muster.volumes.runs import RunStage, tells_more
 class Run:
     """One run of a Dag.
 
-    :param jobs: oldest first. :param ends: how tasks ended of which no job tells it, newest first.
+    :param jobs: oldest first. :param ends: of tasks that no job records, newest first.
     """
 
     dag_id: str

@@ -44,176 +44,172 @@ class Metric:
     kind: MetricKind = MetricKind.GAUGE
 
 
-def _metrics() -> tuple[Metric, ...]:
-    store, jobs, queues, gpus, deployments = MetricsPart
-    of_revision = ("deployment", "revision")
-    return (
-        Metric(
-            name="muster_build_info",
-            part=None,
-            labels=("version", "place"),
-            means="1; the release of muster, and what it looks at: machine or cluster",
-        ),
-        Metric(
-            name="muster_scrape_success",
-            part=None,
-            labels=("part",),
-            means="1 if this part could be read; if it is 0, all its metrics are missing and a comment of the page says why",
-        ),
-        Metric(
-            name="muster_scrape_duration_seconds",
-            part=None,
-            labels=("part",),
-            means="how long the last look at this part took",
-        ),
-        Metric(name="muster_store_bytes", part=store, means="size of the store's disk or claim"),
-        Metric(name="muster_store_free_bytes", part=store, means="free space of it"),
-        Metric(
-            name="muster_store_free_files",
-            part=store,
-            means="how many more files fit on it; missing if the file system has no limit",
-        ),
-        Metric(
-            name="muster_store_answer_seconds",
-            part=store,
-            means="how long one short question to the store took",
-        ),
-        Metric(name="muster_volumes", part=store, means="volumes in the store"),
-        Metric(
-            name="muster_volume_versions",
-            part=store,
-            labels=("volume",),
-            means="readable versions of a volume; the first 500 volumes by name",
-        ),
-        Metric(
-            name="muster_volume_newest_timestamp_seconds",
-            part=store,
-            labels=("volume",),
-            means="when the newest version was made",
-        ),
-        Metric(
-            name="muster_store_last_fsck_timestamp_seconds",
-            part=store,
-            labels=("depth",),
-            means="when a check last ended, quick or deep; 0 if never",
-        ),
-        Metric(
-            name="muster_store_damaged_versions",
-            part=store,
-            labels=("depth",),
-            means="damaged versions and documents that this check found; missing if it never ran",
-        ),
-        Metric(
-            name="muster_last_gc_timestamp_seconds",
-            part=store,
-            means="when garbage collection last ended well; 0 if never",
-        ),
-        Metric(
-            name="muster_last_sweep_timestamp_seconds",
-            part=store,
-            means="when an Airflow last compared jobs with its tasks; 0 if never",
-        ),
-        Metric(
-            name="muster_jobs",
-            part=jobs,
-            labels=("state",),
-            means="jobs that have not ended, as recorded: queued, preparing, running or committing; or unreadable",
-        ),
-        Metric(
-            name="muster_jobs_overdue",
-            part=jobs,
-            labels=("limit",),
-            means="jobs that have outlived their queue_timeout (queue) or run_timeout (run) and have not ended",
-        ),
-        Metric(
-            name="muster_jobs_ended_total",
-            part=jobs,
-            labels=("outcome",),
-            kind=MetricKind.COUNTER,
-            means="jobs that ended since this process started: succeeded, or the cause of their verdict",
-        ),
-        Metric(
-            name="muster_job_wait_seconds",
-            part=jobs,
-            labels=("queue",),
-            kind=MetricKind.HISTOGRAM,
-            means="from a job's submission to the start of its gang, of jobs that started since this process did",
-        ),
-        Metric(
-            name="muster_job_run_seconds",
-            part=jobs,
-            labels=("state",),
-            kind=MetricKind.HISTOGRAM,
-            means="from the start of a gang to the job's end, of jobs that ended since this process started",
-        ),
-        Metric(
-            name="muster_queue_jobs",
-            part=queues,
-            labels=("queue", "state"),
-            means="jobs in a queue: waiting, or running",
-        ),
-        Metric(
-            name="muster_queue_stopped",
-            part=queues,
-            labels=("queue",),
-            means="1 if no job leaves the queue now",
-        ),
-        Metric(
-            name="muster_queue_oldest_timestamp_seconds",
-            part=queues,
-            labels=("queue",),
-            means="when the job was submitted that has waited longest; missing if none waits",
-        ),
-        Metric(
-            name="muster_gpus",
-            part=gpus,
-            labels=("class", "state"),
-            means="GPUs: used, free, or unavailable (their node takes no jobs)",
-        ),
-        Metric(
-            name="muster_team_gpus",
-            part=gpus,
-            labels=("team", "class", "state"),
-            means="GPUs of a team's queue: its quota, used, and of these borrowed; on clusters with Kueue",
-        ),
-        Metric(
-            name="muster_deployment_ready",
-            part=deployments,
-            labels=("deployment",),
-            means="1 if a request that is sent now is answered",
-        ),
-        Metric(
-            name="muster_deployment_drifted",
-            part=deployments,
-            labels=("deployment",),
-            means="1 if something is not as muster left it",
-        ),
-        Metric(
-            name="muster_revision_traffic_percent",
-            part=deployments,
-            labels=(*of_revision, "model"),
-            means="share of the traffic of each live revision, and the version that it serves",
-        ),
-        Metric(
-            name="muster_revision_replicas",
-            part=deployments,
-            labels=(*of_revision, "state"),
-            means="replicas of each live revision: wanted, and ready",
-        ),
-        Metric(
-            name="muster_revision_restarts",
-            part=deployments,
-            labels=of_revision,
-            means="restarts of the replicas that there are now",
-        ),
-        Metric(
-            name="muster_release_step_started_timestamp_seconds",
-            part=deployments,
-            labels=("deployment", "state"),
-            means="when the release under way got its present share; it goes forward, is held for a person, or goes back",
-        ),
-    )
+_OF_REVISION = ("deployment", "revision")
 
-
-METRICS: tuple[Metric, ...] = _metrics()
+METRICS: tuple[Metric, ...] = (
+    Metric(
+        name="muster_build_info",
+        part=None,
+        labels=("version", "place"),
+        means="1; the release of muster, and what it looks at: machine or cluster",
+    ),
+    Metric(
+        name="muster_scrape_success",
+        part=None,
+        labels=("part",),
+        means="1 if this part could be read; if it is 0, all its metrics are missing and a comment of the page says why",
+    ),
+    Metric(
+        name="muster_scrape_duration_seconds",
+        part=None,
+        labels=("part",),
+        means="how long the last look at this part took",
+    ),
+    Metric(name="muster_store_bytes", part=MetricsPart.STORE, means="size of the store's disk or claim"),
+    Metric(name="muster_store_free_bytes", part=MetricsPart.STORE, means="free space of it"),
+    Metric(
+        name="muster_store_free_files",
+        part=MetricsPart.STORE,
+        means="how many more files fit on it; missing if the file system has no limit",
+    ),
+    Metric(
+        name="muster_store_answer_seconds",
+        part=MetricsPart.STORE,
+        means="how long one short question to the store took",
+    ),
+    Metric(name="muster_volumes", part=MetricsPart.STORE, means="volumes in the store"),
+    Metric(
+        name="muster_volume_versions",
+        part=MetricsPart.STORE,
+        labels=("volume",),
+        means="readable versions of a volume; the first 500 volumes by name",
+    ),
+    Metric(
+        name="muster_volume_newest_timestamp_seconds",
+        part=MetricsPart.STORE,
+        labels=("volume",),
+        means="when the newest version was made",
+    ),
+    Metric(
+        name="muster_store_last_fsck_timestamp_seconds",
+        part=MetricsPart.STORE,
+        labels=("depth",),
+        means="when a check last ended, quick or deep; 0 if never",
+    ),
+    Metric(
+        name="muster_store_damaged_versions",
+        part=MetricsPart.STORE,
+        labels=("depth",),
+        means="damaged versions and documents that this check found; missing if it never ran",
+    ),
+    Metric(
+        name="muster_last_gc_timestamp_seconds",
+        part=MetricsPart.STORE,
+        means="when garbage collection last ended well; 0 if never",
+    ),
+    Metric(
+        name="muster_last_sweep_timestamp_seconds",
+        part=MetricsPart.STORE,
+        means="when an Airflow last compared jobs with its tasks; 0 if never",
+    ),
+    Metric(
+        name="muster_jobs",
+        part=MetricsPart.JOBS,
+        labels=("state",),
+        means="jobs that have not ended, as recorded: queued, preparing, running or committing; or unreadable",
+    ),
+    Metric(
+        name="muster_jobs_overdue",
+        part=MetricsPart.JOBS,
+        labels=("limit",),
+        means="jobs that have outlived their queue_timeout (queue) or run_timeout (run) and have not ended",
+    ),
+    Metric(
+        name="muster_jobs_ended_total",
+        part=MetricsPart.JOBS,
+        labels=("outcome",),
+        kind=MetricKind.COUNTER,
+        means="jobs that ended since this process started: succeeded, or the cause of their verdict",
+    ),
+    Metric(
+        name="muster_job_wait_seconds",
+        part=MetricsPart.JOBS,
+        labels=("queue",),
+        kind=MetricKind.HISTOGRAM,
+        means="from a job's submission to the start of its gang, of jobs that started since this process did",
+    ),
+    Metric(
+        name="muster_job_run_seconds",
+        part=MetricsPart.JOBS,
+        labels=("state",),
+        kind=MetricKind.HISTOGRAM,
+        means="from the start of a gang to the job's end, of jobs that ended since this process started",
+    ),
+    Metric(
+        name="muster_queue_jobs",
+        part=MetricsPart.QUEUES,
+        labels=("queue", "state"),
+        means="jobs in a queue: waiting, or running",
+    ),
+    Metric(
+        name="muster_queue_stopped",
+        part=MetricsPart.QUEUES,
+        labels=("queue",),
+        means="1 if no job leaves the queue now",
+    ),
+    Metric(
+        name="muster_queue_oldest_timestamp_seconds",
+        part=MetricsPart.QUEUES,
+        labels=("queue",),
+        means="when the job was submitted that has waited longest; missing if none waits",
+    ),
+    Metric(
+        name="muster_gpus",
+        part=MetricsPart.GPUS,
+        labels=("class", "state"),
+        means="GPUs: used, free, or unavailable (their node takes no jobs)",
+    ),
+    Metric(
+        name="muster_team_gpus",
+        part=MetricsPart.GPUS,
+        labels=("team", "class", "state"),
+        means="GPUs of a team's queue: its quota, used, and of these borrowed; on clusters with Kueue",
+    ),
+    Metric(
+        name="muster_deployment_ready",
+        part=MetricsPart.DEPLOYMENTS,
+        labels=("deployment",),
+        means="1 if a request that is sent now is answered",
+    ),
+    Metric(
+        name="muster_deployment_drifted",
+        part=MetricsPart.DEPLOYMENTS,
+        labels=("deployment",),
+        means="1 if something is not as muster left it",
+    ),
+    Metric(
+        name="muster_revision_traffic_percent",
+        part=MetricsPart.DEPLOYMENTS,
+        labels=(*_OF_REVISION, "model"),
+        means="share of the traffic of each live revision, and the version that it serves",
+    ),
+    Metric(
+        name="muster_revision_replicas",
+        part=MetricsPart.DEPLOYMENTS,
+        labels=(*_OF_REVISION, "state"),
+        means="replicas of each live revision: wanted, and ready",
+    ),
+    Metric(
+        name="muster_revision_restarts",
+        part=MetricsPart.DEPLOYMENTS,
+        labels=_OF_REVISION,
+        means="restarts of the replicas that there are now",
+    ),
+    Metric(
+        name="muster_release_step_started_timestamp_seconds",
+        part=MetricsPart.DEPLOYMENTS,
+        labels=("deployment", "state"),
+        means="when the release under way got its present share; it goes forward, is held for a person, or goes back",
+    ),
+)
 NAMED: Mapping[str, Metric] = {metric.name: metric for metric in METRICS}

@@ -114,12 +114,12 @@ class ServiceLedger(_Client):
         }
 
     def end_task(self, end: TaskEnd) -> None:
-        """Note how a task ended of which no job tells it; a service of an earlier release cannot."""
+        """Record the end of a task that no job records; a service of an earlier release cannot."""
         with suppress(UnknownCall):
             self._end_task(end)
 
     def task_ends(self, *, dag_id: str = "", run_id: str = "", runs: int = 20) -> list[TaskEnd]:
-        """Return how tasks ended of which no job tells it; a service of an earlier release knows of none."""
+        """Return the ends of tasks that no job records; a service of an earlier release knows of none."""
         try:
             return self._task_ends(dag_id=dag_id, run_id=run_id, runs=runs)
         except UnknownCall:

@@ -7,6 +7,7 @@ import shutil
 import signal
 import socket
 import sys
+import threading
 from configparser import ConfigParser
 from pathlib import Path
 
@@ -74,6 +75,29 @@ def test_what_cannot_be_started_again_is_tried_again_like_what_died(
     with pytest.raises(MusterError, match="does not stay alive"):
         site.run(dags=tmp_path / "dags", port=free_port(), audience=said, settings=settings)
     assert any("cannot be started ([Errno 2]" in text for text in said.warnings)
+
+
+def test_metrics_that_never_stay_alive_end_nothing_else(
+    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The others are there all the time: what ends it is the signal that a person sends."""
+    here = threading.get_ident()
+    monkeypatch.setattr(site, "COMPONENT", (sys.executable, "-S", "-c", "import time; time.sleep(600)"))
+    monkeypatch.setattr(site, "METRICS", (sys.executable, "-S", "-c", "raise SystemExit('no store')"))
+
+    class Patient(Said):
+        def warning(self, text: str, lines: list[str]) -> None:
+            super().warning(text, lines)
+            if len(self.warnings) == site.EARLY_DEATHS + 3:
+                # To this thread: it alone blocks the signal, and a worker of pytest-xdist has others.
+                signal.pthread_kill(here, signal.SIGTERM)
+
+    said = Patient()
+    site.run(
+        dags=tmp_path / "dags", port=free_port(), metrics_port=free_port(), audience=said, settings=settings
+    )
+    assert len(said.warnings) >= site.EARLY_DEATHS + 3
+    assert all(text.startswith("metrics ended with exit code 1") for text in said.warnings), said.warnings
 
 
 def test_a_port_for_metrics_that_is_taken_is_said_with_the_option(settings: Settings, tmp_path: Path) -> None:
