@@ -8,6 +8,8 @@ export MUSTER_CACHE
 export UV_CACHE_DIR := $(MUSTER_CACHE)/uv
 export UV_PYTHON_DOWNLOADS := never
 BIN := .venv/bin
+# Every process of Airflow and of a job imports muster: without bytecode each would compile it again.
+unexport PYTHONDONTWRITEBYTECODE
 READY := .venv/.ready
 PYTEST := $(BIN)/python -m pytest
 
