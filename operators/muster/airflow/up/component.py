@@ -12,6 +12,7 @@ import os
 import sys
 import threading
 
+from muster.airflow.up.waking import wake_on_writes
 from muster.core.linux import die_with
 
 _JOBS = {"scheduler": "SchedulerJob", "triggerer": "TriggererJob", "dag-processor": "DagProcessorJob"}
@@ -22,6 +23,8 @@ def main(words: list[str]) -> None:
     forks_die_with_us()
     if words[0] in _JOBS:
         bury_predecessors(_JOBS[words[0]])
+    if words[0] == "scheduler":
+        wake_on_writes()
     if words[0] == "api-server":
         speak_newest_only()
     if words[0] == "triggerer":  # it serves the execution API in its own process
