@@ -379,8 +379,9 @@ class _Job:
                 inputs={
                     name: tuple(str(store.path(each.address)) for each in given.versions)
                     for name, given in spec.inputs.items()
+                    if name in spec.mounted
                 },
-                staging={name: str(staging.output(role.name, index, name)) for name in spec.outputs},
+                staging={name: str(staging.output(role.name, index, name)) for name in spec.staged},
                 checkpoints=str(staging.checkpoints),
                 scratch=str(scratch / f"{role.name}-{index}"),
                 sealed=str(staging.sealed(role.name, index)),

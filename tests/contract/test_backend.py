@@ -232,6 +232,29 @@ class BackendContract:
         backend.submit(read, job_id=two)
         assert "[rank 0] whole" in finish(backend, two)[1]
 
+    def test_checkpoints_are_a_version_from_which_another_job_starts(
+        self, backend: Backend, job: Callable[..., JobSpec]
+    ) -> None:
+        saved, one, two = self.own("a/saved"), self.own("one"), self.own("two")
+        trains = (
+            "import os, pathlib\n"
+            "here = pathlib.Path('{checkpoints}')\n"
+            "rank = os.environ['MUSTER_RANK']\n"
+            "begun = len(list(here.glob(f'{rank}-*')))\n"
+            "print('begins with', begun, flush=True)\n"
+            "(here / f'{rank}-{begun + 1}').write_text('weights')"
+        )
+        output = {"checkpoints": Output(volume=saved)}
+        backend.submit(job(trains, replicas=2, outputs=output), job_id=one)
+        assert finish(backend, one)[0].state is JobState.SUCCEEDED
+        (version,) = backend.store.resolve(saved)
+        assert len(backend.store.manifest(version.address)) == 2
+        start = {"checkpoints": Input(versions=(version.pinned,))}
+        backend.submit(job(trains, inputs=start, outputs=output), job_id=two)
+        assert "[rank 0] begins with 1" in finish(backend, two)[1]
+        (version,) = backend.store.resolve(saved)
+        assert set(backend.store.manifest(version.address)) == {"0-1", "0-2", "1-1"}
+
     def test_all_replicas_of_a_gang_run(self, backend: Backend, job: Callable[..., JobSpec]) -> None:
         gang = self.own("gang")
         backend.submit(job(PRINT_RANK, replicas=2, ranks=2, launcher=Launcher.TORCHRUN), job_id=gang)

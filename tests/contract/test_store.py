@@ -13,8 +13,8 @@ from tests.waiting import until
 
 from muster.core.cancelling import UNKNOWN
 from muster.core.comparison import key_of, task_key_of
-from muster.core.errors import Conflict, NotFound, SpecError, StoreError
-from muster.core.job import Input, JobSpec, Origin, Output, Role
+from muster.core.errors import BadOutput, Conflict, NotFound, SpecError, StoreError
+from muster.core.job import CHECKPOINTS, Input, JobSpec, Origin, Output, Role
 from muster.core.replica import Replica
 from muster.core.series import Series
 from muster.core.status import JobState, JobStatus
@@ -53,7 +53,7 @@ def write_and_seal(staging, spec, files, *, index=0):
 
 def write(staging, spec, files, *, index=0):
     for name in spec.outputs:
-        folder = staging.output("main", index, name)
+        folder = staging.checkpoints if name == CHECKPOINTS else staging.output("main", index, name)
         folder.mkdir(parents=True, exist_ok=True)
         for path, data in files.get(name, {}).items():
             (folder / path).parent.mkdir(parents=True, exist_ok=True)
@@ -69,8 +69,8 @@ def seal_written(staging, spec, *, role="main", index=0):
             role=role,
             index=index,
             code=None,
-            inputs={name: ("/nowhere",) * len(given.versions) for name, given in spec.inputs.items()},
-            staging={name: str(staging.output(role, index, name)) for name in spec.outputs},
+            inputs={name: ("/nowhere",) * len(spec.inputs[name].versions) for name in spec.mounted},
+            staging={name: str(staging.output(role, index, name)) for name in spec.staged},
             checkpoints=str(staging.checkpoints),
             scratch="/nowhere",
             sealed=str(staging.sealed(role, index)),
@@ -379,6 +379,51 @@ class StoreContract:
         store.ledger.create("a-2", replace(ONE, follows="a-1"))
         assert store.saved("a-1") is None
         assert contents(store.stage("a-2").checkpoints) == {}
+
+    def test_checkpoints_that_are_an_output_become_a_version_from_which_another_job_starts(self, store):
+        spec = make_spec(
+            replicas=2, features={"volume": "flights/features"}, checkpoints={"volume": "flights/saved"}
+        )
+        store.ledger.create("a-1", spec)
+        staging = store.stage("a-1")
+        write_and_seal(staging, spec, {"features": {"0": b"1"}, "checkpoints": {"step-1/part-0": b"weights"}})
+        (staging.checkpoints / "latest").symlink_to("step-1")
+        shard = {"step-1/part-1": b"of replica 1, which seals later"}
+        write_and_seal(staging, spec, {"features": {"1": b"1"}, "checkpoints": shard}, index=1)
+        made = store.commit("a-1", attempt=1)
+        (saved,) = made["checkpoints"]
+        found = contents(store.path(saved.address))
+        assert found == {"step-1/part-0": b"weights"} | shard
+        assert contents(store.path(made["features"][0].address)) == {"0": b"1", "1": b"1"}
+        end(store, "a-1", JobState.SUCCEEDED)
+        later = make_spec(inputs=(("checkpoints", saved),), features={"volume": "flights/features"})
+        store.ledger.create("b-1", later)
+        first = store.stage("b-1")
+        assert contents(first.checkpoints) == found
+        (first.checkpoints / "step-1" / "part-0").write_bytes(b"trained on")
+        assert contents(store.stage("b-1").checkpoints) == found | {"step-1/part-0": b"trained on"}
+        assert contents(store.path(saved.address)) == found
+
+    def test_checkpoints_outlive_a_commit_that_fails(self, store):
+        spec = make_spec(features={"volume": "flights/features"}, checkpoints={"volume": "flights/saved"})
+        store.ledger.create("a-1", spec)
+        staging = store.stage("a-1")
+        write_and_seal(staging, spec, {"features": {"x": b"1"}, "checkpoints": {"step-1": b"weights"}})
+        with staging.output("main", 0, "features").joinpath("x").open("ab") as late:
+            late.write(b"written after the seal")
+        with pytest.raises(StoreError, match="'features'"):
+            store.commit("a-1", attempt=1)
+        end(store, "a-1", JobState.FAILED)
+        store.ledger.create("a-2", replace(spec, follows="a-1"))
+        assert contents(store.stage("a-2").checkpoints) == {"step-1": b"weights"}
+
+    def test_checkpoints_that_are_an_output_must_be_there(self, store):
+        spec = make_spec(checkpoints={"volume": "flights/saved"})
+        store.ledger.create("a-1", spec)
+        staging = store.stage("a-1")
+        write_and_seal(staging, spec, {})
+        with pytest.raises(BadOutput, match="no file into its folder of checkpoints"):
+            store.commit("a-1", attempt=1)
 
     def test_what_is_followed_may_be_gone(self, store):
         store.ledger.create("a-2", replace(ONE, follows="a-1"))

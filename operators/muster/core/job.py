@@ -26,7 +26,9 @@ from muster.core.resources import Resources
 DAY_SECONDS = 86_400.0
 EVERY_PARTITION = "*"
 MUSTER_RUN = "muster__"  # prefix of the run ids that `muster run` makes, in a database of its own
-RESERVED = frozenset({"checkpoints"})
+CHECKPOINTS = "checkpoints"
+"""The name of the folder that outlives a restart. An output of this name commits it, an input of it fills it at first."""
+RESERVED = frozenset({CHECKPOINTS})
 MLFLOW_TAG = "muster.job_id"
 """The tag with the job's id on each MLflow run that a rank begins."""
 TRACEPARENT = "TRACEPARENT"
@@ -190,6 +192,7 @@ class JobSpec:
     :param run_timeout_seconds: counted from the gang's start; `queue_timeout_seconds` from submission. A
         gang that is put back into its queue waits again, and that time does not count as running.
     :param max_restarts: how often a gang that lost a rank starts again from its checkpoint.
+    :param keep: how many checkpoints stay, the newest; 0 keeps all.
     :param hang_timeout_seconds: this long without a line or progress is a hang; 0 turns the check off.
     :param require_gpus: fail rather than run on CPUs where there are fewer GPUs than asked for.
     :param pod_override: a pod in the Kubernetes API's form, merged over every replica's pod; ignored on one
@@ -222,6 +225,7 @@ class JobSpec:
     origin: Origin = field(default_factory=Origin)
     follows: str | None = None
     cache_key: Any = None
+    keep: int = 0
 
     def __post_init__(self) -> None:
         if not self.name or len(self.name) > 250 or not self.name.isprintable():
@@ -245,6 +249,16 @@ class JobSpec:
         return sum(role.replicas for role in self.roles)
 
     @property
+    def mounted(self) -> tuple[str, ...]:
+        """The inputs that replicas read as folders: all but the one that fills the checkpoints."""
+        return tuple(name for name in self.inputs if name != CHECKPOINTS)
+
+    @property
+    def staged(self) -> tuple[str, ...]:
+        """The outputs that each replica has a folder of its own for: all but the checkpoints, which replicas share."""
+        return tuple(name for name in self.outputs if name != CHECKPOINTS)
+
+    @property
     def world_size(self) -> int:
         """Ranks of the whole gang."""
         return sum(role.replicas * role.ranks for role in self.roles)
@@ -262,11 +276,17 @@ class JobSpec:
         for what, names in (("input", self.inputs), ("output", self.outputs), ("param", self.params)):
             for name in names:
                 check_identifier(what, name)
+                if name == CHECKPOINTS and what != "param":
+                    continue
                 if name in RESERVED:
                     raise SpecError(f"{what} {name!r}: the name is muster's own; call it something else")
                 if name in seen:
                     raise SpecError(f"{name!r} is both {seen[name]} and {what}; each becomes one parameter")
                 seen[name] = what
+        if CHECKPOINTS in self.inputs and self.inputs[CHECKPOINTS].many:
+            raise SpecError("input 'checkpoints' names several versions: a job goes on from one")
+        if CHECKPOINTS in self.outputs and self.outputs[CHECKPOINTS].partition == EVERY_PARTITION:
+            raise SpecError("output 'checkpoints' has partition '*': the folder is one version")
         targets = [(o.volume, o.partition) for o in self.outputs.values()]
         if len(set(targets)) != len(targets):
             raise SpecError(f"job {self.name}: two outputs go to the same volume and partition")
@@ -302,12 +322,10 @@ class JobSpec:
             seconds = getattr(self, what)
             if not isinstance(seconds, (int, float)) or not math.isfinite(seconds) or seconds < 0:
                 raise SpecError(f"{what.removesuffix('_seconds')} is {seconds!r} seconds: need 0 or more")
-        if (
-            isinstance(self.max_restarts, bool)
-            or not isinstance(self.max_restarts, int)
-            or self.max_restarts < 0
-        ):
-            raise SpecError(f"max_restarts is {self.max_restarts!r}: need a whole number, 0 or more")
+        for what in ("max_restarts", "keep"):
+            count = getattr(self, what)
+            if isinstance(count, bool) or not isinstance(count, int) or count < 0:
+                raise SpecError(f"{what} is {count!r}: need a whole number, 0 or more")
         for what in ("queue", "priority"):
             if getattr(self, what) is not None:
                 check_label(what, getattr(self, what), length=63)

@@ -57,8 +57,8 @@ class Replica:
     def __post_init__(self) -> None:
         check_job_id(self.job_id)
         for name, wanted, given in (
-            ("inputs", self.spec.inputs, self.inputs),
-            ("staging", self.spec.outputs, self.staging),
+            ("inputs", self.spec.mounted, self.inputs),
+            ("staging", self.spec.staged, self.staging),
         ):
             if set(wanted) != set(given):
                 raise SpecError(f"replica's {name} are {sorted(given)}, its job's are {sorted(wanted)}")

@@ -9,7 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from muster.core import wire
+from muster.core.address import Address
 from muster.core.errors import Conflict, NotFound, SpecError, StoreError
+from muster.core.job import CHECKPOINTS
 from muster.core.replica import PartManifest
 from muster.core.status import JobState
 from muster.volumes.base import Saved, Staging
@@ -74,7 +76,7 @@ class FolderAttempts:
         new = Staging(job_id=job_id, attempt=attempt, root=self.layout.staging(job_id) / str(attempt))
         remove(new.root)  # left by a crash before its number was written
         (new.root / "sealed").mkdir(parents=True)
-        _fill(self.layout, new, source)
+        _fill(self.layout, new, source.checkpoints if source else self._version_to_start_from(job_id))
         write_whole(self.layout.job(job_id) / "attempt", str(attempt))
         if before is not None:
             self.layout.delete(before.root)
@@ -113,6 +115,14 @@ class FolderAttempts:
 
     def _followed(self, job_id: str) -> Staging | None:
         return self.last_saved(self.ledger.spec(job_id).follows)
+
+    def _version_to_start_from(self, job_id: str) -> Path | None:
+        """The folder of the version with which a job fills its checkpoints at first."""
+        given = self.ledger.spec(job_id).inputs.get(CHECKPOINTS)
+        if given is None:
+            return None
+        address = Address.parse(given.versions[0].address)
+        return self.layout.version(address.volume, int(address.value)) / "data"
 
     def beside_checkpoints(self, job_id: str) -> list[Path]:
         """All staged files of a job but its checkpoints: gc deletes these where checkpoints are kept."""
@@ -181,15 +191,16 @@ def _holds_files(checkpoints: Path) -> bool:
     return holds_files(checkpoints)
 
 
-def _fill(layout: Layout, new: Staging, before: Staging | None) -> None:
-    """Copy the checkpoints of the attempt before: its late writes change nothing here."""
-    if before is None or not before.checkpoints.is_dir():
+def _fill(layout: Layout, new: Staging, before: Path | None) -> None:
+    """Copy the checkpoints of the attempt before, whose late writes change nothing here, or those of a version."""
+    if before is None or not before.is_dir():
         new.checkpoints.mkdir()
         return
     part = new.root / "filling"
-    with suppress(PermissionError):  # it only refreshes listings on NFS, and must not stop a restart
-        unlock(before.checkpoints)
-    copy_tree(before.checkpoints, part)
+    if before.name == CHECKPOINTS:
+        with suppress(PermissionError):  # it only refreshes listings on NFS, and must not stop a restart
+            unlock(before)
+    copy_tree(before, part)
     if any(part.iterdir()):  # the originals are deleted next, and a power cut must leave one of the two
         (sync_all if layout.syncfs else sync_tree)(part)
     rename(part, new.checkpoints)

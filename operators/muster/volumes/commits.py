@@ -9,13 +9,20 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from muster.core.errors import BadOutput, Conflict, Corrupt, MusterError
+from muster.core.replica import PartManifest
 from muster.volumes.attempts import FolderAttempts
 from muster.volumes.base import Record, Staging, Version
 from muster.volumes.catalog import Catalog
 from muster.volumes.commit import assemble, decide, publish, read_plan
 from muster.volumes.commit_records import committed
 from muster.volumes.durability import translated
-from muster.volumes.gather import Draft, gather, plan_drafts, union
+from muster.volumes.gather import (
+    Draft,
+    gather,
+    give_back_checkpoints,
+    plan_drafts,
+    union,
+)
 from muster.volumes.layout import Layout
 from muster.volumes.ledger import FolderLedger
 from muster.volumes.makings import remember
@@ -117,7 +124,7 @@ class Commits:
         ready = staging.root / "ready"
         plan = read_plan(ready)
         if plan is None:
-            with _blaming_output():
+            with _blaming_output(), self._checkpoints_stay(staging):
                 drafts = self._drafts(staging)
                 sealed_at = self._attempts.sealed_at(staging)
                 spec = self._ledger.spec(job_id)
@@ -138,10 +145,22 @@ class Commits:
                 f"job {staging.job_id}, attempt {staging.attempt}: not all replicas have sealed, "
                 "so nothing is committed"
             )
+        return gather(staging, self._planned(staging, parts), parts)
+
+    def _planned(self, staging: Staging, parts: Sequence[PartManifest]) -> list[Draft]:
         spec = self._ledger.spec(staging.job_id)
-        drafts = plan_drafts(staging.root / "ready", spec, union(parts, spec))
-        gather(staging, drafts, parts)
-        return drafts
+        return plan_drafts(staging.root / "ready", spec, union(parts, spec))
+
+    @contextmanager
+    def _checkpoints_stay(self, staging: Staging) -> Iterator[None]:
+        """Where a commit cannot be prepared, have the checkpoints where the task's next job finds them."""
+        try:
+            yield
+        except BaseException:
+            with suppress(OSError, MusterError):  # what is raised is the reason
+                drafts = self._planned(staging, self._attempts.sealed(staging) or ())
+                give_back_checkpoints(staging, drafts)
+            raise
 
 
 @contextmanager

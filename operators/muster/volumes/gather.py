@@ -8,12 +8,12 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Container, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from muster.core.advice import one_replica
 from muster.core.errors import BadOutput, SpecError, StoreError
-from muster.core.job import EVERY_PARTITION, JobSpec
+from muster.core.job import CHECKPOINTS, EVERY_PARTITION, JobSpec
 from muster.core.names import check_partition
 from muster.core.replica import PartManifest
 from muster.core.text import has_control
@@ -44,7 +44,7 @@ def union(parts: Sequence[PartManifest], spec: JobSpec) -> dict[str, dict[str, i
 
     :raises StoreError: two replicas wrote the same path, an output is unknown or empty, a path leaves it.
     """
-    sizes: dict[str, dict[str, int]] = {output: {} for output in spec.outputs}
+    sizes: dict[str, dict[str, int]] = {output: {} for output in spec.staged}
     owners: dict[tuple[str, str], str] = {}
     for part in parts:
         replica = f"{part.role}-{part.index}"
@@ -97,7 +97,7 @@ def check_path(path: str, *, output: str) -> str:
 
 
 def plan_drafts(ready: Path, spec: JobSpec, sizes: Mapping[str, Mapping[str, int]]) -> list[Draft]:
-    """Return the drafts of the sealed files: one per output, or one per top-level folder of it.
+    """Return the drafts of the sealed files: one per output, or one per top-level folder of it; and one of the checkpoints.
 
     They follow from the seals alone, so a second call after a crash returns the same.
     """
@@ -119,11 +119,36 @@ def plan_drafts(ready: Path, spec: JobSpec, sizes: Mapping[str, Mapping[str, int
                     files=below if split else files,
                 )
             )
+    if CHECKPOINTS in spec.outputs:
+        target = spec.outputs[CHECKPOINTS]
+        drafts.append(
+            Draft(
+                folder=ready / str(len(drafts)) / "data",
+                output=CHECKPOINTS,
+                volume=target.volume,
+                partition=target.partition,
+                source=CHECKPOINTS,
+                files={},
+            )
+        )
     return drafts
 
 
-def gather(staging: Staging, drafts: Sequence[Draft], parts: Sequence[PartManifest]) -> None:
-    """Move the replicas' files into the drafts; it can be called again after a crash."""
+def give_back_checkpoints(staging: Staging, drafts: Sequence[Draft]) -> None:
+    """Move the checkpoints back from the draft of a commit that failed: the task's next job may go on from them."""
+    for draft in drafts:
+        if draft.output == CHECKPOINTS and draft.folder.is_dir():
+            unlock(draft.folder)
+            graft(draft.folder, staging.checkpoints)
+
+
+def gather(staging: Staging, drafts: Sequence[Draft], parts: Sequence[PartManifest]) -> list[Draft]:
+    """Move the replicas' files, and the checkpoints, into the drafts, and return these; it can be called again after a crash."""
+    _gather_outputs(staging, [draft for draft in drafts if draft.output != CHECKPOINTS], parts)
+    return [_gather_checkpoints(staging, draft) if draft.output == CHECKPOINTS else draft for draft in drafts]
+
+
+def _gather_outputs(staging: Staging, drafts: Sequence[Draft], parts: Sequence[PartManifest]) -> None:
     replicas = [(staging.root / f"{part.role}-{part.index}", part.files) for part in parts]
     for output in sorted({draft.output for draft in drafts}):
         for replica, files in replicas:
@@ -137,6 +162,30 @@ def gather(staging: Staging, drafts: Sequence[Draft], parts: Sequence[PartManife
             graft(replica / draft.source, draft.folder)
         if draft.folder.is_dir():
             prune(draft.folder)
+
+
+def _gather_checkpoints(staging: Staging, draft: Draft) -> Draft:
+    """Move the checkpoints into their draft, and return it with the files that are there; it can be called again.
+
+    Replicas share the folder, so none of them seals it: it is complete once all have sealed. What is no regular file,
+    such as a link named ``latest``, is left out.
+
+    :raises BadOutput: there is no checkpoint.
+    """
+    draft.folder.parent.mkdir(parents=True, exist_ok=True)
+    _refuse_link(staging.checkpoints)
+    unlock(staging.checkpoints)
+    graft(staging.checkpoints, draft.folder)
+    files = {}
+    for path, entry in held_files_of(draft.folder):
+        if entry.is_file(follow_symlinks=False):
+            files[check_path(path, output=CHECKPOINTS)] = entry.stat(follow_symlinks=False).st_size
+        else:
+            Path(entry.path).unlink()
+    if not files:
+        raise BadOutput("output 'checkpoints' is empty: the job wrote no file into its folder of checkpoints")
+    prune(draft.folder)
+    return replace(draft, files=files)
 
 
 def _partitions(output: str, files: Mapping[str, int]) -> list[str]:

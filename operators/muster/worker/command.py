@@ -9,6 +9,7 @@ import sys
 from typing import Any
 
 from muster.core.errors import SpecError
+from muster.core.job import CHECKPOINTS
 from muster.core.places import PLACE, unknown_place
 from muster.core.replica import Replica
 
@@ -79,7 +80,7 @@ def _inputs(replica: Replica, name: str, word: str) -> tuple[str, ...]:
 
 def _text(replica: Replica, place: re.Match[str], word: str) -> str:
     kind, name = place[1], place[2]
-    if kind is None:
+    if kind is None or (name == CHECKPOINTS and kind != "params"):
         return replica.checkpoints
     if kind == "inputs":
         folders = _inputs(replica, name, word)

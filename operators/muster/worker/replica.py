@@ -33,6 +33,7 @@ from muster.worker.faults import EXIT_CODES, WorkerFault, faults, hang, lost_pee
 from muster.worker.last_words import read_json
 from muster.worker.launchers.launcher import launcher_of, rank_environment
 from muster.worker.mounts import protect
+from muster.worker.pruning import Pruning
 from muster.worker.ranks import InRank, Rank, RankPlan, Ranks, say
 from muster.worker.seal import seal, write_durably
 from muster.worker.silence import Silence
@@ -91,7 +92,7 @@ def _run_ranks(replica: Replica, disks: Disks, usage: Usage) -> Report:
     aside = launcher.meet(
         replica, [plan.environment for plan in plans]
     )  # before silence is measured: this is no hang of the ranks
-    doubles = Doubles(replica, say=say)
+    doubles, pruning = Doubles(replica, say=say), Pruning(replica, say=say)
     ranks = Ranks(
         grace_seconds=spec.grace_seconds,
         silence=Silence(
@@ -100,7 +101,7 @@ def _run_ranks(replica: Replica, disks: Disks, usage: Usage) -> Report:
             watched=(replica.checkpoints, *replica.staging.values()),
         ),
         follows=lost_peer,
-        watches=(doubles, usage),
+        watches=(doubles, usage, pruning),
     )
     ended = ranks.run(plans, aside=aside)
     if ranks.hung:
@@ -118,6 +119,7 @@ def _run_ranks(replica: Replica, disks: Disks, usage: Usage) -> Report:
     if found:
         return _failed(found, whole=whole)
     doubles.look(now=True)
+    pruning.look(now=True)
     return _succeeded(replica, ended, disks)
 
 

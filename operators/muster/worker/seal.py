@@ -7,6 +7,7 @@ import stat
 from collections.abc import Iterator
 
 from muster.core.errors import SpecError
+from muster.core.job import CHECKPOINTS
 from muster.core.replica import PartManifest, Replica
 from muster.core.wire import dumps
 
@@ -28,7 +29,8 @@ def seal(replica: Replica) -> PartManifest:
     for name, folder in replica.staging.items():
         _check_folder(name, folder)
     staged = {name: dict(sorted(_files(name, folder))) for name, folder in sorted(replica.staging.items())}
-    for folder in replica.staging.values():
+    kept = [replica.checkpoints] if CHECKPOINTS in replica.spec.outputs else []
+    for folder in (*replica.staging.values(), *kept):
         sync(folder)
     part = PartManifest(
         job_id=replica.job_id,

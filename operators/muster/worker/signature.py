@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from muster.core.errors import SpecError
+from muster.core.job import CHECKPOINTS
 from muster.core.replica import Replica
 from muster.worker.params import UNKNOWN, convert, shown
 from muster.worker.tracebacks import shorten
 
-CHECKPOINTS = "checkpoints"
 _KEYWORD = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
 
@@ -27,8 +27,8 @@ def arguments(function: Callable[..., Any], replica: Replica) -> dict[str, Any]:
     taken = _Taken(function, str(replica.job_role.entrypoint), replica.code)
     taken.check(
         {
-            **dict.fromkeys(spec.inputs, "input"),
-            **dict.fromkeys(spec.outputs, "output"),
+            **dict.fromkeys(spec.mounted, "input"),
+            **dict.fromkeys(spec.staged, "output"),
             **dict.fromkeys(spec.params, "param"),
         }
     )

@@ -20,8 +20,8 @@ from blake3 import blake3
 from muster.core import wire
 from muster.core.address import Address, Select, pinned
 from muster.core.comparison import key_of, task_key_of
-from muster.core.errors import Conflict, NotFound, SpecError, StoreError
-from muster.core.job import JobSpec, Origin, check_digest
+from muster.core.errors import Conflict, MusterError, NotFound, SpecError, StoreError
+from muster.core.job import CHECKPOINTS, JobSpec, Origin, check_digest
 from muster.core.names import check_job_id, check_partition, check_volume
 from muster.core.replica import PartManifest
 from muster.core.room import Room
@@ -44,7 +44,7 @@ from muster.volumes.base import (
     Version,
 )
 from muster.volumes.fsck import Problem, Progress, Report, summary
-from muster.volumes.gather import gather, plan_drafts, sources, union
+from muster.volumes.gather import gather, give_back_checkpoints, plan_drafts, sources, union
 from muster.volumes.held import DAY_SECONDS
 from muster.volumes.manifest import Entry, render
 from muster.volumes.retention import check as check_rules
@@ -350,19 +350,22 @@ class MemoryStore:
             if job.status.state.ended:
                 raise Conflict(f"job {job_id} has ended: submit it under a new job_id")
             before = job.staging
-            source = before or self._saved_by(job.spec.follows)
+            saved = before or self._saved_by(job.spec.follows)
+            given = job.spec.inputs.get(CHECKPOINTS)
+            first = self.path(given.versions[0].address) if given else None
+            source = saved.checkpoints if saved else first
             attempt = 1 if before is None else before.attempt + 1
             root = self._folder / "staging" / job_id / str(attempt)
             new = Staging(job_id=job_id, attempt=attempt, root=root)
             (root / "sealed").mkdir(parents=True)
-            if source is not None and source.checkpoints.is_dir():
-                copy_tree(source.checkpoints, new.checkpoints)
+            if source is not None and source.is_dir():
+                copy_tree(source, new.checkpoints)
             else:
                 new.checkpoints.mkdir()
             if before is not None:
                 remove(before.root)
-            elif source is not None and self.ledger.status(source.job_id).state.ended:
-                remove(source.checkpoints)
+            elif saved is not None and self.ledger.status(saved.job_id).state.ended:
+                remove(saved.checkpoints)
             job.staging = new
             return new
 
@@ -686,15 +689,19 @@ class MemoryStore:
         parts = self.sealed(job_id)
         if parts is None:
             raise Conflict(f"job {job_id}, attempt {attempt}: not all replicas have sealed")
-        drafts = plan_drafts(staging.root / "ready", job.spec, union(parts, job.spec))
-        gather(staging, drafts, parts)
-        files = [
-            {path: Path(entry.path).read_bytes() for path, entry in held_files_of(draft.folder)}
-            for draft in drafts
-        ]
-        for draft, content in zip(drafts, files, strict=True):
-            if {path: len(data) for path, data in content.items()} != dict(draft.files):
-                raise StoreError(f"output {draft.output!r} is not what was sealed: nothing is committed")
+        planned = plan_drafts(staging.root / "ready", job.spec, union(parts, job.spec))
+        try:
+            drafts = gather(staging, planned, parts)
+            files = [
+                {path: Path(entry.path).read_bytes() for path, entry in held_files_of(draft.folder)}
+                for draft in drafts
+            ]
+            for draft, content in zip(drafts, files, strict=True):
+                if {path: len(data) for path, data in content.items()} != dict(draft.files):
+                    raise StoreError(f"output {draft.output!r} is not what was sealed: nothing is committed")
+        except MusterError:
+            give_back_checkpoints(staging, planned)
+            raise
         records = [
             replace(record, volume=draft.volume, partition=draft.partition, output=draft.output)
             for draft in drafts

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from muster.airflow.assets import announce, announce_nothing, outlets_of
 from muster.airflow.attempts.resuming import resume_of
 from muster.airflow.authoring.checks import (
+    check_count,
     check_flag,
     check_image,
     check_input,
@@ -97,6 +98,11 @@ class FunctionOperator(CachedOperator, CodeOperator):
     """A job that writes no line and makes no progress for this long hangs, and is ended; None: never."""
     max_restarts: int = keyword(default=3, spec=plain, for_all=True)
     """How often a gang that lost a rank starts again from its checkpoint."""
+    keep: int | None = keyword(
+        default=None, check=optional(check_count), spec=lambda count: count or 0, for_all=True
+    )
+    """How many checkpoints stay, the newest: each entry at the top of the folder of checkpoints counts as one, but links and
+    names that begin with a dot. None keeps all."""
     resume_from_checkpoint: str = keyword(default="auto", check=resume_of, for_all=True)
     """What a retry, a cleared task or ``muster run --resume`` does with the checkpoints of the task's last job,
     which failed or was ended. ``auto`` goes on from them where entrypoint or command, the inputs' content,

@@ -16,8 +16,8 @@ from muster.volumes.protocols import LocalStore
 def input_paths(job: JobSpec, store: LocalStore) -> dict[str, tuple[str, ...]]:
     """Return the folders that arrive under each input's name."""
     return {
-        name: tuple(str(store.path(pinned.address)) for pinned in given.versions)
-        for name, given in job.inputs.items()
+        name: tuple(str(store.path(pinned.address)) for pinned in job.inputs[name].versions)
+        for name in job.mounted
     }
 
 
@@ -37,7 +37,7 @@ def replicas_of(
             index=index,
             code=code,
             inputs=inputs,
-            staging={name: str(staging.output(role.name, index, name)) for name in job.outputs},
+            staging={name: str(staging.output(role.name, index, name)) for name in job.staged},
             checkpoints=str(staging.checkpoints),
             scratch=str(scratch / f"{role.name}-{index}"),
             sealed=str(staging.sealed(role.name, index)),

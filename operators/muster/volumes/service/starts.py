@@ -221,7 +221,7 @@ def _make_folders(staging: Staging, spec: JobSpec) -> None:
     """Create the folders that pods mount: a kubelet would make them root's, and no pod could write there."""
     for role in spec.roles:
         for index in range(role.replicas):
-            for output in spec.outputs or ("",):
+            for output in spec.staged or ("",):
                 staging.output(role.name, index, output).mkdir(parents=True, exist_ok=True)
     for name in (GANG, PODS):
         (staging.root / name).mkdir(exist_ok=True)

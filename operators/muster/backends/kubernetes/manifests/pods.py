@@ -192,15 +192,15 @@ def _inputs(submission: wiring.Submission) -> list[Document]:
             "subPath": site.on_claim(wiring.version_path(version.address)),
             "readOnly": True,
         }
-        for name, given in job.inputs.items()
-        for path, version in zip(wiring.input_paths(job, name), given.versions, strict=True)
+        for name in job.mounted
+        for path, version in zip(wiring.input_paths(job, name), job.inputs[name].versions, strict=True)
     ]
 
 
 def _outputs(submission: wiring.Submission, role: Role) -> list[Document]:
     """What this start of the gang writes, and nothing else of the store."""
     places = {wiring.GANG: "gang", wiring.CHECKPOINTS: "checkpoints"}
-    if submission.job.outputs:
+    if submission.job.staged:
         places[wiring.OUTPUTS] = f"{role.name}-$(MUSTER_REPLICA)"
     return [
         {"name": _CLAIM, "mountPath": path, "subPathExpr": f"{submission.staging}/{folder}"}
