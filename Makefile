@@ -12,9 +12,11 @@ BIN := .venv/bin
 unexport PYTHONDONTWRITEBYTECODE
 READY := .venv/.ready
 PYTEST := $(BIN)/python -m pytest
+# What each needs more than this machine and this folder has a command of its own.
+HERE := not soak and not horovod and not cluster and not chart and not nfs and not releases
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo up test check lint soak cluster-up cluster-down test-cluster bench compiler test-horovod test-chart lock wheel clean
+.PHONY: help setup demo up test check lint soak cluster-up cluster-down test-cluster bench compiler test-horovod test-chart test-nfs test-releases lock wheel clean
 
 help:  ## Say what can be made
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -40,10 +42,10 @@ up: $(READY)  ## Airflow on 127.0.0.1:8080 with the Dags of dags/, until Ctrl-C
 # In the order of the folders, where those of long tests come first: begun last, one long file keeps a core idle. Four at
 # a time on two cores, since most of the slow tests wait for processes of Airflow and of jobs.
 test: $(READY)  ## Run the tests, slow ones included (below 13 minutes warm)
-	$(PYTEST) -m "not soak and not horovod and not cluster and not chart" -n 4 --dist loadfile --no-loadscope-reorder
+	$(PYTEST) -m "$(HERE)" -n 4 --dist loadfile --no-loadscope-reorder
 
 check: lint  ## Lint, types, layers and the fast tests
-	$(PYTEST) -q -m "not slow and not soak and not horovod and not cluster and not chart" -n 2 --dist loadfile
+	$(PYTEST) -q -m "not slow and $(HERE)" -n 2 --dist loadfile
 
 lint: $(READY)  ## Lint, types and layers
 	$(BIN)/ruff check --no-cache .
@@ -72,6 +74,12 @@ test-horovod: compiler $(READY)  ## Build Horovod once (needs a C++ compiler) an
 
 test-chart: $(READY)  ## Build helm, kubeconform and promtool once, and look at what the chart makes
 	$(PYTEST) -m chart
+
+test-nfs: $(READY)  ## The store's tests on what an NFS client sees (root, FUSE)
+	$(PYTEST) -m "nfs and not soak" -n 2 --dist loadfile
+
+test-releases: $(READY)  ## This release beside earlier ones, which are built of the repository's history
+	$(PYTEST) -m "releases and not soak" -n 2 --dist loadfile
 
 bench: $(READY)  ## Ratios against the same stages run by hand, side by side
 	$(BIN)/python -m benchmarks

@@ -14,7 +14,7 @@ from tests.unit.volumes.service.process import Service, until
 from muster.core.status import JobState
 from muster.volumes.service.client import ServiceStore
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.nfs]
 
 WORST = Faults(links=False, moves=False, locks=False, late=True, lost=1.0, stale=True)
 

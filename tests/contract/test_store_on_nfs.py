@@ -12,7 +12,7 @@ from tests.fuse.mount import mounted
 
 from muster.volumes.folder import FolderStore
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.nfs]
 
 ALL = {"links": False, "moves": False, "locks": False, "late": True, "lost": 1.0, "stale": True}
 

@@ -14,7 +14,7 @@ from tests.fuse.filesystem import Faults
 from tests.fuse.library import NoFuse
 from tests.fuse.mount import mounted
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.nfs]
 
 
 def names(folder):

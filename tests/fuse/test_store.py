@@ -18,7 +18,7 @@ from muster.core.status import JobState, JobStatus
 from muster.volumes import fsck, retention
 from muster.volumes.folder import FolderStore
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.nfs]
 
 WORST = {"links": False, "locks": False, "late": True}
 FILES = {"features": {f"d-{n % 3}/{n}": b"%d" % n for n in range(12)}, "table": {"y": b"2", "e/z": b"3"}}

@@ -14,7 +14,7 @@ from tests.waiting import eventually
 
 Serve = Callable[[str], tuple[str, str]]
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.releases]
 
 
 def test_these_are_two_releases(machine: Machine) -> None:

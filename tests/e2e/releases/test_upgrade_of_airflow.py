@@ -10,7 +10,7 @@ from tests.e2e.releases.table import EARLIER, PAIRS, tried
 from tests.site import Site
 from tests.waiting import until
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.releases]
 
 DAG = """
     from datetime import datetime
