@@ -2,8 +2,9 @@
 
 ``python volumes_commit.py CASE FOLDER [--compare] [--cold]`` prints the seconds from the end of the author's code to the
 acknowledged version (seal and commit). The job writes the files of FOLDER/original. CASE is ``new`` (a new
-volume), ``second`` (a hundredth of the files changed since the first version) or
-``many`` (a volume of ten thousand versions, each with one small file).
+volume), ``second`` (a hundredth of the files changed since the first version),
+``many`` (a volume of ten thousand versions, each with one small file) or ``collected`` (the same, of whose versions
+gc has deleted all but the last three).
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ SPEC = JobSpec(
 def main(arguments: Sequence[str]) -> int:
     """Prepare, measure, print the seconds, and delete everything."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.volumes_commit")
-    parser.add_argument("case", choices=["new", "second", "many"])
+    parser.add_argument("case", choices=["new", "second", "many", "collected"])
     parser.add_argument("folder", type=Path)
     parser.add_argument("--compare", action="store_true")
     parser.add_argument("--cold", action="store_true")
@@ -51,9 +52,11 @@ def main(arguments: Sequence[str]) -> int:
     prepare = cool if asked.cold else warm
     if asked.case == "second":
         commit(store, asked.folder, "benchmark-0", warm)
-    elif asked.case == "many":
+    elif asked.case in ("many", "collected"):
         many(store, asked.folder)
         store.add("data", asked.folder / "row")  # the first commit into the volume lists its folder
+        if asked.case == "collected":
+            FolderStore(root).collect()  # a store of its own: what gc has read is not cached for the commit
     seconds = commit(store, asked.folder, "benchmark-1", prepare, changed=asked.case == "second")
     print(json.dumps(seconds))
     remove(root)
