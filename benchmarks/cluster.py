@@ -2,8 +2,9 @@
 
 ``python -m benchmarks.cluster [--pairs N] [--waiting N] [--root FOLDER] [--json]``
 
-It runs in the test cluster (tests/cluster), which it starts if needed; its requirements are that cluster's. Where the
-promise is a number of seconds, megabytes or calls, the column "by hand" is that number, and the promised ratio is 1.
+It runs in the test cluster (tests/cluster), which it starts if needed; its requirements are that cluster's, and where the
+machine lacks one, it says which and measures nothing. Where the promise is a number of seconds, megabytes or calls, the
+column "by hand" is that number, and the promised ratio is 1.
 """
 
 from __future__ import annotations
@@ -13,14 +14,17 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from tests.cluster import cluster, machine
+from tests.cluster.layout import Layout
+
 from benchmarks import cluster_gangs, cluster_waiting
 from benchmarks.cluster_site import site
-from benchmarks.pairs import show
+from benchmarks.pairs import LEFT_OUT, show
 from muster.core.errors import MusterError
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Measure, print, and return 1 if a promise is missed."""
+    """Measure, print, and return 1 if a promise is missed, LEFT_OUT if this machine cannot hold a cluster."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.cluster")
     parser.add_argument("--pairs", type=int, default=5)
     parser.add_argument(
@@ -29,6 +33,12 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--root", type=Path, help="the cluster's folder (below MUSTER_CACHE unless given)")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args(arguments)
+    try:
+        if not cluster.is_up(Layout.at(options.root)):
+            machine.check()
+    except MusterError as error:
+        print(f"left out: {error}", file=sys.stderr)
+        return LEFT_OUT
     missed = 0
     try:
         with site(options.root) as made:

@@ -11,6 +11,9 @@ import statistics
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 
+LEFT_OUT = 77
+"""The exit code of a benchmark that cannot run on this machine, after a line that says why (automake's for tests)."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Ratio:

@@ -5,14 +5,15 @@
 "Hot" is a new version of files that are in the page cache; "cold" is one whose pages were dropped first
 (posix_fadvise(2), DONTNEED). A second version with 99 of 100 bytes or files unchanged shares these with the first; with
 MUSTER_COMPARE it reads them again. A commit into a volume of ten thousand versions should cost the same as into a new
-one. ``--against`` names a clone of an earlier muster, whose commits are measured beside ours.
+one, also after a gc of all but three (:mod:`benchmarks.volumes_full`). ``--against`` names a clone of an earlier muster,
+whose commits are measured beside ours.
 
 The cold ratio says as much about the disk as about the commit. Both read the same bytes from it once (getrusage(2),
 ru_inblock: 1000 MiB each), but on a virtual disk one plain read of 1 GB took 0.4 to 1.7 s within a minute, on an idle machine.
 A disk with a steady rate, or many pairs, gives a ratio to trust.
 
-Each commit runs in a process of its own. All start from files that are on disk, and end when the result is on disk (DVC
-does not sync, so its file system is synced after it). DVC gets its own virtual environment in the cache, once.
+Each other commit runs in a process of its own. All start from files that are on disk, and end when the result is on disk
+(DVC does not sync, so its file system is synced after it). DVC gets its own virtual environment in the cache, once.
 """
 
 from __future__ import annotations
@@ -76,9 +77,7 @@ def measured(base: Path | None, dvc: Path, against: Path | None, *, pairs: int) 
                 case = f"{name}, 99 % equal, to an earlier muster"
                 yield to_earlier(folder, against, case, "second", pairs=pairs)
     with original(base, *ROWS) as folder:
-        new, many = (partial(commit, folder, case) for case in ("new", "many"))
-        (found,) = compare(new, many, pairs=pairs)
-        yield ratio("into 10,000 versions, to a new volume", *found, unit="s", limit=1.2)
+        yield from into_full(folder)
 
 
 def to_others(folder: Path, dvc: Path, name: str, *, pairs: int, limit: float) -> Iterator[Ratio]:
@@ -101,6 +100,14 @@ def to_earlier(folder: Path, checkout: Path, name: str, case: str, *, pairs: int
     theirs = partial(commit, folder, case, operators=checkout.absolute() / "operators")
     (found,) = compare(theirs, partial(commit, folder, case), pairs=pairs)
     return ratio(name, *found, unit="s", limit=1.15)
+
+
+def into_full(folder: Path) -> Iterator[Ratio]:
+    """Yield the ratios of commits into a full volume to commits into a new one, before and after a gc."""
+    command = [sys.executable, "-m", "benchmarks.volumes_full", folder]
+    ran = subprocess.run(command, check=True, stdout=subprocess.PIPE)
+    for when, ((new, full),) in zip(("", " after a gc"), json.loads(ran.stdout), strict=True):
+        yield ratio(f"into 10,000{when}, to a new volume", new, full, unit="s", limit=1.2)
 
 
 def commit(folder: Path, *words: str, operators: Path | None = None) -> list[float]:

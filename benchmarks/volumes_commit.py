@@ -2,8 +2,7 @@
 
 ``python volumes_commit.py CASE FOLDER [--compare] [--cold]`` prints the seconds from the end of the author's code to the
 acknowledged version (seal and commit). The job writes the files of FOLDER/original. CASE is ``new`` (a new
-volume), ``second`` (a hundredth of the files changed since the first version) or
-``many`` (a volume of ten thousand versions, each with one small file).
+volume) or ``second`` (a hundredth of the files changed since the first version).
 """
 
 from __future__ import annotations
@@ -15,19 +14,15 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 
-from muster.core import wire
 from muster.core.job import JobSpec, Output, Role
 from muster.core.replica import Replica
 from muster.volumes.durability import sync_all
 from muster.volumes.folder import FolderStore
-from muster.volumes.manifest import digest_of
 from muster.volumes.tree import files_of, remove
 from muster.worker.seal import seal
 
-VERSIONS = 10_000
 DIGEST = "b3:" + "0" * 64
 SPEC = JobSpec(
     name="benchmark",
@@ -41,7 +36,7 @@ SPEC = JobSpec(
 def main(arguments: Sequence[str]) -> int:
     """Prepare, measure, print the seconds, and delete everything."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.volumes_commit")
-    parser.add_argument("case", choices=["new", "second", "many"])
+    parser.add_argument("case", choices=["new", "second"])
     parser.add_argument("folder", type=Path)
     parser.add_argument("--compare", action="store_true")
     parser.add_argument("--cold", action="store_true")
@@ -51,9 +46,6 @@ def main(arguments: Sequence[str]) -> int:
     prepare = cool if asked.cold else warm
     if asked.case == "second":
         commit(store, asked.folder, "benchmark-0", warm)
-    elif asked.case == "many":
-        many(store, asked.folder)
-        store.add("data", asked.folder / "row")  # the first commit into the volume lists its folder
     seconds = commit(store, asked.folder, "benchmark-1", prepare, changed=asked.case == "second")
     print(json.dumps(seconds))
     remove(root)
@@ -101,26 +93,6 @@ def change(output: Path) -> None:
         with Path(path).open("r+b") as file:
             file.seek(-1, os.SEEK_END)
             file.write(b"!")
-
-
-def many(store: FolderStore, folder: Path) -> None:
-    """Make ten thousand versions as commits do, without syncs."""
-    (folder / "row").write_text("row")
-    store.add("data", folder / "row")
-    first = store.layout.version("data", 1)
-    record = wire.loads(type(store.record("data@1")), (first / "RECORD.json").read_bytes())
-    for number in range(2, VERSIONS + 1):
-        version, job_id = store.layout.version("data", number), f"put-{number:016x}"
-        (version / "data").mkdir(parents=True)
-        (version / "data" / "row").write_text("row")
-        (version / "data" / "row").chmod(0o444)
-        shutil.copy(first / "MANIFEST", version / "MANIFEST")
-        text = wire.dumps(replace(record, number=number, job_id=job_id))
-        (version / "RECORD.json").write_text(text)
-        outputs = {"outputs": {"": [["data", number]]}, "at": 0.0}
-        records = {"records": {f"data@{number}": digest_of(text.encode())}}
-        store.layout.commit(job_id).write_text(json.dumps(outputs | records))
-    sync_all(folder)
 
 
 def warm(folder: Path) -> None:
