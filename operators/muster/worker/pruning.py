@@ -39,16 +39,18 @@ class Pruning:
         """Seconds until :meth:`look` is due."""
         return self._due - time.monotonic()
 
-    def look(self, *, now: bool = False) -> None:
-        """Delete what is too old, if it is due or `now`."""
-        if self._due == float("inf") or not (now or time.monotonic() >= self._due):
+    def look(self, *, now: bool = False, ended: bool = False) -> None:
+        """Delete what is too old, if it is due or `now`.
+
+        :param ended: all ranks have ended, so that every checkpoint is whole.
+        """
+        if self._due == float("inf") or not (now or ended or time.monotonic() >= self._due):
             return
         with suppress(FileNotFoundError):  # a rank deletes them too
-            self._prune()
+            self._prune(float("inf") if ended else self._now() - QUIET_SECONDS)
         self._due = time.monotonic() + EVERY_SECONDS
 
-    def _prune(self) -> None:
-        quiet = self._now() - QUIET_SECONDS
+    def _prune(self, quiet: float) -> None:
         whole = sorted(
             (written, name) for name, written in self._checkpoints() if written < quiet
         )  # the oldest first

@@ -119,7 +119,7 @@ def _run_ranks(replica: Replica, disks: Disks, usage: Usage) -> Report:
     if found:
         return _failed(found, whole=whole)
     doubles.look(now=True)
-    pruning.look(now=True)
+    pruning.look(ended=True)
     return _succeeded(replica, ended, disks)
 
 

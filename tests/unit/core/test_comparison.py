@@ -73,6 +73,7 @@ MATTERS = [
     ({"roles": (replace(ROLE, entrypoint=None, command=("a", "b")),)}, "loop.train:train → a b"),
     ({"roles": (replace(ROLE, resources=Resources(cpus=4, gpus=1)),)}, "cpus 2 → 4"),
     ({"roles": (replace(ROLE, name="worker"),)}, "roles main → worker"),
+    ({"keep": 3}, "keep 0 → 3"),
 ]
 
 MATTERS_NOT: list[dict[str, Any]] = [

@@ -60,6 +60,13 @@ def test_one_that_is_being_written_counts_as_none(first: Replica) -> None:
     assert left(first) == ["2", "3"]
 
 
+def test_at_the_end_every_one_is_whole(first: Replica) -> None:
+    for name, age in (("1", 3), ("2", 2), ("3", 1)):
+        save(first, name, seconds_ago=age)
+    Pruning(first, say=print, now=lambda: NOW).look(ended=True)
+    assert left(first) == ["2", "3"]
+
+
 def test_links_and_names_with_a_dot_are_neither_counted_nor_deleted(first: Replica) -> None:
     for name, age in (("1", 400), ("2", 300), (".state", 500)):
         save(first, name, seconds_ago=age)
