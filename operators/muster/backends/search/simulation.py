@@ -1,0 +1,176 @@
+"""Plays a search with workers that take no time: by the same state, rules and sampling as a real one.
+
+For tests and benchmarks, and to see what a search would cost before it is run.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from muster.backends.search.rules import Ask, Close, Spent, Take, next_move, passes
+from muster.backends.search.sampling import Sampling
+from muster.backends.search.state import SearchState, Trial
+from muster.core.search import Event, SearchSpec, What
+
+Curve = Callable[[Mapping[str, Any], float], float | None]
+"""What a trial with these params tells at this value of the resource; None is NaN."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Costs:
+    """Seconds that a simulated worker takes.
+
+    :param unit: for one of what rungs count, of a trial with these params.
+    :param start: from a free place to a trial's first step.
+    :param stop: from a rung at which a trial pauses to a free place.
+    """
+
+    unit: Callable[[Mapping[str, Any]], float] = lambda _: 1.0
+    start: float = 0.0
+    stop: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Played:
+    """How a simulated search went.
+
+    :param seconds: from its beginning to its end.
+    :param busy: worker-seconds in which trials trained, started or stopped.
+    :param best: the trial that it ended with, and its value.
+    """
+
+    state: SearchState
+    events: list[Event] = field(default_factory=list)
+    seconds: float = 0.0
+    busy: float = 0.0
+    best: int = -1
+    value: float | None = None
+
+
+def play(
+    spec: SearchSpec,
+    curve: Curve,
+    *,
+    workers: int,
+    costs: Costs | None = None,
+    fails: Callable[[Trial], bool] = lambda _: False,
+    restart: Callable[[int], bool] = lambda _: False,
+) -> Played:
+    """Play a search to its end.
+
+    :param fails: whether the job that a trial has just been given fails at once.
+    :param restart: asked after each event, by its number: whether state and sampling are built anew from the events, as by a
+        process that begins where another was killed.
+    """
+    return _Play(spec, curve, workers, costs or Costs(), fails, restart).run()
+
+
+class _Play:
+    def __init__(
+        self,
+        spec: SearchSpec,
+        curve: Curve,
+        workers: int,
+        costs: Costs,
+        fails: Callable[[Trial], bool],
+        restart: Callable[[int], bool],
+    ) -> None:
+        self._spec, self._curve, self._costs = spec, curve, costs
+        self._fails, self._restart = fails, restart
+        self._free = min(workers, spec.at_once or workers)
+        self._now = self._busy = 0.0
+        self._events: list[Event] = []
+        self._coming: list[tuple[float, int, Callable[[], None]]] = []
+        self._exhausted = False
+        self._state, self._sampling = SearchState(spec), Sampling(spec)
+
+    def run(self) -> Played:
+        """Play it."""
+        while True:
+            closed = self._start()
+            if closed is not None:
+                self._tell(What.CLOSED, closed.best, reason=closed.reason)
+                break
+            self._now, _, happen = heapq.heappop(self._coming)
+            happen()
+        value = self._state.trials[closed.best].value if closed.best >= 0 else None
+        return Played(
+            state=self._state,
+            events=self._events,
+            seconds=self._now,
+            busy=self._busy,
+            best=closed.best,
+            value=value,
+        )
+
+    def _start(self) -> Close | None:
+        """Fill the free places; return the end of the search, if it is over."""
+        while self._free:
+            move = next_move(self._state, Spent(seconds=self._now, exhausted=self._exhausted))
+            if isinstance(move, Close):
+                return move
+            if isinstance(move, Ask):
+                params = self._sampling.ask(self._state)
+                if params is None:
+                    self._exhausted = True
+                else:
+                    self._tell(What.ASKED, len(self._state.trials), params=params)
+            elif isinstance(move, Take):
+                self._take(self._state.trials[move.trial], move.rung)
+            else:
+                return None
+        return None
+
+    def _take(self, trial: Trial, rung: int) -> None:
+        self._free -= 1
+        self._tell(What.STARTED, trial.number, job_id=f"{trial.number}-{len(trial.jobs)}", rung=rung)
+        trial = self._state.trials[trial.number]
+        if self._fails(trial):
+            self._later(self._costs.start, lambda: self._fail(trial.number))
+        elif trial.is_finishing:
+            self._later(self._costs.start, lambda: self._end(trial.number))
+        else:
+            self._train(trial.number, rung, before=self._costs.start)
+
+    def _train(self, number: int, rung: int, *, before: float = 0.0) -> None:
+        trial = self._state.trials[number]
+        reached = self._spec.rungs[trial.rung] if trial.values else 0.0
+        seconds = (self._spec.rungs[rung] - reached) * self._costs.unit(trial.params)
+        self._later(before + seconds, lambda: self._reach(number, rung))
+
+    def _reach(self, number: int, rung: int) -> None:
+        trial = self._state.trials[number]
+        self._tell(What.REACHED, number, rung=rung, value=self._curve(trial.params, self._spec.rungs[rung]))
+        if rung == self._spec.last:
+            self._end(number)
+        elif passes(self._state, self._state.trials[number], rung):
+            self._train(number, rung + 1)
+        else:
+            self._tell(What.PAUSED, number, rung=rung)
+            self._later(self._costs.stop, self._leave)
+
+    def _end(self, number: int) -> None:
+        self._tell(What.ENDED, number, value=self._state.trials[number].value)
+        self._leave()
+
+    def _fail(self, number: int) -> None:
+        final = self._state.trials[number].failures >= self._spec.retries
+        self._tell(What.FAILED, number, reason="it raises", final=final)
+        self._leave()
+
+    def _leave(self) -> None:
+        self._free += 1
+
+    def _later(self, seconds: float, happen: Callable[[], None]) -> None:
+        self._busy += seconds
+        heapq.heappush(self._coming, (self._now + seconds, len(self._events), happen))
+
+    def _tell(self, what: What, trial: int, **fields: Any) -> None:
+        event = Event(what=what, at=self._now, trial=trial, **fields)
+        self._events.append(event)
+        self._state.apply(event)
+        if self._restart(len(self._events)):
+            self._state, self._sampling = SearchState(self._spec, self._events), Sampling(self._spec)
