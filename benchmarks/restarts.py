@@ -15,7 +15,6 @@ import re
 import statistics
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count
@@ -82,7 +81,9 @@ class Trains(Protocol):
         """Begin a job."""
 
 
-def gang(store: Store, *, megabytes: int, fault: str, resources: Resources, priority: str | None = None) -> JobSpec:
+def gang(
+    store: Store, *, megabytes: int, fault: str, resources: Resources, priority: str | None = None
+) -> JobSpec:
     """Return the gang that trains."""
     words = ("python", "-u", "-c", dedent(TRAIN), "{checkpoints}", str(megabytes), fault)
     return JobSpec(
@@ -134,15 +135,20 @@ def until(what: str, condition: Callable[[], bool]) -> None:
             raise RuntimeError(f"not {what} after {LONGEST_SECONDS:g} s")
 
 
-def begun(place: Trains, job_id: str, spec: JobSpec, *, number: int) -> list[Start]:
+def begun(place: Trains, job_id: str, *, number: int) -> list[Start]:
     """Wait until a gang has started so often, and return its starts."""
     until(
         f"{job_id} has {number} starts",
-        lambda: len(starts(log_of(place.store, job_id))) >= number or place.store.ledger.status(job_id).state.ended,
+        lambda: (
+            len(starts(log_of(place.store, job_id))) >= number
+            or place.store.ledger.status(job_id).state.ended
+        ),
     )
     found = starts(log_of(place.store, job_id))
     if len(found) < number:
-        raise RuntimeError(f"{job_id} ended: {place.store.ledger.status(job_id)}\n{log_of(place.store, job_id)[-2000:]}")
+        raise RuntimeError(
+            f"{job_id} ended: {place.store.ledger.status(job_id)}\n{log_of(place.store, job_id)[-2000:]}"
+        )
     return found
 
 
@@ -150,7 +156,7 @@ def rank_killed(place: Trains, job_id: str, *, megabytes: int, resources: Resour
     """Have a gang lose a rank; return the seconds that its restart cost."""
     spec = gang(place.store, megabytes=megabytes, fault="kill", resources=resources)
     place.submit(spec, job_id=job_id)
-    last = begun(place, job_id, spec, number=2)[-1]
+    last = begun(place, job_id, number=2)[-1]
     (fault,) = map(float, _FAULT.findall(log_of(place.store, job_id)))
     return last.after(fault)
 
@@ -167,7 +173,10 @@ def on_one_machine(sizes: Sequence[int], *, runs: int, folder: Path) -> Iterator
         took = []
         for name in (next(names) for _ in range(runs)):
             took.append(rank_killed(place, name, megabytes=megabytes, resources=resources))
-            until(f"{name} has ended", lambda name=name: place.store.ledger.status(name).state is JobState.SUCCEEDED)
+            until(
+                f"{name} has ended",
+                lambda name=name: place.store.ledger.status(name).state is JobState.SUCCEEDED,
+            )
         medians.append(statistics.median(took))
         yield row(f"one machine: rank killed, {megabytes} MB", took, promised=KILLED_SECONDS)
     yield row("  the same, whatever their size", [max(medians) - min(medians)], promised=SAME_SECONDS)

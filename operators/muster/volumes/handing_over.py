@@ -12,11 +12,11 @@ Without these notes checkpoints are copied, since a process that lives on may wr
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 import os
 from collections.abc import Collection
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 
 from muster.core.job import JobSpec
@@ -40,9 +40,12 @@ def note_all_gone(staging: Staging) -> None:
     _write(staging.gone / _ALL, b"")
 
 
-def note_gone(staging: Staging, replica: str, said: bytes) -> None:
-    """Note that no process of one replica is left, and what it said at last; the first word stays."""
-    if said_by(staging, replica) is None:
+def note_gone(staging: Staging, replica: str, said: bytes, *, replace: bool = False) -> None:
+    """Note that no process of one replica is left, and what it said at last; the first word stays.
+
+    :param replace: this one takes the first one's place.
+    """
+    if replace or said_by(staging, replica) is None:
         _write(staging.gone / f"{replica}.json", said)
 
 
@@ -75,7 +78,7 @@ def hand_over(layout: Layout, before: Staging, new: Staging, spec: JobSpec) -> l
     rename(before.root, new.root)
     sync_folder(new.root.parent)
     taken = _emptied(layout, new.root, mounted={GANG, *replicas_of(spec)})
-    return [*taken, replace(before, root=new.root).gone]
+    return [*taken, dataclasses.replace(before, root=new.root).gone]
 
 
 def move_checkpoints(before: Staging, new: Staging) -> bool:
