@@ -119,7 +119,9 @@ def pods_of(service: Service, worker: Path, tmp_path: Path) -> Iterator:
     """Submit a job of so many replicas that runs a function ``t:f``."""
     made: list[Pods] = []
 
-    def submit(code: str, *, replicas: int = 1, ranks: int = 1, grace_seconds: float = 10.0) -> Pods:
+    def submit(
+        code: str, *, replicas: int = 1, ranks: int = 1, grace_seconds: float = 10.0, max_restarts: int = 3
+    ) -> Pods:
         (tmp_path / "code").mkdir()
         (tmp_path / "code" / "t.py").write_text(textwrap.dedent(code))
         spec = JobSpec(
@@ -130,6 +132,7 @@ def pods_of(service: Service, worker: Path, tmp_path: Path) -> Iterator:
             outputs={"out": Output(volume="flights/model")},
             secrets={"PASSWORD": SecretRef(source="kubernetes", name="vault/password")},
             grace_seconds=grace_seconds,
+            max_restarts=max_restarts,
         )
         made.append(Pods(Gang(service, f"train-{os.urandom(4).hex()}", spec), tmp_path, worker))
         return made[-1]
@@ -306,9 +309,10 @@ def test_a_replica_that_only_lost_its_peer_lets_the_culprit_end_first(pods_of):
 
 def test_a_worker_that_is_killed_is_a_lost_rank(pods_of):
     pods = pods_of(
-        "import os, signal, time\ndef f(out):\n    os.kill(os.getppid(), signal.SIGKILL)\n    time.sleep(600)\n"
+        "import os, signal, time\ndef f(out):\n    os.kill(os.getppid(), signal.SIGKILL)\n    time.sleep(600)\n",
+        max_restarts=0,
     )
-    assert pods.start().wait(SECONDS) == ExitCode.RANK_LOST
+    assert pods.start().wait(SECONDS) == ExitCode.GIVEN_UP
     assert pods.said().verdict.message == "the worker of replica main-0 was killed by signal 9"
     assert pods.logged() == []
 
@@ -348,3 +352,113 @@ def handles(pid: int, number: signal.Signals) -> bool:
 
 def children(pid: int) -> list[int]:
     return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+LOSE_A_RANK = """
+    import os, signal, time
+    from pathlib import Path
+    def f(out, checkpoints):
+        rank = os.environ["MUSTER_RANK"]
+        attempt = len(list(checkpoints.glob(f"*-{rank}")))
+        print("finds", attempt, *sorted(each.name for each in out.iterdir()), flush=True)
+        (out / f"written-{attempt}-{rank}").write_text("x")
+        (checkpoints / f"{attempt}-{rank}").touch()
+        while len(list(checkpoints.glob(f"{attempt}-*"))) < RANKS:
+            time.sleep(0.01)
+        if attempt < LOST:
+            if rank == "1":
+                os.kill(os.getpid(), signal.SIGKILL)
+            time.sleep(600)
+        return {"loss": 0.5}
+"""
+
+
+def losing(*, lost: int = 1, ranks: int = 2) -> str:
+    return LOSE_A_RANK.replace("LOST", str(lost)).replace("RANKS", str(ranks))
+
+
+def test_a_gang_that_lost_a_rank_starts_again_in_its_pods(pods_of):
+    pods = pods_of(losing(), replicas=2)
+    started = [pods.start(0), pods.start(1)]
+    for process in started:
+        assert process.wait(SECONDS) == ExitCode.SEALED, (pods.printed(0), pods.printed(1))
+    status = pods.ended()
+    assert (status.state, status.restarts) == (JobState.SUCCEEDED, 1)
+    (again,) = [line for line in pods.logged() if "starts again" in line]
+    assert again == (
+        "[muster] rank lost, rank 1: killed by SIGKILL (kill -9, or the kernel for want of memory); "
+        "the whole gang starts again from its checkpoint"
+    )
+    found = [line for line in pods.logged() if "finds" in line]
+    assert sorted(found[2:]) == ["[rank 0] finds 1", "[rank 1] finds 1"]
+    staging = pods.gang.service.client().staging(pods.gang.job_id)
+    assert staging.attempt == 2
+
+
+def test_a_gang_starts_again_in_its_pods_as_often_as_it_may(pods_of):
+    pods = pods_of(
+        "import os, signal\ndef f(out):\n    os.kill(os.getpid(), signal.SIGKILL)\n", max_restarts=2
+    )
+    assert pods.start().wait(SECONDS) == ExitCode.GIVEN_UP, pods.printed()
+    assert (pods.said().exit_code, pods.said().verdict.cause) == (ExitCode.RANK_LOST, Cause.RANK_LOST)
+    assert pods.status().restarts == 2
+    assert sum("starts again" in line for line in pods.logged()) == 2
+
+
+def test_a_user_error_is_told_by_the_pod_that_it_hit(pods_of):
+    pods = pods_of(
+        """
+        import os, time
+        def f(out, checkpoints):
+            if os.environ["MUSTER_RANK"] == "1":
+                (checkpoints / "lost").touch()
+                raise RuntimeError("Connection closed by peer [10.0.0.7]:4711")
+            while not (checkpoints / "lost").exists():
+                time.sleep(0.01)
+            time.sleep(1)
+            raise ValueError("no rows")
+        """,
+        replicas=2,
+    )
+    culprit, follower = pods.start(0), pods.start(1)
+    assert culprit.wait(SECONDS) == ExitCode.USER_ERROR
+    follower.send_signal(signal.SIGTERM)
+    assert follower.wait(SECONDS) == ExitCode.RANK_LOST
+    assert pods.status().restarts == 0
+
+
+def test_a_pod_that_is_told_to_stop_says_that_nothing_of_it_is_left(pods_of):
+    pods = pods_of(WAIT)
+    process = pods.start()
+    until(pods.printed, lambda lines: "[rank 0] ready" in lines)
+    checkpoints = pods.gang.root().resolve() / "checkpoints"
+    number = checkpoints.stat().st_ino
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(SECONDS) == ExitCode.STOPPED
+    pods.gang.bundle(restart="1").raise_for_status()
+    assert (pods.gang.root("1") / "checkpoints").stat().st_ino == number
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root makes PID namespaces")
+def test_what_a_rank_left_behind_in_the_container_ends_before_the_next_attempt(pods_of):
+    """A process that left the rank's session, and has another parent, would write into the next one's checkpoints."""
+    pods = pods_of(
+        """
+        import os, signal, subprocess, time
+        def f(out, checkpoints):
+            first = not (checkpoints / "late").exists()
+            if first:
+                late = f"while true; do echo late >> {checkpoints}/late; done"
+                subprocess.Popen(["setsid", "sh", "-c", late])
+                while not (checkpoints / "late").exists():
+                    time.sleep(0.01)
+                os.kill(os.getppid(), signal.SIGKILL)
+                time.sleep(600)
+            size = (checkpoints / "late").stat().st_size
+            time.sleep(0.3)
+            assert (checkpoints / "late").stat().st_size == size
+        """
+    )
+    process = pods.start(before=("unshare", "--pid", "--fork", "--kill-child"))
+    assert process.wait(SECONDS) == ExitCode.SEALED, pods.printed()
+    assert pods.ended().restarts == 1

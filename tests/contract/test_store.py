@@ -359,6 +359,46 @@ class StoreContract:
         assert old.root.exists(), "what it had sealed may still be fetched"
         assert (store.saved("a-2").job_id, store.saved("a-1")) == ("a-2", None)
 
+    def test_without_a_process_left_the_next_attempt_has_the_very_checkpoints_and_nothing_else(self, store):
+        store.ledger.create("a-1", TWO)
+        first = store.stage("a-1")
+        write(first, TWO, {"features": {"x": b"old"}})
+        (first.checkpoints / "step-1").write_bytes(b"weights")
+        before = (first.checkpoints / "step-1").stat().st_ino
+        store.note_gone("a-1", attempt=1)
+        second = store.stage("a-1")
+        assert (second.attempt, first.root.exists()) == (2, False)
+        assert contents(second.checkpoints) == {"step-1": b"weights"}
+        assert (second.checkpoints / "step-1").stat().st_ino == before
+        assert contents(second.root) == {"checkpoints/step-1": b"weights"}
+        (second.checkpoints / "step-2").write_bytes(b"more")
+        kept = os.open(second.checkpoints / "step-2", os.O_WRONLY)
+        store.note_gone("a-1", attempt=1)  # of the second nobody says that it is gone
+        third = store.stage("a-1")
+        os.pwrite(kept, b"LATE", 0)
+        os.close(kept)
+        assert contents(third.checkpoints) == {"step-1": b"weights", "step-2": b"more"}
+
+    def test_a_job_takes_the_very_checkpoints_of_one_of_which_no_process_is_left(self, store):
+        store.ledger.create("a-1", ONE)
+        old = store.stage("a-1")
+        (old.checkpoints / "step-5").write_bytes(b"weights")
+        store.note_gone("a-1", attempt=1)
+        store.ledger.create("a-2", replace(ONE, follows="a-1"))
+        end(store, "a-1", JobState.CANCELLED)
+        new = store.stage("a-2")
+        assert contents(new.checkpoints) == {"step-5": b"weights"}
+        assert not old.checkpoints.exists()
+        assert (store.saved("a-2").job_id, store.saved("a-1")) == ("a-2", None)
+
+    def test_a_job_that_has_not_ended_keeps_its_checkpoints(self, store):
+        store.ledger.create("a-1", ONE)
+        (store.stage("a-1").checkpoints / "step-5").write_bytes(b"weights")
+        store.note_gone("a-1", attempt=1)
+        store.ledger.create("a-2", replace(ONE, follows="a-1"))
+        assert contents(store.stage("a-2").checkpoints) == {"step-5": b"weights"}
+        assert store.saved("a-1").files == 1
+
     def test_a_job_that_never_began_hands_on_the_checkpoints_of_the_one_before(self, store):
         store.ledger.create("a-1", ONE)
         (store.stage("a-1").checkpoints / "step-5").write_bytes(b"weights")

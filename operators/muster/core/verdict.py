@@ -24,6 +24,8 @@ class ExitCode(IntEnum):
     RANK_LOST = 68
     SEAL_FAILED = 69
     STOPPED = 70
+    GIVEN_UP = 71
+    """As `RANK_LOST` or `HANG`, and the gang has started again in its pods as often as it may."""
 
 
 class Cause(str, Enum):
@@ -104,6 +106,7 @@ CAUSES: Mapping[int, Cause] = {
     ExitCode.OUT_OF_MEMORY: Cause.OUT_OF_MEMORY,
     ExitCode.RANK_LOST: Cause.RANK_LOST,
     ExitCode.SEAL_FAILED: Cause.COMMIT_FAILED,
+    ExitCode.GIVEN_UP: Cause.RANK_LOST,
 }
 """What the exit code of a worker means where its report is missing."""
 

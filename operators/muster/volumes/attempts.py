@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from muster.core import wire
@@ -17,6 +17,7 @@ from muster.core.status import JobState
 from muster.volumes.base import Saved, Staging
 from muster.volumes.commit_records import committed
 from muster.volumes.durability import is_free, locked, read_whole, rename, sync_all, sync_tree, write_whole
+from muster.volumes.handing_over import KEPT, all_gone, hand_over, move_checkpoints, note_all_gone
 from muster.volumes.layout import Layout
 from muster.volumes.ledger import FolderLedger
 from muster.volumes.tree import copy_tree, held_files_of, holds_files, remove, unlock
@@ -65,24 +66,78 @@ class FolderAttempts:
         except FileNotFoundError:
             self.ledger.check(job_id)
             return None
+        staging, new = self._of(job_id, attempt), self._of(job_id, attempt + 1)
+        if not staging.root.exists() and new.root.exists():
+            return replace(staging, root=new.root)  # it is being handed over, or a crash came meanwhile
+        return staging
+
+    def _of(self, job_id: str, attempt: int) -> Staging:
         return Staging(job_id=job_id, attempt=attempt, root=self.layout.staging(job_id) / str(attempt))
 
-    def begin(self, job_id: str) -> Staging:
-        """Create the next attempt's staging and fence the one before; call it within :meth:`alone`."""
+    def begin(self, job_id: str, *, copy: bool = True) -> Staging:
+        """Create the next attempt's staging and fence the one before; call it within :meth:`alone`.
+
+        If every process of the one before is known to be gone, its folder becomes that of the next.
+
+        :param copy: otherwise copy its checkpoints.
+        :raises Conflict: not all are known to be gone, and `copy` is false.
+        """
         self._refuse_settled(job_id)
-        before = self.latest(job_id)
-        source = before or self._followed(job_id)
-        attempt = 1 if before is None else before.attempt + 1
-        new = Staging(job_id=job_id, attempt=attempt, root=self.layout.staging(job_id) / str(attempt))
-        remove(new.root)  # left by a crash before its number was written
-        (new.root / "sealed").mkdir(parents=True)
-        _fill(self.layout, new, source.checkpoints if source else self._version_to_start_from(job_id))
-        write_whole(self.layout.job(job_id) / "attempt", str(attempt))
-        if before is not None:
-            self.layout.delete(before.root)
-        elif source is not None and self.ledger.status(source.job_id).state.ended:
-            self.layout.delete(source.checkpoints)  # its other staged files may still be fetched
+        before = self._put_back(job_id)
+        if before is None:
+            new = self._of(job_id, 1)
+            left = self._begin_first(new)
+        else:
+            new = self._of(job_id, before.attempt + 1)
+            left = self._begin_next(before, new, copy=copy)
+        (new.root / "sealed").mkdir(exist_ok=True)
+        write_whole(self.layout.job(job_id) / "attempt", str(new.attempt))
+        for path in left:
+            self.layout.delete(path)
         return new
+
+    def _put_back(self, job_id: str) -> Staging | None:
+        """Return the current attempt, under its own name also where a crash interrupted handing it over."""
+        staging = self.latest(job_id)
+        if staging is None:
+            return None
+        named = self._of(job_id, staging.attempt)
+        if staging != named:
+            rename(staging.root, named.root)
+        return named
+
+    def _begin_first(self, new: Staging) -> list[Path]:
+        """Fill a job's first attempt from the job that it follows; return what is to be deleted once it counts."""
+        source = self._followed(new.job_id)
+        ended = source is not None and self.ledger.status(source.job_id).state.ended
+        if not new.checkpoints.is_dir():  # else they were whole when a crash came
+            _make_anew(new.root)
+            if source is None or not (ended and self._gone(source) and move_checkpoints(source, new)):
+                start = source.checkpoints if source else self._version_to_start_from(new.job_id)
+                _fill(self.layout, new, start)
+        # its other staged files may still be fetched
+        return [source.checkpoints] if source is not None and ended else []
+
+    def _begin_next(self, before: Staging, new: Staging, *, copy: bool) -> list[Path]:
+        """Fill an attempt from the one before; return what is to be deleted once it counts."""
+        if self._gone(before):
+            return hand_over(self.layout, before, new, self.ledger.spec(new.job_id))
+        if not copy:
+            raise Conflict(
+                f"job {new.job_id}: processes of attempt {before.attempt} may live on, and write its checkpoints"
+            )
+        _make_anew(new.root)  # a crash may have left a part of it
+        _fill(self.layout, new, before.checkpoints)
+        return [before.root]
+
+    def note_gone(self, job_id: str, attempt: int) -> None:
+        """Note that no process of an attempt is left; one that is not the current one changes nothing."""
+        staging = self.latest(job_id)
+        if staging is not None and staging.attempt == attempt:
+            note_all_gone(staging)
+
+    def _gone(self, staging: Staging) -> bool:
+        return all_gone(staging, self.ledger.spec(staging.job_id))
 
     def saved(self, job_id: str) -> Saved | None:
         """The checkpoints of a job, or of a job that it follows; None where there are none."""
@@ -105,13 +160,17 @@ class FolderAttempts:
             try:
                 if self.ledger.status(job_id).state is JobState.SUCCEEDED:
                     return None
-                staging, follows = self.latest(job_id), self.ledger.spec(job_id).follows
+                staging, follows = self._latest_or_first(job_id), self.ledger.spec(job_id).follows
             except NotFound:  # gc has deleted it, with its checkpoints
                 return None
-            if staging is not None and _holds_files(staging.checkpoints):
+            if _holds_files(staging.checkpoints):
                 return staging
             job_id = follows
         return None
+
+    def _latest_or_first(self, job_id: str) -> Staging:
+        """The current attempt's staging; before the first that of the first, which a crash may have left filled."""
+        return self.latest(job_id) or self._of(job_id, 1)
 
     def _followed(self, job_id: str) -> Staging | None:
         return self.last_saved(self.ledger.spec(job_id).follows)
@@ -126,12 +185,12 @@ class FolderAttempts:
 
     def beside_checkpoints(self, job_id: str) -> list[Path]:
         """All staged files of a job but its checkpoints: gc deletes these where checkpoints are kept."""
-        folder, staging = self.layout.staging(job_id), self.latest(job_id)
+        folder, staging = self.layout.staging(job_id), self._latest_or_first(job_id)
         found = [entry for entry in folder.iterdir() if entry.name != "lock"]
-        if staging is None or staging.root not in found:
+        if staging.root not in found:
             return found
         found.remove(staging.root)
-        return found + [entry for entry in staging.root.iterdir() if entry != staging.checkpoints]
+        return found + [entry for entry in staging.root.iterdir() if entry.name not in KEPT]
 
     def current(self, job_id: str, attempt: int) -> Staging:
         """The staging of `attempt`. :raises Conflict: it is not the current one, or the job has ended."""
@@ -189,6 +248,11 @@ def _holds_files(checkpoints: Path) -> bool:
     with suppress(PermissionError):  # it only refreshes listings on NFS
         unlock(checkpoints)
     return holds_files(checkpoints)
+
+
+def _make_anew(folder: Path) -> None:
+    remove(folder)
+    folder.mkdir(parents=True)
 
 
 def _fill(layout: Layout, new: Staging, before: Path | None) -> None:

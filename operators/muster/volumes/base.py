@@ -172,7 +172,8 @@ class Staging:
 
     :param root: on the store's own file system. Below it ``ROLE-INDEX/OUTPUT/`` is one replica's
         folder for one output, ``sealed/ROLE-INDEX.json`` its part-manifest, and ``checkpoints/``
-        a copy (never links) of the last complete attempt's checkpoints.
+        those of the attempt before, of which no process can write them any more: a copy (never links),
+        or the very folder.
     """
 
     job_id: str
@@ -191,6 +192,11 @@ class Staging:
     def checkpoints(self) -> Path:
         """The folder of checkpoints, shared by all replicas of this attempt."""
         return self.root / "checkpoints"
+
+    @property
+    def gone(self) -> Path:
+        """The folder that says which processes of this attempt are gone (:mod:`muster.volumes.handing_over`)."""
+        return self.root / "gone" / str(self.attempt)
 
 
 @dataclass(frozen=True, kw_only=True)

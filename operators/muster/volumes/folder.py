@@ -154,6 +154,12 @@ class FolderStore:
         with translated(f"stage job {job_id}"), self.attempts.alone(job_id):
             return self.attempts.begin(job_id)
 
+    def note_gone(self, job_id: str, *, attempt: int) -> None:
+        """Note that no process of an attempt is left."""
+        self.ledger.check(job_id)
+        with translated(f"note the end of attempt {attempt} of job {job_id}"), self.attempts.alone(job_id):
+            self.attempts.note_gone(job_id, attempt)
+
     def staging(self, job_id: str) -> Staging | None:
         """Return the current attempt's staging, or None before the first."""
         return self.attempts.latest(job_id)

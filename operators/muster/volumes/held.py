@@ -20,6 +20,7 @@ from muster.core.status import JobState, JobStatus
 from muster.core.verdict import Cause
 from muster.volumes import trash
 from muster.volumes.base import Held, Staging
+from muster.volumes.handing_over import KEPT
 from muster.volumes.tree import copy_file, held_files_of, lengthen, open_regular, unlock
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 KEPT_DAYS = 7
 CHECKPOINT_DAYS = 7.0
 DAY_SECONDS = 86_400.0
-_CHECKPOINTS, _SEALED = "checkpoints", "sealed"
+_SEALED = "sealed"
 
 
 def give_back(store: FolderStore, job_id: str, *, cause: Cause | None) -> None:
@@ -45,7 +46,7 @@ def give_back(store: FolderStore, job_id: str, *, cause: Cause | None) -> None:
     if cause is not Cause.DISK_FULL and _whole(store, staging):
         return
     for entry in sorted(staging.root.iterdir(), key=lambda entry: entry.name != _SEALED):  # the seals first
-        if entry.name != _CHECKPOINTS:
+        if entry.name not in KEPT:
             store.layout.delete(entry)
 
 

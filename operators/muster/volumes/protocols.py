@@ -352,10 +352,17 @@ class LocalStore(Store, Protocol):
     def stage(self, job_id: str) -> Staging:
         """Begin a new attempt of a job in the ledger: an empty staging of its own, with checkpoints.
 
-        The checkpoints are a copy of those of the attempt before; for a job's first attempt, of those of the
-        job that it follows. Every earlier attempt is fenced: it can no longer be committed.
+        The checkpoints are those of the attempt before; for a job's first attempt, those of the job that it
+        follows. They are a copy, unless no process of that attempt is left (:meth:`note_gone`): then they are
+        moved. Every earlier attempt is fenced: it can no longer be committed, nor write what this one reads.
 
         The client of a service returns the folder's path in the service: of use where the claim is mounted.
+        """
+
+    def note_gone(self, job_id: str, *, attempt: int) -> None:
+        """Note that no process of an attempt is left, so that its checkpoints need not be copied for the next.
+
+        Of an attempt that is not the current one it changes nothing.
         """
 
     def staging(self, job_id: str) -> Staging | None:

@@ -46,15 +46,20 @@ def killed(name: str, status: int) -> Report:
 
 def termination_message(report: Report, masking: Masking) -> str:
     """Return a report as JSON without secrets and results, its traceback cut to what a kubelet reads."""
+    return dumps(told(report, masking))
+
+
+def told(report: Report, masking: Masking) -> Report:
+    """Return a report without secrets and results, its traceback cut to what a kubelet reads."""
     verdict = report.verdict
     if verdict is not None:
         said, advice = masking.text(verdict.message), masking.text(verdict.advice)
         verdict = replace(verdict, message=said, advice=advice)
     lines = tuple(masking.text(line) for line in report.traceback)
     while True:
-        text = dumps(replace(report, verdict=verdict, traceback=lines, metrics={}, modules=None))
-        if len(text.encode("utf-8", "replace")) <= TERMINATION_BYTES or not lines:
-            return text
+        cut = replace(report, verdict=verdict, traceback=lines, metrics={}, modules=None)
+        if len(dumps(cut).encode("utf-8", "replace")) <= TERMINATION_BYTES or not lines:
+            return cut
         lines = lines[1:]
 
 

@@ -3,6 +3,9 @@
 The worker is the same as on a machine: it writes lines, a report and a part-manifest, and ends. This process
 does in a pod what the supervisor does on a machine: it passes the lines on, without secrets, tells the
 worker to stop, sends its seal to the service, and reports the end by its exit code and termination message.
+
+Where a rank was lost it ends all that is left in the container and says so. If the whole gang starts again in its pods,
+this process begins anew, as another program does (execve(2)): with one thread, and nothing of the attempt before.
 """
 
 from __future__ import annotations
@@ -11,14 +14,17 @@ import contextlib
 import gc
 import os
 import select
+import shutil
 import signal
 import sys
 import time
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Callable, Mapping, MutableMapping
 from dataclasses import dataclass, replace
+from typing import NoReturn
 
 from muster.core.errors import SpecError
-from muster.core.linux import die_with
+from muster.core.going_on import Going, Gone
+from muster.core.linux import adopt_orphans, die_with
 from muster.core.masking import Masking
 from muster.core.patience import Patience
 from muster.core.replica import Replica, Report
@@ -27,14 +33,24 @@ from muster.core.verdict import Cause, ExitCode
 from muster.core.wire import dumps, loads
 from muster.worker import outcome
 from muster.worker.faults import names_lost_peer
+from muster.worker.processes import end_all
 
-STORE_URL, TOKEN_FILE, TERMINATION_LOG = "MUSTER_STORE_URL", "MUSTER_TOKEN_FILE", "MUSTER_TERMINATION_LOG"
+STORE_URL, TOKEN_FILE, TERMINATION_LOG, FRESH = (
+    "MUSTER_STORE_URL",
+    "MUSTER_TOKEN_FILE",
+    "MUSTER_TERMINATION_LOG",
+    "MUSTER_FRESH",
+)
 
 PATIENCE_SECONDS = 600.0  # how long a finished replica waits for a service that is away
 LAST_LINES_SECONDS = 60.0  # the same for a failed one: its pod should restart, or report, soon
 CULPRIT_SECONDS = (
     5.0  # beyond its grace: how long a replica that only lost its peers waits for the culprit to end
 )
+PEERS_SECONDS = 3.0  # what ranks that only lost their peers get to end: they cannot finish, only clean up
+ANSWER_SECONDS = 90.0  # how long a replica that is gone waits until it hears how the gang goes on
+WORD_SECONDS = 2.0  # for the last word of a replica whose pod ends
+GONE_SECONDS = 5.0  # for killed processes to be gone
 OWN_SECONDS = 4.0  # of the time that a pod has to end beyond its ranks' grace
 _OF_MEMORY = (ExitCode.RANK_LOST, ExitCode.USER_ERROR)  # a rank or its helper was killed
 _READ_BYTES = 1 << 20
@@ -48,23 +64,37 @@ class Outlets:
 
     :param termination_log: the file that a kubelet reads at the end; it is mounted, so it must not be
         replaced.
+    :param fresh: folders that each attempt finds empty, separated by colons.
     """
 
     url: str
     token_file: str
     termination_log: str
+    fresh: str = ""
 
     @classmethod
     def take(cls, environment: MutableMapping[str, str]) -> Outlets:
         """Take their variables out of `environment`: no rank needs them."""
-        url, token, log = (environment.pop(name, "") for name in (STORE_URL, TOKEN_FILE, TERMINATION_LOG))
-        return cls(url=url, token_file=token, termination_log=log)
+        names = (STORE_URL, TOKEN_FILE, TERMINATION_LOG, FRESH)
+        url, token, log, fresh = (environment.pop(name, "") for name in names)
+        return cls(url=url, token_file=token, termination_log=log, fresh=fresh)
+
+    def give_back(self, environment: MutableMapping[str, str]) -> None:
+        """Put the variables back, for this process begun anew."""
+        told = {
+            STORE_URL: self.url,
+            TOKEN_FILE: self.token_file,
+            TERMINATION_LOG: self.termination_log,
+            FRESH: self.fresh,
+        }
+        environment.update({name: text for name, text in told.items() if text})
 
 
 def attend(replica: Replica, outlets: Outlets) -> None:
     """Fork: return in the child, which becomes the worker; the parent attends to it and ends after it."""
     read, write = os.pipe()
     parent = os.getpid()
+    adopt_orphans()
     worker = os.fork()
     if worker == 0:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -96,6 +126,7 @@ class Pod:
         self, replica: Replica, outlets: Outlets, *, worker: int, output: int, environment: Mapping[str, str]
     ) -> None:
         from muster.worker.courier import Courier  # slow to import, so done while the worker starts
+        from muster.worker.herald import Herald
         from muster.worker.spool import Spool
         from muster.worker.store import StoreService
 
@@ -105,6 +136,7 @@ class Pod:
         self._status: int | None = None
         self._stop_at: float | None = None
         self._told = False
+        self._kill_at: float | None = None
         self._killed_before = outcome.oom_kills()
         with open(outlets.token_file, encoding="ascii") as file:
             token = file.read().strip()
@@ -114,11 +146,13 @@ class Pod:
         self._spool = Spool(os.path.dirname(replica.report))
         self._wake_read, self._wake = os.pipe()
         self._courier = Courier(self._service, self._spool, wake=self._ring)
+        self._herald = Herald(self._service, wake=self._ring, seconds=ANSWER_SECONDS)
 
     def run(self) -> int:
         """Attend to the worker until it has ended and all is reported; return the exit code."""
         self._listen()
         self._courier.start()
+        self._herald.start()
         while self._status is None:
             self._turn()
         os.set_blocking(self._output, False)
@@ -144,16 +178,33 @@ class Pod:
         self._spool.hurry()  # the loop may wait for room there, and must pass the signal to the ranks
 
     def _turn(self) -> None:
-        ready, _, _ = select.select([self._output, self._wake_read], [], [])
+        ready, _, _ = select.select([self._output, self._wake_read], [], [], self._patience())
         if self._wake_read in ready:
             os.read(self._wake_read, 4096)
         if self._output in ready and not self._read():
             self._status = os.waitstatus_to_exitcode(os.waitpid(self._worker, 0)[1])
             return
         self._reap()
-        if self._status is None and not self._told and (self._stop_at is not None or self._courier.stale):
+        if self._status is None:
+            self._stop_worker()
+
+    def _stop_worker(self) -> None:
+        """Tell the worker to stop where it has to; end it where the gang stops, which only costs its peers time."""
+        over = self._herald.over or self._is_stale
+        if not self._told and (self._stop_at is not None or over):
             self._told = True
             os.kill(self._worker, signal.SIGTERM)
+        if over and self._kill_at is None:
+            self._kill_at = time.monotonic() + min(self._replica.spec.grace_seconds, PEERS_SECONDS)
+        if self._kill_at is not None and self._stop_at is None and time.monotonic() >= self._kill_at:
+            os.kill(self._worker, signal.SIGKILL)
+
+    def _patience(self) -> float | None:
+        return None if self._kill_at is None else max(0.05, self._kill_at - time.monotonic())
+
+    @property
+    def _is_stale(self) -> str:
+        return self._courier.stale or self._herald.stale
 
     def _reap(self) -> None:
         """Reap every child that has ended: a pod's first process inherits every orphan."""
@@ -195,20 +246,70 @@ class Pod:
             report = self._seal(report)
         else:
             self._courier.finish(seconds=self._left())
-            if report.verdict is not None and names_lost_peer(report.verdict.message):
-                self._let_culprit_go_first()
-        if self._courier.stale:
-            report = self._fail(Cause.CANCELLED, f"this start of the gang is over: {self._courier.stale}")
+            if _lost_peer(report):
+                self._let_culprit_go_first(unless=lambda: self._herald.over)
+        code: int = report.exit_code
+        if report.exit_code is not ExitCode.SEALED and not self._is_stale:
+            code = self._regroup(report)
+        if self._is_stale:
+            report = self._fail(Cause.CANCELLED, f"this start of the gang is over: {self._is_stale}")
+            code = report.exit_code
         self._leave_word(report)
-        return report.exit_code
+        return code
 
-    def _let_culprit_go_first(self) -> None:
+    def _regroup(self, report: Report) -> int:
+        """Say that nothing of this replica is left; return its exit code, unless it goes on in the next attempt."""
+        if not end_all(seconds=GONE_SECONDS):
+            return report.exit_code
+        stays = (
+            self._stop_at is None and report.verdict is not None and _may_start_again(report.verdict.cause)
+        )
+        gone = Gone(report=outcome.told(report, self._masking), stays=stays)
+        saying = self._herald.say(gone)
+        if not stays:
+            saying.join(max(0.0, min(WORD_SECONDS, self._left())))
+            return report.exit_code
+        self._wait(ANSWER_SECONDS, until=lambda: self._herald.answer is not None or self._herald.silent)
+        answer = self._herald.answer
+        if answer is not None and answer.going is Going.AGAIN and self._stop_at is None:
+            self._begin_anew(answer.attempt)
+        if self._stop_at is not None:  # the pod ends, whatever was meant
+            self._herald.say(replace(gone, stays=False)).join(max(0.0, min(WORD_SECONDS, self._left())))
+        elif answer is not None and (report.exit_code is ExitCode.STOPPED or _lost_peer(report)):
+            self._let_culprit_go_first()
+        return self._given_up(report) if answer is not None and answer.given_up else report.exit_code
+
+    def _given_up(self, report: Report) -> int:
+        lost = report.exit_code in (ExitCode.RANK_LOST, ExitCode.HANG)
+        return ExitCode.GIVEN_UP if lost else report.exit_code
+
+    def _begin_anew(self, attempt: int) -> NoReturn:
+        """Become the first process of this replica in the next attempt."""
+        own = os.path.join(self._replica.scratch, f"attempt-{self._replica.attempt}")
+        shutil.rmtree(own, ignore_errors=True)
+        for folder in filter(None, self._outlets.fresh.split(":")):
+            _empty(folder)
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(self._replica.report)
+        self._outlets.give_back(os.environ)
+        # A signal that comes meanwhile waits until the new program has a handler: without one the kernel ignores it.
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT})
+        words = sys.orig_argv[: len(sys.orig_argv) - len(sys.argv) + 2]  # without an attempt that is there
+        os.execv(sys.executable, [sys.executable, *words[1:], str(attempt)])
+
+    def _let_culprit_go_first(self, *, unless: Callable[[], bool] = lambda: False) -> None:
         """Wait for SIGTERM: the first of the gang's pods that fails decides how the gang goes on.
 
         The culprit raised, or is evicted and saves its state: neither must count as a lost rank.
         """
-        until = time.monotonic() + self._replica.spec.grace_seconds + CULPRIT_SECONDS
-        while self._stop_at is None and (left := until - time.monotonic()) > 0:
+        self._wait(self._replica.spec.grace_seconds + CULPRIT_SECONDS, until=unless)
+
+    def _wait(self, seconds: float, *, until: Callable[[], bool]) -> None:
+        """Wait until that is so, this start is over, or SIGTERM."""
+        limit = time.monotonic() + seconds
+        while self._stop_at is None and not self._is_stale and not until():
+            if (left := limit - time.monotonic()) <= 0:
+                return
             select.select([self._wake_read], [], [], left)
             with contextlib.suppress(BlockingIOError):
                 os.read(self._wake_read, 4096)
@@ -251,7 +352,7 @@ class Pod:
         with open(self._replica.sealed, encoding="utf-8") as file:
             part = file.read()
         whole = self._courier.finish(seconds=PATIENCE_SECONDS)
-        if self._courier.stale:
+        if self._is_stale:
             return report
         if self._courier.refused:
             self._say(f"the store service takes no lines: {self._courier.refused}")
@@ -290,3 +391,23 @@ class Pod:
                 file.write(outcome.termination_message(report, self._masking))
         except OSError as error:
             self._say(f"no termination message can be left: {error}")
+
+
+def _lost_peer(report: Report) -> bool:
+    return report.verdict is not None and names_lost_peer(report.verdict.message)
+
+
+def _may_start_again(cause: Cause) -> bool:
+    """Whether a replica that ended for this cause may go on in its pod: it was lost, or only stopped for one that was."""
+    return cause.restarts_gang or cause is Cause.CANCELLED
+
+
+def _empty(folder: str) -> None:
+    """Delete what is in a folder, as far as that is possible."""
+    with contextlib.suppress(OSError), os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.is_dir(follow_symlinks=False):
+                shutil.rmtree(entry.path, ignore_errors=True)
+            else:
+                with contextlib.suppress(OSError):
+                    os.unlink(entry.path)

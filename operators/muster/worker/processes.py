@@ -5,9 +5,12 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import time
 from collections.abc import Mapping, Sequence
 
 from muster.core.linux import die_with
+
+_LOOK_SECONDS = 0.002
 
 
 class Forked(BaseException):
@@ -83,6 +86,39 @@ def end_descendants() -> int:
             ended += 1
     except ChildProcessError:
         return ended
+
+
+def end_all(*, seconds: float) -> bool:
+    """Kill and reap all that is below this process, and as a container's first process all that is in it.
+
+    Needs :func:`muster.core.linux.adopt_orphans` where this is no first process.
+
+    :return: whether it is known that nothing of it is left.
+    """
+    until = time.monotonic() + seconds
+    while _kill_what_is_left():
+        if time.monotonic() > until:
+            return False
+        time.sleep(_LOOK_SECONDS)
+    return True
+
+
+def _kill_what_is_left() -> bool:
+    """Reap what has ended, and kill the rest; return whether there was any."""
+    with contextlib.suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+    if os.getpid() != 1:
+        left = children()
+        for pid in left:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        return bool(left)
+    try:
+        os.kill(-1, signal.SIGKILL)  # all of this namespace but us, also what was brought into it (kill(2))
+    except ProcessLookupError:
+        return False
+    return True
 
 
 def children() -> list[int]:

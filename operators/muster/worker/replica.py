@@ -45,13 +45,18 @@ _NEVER = frozenset({errno.ENAMETOOLONG, errno.E2BIG, errno.EPERM})
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run ``REPLICA.json`` and return the exit code; in the fork of a rank, run that rank's entrypoint."""
+    """Run ``REPLICA.json`` and return the exit code; in the fork of a rank, run that rank's entrypoint.
+
+    :param arguments: that file; and the attempt, where it is a later one than the file's.
+    """
     die_with(int(os.environ.pop("MUSTER_PARENT_PID", None) or os.getppid()))
     try:
         with open(arguments[0], encoding="utf-8") as file:
             replica = loads(Replica, file.read())
-    except (IndexError, OSError, SpecError) as error:
-        say(f"the worker cannot read what to do: {error}\nusage: python WORKER REPLICA.json")
+        if len(arguments) > 1:
+            replica = replace(replica, attempt=int(arguments[1]))
+    except (IndexError, OSError, SpecError, ValueError) as error:
+        say(f"the worker cannot read what to do: {error}\nusage: python WORKER REPLICA.json [ATTEMPT]")
         return ExitCode.SPEC_ERROR
     in_pod = IN_POD in os.environ
     if in_pod:

@@ -8,13 +8,18 @@ from __future__ import annotations
 import http.client
 import json
 from typing import NoReturn
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
+from muster.core.errors import SpecError
+from muster.core.going_on import Going, Gone, Outlook
 from muster.core.keepalive import CONNECT_SECONDS, SMALL_BYTES, keep_alive
 from muster.core.replica import Replica
+from muster.core.wire import dumps, loads
 
 _ANSWER_SECONDS = 20.0
 _SEAL_SECONDS = 120.0  # the last seal of a big gang waits for the others
+_NEWS_SECONDS = 80.0  # the service answers after 50
+_NO_SUCH_CALL = (404, 405)  # a SpecError has another status wherever the call is known
 _LATER = (408, 425, 429)
 _OVER = (404, 409, 410)
 
@@ -28,7 +33,7 @@ class Refused(Exception):
 
 
 class StoreService:
-    """Sends one replica's lines and seal.
+    """Sends one replica's lines, seal and last word, and asks how its gang goes on.
 
     :param url: the service's address for pods.
     """
@@ -64,6 +69,20 @@ class StoreService:
         """
         self._ask("PUT", "seal", f"{report}\n{part}".encode(), seconds=_SEAL_SECONDS, wanted=204)
 
+    def gone(self, gone: Gone) -> Outlook:
+        """Say that none of the replica's processes is left; return how the gang goes on.
+
+        :raises OSError: the service is away.
+        :raises Stale: this start of the gang is over.
+        :raises Refused: the service is of an earlier release.
+        """
+        return _outlook(self._ask("PUT", "gone", dumps(gone).encode(), seconds=_SEAL_SECONDS, wanted=200))
+
+    def outlook(self, known: Going) -> Outlook:
+        """Return how the gang goes on, at once if that is new, else after most of a minute; it raises what `gone` does."""
+        what = f"outlook?known={quote(known.value)}"
+        return _outlook(self._ask("GET", what, b"", seconds=_NEWS_SECONDS, wanted=200))
+
     def _ask(self, method: str, what: str, body: bytes, *, seconds: float, wanted: int) -> bytes:
         """Send one request, without proxy or redirect: only the service may see the token."""
         https = self._url.scheme == "https"
@@ -85,6 +104,13 @@ class StoreService:
         return answer
 
 
+def _outlook(answer: bytes) -> Outlook:
+    try:
+        return loads(Outlook, answer)
+    except SpecError as error:  # of a later release, which knows more ways
+        raise Refused(str(error)) from error
+
+
 def _refuse(status: int, body: bytes) -> NoReturn:
     """Raise the error that an answer stands for; an answer of a proxy means that the service is away."""
     try:
@@ -95,6 +121,8 @@ def _refuse(status: int, body: bytes) -> NoReturn:
             f"no store service answers there, but something else: HTTP {status} {body[:80]!r}"
         ) from error
     said = f"{said} (HTTP {status}, {kind})"
+    if kind == SpecError.__name__ and status in _NO_SUCH_CALL:
+        raise Refused(said)
     if not 400 <= status < 500 or status in _LATER:
         raise OSError(said)
     raise (Stale if status in _OVER else Refused)(said)

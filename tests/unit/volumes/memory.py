@@ -64,6 +64,7 @@ class _Job:
     times: list[LogTime] = field(default_factory=list)
     folding: Folding = field(default_factory=lambda: Folding(time.time()))
     staging: Staging | None = None
+    gone: bool = False
     made: dict[str, tuple[str, ...]] | None = None
 
 
@@ -358,16 +359,23 @@ class MemoryStore:
             root = self._folder / "staging" / job_id / str(attempt)
             new = Staging(job_id=job_id, attempt=attempt, root=root)
             (root / "sealed").mkdir(parents=True)
-            if source is not None and source.is_dir():
-                copy_tree(source, new.checkpoints)
-            else:
+            if source is None or not source.is_dir():
                 new.checkpoints.mkdir()
+            elif saved and self.ledger.job(saved.job_id).gone and (before or self._has_ended(saved.job_id)):
+                source.rename(new.checkpoints)
+            else:
+                copy_tree(source, new.checkpoints)
             if before is not None:
                 remove(before.root)
-            elif saved is not None and self.ledger.status(saved.job_id).state.ended:
+            elif saved is not None and self._has_ended(saved.job_id):
                 remove(saved.checkpoints)
-            job.staging = new
+            job.staging, job.gone = new, False
             return new
+
+    def note_gone(self, job_id: str, *, attempt: int) -> None:
+        with self._lock:
+            job = self.ledger.job(job_id)
+            job.gone |= job.staging is not None and job.staging.attempt == attempt
 
     def staging(self, job_id: str) -> Staging | None:
         return self.ledger.job(job_id).staging
@@ -724,6 +732,9 @@ class MemoryStore:
                 return job.staging
             job_id = job.spec.follows
         return None
+
+    def _has_ended(self, job_id: str) -> bool:
+        return self.ledger.status(job_id).state.ended
 
     def _check_ended(self, job_id: str) -> None:
         state = self.ledger.status(job_id).state

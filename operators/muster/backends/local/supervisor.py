@@ -92,6 +92,7 @@ class Supervisor:
         self._spec = self._ledger.spec(orders.job_id)
         self._news = News(self._status)
         self._told_to_go = False
+        self._begun: int | None = None  # the attempt that is ours: every process of it is below us
         self._unsaid = b""
 
     def run(self) -> None:
@@ -138,7 +139,7 @@ class Supervisor:
             )
         finally:
             self._leave(
-                end_descendants, self._folder.drop_scratch, partial(self._store.release, self._job_id)
+                self._end_descendants, self._folder.drop_scratch, partial(self._store.release, self._job_id)
             )
 
     def _leave(self, *steps: Callable[[], None]) -> None:
@@ -165,10 +166,16 @@ class Supervisor:
                 f"checkpoint ({left} restart{'s' * (left > 1)} left)"
             )
             left -= 1
-            end_descendants()  # what does not die may hold what the next attempt needs
+            self._end_descendants()  # what does not die may hold what the next attempt needs
             self._move(JobState.PREPARING, "starting again", restarts=self._status.restarts + 1)
             verdict = self._attempt(python, deadline)
         return verdict or self._commit()
+
+    def _end_descendants(self) -> None:
+        """End all that is left of the attempt; its checkpoints then need not be copied for the next, or for the next job."""
+        end_descendants()
+        if self._begun is not None:
+            self._store.note_gone(self._job_id, attempt=self._begun)
 
     def _prepare(self) -> Path:
         """Have the image's Python ready and the inputs kept from gc."""
@@ -188,6 +195,7 @@ class Supervisor:
         self._check_cancelled()
         workers, self._early = self._early or self._spawn(python), []
         staging = self._store.stage(self._job_id)
+        self._begun = staging.attempt
         replicas = replicas_of(
             self._spec,
             staging=staging,

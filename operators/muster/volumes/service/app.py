@@ -16,10 +16,12 @@ from starlette.types import Receive, Scope, Send
 from muster.core.errors import SpecError, StoreError
 from muster.volumes.folder import FolderStore
 from muster.volumes.service import answers, checks, pods, reading, writing
+from muster.volumes.service.bells import Bells
 from muster.volumes.service.calls import refusal
 from muster.volumes.service.committer import Committer
 from muster.volumes.service.hearing import Hearing
 from muster.volumes.service.journal import Journals
+from muster.volumes.service.regrouping import Regrouping
 from muster.volumes.service.served import Served
 from muster.volumes.service.standby import ALIVE
 from muster.volumes.service.starts import GangStarts
@@ -32,13 +34,15 @@ def create_app(store: FolderStore, *, keys: Sequence[bytes]) -> Starlette:
     """
     journals, hearing = Journals(store), Hearing()
     committer = Committer(store, journals, hearing)
+    starts = GangStarts(store, committer)
     served = Served(
         store=store,
         keys=tuple(keys),
         journals=journals,
         hearing=hearing,
         committer=committer,
-        starts=GangStarts(store, committer),
+        starts=starts,
+        regrouping=Regrouping(starts, committer, journals, Bells()),
     )
 
     @asynccontextmanager

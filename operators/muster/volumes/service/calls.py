@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import io
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -23,6 +24,7 @@ from muster.core.errors import MusterError, SpecError
 from muster.core.room import CLAIM, Room, is_full
 from muster.volumes.durability import translated
 from muster.volumes.service.archives import CHUNK_BYTES
+from muster.volumes.service.bells import Bell
 from muster.volumes.service.refusals import document, status_of
 from muster.volumes.service.served import Served
 from muster.volumes.service.table import number
@@ -99,6 +101,7 @@ class Call:
     served: Served
     request: Request
     token: Token = field(default_factory=lambda: Token(kind=TokenKind.JOB, expires=0))
+    asked: float = field(default_factory=time.monotonic)
 
     def part(self, name: str) -> str:
         """Return a part of the path. Code that makes a file name of it must check it."""
@@ -134,6 +137,13 @@ class Call:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Later:
+    """Returned by a handler that has no answer yet: it is called again at the job's next news, or after some seconds."""
+
+    seconds: float
+
+
+@dataclass(frozen=True, kw_only=True)
 class Count:
     """How many bytes of a stream the service has."""
 
@@ -151,6 +161,7 @@ def route(
     served: Served,
     job: bool = False,
     threads: anyio.CapacityLimiter | None = None,
+    waits: bool = False,
 ) -> Route:
     """Bind a handler to a path, for operators, and with `job` for that job's own pods too.
 
@@ -158,24 +169,49 @@ def route(
     it raises is sent as that error.
 
     :param threads: those of :class:`Served` for calls that may take minutes, or come from pods.
+    :param waits: the handler may return :class:`Later`; no thread is held until it is called again.
     """
 
     async def answer(request: Request) -> Response:
         call = Call(served, request)
 
-        def work() -> Response:
+        def work() -> Response | Later:
             with translated(f"{method} {request.url.path}"):
                 call.token = _allowed(call, job=job)
-                return _response(handler(call))
+                made = handler(call)
+                return made if isinstance(made, Later) else _response(made)
+
+        async def work_until_done() -> Response:
+            while True:
+                with hung(served, call) as bell:  # before the handler looks: no news is missed
+                    made = await anyio.to_thread.run_sync(work, limiter=threads)
+                    if isinstance(made, Response):
+                        return made
+                    await bell.heard(seconds=made.seconds)
 
         try:
-            return await anyio.to_thread.run_sync(work, limiter=threads)
+            if waits:
+                return await work_until_done()
+            answered = await anyio.to_thread.run_sync(work, limiter=threads)
+            assert isinstance(answered, Response)
+            return answered
         except MusterError as error:
             return refusal(_with_room(error, served))
         except ClientDisconnect:  # if the client gets the answer it may send all of it again
             return Response(status_code=408, headers={"connection": "close"})
 
     return Route(path, answer, methods=[method])
+
+
+@contextmanager
+def hung(served: Served, call: Call) -> Iterator[Bell]:
+    """Hang a bell for the job that a call names."""
+    bells, job_id = served.regrouping.bells, call.part("job_id")
+    bell = bells.hang(job_id)
+    try:
+        yield bell
+    finally:
+        bells.take_down(job_id, bell)
 
 
 def refusal(error: MusterError) -> Response:

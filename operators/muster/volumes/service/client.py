@@ -22,7 +22,16 @@ from muster.volumes.base import LogTime, Made, Record, Staging, TaskEnd, UpkeepN
 from muster.volumes.durability import translated
 from muster.volumes.gather import check_path, sources
 from muster.volumes.manifest import Entry
-from muster.volumes.protocols import Attempts, Ledger, Makings, ServedStore, Snapshots, Upkeep, Versions
+from muster.volumes.protocols import (
+    Attempts,
+    Ledger,
+    LocalStore,
+    Makings,
+    ServedStore,
+    Snapshots,
+    Upkeep,
+    Versions,
+)
 from muster.volumes.service.archives import ArchiveMember, lengthen_all, pack, unpack
 from muster.volumes.service.connection import PATIENCE_SECONDS, Connection
 from muster.volumes.service.downloads import Downloads
@@ -219,6 +228,7 @@ class ServiceStore(_Client):
     plan = remote(Upkeep.plan)
     collect = remote(Upkeep.collect)
     room = remote(Upkeep.room)
+    note_gone = remote(LocalStore.note_gone)
     token = remote(ServedStore.token)
     _records = remote(Versions.records)
     _made = remote(Makings.made)

@@ -115,6 +115,8 @@ class Committer:
         """
         with self.alone(status.job_id):
             before = self._store.ledger.status(status.job_id)
+            # A client may have read it before a restart that it does not see: the gang's pods are the same.
+            status = replace(status, restarts=max(before.restarts, status.restarts))
             if owner not in (None, before.owner):
                 return False
             if before.verdict not in (None, status.verdict):

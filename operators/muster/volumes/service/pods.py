@@ -8,6 +8,10 @@
          whole lines from byte B of the replica's stream; the answer says how many bytes are stored
     PUT  /v1/jobs/JOB/attempts/N/replicas/ROLE/I/seal
          two lines, a Report and a PartManifest: with the last replica's seal the service commits
+    PUT  /v1/jobs/JOB/attempts/N/replicas/ROLE/I/gone
+         a Gone: none of the replica's processes is left; the answer is an Outlook
+    GET  /v1/jobs/JOB/attempts/N/replicas/ROLE/I/outlook?known=GOING
+         an Outlook, as soon as it is another than the one that is known, or after most of a minute
 
 A is the attempt that the gang was submitted with, R how often the cluster has restarted it since.
 409 means that the gang was started again without this pod, 410 that the job has ended: pods that then
@@ -17,6 +21,7 @@ fail for good tell this to a cluster that does not know it yet and restarts the 
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -25,13 +30,14 @@ from starlette.routing import Route
 
 from muster.core import wire
 from muster.core.errors import Conflict, NotFound, SpecError
+from muster.core.going_on import Going, Gone, Outlook
 from muster.core.names import check_label
 from muster.core.replica import PartManifest, Report
 from muster.core.verdict import ExitCode
 from muster.volumes.base import Staging
 from muster.volumes.durability import symlink, write_whole
 from muster.volumes.service.archives import ArchiveMember, members, pack
-from muster.volumes.service.calls import LIMIT_LINES_BYTES, MIB, WORKER, Call, Count, route
+from muster.volumes.service.calls import LIMIT_LINES_BYTES, MIB, WORKER, Call, Count, Later, route
 from muster.volumes.service.served import Served
 from muster.volumes.service.starts import PODS
 from muster.volumes.service.tokens import TokenKind, TokenRefused
@@ -41,6 +47,11 @@ ATTEMPT = "muster-attempt"
 
 LIMIT_LOG_BYTES = 1024 * MIB
 """The longest log that the output of ranks may make."""
+
+LIMIT_GONE_BYTES = MIB
+
+WAIT_SECONDS = 50.0
+"""How long a request for news waits; its client waits a little longer."""
 
 LIMIT_SEAL_BYTES = 32 * MIB  # some 400,000 files of one replica
 
@@ -56,6 +67,10 @@ def routes(served: Served) -> Iterator[Route]:
     yield route("GET", f"{_JOB}/bundle", _bundle, served=served, job=True, threads=served.starting)
     yield route("POST", f"{_REPLICA}/lines", _lines, served=served, job=True, threads=served.lines)
     yield route("PUT", f"{_REPLICA}/seal", _seal, served=served, job=True, threads=served.seals)
+    yield route("PUT", f"{_REPLICA}/gone", _gone, served=served, job=True, threads=served.starting)
+    yield route(
+        "GET", f"{_REPLICA}/outlook", _outlook, served=served, job=True, threads=served.starting, waits=True
+    )
 
 
 def _bundle(call: Call) -> Response:
@@ -127,6 +142,23 @@ def _seal(call: Call) -> None:
             committer.commit(job_id)
 
 
+def _gone(call: Call) -> Outlook:
+    replica = _named(call)
+    said = wire.loads(Gone, call.text(limit_bytes=LIMIT_GONE_BYTES))
+    return call.served.regrouping.say_gone(call.part("job_id"), call.number("attempt"), replica, said)
+
+
+def _outlook(call: Call) -> Outlook | Later:
+    _named(call)
+    job_id, attempt, regrouping = call.part("job_id"), call.number("attempt"), call.served.regrouping
+    outlook = regrouping.outlook(job_id, attempt)
+    left = call.asked + WAIT_SECONDS - time.monotonic()
+    if outlook.going.value != call.query("known", "") or left <= 0:
+        return outlook
+    due = regrouping.due_seconds(job_id, attempt) if outlook.going is Going.STOPS else None
+    return Later(seconds=left if due is None else max(0.0, min(left, due)))
+
+
 def _kept(target: Path, part: bytes) -> bool:
     """Whether this very seal is stored already. :raises Conflict: another one is."""
     if not (target.is_file() and target.with_suffix(".report").is_file()):
@@ -154,15 +186,20 @@ def _own(call: Call) -> tuple[Staging, str]:
 
     :raises Conflict: the attempt is not the current one.
     """
+    replica = _named(call)
+    return call.served.starts.current(call.part("job_id"), call.number("attempt")), replica
+
+
+def _named(call: Call) -> str:
+    """Return the replica that the path names. :raises Conflict: the token is that of another submission."""
     job_id, attempt = call.part("job_id"), call.number("attempt")
     role, index = call.part("role"), call.number("index")
     _check_replica(call, role, index)
-    staging = call.served.starts.current(job_id, attempt)
     if call.token.kind is TokenKind.JOB and not call.served.starts.descends(
         job_id, attempt, submitted=call.token.attempt
     ):
         raise Conflict(f"job {job_id}: the token is that of attempt {call.token.attempt}, which is fenced")
-    return staging, f"{role}-{index}"
+    return f"{role}-{index}"
 
 
 def _check_token(call: Call, submitted: int) -> None:

@@ -12,6 +12,7 @@ from muster.volumes.folder import FolderStore
 from muster.volumes.service.committer import Committer
 from muster.volumes.service.hearing import Hearing
 from muster.volumes.service.journal import Journals
+from muster.volumes.service.regrouping import Regrouping
 from muster.volumes.service.starts import GangStarts
 
 AT_ONCE = 16
@@ -37,6 +38,7 @@ class Served:
     hearing: Hearing
     committer: Committer
     starts: GangStarts
+    regrouping: Regrouping
     working: anyio.CapacityLimiter = field(default_factory=lambda: anyio.CapacityLimiter(AT_ONCE))
     starting: anyio.CapacityLimiter = field(default_factory=lambda: anyio.CapacityLimiter(STARTING_AT_ONCE))
     lines: anyio.CapacityLimiter = field(default_factory=lambda: anyio.CapacityLimiter(LINES_AT_ONCE))

@@ -8,6 +8,10 @@ start are refused. A cluster counts its starts: ``0``, ``1``, … or, in two par
 
     {"request:9f2c…": 1, "1.0": 1, "1.1": 2}
 
+A gang that starts again in the pods that it has (:mod:`muster.volumes.service.regrouping`) is no start to the cluster:
+such a start adds ``-0`` to the name of the one before, ``1.1-0``, and counts as often as that one where starts are
+compared, also by an earlier release.
+
 Pods mount a folder before they can ask, so ``staging/<job_id>/<submitted>.<restart>`` is a link to the
 folder of the attempt that this start became.
 """
@@ -27,13 +31,11 @@ from muster.core.errors import Conflict, SpecError
 from muster.core.job import JobSpec
 from muster.core.status import JobState
 from muster.volumes.base import Staging
-from muster.volumes.durability import symlink, translated, write_whole
+from muster.volumes.durability import link_text, rename, symlink, temporary, translated, write_whole
 from muster.volumes.folder import FolderStore
+from muster.volumes.handing_over import GANG
 from muster.volumes.service.committer import Committer
 from muster.volumes.service.refusals import ServiceBusy
-
-GANG = "gang"
-"""The folder of an attempt that its replicas share with each other; the store reads nothing there."""
 
 PODS = "pods"
 """The folder of an attempt that is created last: once it exists, all folders that pods mount exist."""
@@ -41,6 +43,7 @@ PODS = "pods"
 PATIENCE_SECONDS = 1.0
 """How long other requests wait in their threads for an attempt that is being begun; most take some 10 ms."""
 
+_IN_PLACE = "-0"
 _RESTART = re.compile(r"\d{1,9}(-\d{1,9}){0,3}\Z", re.ASCII)
 
 
@@ -116,13 +119,62 @@ class GangStarts:
             symlink(str(staging.attempt), staging.root.parent / name)
         return staging
 
+    def again(self, job_id: str, attempt: int) -> int | None:
+        """Return the attempt that `attempt` became in the same pods; None where it did not."""
+        table = self._table(job_id)
+        name = _name(table, attempt)
+        return None if name is None else table.get(f"{name}{_IN_PLACE}")
+
+    def tell_again(self, job_id: str, attempt: int) -> None:
+        """Record that the current attempt starts again in its pods; call it within the committer's ``alone``."""
+        table = self._table(job_id)
+        name = _name(table, attempt)
+        if name is None or attempt != max(table.values()):
+            raise Conflict(f"job {job_id}: attempt {attempt} is fenced, its gang was started again since")
+        write_whole(self._path(job_id), json.dumps({**table, f"{name}{_IN_PLACE}": attempt + 1}))
+
+    def begin_again(self, job_id: str, attempt: int) -> Staging:
+        """Begin what :meth:`tell_again` recorded, once: all processes of the attempt before are gone.
+
+        :raises Conflict: an attempt was begun since.
+        """
+        with self.turns.alone(job_id, patient=True):
+            name = _name(self._table(job_id), attempt)
+            if name is None:
+                raise Conflict(
+                    f"job {job_id}: its gang was started again since attempt {attempt} was to begin"
+                )
+            staging = self._begin(job_id, name, copy=False)
+            with translated(f"name the attempt of job {job_id}"):
+                _lead_to(staging, staging.root.parent / _asked(self._table(job_id), name))
+        with self.committer.alone(job_id):
+            self._note_running(job_id)
+        return staging
+
+    def restarts(self, job_id: str) -> int:
+        """Return how often a job was started again, over all its submissions."""
+        return _restarts(self._table(job_id))
+
+    def only_in_place(self, job_id: str) -> bool:
+        """Whether the cluster has never started the job's gang again by itself."""
+        table = self._table(job_id)
+        starts = {_asked(table, name) for name in table if "." in name}
+        return len(starts) == len({name.partition(".")[0] for name in starts})
+
+    def newest(self, job_id: str) -> int:
+        """Return the newest attempt that was begun or requested; 0 before the first."""
+        return self._newest(job_id, self.store.staging(job_id))
+
+    def _newest(self, job_id: str, staging: Staging | None) -> int:
+        return max((0 if staging is None else staging.attempt, *self._table(job_id).values()))
+
     def current(self, job_id: str, attempt: int) -> Staging:
         """Return the staging of an attempt.
 
         :raises Conflict: it is not the current one, or the next was requested.
         """
         staging = self.store.staging(job_id)
-        newest = max((0 if staging is None else staging.attempt, *self._table(job_id).values()))
+        newest = self._newest(job_id, staging)
         if staging is None or newest != attempt:
             now = f"the current one is {newest}" if newest else "there is none yet"
             raise Conflict(f"job {job_id}: attempt {attempt} is fenced, {now}; what it wrote is left aside")
@@ -143,13 +195,14 @@ class GangStarts:
         if there < spec.replicas:
             return
         with self.committer.alone(job_id):
-            status = self.store.ledger.status(job_id)
-            if not status.state.ended and status.state is not JobState.COMMITTING:
-                started = status.started or time.time()
-                again = _restarts(self._table(job_id))
-                self.store.ledger.update(
-                    replace(status, state=JobState.RUNNING, started=started, restarts=again)
-                )
+            self._note_running(job_id)
+
+    def _note_running(self, job_id: str) -> None:
+        status = self.store.ledger.status(job_id)
+        if not status.state.ended and status.state is not JobState.COMMITTING:
+            started = status.started or time.time()
+            again = self.restarts(job_id)
+            self.store.ledger.update(replace(status, state=JobState.RUNNING, started=started, restarts=again))
 
     def _told(self, job_id: str, name: str) -> str:
         """Record the attempt that `name` begins, if new; this fences the one before."""
@@ -164,8 +217,11 @@ class GangStarts:
                 write_whole(self._path(job_id), json.dumps({**begun, name: following}))
         return name
 
-    def _begin(self, job_id: str, name: str) -> Staging:
-        """Begin the recorded attempt, unless it is begun already."""
+    def _begin(self, job_id: str, name: str, *, copy: bool = True) -> Staging:
+        """Begin the recorded attempt, unless it is begun already.
+
+        :param copy: otherwise copy checkpoints that processes of the attempt before may still write.
+        """
         with translated(f"begin an attempt of job {job_id}"), self.store.attempts.alone(job_id):
             staging = self.store.staging(job_id)
             current = 0 if staging is None else staging.attempt
@@ -175,7 +231,7 @@ class GangStarts:
                     f"job {job_id}: {name.partition(':')[0]} is fenced, the current attempt is {current}"
                 )
             if staging is None or wanted > current:
-                staging = self.store.attempts.begin(job_id)
+                staging = self.store.attempts.begin(job_id, copy=copy)
             if not (staging.root / PODS).is_dir():
                 _make_folders(staging, self.store.ledger.spec(job_id))
             return staging
@@ -199,6 +255,26 @@ def _following(job_id: str, name: str, begun: dict[str, int], current: int) -> i
     if starts and _count(restart) <= max(map(_count, starts)):
         raise Conflict(f"job {job_id}: its gang was started again since, and start {name} is fenced")
     return current + 1 if starts else current
+
+
+def _name(table: dict[str, int], attempt: int) -> str | None:
+    """Return the start of a gang that an attempt is; None where no pod has asked for it yet."""
+    return next((name for name, became in table.items() if "." in name and became == attempt), None)
+
+
+def _asked(table: dict[str, int], name: str) -> str:
+    """Return the start of the cluster's in whose pods a start goes on."""
+    while name.endswith(_IN_PLACE) and name.removesuffix(_IN_PLACE) in table:
+        name = name.removesuffix(_IN_PLACE)
+    return name
+
+
+def _lead_to(staging: Staging, link: Path) -> None:
+    """Have the link by which a start's pods were given their folders lead to its attempt."""
+    if link_text(link) != str(staging.attempt):
+        new = temporary(link)
+        symlink(str(staging.attempt), new)
+        rename(new, link)
 
 
 def _starts(table: dict[str, int], submitted: int) -> dict[str, int]:

@@ -27,7 +27,16 @@ from muster.core.errors import SpecError
 from muster.core.job import check_digest
 from muster.core.names import check_job_id, check_volume
 from muster.volumes.base import Collected, Plan, Version
-from muster.volumes.protocols import Attempts, Ledger, Makings, ServedStore, Snapshots, Upkeep, Versions
+from muster.volumes.protocols import (
+    Attempts,
+    Ledger,
+    LocalStore,
+    Makings,
+    ServedStore,
+    Snapshots,
+    Upkeep,
+    Versions,
+)
 
 MOST_SPECS = 200
 MOST_RECORDS = 200
@@ -311,6 +320,7 @@ TABLE = (
 
     Row(Starting.begun, "POST", f"{_JOB}/attempts", body="Begin", threads="starting"),
     Row(Starting.current, "GET", f"{_JOB}/attempts/current"),
+    Row(LocalStore.note_gone, "PUT", f"{_JOB}/attempts/{{attempt}}/gone"),
     Row(ServedStore.token, "POST", f"{_JOB}/attempts/{{attempt}}/token", body="Lifetime",
         names={"lifetime_seconds": "seconds"}, answer="Secret.token"),
     Row(Attempts.sealed, "GET", f"{_JOB}/sealed", answer="Parts.parts"),

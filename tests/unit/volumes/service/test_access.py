@@ -13,7 +13,8 @@ from muster.volumes.service.app import create_app
 from muster.volumes.service.tokens import job_token, operator_token
 
 OPEN = ("/healthz", "/livez")  # they say nothing but that the service is there
-OF_JOBS = {"/v1/jobs/{job_id}/bundle", "lines", "seal"}
+_GONE = "/v1/jobs/{job_id}/attempts/{attempt}/replicas/{role}/{index}/gone"
+OF_JOBS = {"/v1/jobs/{job_id}/bundle", "lines", "seal", _GONE, "outlook"}
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +59,7 @@ def test_nothing_is_answered_without_a_token(asked, routes):
                 )
 
 
-def test_a_jobs_token_counts_for_its_own_three_requests_alone(service, asked, routes, job):
+def test_a_jobs_token_counts_for_its_own_five_requests_alone(service, asked, routes, job):
     token = "Bearer " + job_token(service.keys, "access-1", attempt=1, lifetime_seconds=60)
     for method, path in routes:
         answer = asked(token, method, path)

@@ -8,6 +8,7 @@ from muster.backends.kubernetes.state.faults import fault
 from muster.backends.kubernetes.state.seen import Seen, SeenPod
 from muster.backends.kubernetes.state.verdicts import first_fault
 from muster.core.errors import StoreError
+from muster.core.going_on import starts_again
 from muster.core.job import JobSpec
 from muster.core.room import is_full
 from muster.core.verdict import Verdict
@@ -36,7 +37,8 @@ class RestartNotes:
             found = _fault(job, [pod for pod in pods if pod.restart == number - 1])
             if found is not None:
                 try:
-                    self._store.ledger.append(job_id, _line(found).encode(), request=name)
+                    line = f"{starts_again(found)}\n"
+                    self._store.ledger.append(job_id, line.encode(), request=name)
                 except StoreError as error:
                     if not is_full(error):
                         raise
@@ -51,8 +53,3 @@ class RestartNotes:
 def _fault(job: JobSpec, pods: Sequence[SeenPod]) -> Verdict | None:
     """Say what went wrong first in some pods, as far as that is seen."""
     return first_fault([each for pod in pods if (each := fault(pod, job)) is not None])
-
-
-def _line(found: Verdict) -> str:
-    who = "" if found.rank is None else f", rank {found.rank}"
-    return f"[muster] {found.cause.value}{who}: {found.message}; the whole gang starts again from its checkpoint\n"

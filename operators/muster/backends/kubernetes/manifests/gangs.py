@@ -21,7 +21,13 @@ from muster.core.job import JobSpec, Role
 from muster.core.verdict import ExitCode
 
 _KEPT_SECONDS = 86_400
-_FINAL = (ExitCode.USER_ERROR, ExitCode.SPEC_ERROR, ExitCode.OUT_OF_MEMORY, ExitCode.SEAL_FAILED)
+_FINAL = (
+    ExitCode.USER_ERROR,
+    ExitCode.SPEC_ERROR,
+    ExitCode.OUT_OF_MEMORY,
+    ExitCode.SEAL_FAILED,
+    ExitCode.GIVEN_UP,
+)
 _FREE = "RestartJobSetAndIgnoreMaxRestarts"
 _LATER_SECONDS = 60
 _PREPARES_SECONDS = 3600.0  # what has been let in needs no longer until it starts

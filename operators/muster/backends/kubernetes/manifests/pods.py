@@ -179,7 +179,7 @@ def _own_mounts() -> list[Document]:
         {"name": _BUNDLE, "mountPath": wiring.BUNDLE, "readOnly": True},
         {"name": _TOLD, "mountPath": wiring.TOLD, "readOnly": True},
         *({"name": _SCRATCH, "mountPath": path, "subPath": part} for part, path in parts.items()),
-        {"name": _SHM, "mountPath": "/dev/shm"},  # noqa: S108 - where ranks share tensors
+        {"name": _SHM, "mountPath": wiring.SHARED_MEMORY},
     ]
 
 

@@ -36,6 +36,7 @@ GANG = "/mnt/muster/gang"  # shared by the replicas: the sign that one of them s
 SCRATCH = "/mnt/muster/scratch"
 HOME = "/mnt/muster/home"
 TEMPORARY = "/tmp"  # noqa: S108 - what programs write to unasked
+SHARED_MEMORY = "/dev/shm"  # noqa: S108 - where ranks share tensors
 TERMINATION_LOG = "/dev/termination-log"
 
 TOKEN, ORDERS, BOOTSTRAP = "token", "orders.json", "bootstrap.py"
@@ -194,6 +195,7 @@ def variables(submission: Submission, role: Role) -> dict[str, str]:
         "MUSTER_STORE_URL": site.store_url,
         "MUSTER_TOKEN_FILE": f"{TOLD}/{TOKEN}",
         "MUSTER_TERMINATION_LOG": TERMINATION_LOG,
+        "MUSTER_FRESH": f"{TEMPORARY}:{SHARED_MEMORY}",
         **({"NCCL_DEBUG": "WARN", **site.gpu_environment} if role.resources.gpus else {}),
     }
     escaped = {name: literal(value) for name, value in plain.items()}

@@ -1,0 +1,54 @@
+"""Wakes requests that wait for news of a job, and hold no thread meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import defaultdict
+
+
+class Bell:
+    """Rung once; for the event loop in which it was made."""
+
+    def __init__(self) -> None:
+        self._loop, self._rung = asyncio.get_running_loop(), asyncio.Event()
+
+    def ring(self) -> None:
+        """Wake who waits; any thread may."""
+        self._loop.call_soon_threadsafe(self._rung.set)
+
+    async def heard(self, *, seconds: float) -> None:
+        """Wait until it was rung, or for so long."""
+        try:
+            await asyncio.wait_for(self._rung.wait(), seconds)
+        except asyncio.TimeoutError:
+            return
+
+
+class Bells:
+    """The bells of all jobs."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._hung: dict[str, set[Bell]] = defaultdict(set)
+
+    def hang(self, job_id: str) -> Bell:
+        """Return a bell that rings at the job's next news; hang it before looking at what there is."""
+        bell = Bell()
+        with self._lock:
+            self._hung[job_id].add(bell)
+        return bell
+
+    def take_down(self, job_id: str, bell: Bell) -> None:
+        """Take a bell down again."""
+        with self._lock:
+            self._hung[job_id].discard(bell)
+            if not self._hung[job_id]:
+                del self._hung[job_id]
+
+    def ring(self, job_id: str) -> None:
+        """Tell all who wait that there is news of the job."""
+        with self._lock:
+            bells = list(self._hung.get(job_id, ()))
+        for bell in bells:
+            bell.ring()
