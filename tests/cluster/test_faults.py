@@ -139,6 +139,7 @@ class Fault:
     :param again: the gang has to start again, once.
     :param counts: that is one of its job's `max_restarts`. What is promised to be free has none of them to spare:
         eviction, preemption and the loss of a node.
+    :param in_place: it does so in the pods that it has.
     :param heal: what is done when it has ended.
     :param soak: not even one of it in make test-cluster: it takes too long.
     :param within_seconds: of the fault the whole gang is to run again.
@@ -148,6 +149,7 @@ class Fault:
     heal: Callable[[Training], None] = nothing
     again: bool = True
     counts: bool = False
+    in_place: bool = False
     within_seconds: float | None = None
     soak: bool = False
 
@@ -157,7 +159,7 @@ def faults() -> dict[str, Fault]:
     return {
         "API server restarted": Fault(strike=restart("kube-apiserver"), again=False),
         "API server away for 60 s": Fault(strike=leave_for_a_minute, again=False, soak=True),
-        "rank killed": Fault(strike=kill_a_rank, counts=True),
+        "rank killed": Fault(strike=kill_a_rank, counts=True, in_place=True),
         "pod deleted": Fault(strike=delete_a_pod, counts=True),
         "node without power": Fault(strike=lost.strike, heal=lost.heal, within_seconds=NODE_SECONDS),
         "node without network": Fault(strike=cut.strike, heal=cut.heal, within_seconds=NODE_SECONDS),
@@ -249,10 +251,13 @@ def test_the_weights_are_the_same_after(
     weights, _ = undisturbed
     training = begin(there, f"{name}-{number}", max_restarts=int(fault.counts))
     training.until_step(5 + number)
+    before = training.pods()
     struck = time.monotonic()
     fault.strike(training)
     try:
         again = training.until_runs_again(struck, restarts=int(fault.again))
+        if fault.again:
+            assert (training.pods() == before) == fault.in_place
         ended = training.until_ended()
     finally:
         fault.heal(training)

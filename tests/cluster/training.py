@@ -139,6 +139,13 @@ class Training:
         """Return the name of a role's pod that is not about to end."""
         return self._of_pod(role, "{.items[0].metadata.name}")
 
+    def pods(self) -> set[str]:
+        """Return the uids of its pods that run."""
+        path = "jsonpath={.items[?(@.status.phase=='Running')].metadata.uid}"
+        selector = f"--selector={JOB}={self.job_id}"
+        words = ("get", "pods", selector, f"--namespace={NAMESPACE}", f"--output={path}")
+        return set(kubectl.run(self.layout, *words).split())
+
     def node(self, role: str) -> Node:
         """Return the node that a role runs on."""
         return node_called(self._of_pod(role, "{.items[0].spec.nodeName}"))

@@ -37,7 +37,7 @@ KEPT = frozenset({_CHECKPOINTS, _GONE})
 
 def note_all_gone(staging: Staging) -> None:
     """Note that no process of an attempt is left."""
-    _write(staging.gone / _ALL, b"")
+    _write(staging, _ALL, b"")
 
 
 def note_gone(staging: Staging, replica: str, said: bytes, *, replace: bool = False) -> None:
@@ -46,7 +46,7 @@ def note_gone(staging: Staging, replica: str, said: bytes, *, replace: bool = Fa
     :param replace: this one takes the first one's place.
     """
     if replace or said_by(staging, replica) is None:
-        _write(staging.gone / f"{replica}.json", said)
+        _write(staging, f"{replica}.json", said)
 
 
 def said_by(staging: Staging, replica: str) -> bytes | None:
@@ -115,6 +115,10 @@ def _discarded(layout: Layout, folder: Path) -> list[Path | None]:
         return [layout.discard(Path(here, name)) for name in os.listdir(here)]  # noqa: PTH208 - names
 
 
-def _write(path: Path, said: bytes) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(path, said, durable=False)  # without it, after a power cut, checkpoints are copied
+def _write(staging: Staging, name: str, said: bytes) -> None:
+    if not staging.checkpoints.is_dir():
+        return  # it was committed, and has nothing to hand over
+    staging.gone.mkdir(parents=True, exist_ok=True)
+    write_whole(
+        staging.gone / name, said, durable=False
+    )  # without it, after a power cut, checkpoints are copied

@@ -185,6 +185,15 @@ def test_a_link_in_place_of_a_folder_leads_nowhere(tmp_path: Path) -> None:
     assert elsewhere.stat().st_mode & 0o777 == 0o700
 
 
+def test_an_attempt_that_was_committed_has_nothing_to_hand_over(tmp_path: Path) -> None:
+    store = FolderStore(tmp_path)
+    store.ledger.create("a-1", SPEC)
+    first = store.stage("a-1")
+    store.attempts.clear(first)
+    store.note_gone("a-1", attempt=1)
+    assert [path.name for path in first.root.iterdir()] == ["sealed"]
+
+
 def test_what_an_ended_job_gives_back_leaves_what_says_that_all_are_gone(tmp_path: Path) -> None:
     store = FolderStore(tmp_path)
     store.ledger.create("a-1", SPEC)

@@ -205,7 +205,7 @@ class KubernetesRunner:
         now, started = self._clock(), status.started or observed.started
         cluster = self._survey.last() if _waits(seen) else None  # one look a minute, however many wait
         return (
-            verdict(seen, job, now=now, started=started, cluster=cluster)
+            verdict(seen, job, now=now, started=started, restarts=status.restarts, cluster=cluster)
             or overdue(
                 job,
                 state=observed.state,

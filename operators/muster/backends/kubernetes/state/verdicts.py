@@ -24,7 +24,13 @@ _DISRUPTED = re.compile(r"Pod (\S+) has condition DisruptionTarget")
 
 
 def verdict(
-    seen: Seen, job: JobSpec, *, now: float, started: float | None = None, cluster: Cluster | None = None
+    seen: Seen,
+    job: JobSpec,
+    *,
+    now: float,
+    started: float | None = None,
+    restarts: int = 0,
+    cluster: Cluster | None = None,
 ) -> Verdict | None:
     """Return why a job ended without success, or cannot go on; None while it may succeed.
 
@@ -32,12 +38,13 @@ def verdict(
     earlier starts count there, so it is worth keeping those that ended badly though they are deleted.
 
     :param now: and `started`, when all of the gang first ran: seconds since the epoch.
+    :param restarts: as the ledger counts them: also those in the same pods, which the cluster does not see.
     :param cluster: what the cluster has, to see that no node will ever do.
     """
     if seen.root is None or completed(seen.root):
         return None
     if failed(seen.root):
-        return _again(_failed(seen, job), restarts=seen.restarts)
+        return _again(_failed(seen, job), restarts=max(restarts, seen.restarts))
     found = _hopeless(seen, job) or stuck(seen, job, now=now, cluster=cluster)
     if found is None and started is None and not seen.restarts:  # a node that it had may be replaced
         found = _no_node(seen, job, now=now, cluster=cluster)
