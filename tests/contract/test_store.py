@@ -611,7 +611,7 @@ class StoreContract:
         submitted = store.ledger.status("a-1").submitted
         verdict = Verdict(cause=Cause.USER_ERROR, message="ValueError: x", advice="mend it", rank=3)
         failed = JobStatus(
-            job_id="a-1", state=JobState.FAILED, submitted=submitted, ended=9.0, verdict=verdict
+            job_id="a-1", state=JobState.FAILED, submitted=submitted, ended=9.0, verdict=verdict, restarts=1
         )
         store.ledger.update(JobStatus(job_id="a-1", state=JobState.RUNNING, submitted=submitted, restarts=1))
         assert again.ledger.status("a-1").restarts == 1
