@@ -13,7 +13,8 @@ from muster.backends.capacity import Line, Place
 from muster.backends.local.capacity import LocalCapacity
 from muster.backends.local.machine import GIB, Machine
 from muster.backends.local.places import Places
-from muster.backends.local.queue import PRIORITIES, JobQueue, Ticket
+from muster.backends.local.queue import JobQueue, Ticket
+from muster.backends.local.room import PRIORITIES
 from muster.core.job import JobSpec, Role
 from muster.core.resources import Resources
 from muster.core.settings import Settings

@@ -12,12 +12,8 @@ from muster.backends.forecast import Amounts, Demand, Outlook
 from muster.backends.local.machine import GIB, Machine
 from muster.backends.local.places import Places
 from muster.backends.local.processes import ranks
-from muster.backends.local.queue import (
-    PASSED_SECONDS,
-    PRIORITIES,
-    JobQueue,
-    Ticket,
-)
+from muster.backends.local.queue import JobQueue, Ticket
+from muster.backends.local.room import PASSED_SECONDS, PRIORITIES
 from muster.backends.local.start import Starter
 from muster.core.errors import Corrupt, NotFound
 from muster.core.job import JobSpec
