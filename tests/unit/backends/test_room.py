@@ -164,6 +164,22 @@ def test_a_process_that_could_not_start_the_job_interrupts_nobody(
     assert started.asked() == set()
 
 
+def test_a_process_that_could_not_start_the_job_keeps_for_it_what_others_asked_for(
+    queue: JobQueue, started: Supervisors
+) -> None:
+    started.run("one", "two")
+    queue.enter(ticket("secretive", gpus=2))
+    queue.enter(ticket("small", gpus=1, rank=LOW))
+    started.admit()
+    started.refused = {"secretive"}
+    for job_id in ("one", "two"):
+        assert started.waits_again(job_id)
+        queue.admit(started.start, overdue=started.note, wait=True, able=lambda _: False)
+        assert "small" not in started.claims
+    started.refused.clear()
+    assert started.admit() == ["secretive"]
+
+
 def test_a_job_that_waited_too_long_interrupts_nobody(queue: JobQueue, started: Supervisors) -> None:
     started.run("low", gpus=2)
     queue.enter(ticket("late", gpus=2, wait=-1))

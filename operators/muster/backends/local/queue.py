@@ -231,15 +231,15 @@ class JobQueue:
             elif time.time() > ticket.deadline:
                 overdue(ticket, _waiting(lacking or _SECRETS, before))
             else:
-                if not (lacking and able(ticket.job_id) and self._preempt_for(ticket, room)):
+                if not (lacking and self._preempt_for(ticket, room, may_ask=able(ticket.job_id))):
                     room.wait(ticket, fits=not lacking)
                 continue
             self._ticket(ticket.job_id).unlink()
 
-    def _preempt_for(self, ticket: Ticket, room: Room) -> bool:
+    def _preempt_for(self, ticket: Ticket, room: Room, *, may_ask: bool) -> bool:
         """Ask jobs of low priority for their room, if a job fits then; whether it does."""
         wanted = room.wants(ticket)
-        chosen = room.make_way(ticket)
+        chosen = room.make_way(ticket, may_ask=may_ask)
         for claim in chosen or ():
             self._places.job(claim.job_id).ask_to_give_back(f"{ticket.job_id} waits for {wanted}")
         return chosen is not None

@@ -72,19 +72,20 @@ class Room:
         if fits or time.time() >= ticket.submitted + PASSED_SECONDS:
             self.kept.append(ticket)
 
-    def make_way(self, ticket: Ticket) -> list[Claim] | None:
+    def make_way(self, ticket: Ticket, *, may_ask: bool = True) -> list[Claim] | None:
         """Choose which jobs give their room back to one that does not fit; none where enough is coming already.
 
         As Kueue does it: the youngest are taken until it fits, since they lose the least work, and those without which
         it fits as well are spared, the oldest first. From now on room is kept for this job, so none that comes
         after it starts in what is given back.
 
+        :param may_ask: whether more jobs may be asked than those that were.
         :returns: None where it would not fit even then, and nothing was changed.
         """
         if ticket.rank >= PREEMPTED:
             return None
         chosen: list[Claim] = []
-        for claim in self.preemptible:
+        for claim in self.preemptible if may_ask else ():
             if self._fits(ticket, chosen):
                 break
             chosen.append(claim)
