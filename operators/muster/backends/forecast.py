@@ -27,7 +27,7 @@ class Demand:
     :param history: the job name whose earlier durations are used; `name` if empty.
     :param choices: what the whole gang takes from each pool; of several choices the first that is free.
     :param line: the queue in which it waits. Within a line the higher priority is first, then the earlier `since`.
-    :param started: None while it waits.
+    :param started: None while it waits. One that runs and has to give its room back is among those that wait, and has it.
     :param after: the planned jobs that end before it is submitted.
     :param gpus: cards that it would hold; 0 if it uses only CPUs.
     """
@@ -151,7 +151,9 @@ def _span(seconds: list[float]) -> Span:
 
 def _ahead(planned: Demand, outlook: Outlook) -> tuple[str, ...]:
     own = [
-        each for each in outlook.waiting if each.line == planned.line and each.priority >= planned.priority
+        each
+        for each in outlook.waiting
+        if each.line == planned.line and each.priority >= planned.priority and each.started is None
     ]
     return tuple(each.name for each in sorted(own, key=_order))
 

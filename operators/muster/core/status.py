@@ -14,7 +14,10 @@ from muster.core.verdict import Verdict
 
 
 class JobState(str, Enum):
-    """The state of a job. It moves down this list; a restart leads from RUNNING to PREPARING."""
+    """The state of a job. It moves down this list.
+
+    A restart leads from RUNNING to PREPARING, a preemption to QUEUED.
+    """
 
     QUEUED = "queued"
     PREPARING = "preparing"

@@ -10,10 +10,12 @@ import pytest
 from tests.unit.backends.test_queue import Started
 
 from muster.backends.capacity import Line, Place
+from muster.backends.forecast import forecast
 from muster.backends.local.capacity import LocalCapacity
 from muster.backends.local.machine import GIB, Machine
 from muster.backends.local.places import Places
-from muster.backends.local.queue import PRIORITIES, JobQueue, Ticket
+from muster.backends.local.queue import JobQueue, Ticket
+from muster.backends.local.room import PRIORITIES
 from muster.core.job import JobSpec, Role
 from muster.core.resources import Resources
 from muster.core.settings import Settings
@@ -35,10 +37,10 @@ def capacity(settings: Settings) -> LocalCapacity:
     return LocalCapacity(settings, machine=MACHINE)
 
 
-def hold(settings: Settings, job_id: str, *, gpus: int) -> Started:
+def hold(settings: Settings, job_id: str, *, gpus: int, priority: str = "normal") -> Started:
     """Let a job run that holds `gpus` cards, until the answer is closed."""
     started = Started(JobQueue(Places(settings.home), MACHINE))
-    started.queue.enter(ticket(job_id, gpus=gpus))
+    started.queue.enter(ticket(job_id, gpus=gpus, priority=priority))
     assert started.admit() == [job_id]
     return started
 
@@ -114,6 +116,25 @@ def test_the_outlook_has_what_runs_waits_and_is_planned(capacity: LocalCapacity,
     two, three = found.planned
     assert two.choices == ({"memory": 2.0 * GIB, "nvidia.com/gpu": 2.0},)
     assert three.choices == ({"memory": 3.0 * GIB},)  # with fewer cards than it asks for, it runs on CPUs
+    started.close()
+
+
+@pytest.mark.parametrize(("priority", "starts", "ahead"), [("normal", 0, ()), ("low", 60, ("waits-1",))])
+def test_the_forecast_has_what_low_priority_gives_back(
+    capacity: LocalCapacity, settings: Settings, priority: str, starts: float, ahead: tuple[str, ...]
+) -> None:
+    FolderStore(settings.store)
+    started = hold(settings, "trial-1", gpus=2, priority="low")
+    started.queue.enter(ticket("waits-1", gpus=2, priority="low"))
+    role = Role(entrypoint="a.b:c", replicas=2, resources=Resources(gpus=1, memory_gib=1))
+    found = capacity.outlook([replace(SPEC, roles=(role,), priority=priority)])
+    runs, _ = found.waiting
+    assert (runs.name, runs.priority, found.running) == ("trial-1", -1, ())
+    assert runs.started is not None
+    took = {"trial-1": (60.0,), "waits-1": (0.0,)}
+    said = forecast(found.planned, found, took, now=runs.started)[SPEC.name]
+    assert said.starts.p50 == pytest.approx(starts, abs=1.0)
+    assert said.ahead == ahead
     started.close()
 
 

@@ -44,7 +44,7 @@ class Runner:
             mark="test-1",
             log=self.log,
             turn=self.turn,
-            cancelled=lambda: self.cancel,
+            asked_to_end=lambda: self.cancel,
             deadline=time.monotonic() + seconds,
         )
         try:

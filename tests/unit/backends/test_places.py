@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from muster.backends.local import places
 from muster.backends.local.places import Places
 from muster.core.cancelling import UNKNOWN, by_command, on_page
 
@@ -50,3 +51,33 @@ def test_a_job_that_ends_while_its_end_is_asked_for_is_no_error(
     monkeypatch.setattr(Path, "write_text", late)
     folder.ask_to_end(by_command("ada"))
     assert not folder.root.exists()
+
+
+def test_a_full_disk_keeps_no_job_from_giving_its_room_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(path: Path, *_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device", str(path))
+
+    folder = Places(tmp_path).job("j")
+    folder.root.mkdir(parents=True)
+    monkeypatch.setattr(places, "write_whole", full)
+    folder.ask_to_give_back("gang waits for 2 GPUs")
+    assert folder.gives_back.exists()
+    assert folder.for_whom() == ""
+
+
+def test_a_job_that_ended_is_asked_for_nothing(tmp_path: Path) -> None:
+    folder = Places(tmp_path).job("j")
+    folder.ask_to_give_back("gang waits for 2 GPUs")
+    assert not folder.root.exists()
+
+
+def test_how_long_a_job_ran_is_not_known_after_a_power_cut(tmp_path: Path) -> None:
+    folder = Places(tmp_path).job("j")
+    assert folder.ran() is None
+    folder.root.mkdir(parents=True)
+    folder.note_ran(12.5)
+    assert folder.ran() == 12.5
+    (folder.root / "ran").write_text("")
+    assert folder.ran() == 0.0

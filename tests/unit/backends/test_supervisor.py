@@ -14,6 +14,7 @@ from muster.backends.local.orders import Orders
 from muster.backends.local.places import JobFolder
 from muster.backends.local.queue import Claim
 from muster.backends.local.supervisor import Supervisor
+from muster.core.cancelling import by_command
 from muster.core.errors import BackendError
 from muster.core.job import JobSpec, Output, Role
 from muster.core.replica import PartManifest, Report
@@ -75,6 +76,20 @@ def play(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Play:
     return play
 
 
+def seal(store: FolderStore, folder: JobFolder) -> None:
+    """Leave what the only replica of the current attempt leaves when it seals."""
+    staging = store.staging("job-1")
+    assert staging is not None
+    out, report = staging.output("main", 0, "model"), folder.report(staging.attempt, "main", 0)
+    for made in (out, report.parent):
+        made.mkdir(parents=True, exist_ok=True)
+    (out / "weights").write_bytes(b"1")
+    report.write_text(dumps(Report(exit_code=ExitCode.SEALED, metrics={"auc": 0.7})))
+    files = {"model": {"weights": 1}}
+    part = PartManifest(job_id="job-1", attempt=staging.attempt, role="main", index=0, files=files)
+    staging.sealed("main", 0).write_text(dumps(part))
+
+
 def undying() -> None:
     raise BackendError("processes [7] do not die when killed")
 
@@ -83,16 +98,7 @@ def test_what_has_sealed_is_committed_though_its_worker_was_killed_then(
     supervisor: Supervisor, store: FolderStore, folder: JobFolder, play: Play
 ) -> None:
     def seal_and_die() -> Verdict:
-        staging = store.staging("job-1")
-        assert staging is not None
-        out, report = staging.output("main", 0, "model"), folder.report(staging.attempt, "main", 0)
-        for made in (out, report.parent):
-            made.mkdir(parents=True, exist_ok=True)
-        (out / "weights").write_bytes(b"1")
-        report.write_text(dumps(Report(exit_code=ExitCode.SEALED, metrics={"auc": 0.7})))
-        files = {"model": {"weights": 1}}
-        part = PartManifest(job_id="job-1", attempt=staging.attempt, role="main", index=0, files=files)
-        staging.sealed("main", 0).write_text(dumps(part))
+        seal(store, folder)
         return Verdict(cause=Cause.RANK_LOST, message="the worker was killed by signal 9", advice="")
 
     play(seal_and_die, end_descendants=lambda: None)
@@ -100,6 +106,57 @@ def test_what_has_sealed_is_committed_though_its_worker_was_killed_then(
     assert isinstance(result, JobResult)
     assert result.outputs == {"model": ("volume://flights/model@1",)}
     assert result.metrics == {"auc": 0.7}
+
+
+def test_what_seals_though_it_was_asked_for_its_room_is_committed(
+    supervisor: Supervisor, store: FolderStore, folder: JobFolder, play: Play
+) -> None:
+    def seal_when_asked() -> Verdict:
+        seal(store, folder)
+        folder.ask_to_give_back("gang waits for 2 GPUs")
+        return Verdict(cause=Cause.CANCELLED, message="", advice="")
+
+    play(seal_when_asked, end_descendants=lambda: None)
+    assert isinstance(supervisor.work(), JobResult)
+
+
+@pytest.mark.parametrize(
+    "verdict",
+    [
+        Verdict(cause=Cause.USER_ERROR, message="ValueError: no rows", advice="mend it"),
+        Verdict(cause=Cause.RUN_TIMEOUT, message="it ran longer than 3 s", advice="raise it"),
+    ],
+)
+def test_what_failed_before_it_was_asked_for_its_room_has_failed(
+    supervisor: Supervisor, folder: JobFolder, play: Play, verdict: Verdict
+) -> None:
+    def fail() -> Verdict:
+        folder.ask_to_give_back("gang waits for 2 GPUs")
+        return verdict
+
+    play(fail, end_descendants=lambda: None)
+    assert supervisor.work() == verdict
+
+
+def test_a_cancel_wins_over_a_preemption(supervisor: Supervisor, folder: JobFolder, play: Play) -> None:
+    def asked_for_both() -> Verdict:
+        folder.ask_to_give_back("gang waits for 2 GPUs")
+        folder.ask_to_end(by_command("ada"))
+        return Verdict(cause=Cause.CANCELLED, message="", advice="")
+
+    play(asked_for_both, end_descendants=lambda: None)
+    assert supervisor.work() == by_command("ada")
+
+
+def test_what_does_not_die_gives_no_room_back(supervisor: Supervisor, folder: JobFolder, play: Play) -> None:
+    def asked() -> Verdict:
+        folder.ask_to_give_back("gang waits for 2 GPUs")
+        return Verdict(cause=Cause.CANCELLED, message="", advice="")
+
+    play(asked, end_descendants=undying)
+    ended = supervisor.work()
+    assert isinstance(ended, Verdict)
+    assert ended.cause is Cause.BACKEND_ERROR
 
 
 def test_what_does_not_die_is_told_and_hides_no_verdict(

@@ -12,12 +12,8 @@ from muster.backends.forecast import Amounts, Demand, Outlook
 from muster.backends.local.machine import GIB, Machine
 from muster.backends.local.places import Places
 from muster.backends.local.processes import ranks
-from muster.backends.local.queue import (
-    PASSED_SECONDS,
-    PRIORITIES,
-    JobQueue,
-    Ticket,
-)
+from muster.backends.local.queue import JobQueue, Ticket
+from muster.backends.local.room import PASSED_SECONDS, PREEMPTED, PRIORITIES
 from muster.backends.local.start import Starter
 from muster.core.errors import Corrupt, NotFound
 from muster.core.job import JobSpec
@@ -80,28 +76,34 @@ class LocalCapacity:
         specs = {} if store is None else store.ledger.specs(ids)
         statuses = {} if store is None else {each.job_id: each for each in store.ledger.statuses(ids)}
         names = {job_id: spec.name for job_id, spec in specs.items()}
+        held = [
+            Demand(
+                name=names.get(claim.job_id, claim.job_id),
+                job_id=claim.job_id,
+                choices=(_amounts(claim.memory_gib, len(claim.gpus)),),
+                line=NAME,
+                priority=PRIORITIES["normal"] - claim.rank,
+                started=_begun(statuses.get(claim.job_id)),
+            )
+            for claim in claims
+        ]
         return Outlook(
             pools={MEMORY: self._machine.memory_gib * GIB, GPU: float(len(self._machine.gpus))},
-            running=tuple(
-                Demand(
-                    name=names.get(claim.job_id, claim.job_id),
-                    job_id=claim.job_id,
-                    choices=(_amounts(claim.memory_gib, len(claim.gpus)),),
-                    line=NAME,
-                    started=_begun(statuses.get(claim.job_id)),
-                )
-                for claim in claims
-            ),
-            waiting=tuple(
-                Demand(
-                    name=names.get(ticket.job_id, ticket.job_id),
-                    job_id=ticket.job_id,
-                    choices=(_amounts(ticket.memory_gib, ticket.gpus),),
-                    line=NAME,
-                    priority=PRIORITIES["normal"] - ticket.rank,
-                    since=ticket.submitted,
-                )
-                for ticket in tickets
+            running=tuple(each for each in held if not _gives_way(each)),
+            waiting=(
+                # What is preempted is forecast as if it waited: it has what those of a higher priority leave to it.
+                *(each for each in held if _gives_way(each)),
+                *(
+                    Demand(
+                        name=names.get(ticket.job_id, ticket.job_id),
+                        job_id=ticket.job_id,
+                        choices=(_amounts(ticket.memory_gib, ticket.gpus),),
+                        line=NAME,
+                        priority=PRIORITIES["normal"] - ticket.rank,
+                        since=ticket.submitted,
+                    )
+                    for ticket in tickets
+                ),
             ),
             passed_seconds={NAME: PASSED_SECONDS},
             planned=tuple(_demand(job, self._machine) for job in jobs),
@@ -114,6 +116,10 @@ class LocalCapacity:
         from muster.volumes.folder import FolderStore
 
         return FolderStore(self._settings.store)
+
+
+def _gives_way(running: Demand) -> bool:
+    return PRIORITIES["normal"] - running.priority >= PREEMPTED
 
 
 def _amounts(memory_gib: float, cards: int) -> Amounts:

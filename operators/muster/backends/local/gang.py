@@ -34,6 +34,7 @@ class Gang:
     :param mark: of the job and its home.
     :param log: takes whole lines.
     :param turn: is called several times a second, whether or not a line came.
+    :param asked_to_end: whether the job is to end, or to give its room back. The verdict's cause is then `cancelled`.
     """
 
     replicas: Sequence[Replica]
@@ -41,7 +42,7 @@ class Gang:
     mark: str
     log: Callable[[bytes], None]
     turn: Callable[[], None]
-    cancelled: Callable[[], bool]
+    asked_to_end: Callable[[], bool]
     deadline: float
     members: list[Member] = field(default_factory=list)
     _poll: select.poll = field(default_factory=select.poll)
@@ -94,7 +95,7 @@ class Gang:
         """See to memory, failures, timeouts and cancels, and end the gang if one of them says so."""
         spec = self.replicas[0].spec
         self._look_at_memory(now)
-        if self._ended is None and self.cancelled():
+        if self._ended is None and self.asked_to_end():
             self._end(Cause.CANCELLED, "cancelled while it ran", "run it again if that was not meant", now)
         elif self._ended is None and now > self.deadline:
             ran = f"it ran longer than its run_timeout of {spec.run_timeout_seconds:g} s"

@@ -12,6 +12,7 @@ from muster.core.cancelling import UNKNOWN
 from muster.core.errors import SpecError
 from muster.core.verdict import Verdict
 from muster.core.wire import dumps, loads
+from muster.volumes.durability import write_whole
 from muster.volumes.tree import remove
 
 _RESERVE_BYTES = 256 * 1024
@@ -88,6 +89,53 @@ class JobFolder:
             SpecError,
         ):  # an older release wrote no reason, nor does one with a full disk
             return UNKNOWN
+
+    @property
+    def gives_back(self) -> Path:
+        """There once the job was asked to give its room back and to wait again; it says for whom, or nothing."""
+        return self.root / "give-back"
+
+    def ask_to_give_back(self, whom: str) -> None:
+        """Ask the job for its room, for one of a higher priority; its supervisor looks.
+
+        :param whom: who waits for what.
+        """
+        with suppress(
+            OSError
+        ):  # the job ended meanwhile, and its folder went; else the next admission asks again
+            try:
+                write_whole(self.gives_back, whom, durable=False)
+            except FileNotFoundError:
+                raise
+            except OSError:  # a full disk: that it is asked matters, for whom does not
+                self.gives_back.touch()
+
+    def forget_giving_back(self) -> None:
+        """Forget that the job was asked for its room: it starts anew."""
+        self.gives_back.unlink(missing_ok=True)
+
+    def for_whom(self) -> str:
+        """Who waits for the job's room and how much of it; nothing where that is not known."""
+        with suppress(OSError):
+            return self.gives_back.read_text(encoding="utf-8")
+        return ""
+
+    def note_ran(self, seconds: float) -> None:
+        """Write down how long the job ran before it had to wait again."""
+        write_whole(self._ran, repr(seconds), durable=False)
+
+    def ran(self) -> float | None:
+        """How many seconds the job ran before it had to wait again; None where it never had to."""
+        try:
+            return float(self._ran.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            return None
+        except ValueError:  # the power went while it was written
+            return 0.0
+
+    @property
+    def _ran(self) -> Path:
+        return self.root / "ran"
 
     @property
     def supervisor(self) -> Path:

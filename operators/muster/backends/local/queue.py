@@ -6,8 +6,9 @@ change under one lock, in :meth:`JobQueue.admit`, which is called at each submis
 supervisor, and at each look at a job while jobs wait.
 
 Order is priority, then submission. A job that does not fit lets smaller ones behind it pass for
-:data:`PASSED_SECONDS`. From then on what is free is kept for it, as much as it needs, so that a big gang is
-never starved by small ones; these run meanwhile in what is left.
+:data:`~muster.backends.local.room.PASSED_SECONDS`. From then on what is free is kept for it, as much as it needs, so
+that a big gang is never starved by small ones; these run meanwhile in what is left. Jobs of priority low give their
+room back to one that would fit then: each is asked by a file in its folder, and its supervisor lets it wait again.
 """
 
 from __future__ import annotations
@@ -17,20 +18,17 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from muster.backends.local.machine import Machine, free_port
 from muster.backends.local.places import Places
+from muster.backends.local.room import PREEMPTED, PRIORITIES, Room
 from muster.core.errors import SpecError
 from muster.core.job import JobSpec
 from muster.core.locks import is_locked, locked, locked_if_free
 from muster.core.wire import dumps, loads
 from muster.volumes.durability import write_whole
-
-PRIORITIES = {"high": 0, "normal": 1, "low": 2}
-
-PASSED_SECONDS = 300.0
 
 _SECRETS = "a process that has its secrets"
 
@@ -52,12 +50,17 @@ class Ticket:
     ports: int = 1
 
     @classmethod
-    def of(cls, job: JobSpec, *, job_id: str, submitted: float, machine: Machine) -> Ticket:
-        """Write down what `job` needs of this machine; no GPU where it must do with CPUs."""
+    def of(
+        cls, job: JobSpec, *, job_id: str, submitted: float, machine: Machine, since: float | None = None
+    ) -> Ticket:
+        """Write down what `job` needs of this machine; no GPU where it must do with CPUs.
+
+        :param since: when its wait began, if that was not with its submission.
+        """
         return cls(
             job_id=job_id,
             submitted=submitted,
-            deadline=submitted + job.queue_timeout_seconds,
+            deadline=(submitted if since is None else since) + job.queue_timeout_seconds,
             memory_gib=memory_needed(job),
             gpus=gpus_needed(job) if gpus_needed(job) <= len(machine.gpus) else 0,
             rank=PRIORITIES.get(job.priority or "normal", PRIORITIES["normal"]),
@@ -70,6 +73,7 @@ class Claim:
     """What a job that was started holds, until its lock is given back.
 
     :param port: rank 0's, and `more_ports` those of the ranks after it, where each listens on one.
+    :param rank: of its job's priority, as in its ticket.
     """
 
     job_id: str
@@ -77,56 +81,12 @@ class Claim:
     gpus: tuple[str, ...]
     port: int
     more_ports: tuple[int, ...] = ()
+    rank: int = 1
 
     @property
     def ports(self) -> tuple[int, ...]:
         """All of them, by rank."""
         return (self.port, *self.more_ports)
-
-
-@dataclass
-class _Room:
-    """What is left for the next in the queue.
-
-    :param memory_gib: and `gpus`, what no job that runs holds; `total` is all that there is.
-    :param kept: those before it for which what is free is kept.
-    """
-
-    memory_gib: float
-    gpus: int
-    total: Machine
-    kept: list[Ticket] = field(default_factory=list)
-
-    def lacks(self, ticket: Ticket) -> str:
-        """Say what a job waits for, and for whom it is kept; empty if it fits."""
-        if ticket.gpus and ticket.gpus > self.gpus - sum(each.gpus for each in self.kept):
-            wanted = f"{ticket.gpus} GPU{'s' * (ticket.gpus > 1)}"
-            free, total = f"{max(self.gpus, 0)}", f"{len(self.total.gpus)}"
-            holders = [each for each in self.kept if each.gpus]
-        elif ticket.memory_gib > self.memory_gib - sum(each.memory_gib for each in self.kept):
-            wanted = f"{ticket.memory_gib:g} GiB of memory"
-            free, total = f"{max(self.memory_gib, 0.0):.3g}", f"{self.total.memory_gib:.3g}"
-            holders = self.kept
-        else:
-            return ""
-        return f"{wanted}: {free} of {total} free{_kept_for(holders)}"
-
-    def take(self, ticket: Ticket) -> None:
-        """Take out what a job holds that was started."""
-        self.memory_gib -= ticket.memory_gib
-        self.gpus -= ticket.gpus
-
-    def wait(self, ticket: Ticket, *, fits: bool) -> None:
-        """Keep what is free for a job that waits: long enough, or for something else than room."""
-        if fits or time.time() >= ticket.submitted + PASSED_SECONDS:
-            self.kept.append(ticket)
-
-
-def _kept_for(holders: list[Ticket]) -> str:
-    if not holders:
-        return ""
-    more = f" and {len(holders) - 1} more" if len(holders) > 1 else ""
-    return f", kept for {holders[0].job_id}{more}"
 
 
 class JobQueue:
@@ -138,10 +98,23 @@ class JobQueue:
 
     def enter(self, ticket: Ticket) -> None:
         """Let a job wait, unless it waits or runs already."""
-        self._places.tickets.mkdir(parents=True, exist_ok=True)
         with locked(self._places.admission_lock):
-            if not self.holds(ticket.job_id):
-                write_whole(self._ticket(ticket.job_id), dumps(ticket), durable=False)
+            if not self.holds(ticket.job_id) and not self._is_entered(ticket.job_id):
+                self._enter(ticket)
+
+    def wait_again(self, ticket: Ticket, handle: int, *, unless: Callable[[], bool]) -> bool:
+        """Give back the claim that this process holds by the lock `handle`, and let its job wait, in one step.
+
+        :param unless: says under the lock whether the job ends after all; nothing is done then.
+        :returns: whether it waits.
+        """
+        with locked(self._places.admission_lock):
+            if unless():
+                return False
+            self._enter(ticket)  # first, so that a kill in between leaves it in the queue
+            self._claim(ticket.job_id).unlink(missing_ok=True)
+        os.close(handle)
+        return True
 
     def waits(self, job_id: str) -> bool:
         """Whether a job has a ticket."""
@@ -183,32 +156,41 @@ class JobQueue:
         os.close(handle)
 
     def admit(
-        self, start: Callable[[Claim, int], bool], *, overdue: Callable[[Ticket, str], None], wait: bool
+        self,
+        start: Callable[[Claim, int], bool],
+        *,
+        overdue: Callable[[Ticket, str], None],
+        wait: bool,
+        able: Callable[[str], bool] = lambda _job_id: True,
     ) -> None:
-        """Start every waiting job that has room, in order; each whole or not at all.
+        """Start every waiting job that has room, in order, each whole or not at all; preempt for those that have none.
 
         :param start: starts the supervisor and hands it the claim's lock (an open file); False where
             this process cannot, for want of the job's secrets, and the job waits for one that can.
         :param overdue: ends a job that waited too long, with what it waited for.
         :param wait: whether to wait where another process is admitting.
+        :param able: whether this process could start a job: no other job is interrupted for one that it cannot start.
         """
         if not self._anybody_waits():
             return
         if wait:
             with locked(self._places.admission_lock):
-                self._admit(start, overdue)
+                self._admit(start, overdue, able)
             return
         with locked_if_free(self._places.admission_lock) as mine:
             if mine:
-                self._admit(start, overdue)
+                self._admit(start, overdue, able)
 
     def reasons(self) -> dict[str, str]:
         """Say of every waiting job what it waits for."""
         room, found = self._room(), {}
         for before, ticket in enumerate(self.tickets()):
             lacking = room.lacks(ticket)
+            if lacking and room.make_way(ticket) is not None:
+                lacking += "; jobs of low priority give theirs back"
+            else:
+                room.wait(ticket, fits=not lacking)
             found[ticket.job_id] = _waiting(lacking, before)
-            room.wait(ticket, fits=not lacking)
         return found
 
     def claims(self) -> list[Claim]:
@@ -232,7 +214,12 @@ class JobQueue:
                 path.unlink(missing_ok=True)
         return sorted(found, key=lambda ticket: (ticket.rank, ticket.submitted, ticket.job_id))
 
-    def _admit(self, start: Callable[[Claim, int], bool], overdue: Callable[[Ticket, str], None]) -> None:
+    def _admit(
+        self,
+        start: Callable[[Claim, int], bool],
+        overdue: Callable[[Ticket, str], None],
+        able: Callable[[str], bool],
+    ) -> None:
         room = self._room()
         for before, ticket in enumerate(self.tickets()):
             if self.holds(ticket.job_id):  # the process that started it died before it deleted the ticket
@@ -244,9 +231,18 @@ class JobQueue:
             elif time.time() > ticket.deadline:
                 overdue(ticket, _waiting(lacking or _SECRETS, before))
             else:
-                room.wait(ticket, fits=not lacking)
+                if not (lacking and self._preempt_for(ticket, room, may_ask=able(ticket.job_id))):
+                    room.wait(ticket, fits=not lacking)
                 continue
             self._ticket(ticket.job_id).unlink()
+
+    def _preempt_for(self, ticket: Ticket, room: Room, *, may_ask: bool) -> bool:
+        """Ask jobs of low priority for their room, if a job fits then; whether it does."""
+        wanted = room.wants(ticket)
+        chosen = room.make_way(ticket, may_ask=may_ask)
+        for claim in chosen or ():
+            self._places.job(claim.job_id).ask_to_give_back(f"{ticket.job_id} waits for {wanted}")
+        return chosen is not None
 
     def _start(self, ticket: Ticket, start: Callable[[Claim, int], bool]) -> bool:
         live = self.claims()
@@ -259,7 +255,9 @@ class JobQueue:
             gpus=tuple(free[: ticket.gpus]),
             port=port,
             more_ports=tuple(more_ports),
+            rank=ticket.rank,
         )
+        self._places.job(ticket.job_id).forget_giving_back()  # what it was asked for holding its claim before
         handle = self._write(claim)
         started = False
         try:
@@ -277,13 +275,36 @@ class JobQueue:
             found.append(free_port(taken.union(found)))
         return found
 
-    def _room(self) -> _Room:
+    def _room(self) -> Room:
         live = self.claims()
-        return _Room(
+        low = sorted((claim for claim in live if claim.rank >= PREEMPTED), key=self._since, reverse=True)
+        coming = [claim for claim in low if self._places.job(claim.job_id).gives_back.exists()]
+        return Room(
             memory_gib=self._machine.memory_gib - sum(claim.memory_gib for claim in live),
             gpus=len(self._machine.gpus) - sum(len(claim.gpus) for claim in live),
             total=self._machine,
+            coming=coming,
+            preemptible=[claim for claim in low if claim not in coming],
         )
+
+    def _since(self, claim: Claim) -> float:
+        """When a claim began to count: its file is written once."""
+        try:
+            return self._claim(claim.job_id).stat().st_mtime
+        except FileNotFoundError:  # it ended since the claims were read
+            return 0.0
+
+    def _is_entered(self, job_id: str) -> bool:
+        """Whether a job has a ticket that can be read: one that a power cut emptied counts for none."""
+        try:
+            loads(Ticket, self._ticket(job_id).read_bytes())
+        except (FileNotFoundError, SpecError):
+            return False
+        return True
+
+    def _enter(self, ticket: Ticket) -> None:
+        self._places.tickets.mkdir(parents=True, exist_ok=True)
+        write_whole(self._ticket(ticket.job_id), dumps(ticket), durable=False)
 
     def _anybody_waits(self) -> bool:
         try:

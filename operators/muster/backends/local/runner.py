@@ -23,7 +23,8 @@ from muster.backends.local.limits import end_left_behind
 from muster.backends.local.machine import Machine
 from muster.backends.local.places import Places
 from muster.backends.local.processes import Process
-from muster.backends.local.queue import PRIORITIES, Ticket, gpus_needed, memory_needed
+from muster.backends.local.queue import Ticket, gpus_needed, memory_needed
+from muster.backends.local.room import PRIORITIES
 from muster.backends.local.start import Starter
 from muster.core.errors import CannotSchedule
 from muster.core.job import JobSpec
@@ -91,9 +92,18 @@ class LocalRunner:
 
     def start(self, job: JobSpec, status: JobStatus) -> None:
         """Let a job wait for room, and start it now if there is some."""
-        with translated(f"let job {status.job_id} wait"):
+        job_id = status.job_id
+        # One that was interrupted waits as at first: its queue_timeout begins anew.
+        interrupted = status.state is not JobState.QUEUED or self._places.job(job_id).ran() is not None
+        with translated(f"let job {job_id} wait"):
             self._queue.enter(
-                Ticket.of(job, job_id=status.job_id, submitted=status.submitted, machine=self._machine)
+                Ticket.of(
+                    job,
+                    job_id=job_id,
+                    submitted=status.submitted,
+                    machine=self._machine,
+                    since=time.time() if interrupted else None,
+                )
             )
         self._starter.admit(wait=True)
 
@@ -151,7 +161,7 @@ class LocalRunner:
         if status.state.ended:
             return status
         if self._queue.waits(status.job_id):
-            return replace(status, alive=True, reason=reasons().get(status.job_id) or status.reason)
+            return replace(status, alive=True, reason=_why_waits(status, reasons().get(status.job_id, "")))
         if self._queue.holds(status.job_id):
             return replace(status, alive=True)
         status = self._ledger.status(status.job_id)  # it may have ended while we looked
@@ -202,6 +212,13 @@ class LocalRunner:
                 "ask for fewer, or let it run on CPUs (without require_gpus)"
             )
         return f"the gang asks for {wanted} GPUs, this machine has {there}: the whole gang runs on CPUs"
+
+
+def _why_waits(status: JobStatus, waits_for: str) -> str:
+    """Say what a job waits for, and before that why one that was preempted waits again."""
+    if status.state is not JobState.QUEUED:
+        return waits_for or status.reason
+    return "; ".join(part for part in (status.reason, waits_for) if part)
 
 
 def _check_linux() -> None:

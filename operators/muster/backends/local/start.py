@@ -135,8 +135,8 @@ class Starter:
         self._resolve = resolve
 
     def admit(self, *, wait: bool) -> None:
-        """Start every waiting job that has room, and end those that waited too long."""
-        self.queue.admit(self._start, overdue=self._overdue, wait=wait)
+        """Start every waiting job that has room, have room given back, and end those that waited too long."""
+        self.queue.admit(self._start, overdue=self._overdue, wait=wait, able=self._able)
 
     def _start(self, claim: Claim, handle: int) -> bool:
         """Start one supervisor; False where this process lacks a secret: another one will come by."""
@@ -144,9 +144,8 @@ class Starter:
             spec = self._ledger.spec(claim.job_id)
         except _GONE:
             return True  # so its ticket goes
-        try:
-            secrets = {variable: self._resolve(secret) for variable, secret in spec.secrets.items()}
-        except KeyError:
+        secrets = self._secrets(spec)
+        if secrets is None:
             return False
         try:
             launch(spec, claim, handle, settings=self._settings, machine=self._machine, secrets=secrets)
@@ -156,12 +155,30 @@ class Starter:
             )
         return True
 
+    def _able(self, job_id: str) -> bool:
+        """Whether this process could start a job."""
+        try:
+            return self._secrets(self._ledger.spec(job_id)) is not None
+        except _GONE:
+            return False
+
+    def _secrets(self, spec: JobSpec) -> dict[str, str] | None:
+        """Return the values of a job's secrets by variable; None where this process lacks one."""
+        try:
+            return {variable: self._resolve(secret) for variable, secret in spec.secrets.items()}
+        except KeyError:
+            return None
+
     def _overdue(self, ticket: Ticket, waited_for: str) -> None:
-        seconds = ticket.deadline - ticket.submitted
+        try:
+            seconds = self._ledger.spec(ticket.job_id).queue_timeout_seconds
+        except _GONE:
+            return
         waited = f"it waited longer than its queue_timeout of {seconds:.6g} s: {waited_for}"
         self._end(
             ticket.job_id, Cause.QUEUE_TIMEOUT, waited, "raise the timeout, or run it when less else runs"
         )
+        Places(self._settings.home).job(ticket.job_id).remove()  # one that was preempted has left some there
 
     def _end(self, job_id: str, cause: Cause, message: str, advice: str) -> None:
         try:

@@ -2,7 +2,8 @@
 
 It has no parent: it lives on without Airflow and without a terminal. It holds the job's claim by
 a lock, so there are never two of it; every process of the job dies with it; and where it dies
-itself, the next one takes the job up: a sealed attempt is committed, another starts again.
+itself, the next one takes the job up: a sealed attempt is committed, another starts again. A job that is
+asked to give its room back is preempted: it waits again, and its next supervisor goes on from its checkpoint.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from muster.backends.jobs.checks import check_inputs, lease_inputs
 from muster.backends.jobs.ending import ended_as
@@ -22,6 +24,7 @@ from muster.backends.local.gang import Gang
 from muster.backends.local.limits import end_left_behind
 from muster.backends.local.orders import Orders
 from muster.backends.local.processes import Process, end_descendants
+from muster.backends.local.queue import Ticket
 from muster.backends.local.replicas import replicas_of
 from muster.backends.local.spawn import Worker, spawn
 from muster.backends.local.variables import variables
@@ -29,11 +32,14 @@ from muster.core.errors import MusterError, StoreError
 from muster.core.masking import Masking
 from muster.core.progress import Told, heard
 from muster.core.status import JobResult, JobState, JobStatus
-from muster.core.verdict import Verdict
+from muster.core.verdict import Cause, Verdict
 from muster.core.wire import dumps, loads
 from muster.images.environment import Environments
 from muster.volumes.folder import FolderStore
 from muster.volumes.held import give_back
+
+if TYPE_CHECKING:
+    from muster.backends.local.start import Starter
 
 EVERY_SECONDS = 2.0  # between two writings of what the ranks told
 _UNSAID_BYTES = 1 << 20
@@ -50,6 +56,10 @@ def main(text: str, secrets: Mapping[str, str], workers: list[Worker]) -> None:
 
 class _AskedToEnd(Exception):
     """The job was cancelled, or we were told to go and leave it for the next supervisor."""
+
+
+class _Preempted(Exception):
+    """The job was asked to give its room back to one of a higher priority."""
 
 
 class News:
@@ -91,27 +101,33 @@ class Supervisor:
         self._status = self._ledger.status(orders.job_id)
         self._spec = self._ledger.spec(orders.job_id)
         self._news = News(self._status)
+        self._ran_before = 0.0
+        self._began: float | None = None
         self._told_to_go = False
         self._begun: int | None = None  # the attempt that is ours: every process of it is below us
         self._unsaid = b""
 
     def run(self) -> None:
-        """Bring the job to its end, give its claim back and let in who waits for that."""
+        """Bring the job to its end, or preempt it; give its claim back and let in who waits for that."""
         signal.signal(signal.SIGTERM, self._on_sigterm)
+        waits = False
         try:
             if not self._status.state.ended:
-                self._end(self.work())
-            self._folder.remove()
+                ended = self.work()
+                waits = ended is None and self._waits_again()
+                if not waits:
+                    self._end(ended or self._folder.why())
+            if not waits:
+                self._folder.remove()
         except _AskedToEnd:
             self._say("the supervisor was told to go: submit the job again to go on from its checkpoint")
-        from muster.backends.local.start import Starter  # the job has ended: this import delays nothing
-
-        starter = Starter(settings=self._orders.settings, machine=self._orders.machine, ledger=self._ledger)
-        starter.queue.leave(self._job_id, self._orders.claim_handle)
+        starter = self._starter()
+        if not waits:
+            starter.queue.leave(self._job_id, self._orders.claim_handle)
         starter.admit(wait=True)
 
-    def work(self) -> Verdict | JobResult:
-        """Return what became of the job; nothing of it runs any more then."""
+    def work(self) -> Verdict | JobResult | None:
+        """Return what became of the job, or None where it is preempted; nothing of it runs any more then."""
         try:
             self._folder.supervisor.write_text(dumps(Process.me()))
             self._folder.keep_reserve()
@@ -120,7 +136,11 @@ class Supervisor:
                 end_left_behind(self._orders.mark, but=[worker.pid for worker in self._early])
             if self._store.sealed(self._job_id) is not None:
                 return self._commit()
-            return self._attempts()
+            try:
+                return self._attempts()
+            except _Preempted:
+                end_descendants()  # what does not die may hold what the other job waits for
+                return None
         except _AskedToEnd:
             if self._cancelled():
                 return self._folder.why()
@@ -152,8 +172,10 @@ class Supervisor:
 
     def _attempts(self) -> Verdict | JobResult:
         """Start the gang, again and again while what stopped it is not the author's fault."""
+        self._go_on()
         python = self._prepare()
-        deadline = time.monotonic() + self._spec.run_timeout_seconds
+        self._began = time.monotonic()
+        deadline = self._began + self._spec.run_timeout_seconds - self._ran_before
         verdict, left = self._attempt(python, deadline), self._spec.max_restarts
         while verdict is not None and verdict.cause.restarts_gang:
             if self._store.sealed(self._job_id) is not None:
@@ -177,6 +199,44 @@ class Supervisor:
         if self._begun is not None:
             self._store.note_gone(self._job_id, attempt=self._begun)
 
+    def _go_on(self) -> None:
+        """Take up a preempted job: its start moves to where it would be had it never waited, so limits count no wait."""
+        ran = self._folder.ran() if self._status.state is JobState.QUEUED else None
+        if ran is None:
+            return
+        self._ran_before = ran
+        if self._status.started is not None:
+            self._status = replace(self._status, started=time.time() - ran)
+        self._say("there is room again: the job goes on from its checkpoint")
+
+    def _waits_again(self) -> bool:
+        """Give the claim back and wait for room, as at first; False where the job was cancelled meanwhile.
+
+        A kill on the way leaves a job that nothing works on, or one that waits.
+        """
+        whom = self._folder.for_whom() or "a job of higher priority waits"
+        self._folder.drop_reserve()
+        ran = 0.0 if self._began is None else time.monotonic() - self._began
+        self._folder.note_ran(self._ran_before + ran)
+        self._say(f"preempted: {whom}; the job goes on from its checkpoint when there is room again")
+        self._move(JobState.QUEUED, f"was preempted ({whom}) and waits again")
+        ticket = Ticket.of(
+            self._spec,
+            job_id=self._job_id,
+            submitted=self._status.submitted,
+            machine=self._orders.machine,
+            since=time.time(),
+        )
+        handle = self._orders.claim_handle
+        return self._starter().queue.wait_again(ticket, handle, unless=self._cancelled)
+
+    def _starter(self) -> Starter:
+        from muster.backends.local.start import (
+            Starter,
+        )  # not before a job starts: it takes as long as a worker's start
+
+        return Starter(settings=self._orders.settings, machine=self._orders.machine, ledger=self._ledger)
+
     def _prepare(self) -> Path:
         """Have the image's Python ready and the inputs kept from gc."""
         spec, environments = self._spec, Environments(self._orders.settings.cache)
@@ -192,7 +252,7 @@ class Supervisor:
         )
 
     def _attempt(self, python: Path, deadline: float) -> Verdict | None:
-        self._check_cancelled()
+        self._check_asked()
         workers, self._early = self._early or self._spawn(python), []
         staging = self._store.stage(self._job_id)
         self._begun = staging.attempt
@@ -211,7 +271,7 @@ class Supervisor:
             mark=self._orders.mark,
             log=self._hear,
             turn=self._tell_news,
-            cancelled=self._asked_to_end,
+            asked_to_end=self._asked,
             deadline=deadline,
         )
         self._move(JobState.RUNNING, "", started=self._status.started or time.time())
@@ -219,8 +279,12 @@ class Supervisor:
             verdict = gang.run()
         finally:
             self._leave(end_descendants, gang.close)
-        self._check_cancelled()
-        return verdict
+        self._check_ended()
+        if verdict is None or verdict.cause is not Cause.CANCELLED:
+            return verdict
+        if self._store.sealed(self._job_id) is not None:
+            return None  # every replica sealed after it was asked
+        raise _Preempted
 
     def _spawn(self, python: Path) -> list[Worker]:
         """Start one worker for each replica; they wait to be told what they are."""
@@ -236,7 +300,12 @@ class Supervisor:
         count = self._spec.replicas
         return [spawn(self._orders.command(python), environment) for _ in range(count)]
 
-    def _check_cancelled(self) -> None:
+    def _check_asked(self) -> None:
+        self._check_ended()  # first: a cancel wins
+        if self._asked_to_give_back():
+            raise _Preempted
+
+    def _check_ended(self) -> None:
         if self._asked_to_end():
             raise _AskedToEnd
 
@@ -285,7 +354,7 @@ class Supervisor:
                 self._move(self._status.state, self._status.reason)
 
     def _progress(self, line: str) -> None:
-        self._check_cancelled()
+        self._check_asked()
         self._say(line)
         self._move(JobState.PREPARING, line)
 
@@ -311,6 +380,12 @@ class Supervisor:
 
     def _asked_to_end(self) -> bool:
         return self._told_to_go or self._cancelled()
+
+    def _asked_to_give_back(self) -> bool:
+        return self._folder.gives_back.exists()
+
+    def _asked(self) -> bool:
+        return self._asked_to_end() or self._asked_to_give_back()
 
     def _on_sigterm(self, _number: int, _frame: object) -> None:
         self._told_to_go = True
