@@ -29,6 +29,9 @@ from muster.volumes.tree import unlock
 GANG = "gang"
 """The folder of an attempt that its replicas share with each other; the store reads nothing there."""
 
+PODS = "pods"
+"""The folder of an attempt that says which pod is which replica."""
+
 _CHECKPOINTS, _GONE, _ALL = "checkpoints", "gone", "all"
 
 KEPT = frozenset({_CHECKPOINTS, _GONE})
@@ -98,7 +101,7 @@ def _emptied(layout: Layout, root: Path, *, mounted: Collection[str]) -> list[Pa
     taken: list[Path | None] = []
     for entry in list(os.scandir(root)):
         path = root / entry.name
-        if entry.name in KEPT:
+        if entry.name in KEPT or entry.name == PODS:  # the same pods may go on
             continue
         if entry.name in mounted and entry.is_dir(follow_symlinks=False):
             taken += _discarded(layout, path)

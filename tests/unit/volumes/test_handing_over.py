@@ -159,12 +159,14 @@ def test_folders_that_pods_have_mounted_stay_what_they_are(tmp_path: Path) -> No
         (first.root / name / "deep" / "er" / "file").write_bytes(b"1")
         (first.root / name / "deep").chmod(0o500)
     (first.root / "pods").mkdir()
+    (first.root / "ready").mkdir()
     numbers = {name: (first.root / name).stat().st_ino for name in mounted}
     store.note_gone("a-1", attempt=1)
     second = store.stage("a-1")
     assert {name: (second.root / name).stat().st_ino for name in mounted} == numbers
     assert contents(second.root) == {"checkpoints/deep/er/file": b"1"}
-    assert not (second.root / "pods").exists()
+    assert not (second.root / "ready").exists()
+    assert (second.root / "pods").exists(), "the same pods go on"
     assert list((tmp_path / "trash").iterdir()) == []
 
 

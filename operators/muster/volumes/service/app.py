@@ -42,7 +42,7 @@ def create_app(store: FolderStore, *, keys: Sequence[bytes]) -> Starlette:
         hearing=hearing,
         committer=committer,
         starts=starts,
-        regrouping=Regrouping(starts, committer, journals, Bells()),
+        regrouping=Regrouping(starts, committer, Bells()),
     )
 
     @asynccontextmanager

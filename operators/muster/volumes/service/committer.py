@@ -31,7 +31,7 @@ from muster.volumes.durability import translated
 from muster.volumes.folder import FolderStore
 from muster.volumes.held import give_back
 from muster.volumes.service.hearing import Hearing
-from muster.volumes.service.journal import Journals
+from muster.volumes.service.journal import ONCE, Journals
 from muster.volumes.service.refusals import Over
 
 PATIENCE_SECONDS = 600.0
@@ -115,8 +115,10 @@ class Committer:
         """
         with self.alone(status.job_id):
             before = self._store.ledger.status(status.job_id)
-            # A client may have read it before a restart that it does not see: the gang's pods are the same.
-            status = replace(status, restarts=max(before.restarts, status.restarts))
+            if (
+                not status.state.ended
+            ):  # a client may have read it before a restart in the gang's pods, which it does not see
+                status = replace(status, restarts=max(before.restarts, status.restarts))
             if owner not in (None, before.owner):
                 return False
             if before.verdict not in (None, status.verdict):
@@ -140,6 +142,13 @@ class Committer:
                 raise
             self._give_back(status.job_id, status.verdict.cause)
             return self._store.ledger.update(status, owner=owner)
+
+    def tell(self, job_id: str, once: str, line: str) -> None:
+        """Write a line into a job's log, once.
+
+        :param once: its name; another line of this name is not written.
+        """
+        self._journals.of(job_id).append(f"{ONCE}{once}", f"{line}\n".encode(), offset=0)
 
     def commit(self, job_id: str) -> None:
         """Begin the commit of a job whose replicas have all sealed, once; call it within :meth:`alone`."""

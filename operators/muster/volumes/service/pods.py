@@ -35,11 +35,10 @@ from muster.core.names import check_label
 from muster.core.replica import PartManifest, Report
 from muster.core.verdict import ExitCode
 from muster.volumes.base import Staging
-from muster.volumes.durability import symlink, write_whole
+from muster.volumes.durability import write_whole
 from muster.volumes.service.archives import ArchiveMember, members, pack
 from muster.volumes.service.calls import LIMIT_LINES_BYTES, MIB, WORKER, Call, Count, Later, route
 from muster.volumes.service.served import Served
-from muster.volumes.service.starts import PODS
 from muster.volumes.service.tokens import TokenKind, TokenRefused
 
 ATTEMPT = "muster-attempt"
@@ -81,8 +80,9 @@ def _bundle(call: Call) -> Response:
     _check_token(call, submitted)
     with served.committer.alone(job_id):
         served.committer.check_going_on(job_id)
-    staging = served.starts.restarted(job_id, submitted=submitted, restart=call.query("restart", "0"))
-    _take_place(staging, f"{role}-{index}", pod)
+    staging = served.starts.restarted(
+        job_id, submitted=submitted, restart=call.query("restart", "0"), replica=f"{role}-{index}", pod=pod
+    )
     served.starts.note(staging)
     return StreamingResponse(
         pack(_files(call)), media_type="application/x-tar", headers={ATTEMPT: str(staging.attempt)}
@@ -99,17 +99,6 @@ def _files(call: Call) -> list[ArchiveMember]:
         ArchiveMember(name=WORKER, source=worker),
         *(members(store.code(code), prefix="code/") if code else []),
     ]
-
-
-def _take_place(staging: Staging, replica: str, pod: str) -> None:
-    """Register a pod as this replica of this attempt. :raises Conflict: another pod is registered."""
-    try:
-        symlink(pod, staging.root / PODS / replica)  # created in one step, with its text
-    except FileExistsError as error:
-        raise Conflict(
-            f"job {staging.job_id}, attempt {staging.attempt}: another pod is replica {replica}, and may "
-            "live on: the whole gang has to start again"
-        ) from error
 
 
 def _lines(call: Call) -> Count:

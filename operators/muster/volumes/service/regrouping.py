@@ -27,7 +27,6 @@ from muster.volumes.durability import translated, write_whole
 from muster.volumes.handing_over import note_gone, replicas_of, said_by
 from muster.volumes.service.bells import Bells
 from muster.volumes.service.committer import Committer
-from muster.volumes.service.journal import ONCE, Journals
 from muster.volumes.service.starts import GangStarts
 
 PEERS_SECONDS = 20.0
@@ -42,7 +41,6 @@ class Regrouping:
 
     starts: GangStarts
     committer: Committer
-    journals: Journals
     bells: Bells
 
     def say_gone(self, job_id: str, attempt: int, replica: str, said: Gone) -> Outlook:
@@ -142,8 +140,7 @@ class Regrouping:
     def _tell(self, job_id: str, attempt: int, said: Mapping[str, Gone]) -> None:
         fault = first_fault([gone.report for gone in said.values()])
         assert fault is not None  # without one it ends
-        line = f"{starts_again(fault)}\n".encode()
-        self.journals.of(job_id).append(f"{ONCE}again-{attempt + 1}", line, offset=0)
+        self.committer.tell(job_id, f"again-{attempt + 1}", starts_again(fault))
 
 
 def _gone(staging: Staging) -> set[str]:

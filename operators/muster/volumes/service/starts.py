@@ -9,8 +9,9 @@ start are refused. A cluster counts its starts: ``0``, ``1``, … or, in two par
     {"request:9f2c…": 1, "1.0": 1, "1.1": 2}
 
 A gang that starts again in the pods that it has (:mod:`muster.volumes.service.regrouping`) is no start to the cluster:
-such a start adds ``-0`` to the name of the one before, ``1.1-0``, and counts as often as that one where starts are
-compared, also by an earlier release.
+such a start adds ``-0`` to the name of the one before, ``1.1-0``. Nor does a cluster count that it takes a gang's nodes and
+gives it others later, with new pods: that adds ``-00``, and only if all processes of the pods before are known to be gone.
+Both count as often as the start before where starts are compared, also by an earlier release.
 
 Pods mount a folder before they can ask, so ``staging/<job_id>/<submitted>.<restart>`` is a link to the
 folder of the attempt that this start became.
@@ -33,17 +34,21 @@ from muster.core.status import JobState
 from muster.volumes.base import Staging
 from muster.volumes.durability import link_text, rename, symlink, temporary, translated, write_whole
 from muster.volumes.folder import FolderStore
-from muster.volumes.handing_over import GANG
+from muster.volumes.handing_over import GANG, PODS, all_gone
 from muster.volumes.service.committer import Committer
 from muster.volumes.service.refusals import ServiceBusy
-
-PODS = "pods"
-"""The folder of an attempt that is created last: once it exists, all folders that pods mount exist."""
+from muster.volumes.tree import remove
 
 PATIENCE_SECONDS = 1.0
 """How long other requests wait in their threads for an attempt that is being begun; most take some 10 ms."""
 
-_IN_PLACE = "-0"
+_MADE = "made"
+"""A link in an attempt's folder, made last: once it names the attempt, all folders that pods mount exist."""
+
+_IN_PLACE, _ANEW = "-0", "-00"
+_TAKEN_AWAY = (
+    "[muster] evicted: the cluster took its pods away; the whole gang starts again from its checkpoint"
+)
 _RESTART = re.compile(r"\d{1,9}(-\d{1,9}){0,3}\Z", re.ASCII)
 
 
@@ -99,25 +104,48 @@ class GangStarts:
         with self.turns.alone(job_id, patient=True):
             return self._begin(job_id, name)
 
-    def restarted(self, job_id: str, *, submitted: int, restart: str) -> Staging:
+    def restarted(self, job_id: str, *, submitted: int, restart: str, replica: str, pod: str) -> Staging:
         """Return the attempt of one start of a gang, begun by the first pod of that start.
 
         :param submitted: the attempt that the gang was submitted with.
         :param restart: how often the cluster has restarted it.
-        :raises Conflict: the gang was started again since, by the cluster or an operator.
+        :param replica: what the pod is; it is registered.
+        :raises Conflict: the gang was started again since, by the cluster or an operator; or another pod is this
+            replica, and may live on.
         :raises ServiceBusy: another pod's request is beginning it, and that takes long.
         """
         if not _RESTART.match(restart):
             raise SpecError(
                 f"restart {restart!r:.60}: expected how often the gang started again, such as 1 or 1-0"
             )
-        name = f"{submitted}.{restart}"
-        self._told(job_id, name)
+        asked = self._told(job_id, f"{submitted}.{restart}")
         with self.turns.alone(job_id, patient=False):
-            staging = self._begin(job_id, name)
-        with translated(f"name the attempt of job {job_id}"):
-            symlink(str(staging.attempt), staging.root.parent / name)
+            table = self._table(job_id)
+            name = _last(table, asked)
+            staging = self._begin(job_id, name, copy=not _is_in_place(table, name))
+            if not _takes_place(staging, replica, pod):
+                staging = self._begin_anew(staging, replica, pod)
+            with translated(f"name the attempt of job {job_id}"):
+                _lead_to(staging, staging.root.parent / asked)
         return staging
+
+    def _begin_anew(self, staging: Staging, replica: str, pod: str) -> Staging:
+        """Begin an attempt for a new pod of the same start, if nothing of the pods before is left."""
+        job_id, attempt = staging.job_id, staging.attempt
+        taken = Conflict(
+            f"job {job_id}, attempt {attempt}: another pod is replica {replica}, and may "
+            "live on: the whole gang has to start again"
+        )
+        if not all_gone(staging, self.store.ledger.spec(job_id)):
+            raise taken
+        with self.committer.alone(job_id):
+            self.committer.check_going_on(job_id)
+            name = self.tell_again(job_id, attempt, suffix=_ANEW)
+            self.committer.tell(job_id, f"again-{attempt + 1}", _TAKEN_AWAY)
+        following = self._begin(job_id, name)
+        if not _takes_place(following, replica, pod):
+            raise taken
+        return following
 
     def again(self, job_id: str, attempt: int) -> int | None:
         """Return the attempt that `attempt` became in the same pods; None where it did not."""
@@ -125,13 +153,15 @@ class GangStarts:
         name = _name(table, attempt)
         return None if name is None else table.get(f"{name}{_IN_PLACE}")
 
-    def tell_again(self, job_id: str, attempt: int) -> None:
+    def tell_again(self, job_id: str, attempt: int, *, suffix: str = _IN_PLACE) -> str:
         """Record that the current attempt starts again in its pods; call it within the committer's ``alone``."""
         table = self._table(job_id)
         name = _name(table, attempt)
         if name is None or attempt != max(table.values()):
             raise Conflict(f"job {job_id}: attempt {attempt} is fenced, its gang was started again since")
-        write_whole(self._path(job_id), json.dumps({**table, f"{name}{_IN_PLACE}": attempt + 1}))
+        following = f"{name}{suffix}"
+        write_whole(self._path(job_id), json.dumps({**table, following: attempt + 1}))
+        return following
 
     def begin_again(self, job_id: str, attempt: int) -> Staging:
         """Begin what :meth:`tell_again` recorded, once: all processes of the attempt before are gone.
@@ -232,7 +262,9 @@ class GangStarts:
                 )
             if staging is None or wanted > current:
                 staging = self.store.attempts.begin(job_id, copy=copy)
-            if not (staging.root / PODS).is_dir():
+                if copy:  # these are other pods
+                    remove(staging.root / PODS)
+            if link_text(staging.root / _MADE) != str(staging.attempt):
                 _make_folders(staging, self.store.ledger.spec(job_id))
             return staging
 
@@ -263,9 +295,22 @@ def _name(table: dict[str, int], attempt: int) -> str | None:
 
 
 def _asked(table: dict[str, int], name: str) -> str:
-    """Return the start of the cluster's in whose pods a start goes on."""
-    while name.endswith(_IN_PLACE) and name.removesuffix(_IN_PLACE) in table:
-        name = name.removesuffix(_IN_PLACE)
+    """Return the start of the cluster's that a start goes on with."""
+    for suffix in (_IN_PLACE, _ANEW):
+        if name.endswith(suffix) and name.removesuffix(suffix) in table:
+            return _asked(table, name.removesuffix(suffix))
+    return name
+
+
+def _is_in_place(table: dict[str, int], name: str) -> bool:
+    return name.endswith(_IN_PLACE) and name.removesuffix(_IN_PLACE) in table
+
+
+def _last(table: dict[str, int], name: str) -> str:
+    """Return the last start that went on with a start of the cluster's."""
+    for suffix in (_IN_PLACE, _ANEW):
+        if f"{name}{suffix}" in table:
+            return _last(table, f"{name}{suffix}")
     return name
 
 
@@ -301,3 +346,13 @@ def _make_folders(staging: Staging, spec: JobSpec) -> None:
                 staging.output(role.name, index, output).mkdir(parents=True, exist_ok=True)
     for name in (GANG, PODS):
         (staging.root / name).mkdir(exist_ok=True)
+    symlink(str(staging.attempt), staging.root / _MADE)
+
+
+def _takes_place(staging: Staging, replica: str, pod: str) -> bool:
+    """Register a pod as this replica of this attempt; False where another pod is registered."""
+    try:
+        symlink(pod, staging.root / PODS / replica)  # created in one step, with its text
+    except FileExistsError:
+        return False
+    return True

@@ -45,6 +45,7 @@ class TestBundle:
         assert sorted(path.name for path in gang.root().iterdir()) == [
             "checkpoints",
             "gang",
+            "made",
             "main-0",
             "main-1",
             "pods",

@@ -223,6 +223,35 @@ def test_new_pods_have_the_very_checkpoints_of_pods_that_all_said_that_they_end(
     gang.bundle(1, restart="1").raise_for_status()
 
 
+def test_pods_that_the_cluster_replaced_uncounted_begin_the_next_attempt_if_those_before_are_gone(
+    begun: Callable[..., Gang], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kueue took the gang's nodes, and gives it others: JobSet counts no restart then."""
+    gang = begun()
+    number = (gang.root() / "checkpoints").stat().st_ino
+    gone(gang, 0, STOPPED, stays=False)
+    assert gang.bundle(0, pod="another-0").status_code == 409, "the other replica may live on"
+    gone(gang, 1, STOPPED, stays=False)
+    monkeypatch.delattr(attempts, "copy_tree")
+    with ThreadPoolExecutor(2) as threads:
+        asked = [threads.submit(gang.bundle, index, pod=f"another-{index}") for index in (0, 1, 0)]
+    assert [each.result().headers.get("muster-attempt") for each in asked] == ["2"] * 3
+    assert (gang.root() / "checkpoints").stat().st_ino == number
+    assert gang.bundle(0, pod="a-third").status_code == 409
+    assert gang.bundle(0, pod="pod-0-0").status_code == 409
+    late = gang.pods.get(f"{gang.path(attempt=1)}/outlook", params={"known": "stops"})
+    assert late.status_code == 409, "no pod of before is told to go on"
+    with gang.service.client() as store:
+        assert store.ledger.status(gang.job_id).restarts == 1
+        (line,) = store.ledger.read(gang.job_id)[0].splitlines()
+    assert line.startswith(b"[muster] evicted: the cluster took its pods away; the whole gang starts again")
+    for attempt in (2, 3):  # and these start again in place
+        gone(gang, 0, attempt=attempt)
+        assert gone(gang, 1, STOPPED, attempt=attempt) == Outlook(going=Going.AGAIN, attempt=attempt + 1)
+        assert gang.bundle(0, pod="a-fourth").status_code == 409, "the same pods go on"
+        assert gang.bundle(0, pod="another-0").is_success
+
+
 def test_a_service_that_is_killed_anywhere_goes_on(
     begun: Callable[..., Gang], service: Inside, monkeypatch: pytest.MonkeyPatch
 ) -> None:

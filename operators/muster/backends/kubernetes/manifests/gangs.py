@@ -204,7 +204,8 @@ def _final() -> list[Document]:
     """What fails the same way each time; an init container that was not killed had no Python, or said so.
 
     One that says 70 belongs to a start of the gang that is over: Kueue took the gang's nodes and gave it
-    others, which Kubernetes does not count, and the store lets no second pod be the same replica.
+    others, which Kubernetes does not count, and the store lets no second pod be the same replica while the first may
+    live on.
     """
     again = [int(ExitCode.RANK_LOST), *(128 + number for number in (signal.SIGKILL, signal.SIGTERM))]
     return [
