@@ -17,9 +17,9 @@ from contextvars import ContextVar
 from functools import cache
 from typing import Any
 
-_answering: ContextVar[bool] = ContextVar("_answering", default=False)
-
 from muster.airflow.embedded.collecting import no_collections
+
+_answering: ContextVar[bool] = ContextVar("_answering", default=False)
 
 
 def serve_newest_only() -> None:

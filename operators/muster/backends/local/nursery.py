@@ -30,7 +30,7 @@ _MAIN = (
     "serve(int(sys.argv[2]), int(sys.argv[3]), begin)\n"
 )
 _READY = b"r"
-_PATIENCE_SECONDS = 10.0  # of who asks for a supervisor while the nursery may still import
+PATIENCE_SECONDS = 10.0  # of who asks for a supervisor while the nursery may still import
 
 
 class Nursery:
@@ -38,7 +38,7 @@ class Nursery:
 
     def __init__(self, home: Path) -> None:
         self._asked, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._asked.settimeout(_PATIENCE_SECONDS)
+        self._asked.settimeout(PATIENCE_SECONDS)
         root = str(Path(muster.__file__).parent.parent)
         with its:
             self._process = subprocess.Popen(
@@ -52,6 +52,11 @@ class Nursery:
             )
         self._ended = os.pidfd_open(self._process.pid)
 
+    @property
+    def pid(self) -> int:
+        """The process's number."""
+        return self._process.pid
+
     def fork(self, claim: int, log: int) -> socket.socket | None:
         """Return a connection to a new supervisor, which waits there to be told; None where there is none to be had.
 
@@ -62,7 +67,7 @@ class Nursery:
         :param log: where the supervisor says what is wrong with itself.
         """
         ours, its = socket.socketpair()
-        ours.settimeout(_PATIENCE_SECONDS)
+        ours.settimeout(PATIENCE_SECONDS)
         try:
             with its:
                 socket.send_fds(self._asked, [_READY], [its.fileno(), claim, log])
@@ -147,6 +152,8 @@ def _become(
     code = 1
     try:
         asked.close()
+        if os.fork():  # no child of ours: who ends the run with all of its descendants does not end its jobs
+            os._exit(0)
         os.setsid()
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         for stream in (1, 2):

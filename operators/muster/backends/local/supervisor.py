@@ -79,9 +79,7 @@ class News:
 class Supervisor:
     """One job on its way from its claim to its end."""
 
-    def __init__(
-        self, orders: Orders, claim: int, secrets: Mapping[str, str], workers: list[Worker]
-    ) -> None:
+    def __init__(self, orders: Orders, claim: int, secrets: Mapping[str, str], workers: list[Worker]) -> None:
         self._orders = orders
         self._claim = claim
         self._job_id = orders.job_id
@@ -105,6 +103,7 @@ class Supervisor:
                 self._end(self.work())
             self._folder.remove()
         except _AskedToEnd:
+            self._leave(self._folder.drop_scratch)
             self._say("the supervisor was told to go: submit the job again to go on from its checkpoint")
         from muster.backends.local.start import Starter  # the job has ended: this import delays nothing
 
@@ -140,9 +139,7 @@ class Supervisor:
                 cache=self._orders.settings.cache,
             )
         finally:
-            self._leave(
-                end_descendants, self._folder.drop_scratch, partial(self._store.release, self._job_id)
-            )
+            self._leave(end_descendants, partial(self._store.release, self._job_id))
 
     def _leave(self, *steps: Callable[[], None]) -> None:
         """Take each step of a way out; one that fails is told in the log and hides no verdict."""
@@ -242,9 +239,11 @@ class Supervisor:
     def _end(self, ended: Verdict | JobResult) -> None:
         if isinstance(ended, JobResult):
             self._move_at_last(JobState.SUCCEEDED, result=ended)
-            return
+            return  # its folder goes next, with its temporary files
         # first: its end needs room, too
-        self._leave(partial(give_back, self._store, self._job_id, cause=ended.cause))
+        self._leave(
+            self._folder.drop_scratch, partial(give_back, self._store, self._job_id, cause=ended.cause)
+        )
         mask = self._masking.text
         ended = ended.going_on(self._spec.origin.again)
         verdict = replace(ended, message=mask(ended.message), advice=mask(ended.advice))
