@@ -969,6 +969,7 @@ class TestLocalBackendWithNursery(TestLocalBackend):
         with open_nursery(settings.home):
             opened = nursery_module.nursery()
             assert opened is not None
+            eventually(lambda: opened.ready)
             yield opened
 
     def test_supervisors_are_its_forks_and_go_on_without_it(

@@ -3,12 +3,14 @@
 An interpreter that starts and imports the supervisor takes 0.1 s of CPU for each job of a run. The nursery is started
 once, by a process whose forks will start jobs (:func:`open_nursery`), and dies with it; the supervisors do not. It
 passes nothing from job to job: it is handed open files alone, and what a supervisor is told, secrets with it, goes
-over one of these to the fork itself. Where it does not answer, a supervisor is started without it.
+over one of these to the fork itself. Until it has imported all, and where it does not answer, supervisors are
+started without it.
 """
 
 from __future__ import annotations
 
 import os
+import select
 import signal
 import socket
 import subprocess
@@ -30,7 +32,7 @@ _MAIN = (
     "serve(int(sys.argv[2]), int(sys.argv[3]), begin)\n"
 )
 _READY = b"r"
-PATIENCE_SECONDS = 10.0  # of who asks for a supervisor while the nursery may still import
+PATIENCE_SECONDS = 10.0  # of who asks for a supervisor
 
 
 class Nursery:
@@ -57,6 +59,19 @@ class Nursery:
         """The process's number."""
         return self._process.pid
 
+    @property
+    def ready(self) -> bool:
+        """Whether it has imported what its forks are, which it says once, for all who look.
+
+        Who asked before would wait for that.
+        """
+        looked = select.poll()
+        looked.register(self._asked, select.POLLIN)
+        try:
+            return bool(looked.poll(0)) and self._asked.recv(1, socket.MSG_PEEK) == _READY
+        except OSError:  # it was killed
+            return False
+
     def fork(self, claim: int, log: int) -> socket.socket | None:
         """Return a connection to a new supervisor, which waits there to be told; None where there is none to be had.
 
@@ -66,6 +81,8 @@ class Nursery:
         :param claim: the open file that holds the claim's lock.
         :param log: where the supervisor says what is wrong with itself.
         """
+        if not self.ready:
+            return None
         ours, its = socket.socketpair()
         ours.settimeout(PATIENCE_SECONDS)
         try:
@@ -135,6 +152,7 @@ def serve(handle: int, parent: int, begin: Callable[[int, int], None]) -> None:
     gc.freeze()
     with socket.socket(fileno=handle) as asked:
         asked.set_inheritable(False)
+        asked.send(_READY)
         while True:
             word, handles, _, _ = socket.recv_fds(asked, 1, 3, socket.MSG_CMSG_CLOEXEC)
             if not word:
