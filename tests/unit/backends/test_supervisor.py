@@ -43,7 +43,9 @@ def store(tmp_path: Path) -> FolderStore:
 def orders(tmp_path: Path) -> Orders:
     claim = Claim(job_id="job-1", memory_gib=1, gpus=(), port=0)
     machine = Machine(memory_gib=1)
-    orders = Orders(claim=claim, machine=machine, home=str(tmp_path), cache=str(tmp_path), worker="")
+    orders = Orders(
+        claim=claim, machine=machine, home=str(tmp_path), cache=str(tmp_path), worker="", claim_handle=0
+    )
     orders.places.job("job-1").root.mkdir(parents=True)
     return orders
 
@@ -55,7 +57,7 @@ def folder(orders: Orders) -> JobFolder:
 
 @pytest.fixture
 def supervisor(orders: Orders, store: FolderStore) -> Supervisor:
-    return Supervisor(orders, 0, {}, [])
+    return Supervisor(orders, {}, [])
 
 
 @pytest.fixture

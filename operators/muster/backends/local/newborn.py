@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 
 from muster.backends.local import start  # noqa: F401 a supervisor imports it at its end
+from muster.backends.local.orders import Orders
 from muster.backends.local.spawn import spawn_early
-from muster.backends.local.supervisor import main
+from muster.backends.local.supervisor import Supervisor
+from muster.core.wire import loads
 
 
 def begin(line: int, claim: int) -> None:
@@ -14,4 +17,5 @@ def begin(line: int, claim: int) -> None:
     told, workers = spawn_early(line)
     os.environ.clear()
     os.environ.update(told["variables"])
-    main(told["orders"], claim, told["secrets"], workers)
+    orders = replace(loads(Orders, told["orders"]), claim_handle=claim)
+    Supervisor(orders, told["secrets"], workers).run()

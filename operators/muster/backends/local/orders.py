@@ -17,6 +17,7 @@ class Orders:
     """All that a supervisor is told.
 
     :param worker: the folder that the image's Python runs in each replica.
+    :param claim_handle: the open file that holds the claim's lock.
     """
 
     claim: Claim
@@ -24,6 +25,7 @@ class Orders:
     home: str
     cache: str
     worker: str
+    claim_handle: int
     compare: bool = False
 
     @property

@@ -40,7 +40,7 @@ _MAIN = (
     "from muster.backends.local.spawn import spawn_early\n"
     "told, workers = spawn_early(int(sys.argv[2]))\n"
     "from muster.backends.local.supervisor import main\n"
-    "main(sys.argv[4], int(sys.argv[3]), told['secrets'], workers)\n"
+    "main(sys.argv[3], told['secrets'], workers)\n"
 )
 
 
@@ -66,11 +66,12 @@ def launch(
             home=str(settings.home),
             cache=str(settings.cache),
             worker=str(worker_folder(settings.cache)),
+            claim_handle=handle,
             compare=settings.compare,
         )
         with folder.stderr.open("ab") as log:
-            if not _forked(job, orders, secrets, handle, log.fileno()):
-                _started(job, orders, secrets, handle, log.fileno())
+            if not _forked(job, orders, secrets, log.fileno()):
+                _started(job, orders, secrets, log.fileno())
     except OSError as error:
         raise BackendError(f"job {claim.job_id}: no supervisor can be started ({error})") from error
 
@@ -96,10 +97,10 @@ def _early(job: JobSpec, orders: Orders, secrets: Mapping[str, str]) -> dict[str
     }
 
 
-def _forked(job: JobSpec, orders: Orders, secrets: Mapping[str, str], claim: int, log: int) -> bool:
+def _forked(job: JobSpec, orders: Orders, secrets: Mapping[str, str], log: int) -> bool:
     """Have this process's nursery fork the supervisor; False where it has none, or none that answers."""
     found = nursery()
-    connection = None if found is None else found.fork(claim, log)
+    connection = None if found is None else found.fork(orders.claim_handle, log)
     if connection is None:
         return False
     told = {
@@ -112,25 +113,25 @@ def _forked(job: JobSpec, orders: Orders, secrets: Mapping[str, str], claim: int
     return True
 
 
-def _started(job: JobSpec, orders: Orders, secrets: Mapping[str, str], claim: int, log: int) -> None:
+def _started(job: JobSpec, orders: Orders, secrets: Mapping[str, str], log: int) -> None:
     """Start an interpreter for the supervisor."""
     read, write = os.pipe()
     with os.fdopen(write, "wb") as pipe:
         with os.fdopen(read):  # our end closes first, so a write to a supervisor that died fails
-            _spawn(orders, claim, log, read)
+            _spawn(orders, log, read)
         pipe.write(json.dumps(_early(job, orders, secrets)).encode())
 
 
-def _spawn(orders: Orders, claim: int, log: int, told: int) -> None:
+def _spawn(orders: Orders, log: int, told: int) -> None:
     root = str(Path(muster.__file__).parent.parent)
     process = subprocess.Popen(
-        [sys.executable, "-I", "-c", _MAIN, root, str(told), str(claim), dumps(orders)],
+        [sys.executable, "-I", "-c", _MAIN, root, str(told), dumps(orders)],
         stdin=subprocess.DEVNULL,
         stdout=log,
         stderr=log,
         cwd="/",
         env=submitters_variables(),
-        pass_fds=(claim, told),
+        pass_fds=(orders.claim_handle, told),
     )
     if process.wait() != 0:
         stderr = orders.places.job(orders.job_id).stderr

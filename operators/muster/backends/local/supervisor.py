@@ -39,13 +39,13 @@ EVERY_SECONDS = 2.0  # between two writings of what the ranks told
 _UNSAID_BYTES = 1 << 20
 
 
-def main(text: str, claim: int, secrets: Mapping[str, str], workers: list[Worker]) -> None:
+def main(text: str, secrets: Mapping[str, str], workers: list[Worker]) -> None:
     """Bring one job to its end: the whole program of the process that ``launch`` starts.
 
-    :param claim: the open file that holds the claim's lock.
     :param workers: one for each replica, started already, or none.
     """
-    Supervisor(loads(Orders, text), claim, secrets, workers).run()
+    orders = loads(Orders, text)
+    Supervisor(orders, secrets, workers).run()
 
 
 class _AskedToEnd(Exception):
@@ -79,9 +79,8 @@ class News:
 class Supervisor:
     """One job on its way from its claim to its end."""
 
-    def __init__(self, orders: Orders, claim: int, secrets: Mapping[str, str], workers: list[Worker]) -> None:
+    def __init__(self, orders: Orders, secrets: Mapping[str, str], workers: list[Worker]) -> None:
         self._orders = orders
-        self._claim = claim
         self._job_id = orders.job_id
         self._secrets = secrets
         self._early = workers
@@ -103,12 +102,11 @@ class Supervisor:
                 self._end(self.work())
             self._folder.remove()
         except _AskedToEnd:
-            self._leave(self._folder.drop_scratch)
             self._say("the supervisor was told to go: submit the job again to go on from its checkpoint")
         from muster.backends.local.start import Starter  # the job has ended: this import delays nothing
 
         starter = Starter(settings=self._orders.settings, machine=self._orders.machine, ledger=self._ledger)
-        starter.queue.leave(self._job_id, self._claim)
+        starter.queue.leave(self._job_id, self._orders.claim_handle)
         starter.admit(wait=True)
 
     def work(self) -> Verdict | JobResult:
@@ -139,6 +137,10 @@ class Supervisor:
                 cache=self._orders.settings.cache,
             )
         finally:
+            if (
+                self._status.state is not JobState.COMMITTING
+            ):  # else they go with its folder, once its end is recorded
+                self._leave(self._folder.drop_scratch)
             self._leave(end_descendants, partial(self._store.release, self._job_id))
 
     def _leave(self, *steps: Callable[[], None]) -> None:
