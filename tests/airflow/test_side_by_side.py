@@ -209,9 +209,8 @@ def test_a_stop_ends_all_jobs_and_a_kill_leaves_no_task_and_the_jobs_to_a_resume
 
     process, jobs = begun()
     started = children(process.pid)
-    assert (
-        len([pid for pid in started if words(pid) == words(process.pid)]) == 2
-    )  # beside what forks for their jobs
+    forks = [pid for pid in started if words(pid) == words(process.pid)]
+    assert len(forks) == 2  # beside the nursery of their jobs
     process.kill()
     process.communicate()
     eventually(lambda: not any(alive(pid) for pid in started))

@@ -137,11 +137,10 @@ class Supervisor:
                 cache=self._orders.settings.cache,
             )
         finally:
-            if (
-                self._status.state is not JobState.COMMITTING
-            ):  # else they go with its folder, once its end is recorded
-                self._leave(self._folder.drop_scratch)
             self._leave(end_descendants, partial(self._store.release, self._job_id))
+            # What has succeeded leaves its temporary files to the end of its folder, once its own end is recorded.
+            if self._status.state is not JobState.COMMITTING:
+                self._leave(self._folder.drop_scratch)
 
     def _leave(self, *steps: Callable[[], None]) -> None:
         """Take each step of a way out; one that fails is told in the log and hides no verdict."""
