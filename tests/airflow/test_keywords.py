@@ -48,7 +48,16 @@ NONSENSE = {
     "empty": (),
 }
 MEANT = {  # what of this is sense after all
-    "a number": {"max_restarts", "ranks", "most_replicas", "replicas", "retries", "retry_delay", "tolerance"},
+    "a number": {
+        "keep",
+        "max_restarts",
+        "ranks",
+        "most_replicas",
+        "replicas",
+        "retries",
+        "retry_delay",
+        "tolerance",
+    },
     "a fraction": {"retry_delay", "tolerance"},
     "true": {"allow_older", "cache", "lower_is_better", "require_gpus", "retire_failed"},
     "long": {"metric"},

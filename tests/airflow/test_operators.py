@@ -83,7 +83,7 @@ def gate(**changes: Any) -> m.GateOperator:
         (lambda: job(outputs={"x": "../x"}), r"task 'a', outputs\['x'\]: volume '\.\./x'"),
         (lambda: job(outputs={"x": "a/x", "y": "a/x"}), "two outputs go to the same volume"),
         (lambda: job(outputs={"x": "a/x"}, params={"x": 1}), "'x' is both output and param"),
-        (lambda: job(outputs={"checkpoints": "a/x"}), "the name is muster's own"),
+        (lambda: job(params={"checkpoints": 3}), "the name is muster's own"),
         (lambda: job(params={"x": {1, 2}}), "param 'x' is"),
         (lambda: job(env={"MUSTER_HOME": "x"}), "the prefix MUSTER_ is muster's own"),
         (lambda: job(secrets={"TOKEN": "hunter2"}), r"task 'a', secrets\['TOKEN'\]: expected where"),

@@ -31,10 +31,12 @@ from muster.backends.kubernetes import labels
 from muster.backends.kubernetes.api.client import Client
 from muster.backends.kubernetes.api.kinds import JOB, JOB_SET, POD, Document, Kind
 from muster.backends.kubernetes.backend import KubernetesBackend
+from muster.backends.local import nursery as nursery_module
 from muster.backends.local import processes
 from muster.backends.local.backend import LocalBackend
 from muster.backends.local.limits import left_behind
 from muster.backends.local.machine import Machine
+from muster.backends.local.nursery import Nursery, open_nursery
 from muster.backends.local.places import Places
 from muster.core.cancelling import by_command, on_page, out_of_time
 from muster.core.errors import CannotSchedule, ImageError, NotFound, SpecError
@@ -65,6 +67,11 @@ def finish(backend: Backend, job_id: str) -> tuple[JobStatus, list[str]]:
     seen = asyncio.run(asyncio.wait_for(events(backend, job_id), timeout=GUARD_SECONDS))
     assert seen[-1].status is not None
     return seen[-1].status, [line for event in seen for line in event.lines]
+
+
+def words(pid: int) -> bytes:
+    """The command line of a process, which a fork shares."""
+    return Path(f"/proc/{pid}/cmdline").read_bytes()
 
 
 class BackendContract:
@@ -975,6 +982,50 @@ class TestLocalBackend(BackendContract):
         assert "queue team-a" in warned
         assert "priority urgent" in warned
         assert "disk_gib" in warned
+
+
+class TestLocalBackendWithNursery(TestLocalBackend):
+    """Supervisors are forked by a process that has imported them, as those of ``muster run`` are."""
+
+    @pytest.fixture(autouse=True)
+    def nursery(self, settings: Settings) -> Iterator[Nursery]:
+        with open_nursery(settings.home):
+            opened = nursery_module.nursery()
+            assert opened is not None
+            eventually(lambda: opened.ready)
+            yield opened
+
+    def test_supervisors_are_its_forks_and_go_on_without_it(
+        self, backend: Backend, job: Callable[..., JobSpec], settings: Settings, nursery: Nursery
+    ) -> None:
+        backend.submit(job(SLEEP), job_id="one")
+        supervisor = eventually(lambda: self.supervisor(settings, "one"))
+        assert supervisor is not None
+        assert words(supervisor.pid) == words(nursery.pid)
+        os.kill(nursery.pid, signal.SIGKILL)
+        os.waitid(os.P_PID, nursery.pid, os.WEXITED | os.WNOWAIT)
+        assert backend.status("one").alive
+        backend.cancel("one")
+
+    @pytest.mark.parametrize("told", [signal.SIGKILL, signal.SIGSTOP])
+    def test_where_it_does_not_answer_a_supervisor_is_started_and_the_claim_is_its_own(
+        self,
+        backend: Backend,
+        job: Callable[..., JobSpec],
+        settings: Settings,
+        nursery: Nursery,
+        monkeypatch: pytest.MonkeyPatch,
+        told: signal.Signals,
+    ) -> None:
+        monkeypatch.setattr(nursery_module, "PATIENCE_SECONDS", 0.1)
+        os.kill(nursery.pid, told)
+        backend.submit(job(SLEEP), job_id="one")
+        supervisor = eventually(lambda: self.supervisor(settings, "one"))
+        assert supervisor is not None
+        assert words(supervisor.pid) != words(nursery.pid)
+        os.kill(supervisor.pid, signal.SIGKILL)
+        eventually(lambda: not backend.status("one").alive)
+        backend.cancel("one")
 
 
 class TestForkBackend(BackendContract):

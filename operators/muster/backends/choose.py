@@ -93,6 +93,18 @@ def open_deployments(
         yield _deployments(client, file.settings.site, store, settings)
 
 
+@contextmanager
+def expecting_jobs(settings: Settings) -> Iterator[None]:
+    """Have the jobs that this process and its forks start in the block begin sooner, where they run on this machine."""
+    if settings.cluster is not None:
+        yield
+        return
+    from muster.backends.local.nursery import open_nursery
+
+    with open_nursery(settings.home):
+        yield
+
+
 def _check_system() -> None:
     if sys.platform != "linux":
         raise SpecError(

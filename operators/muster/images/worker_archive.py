@@ -26,10 +26,11 @@ def worker_folder(cache: Path) -> Path:
 
     It appears whole or not at all, and two who build it at once get the same folder.
     """
-    sources = _sources()
-    target = cache / "worker" / _digest(sources)
+    target = cache / "worker" / _known()
     if target.is_dir():
         return target
+    sources = _sources()
+    target = cache / "worker" / _digest(sources)
     target.parent.mkdir(parents=True, exist_ok=True)
     building = Path(tempfile.mkdtemp(prefix=".building-", dir=target.parent))
     try:
@@ -49,6 +50,12 @@ def zipapp() -> bytes:
         for path, data in sorted(_sources().items()):
             archive.writestr(zipfile.ZipInfo(path, _EPOCH), data, zipfile.ZIP_DEFLATED)
     return whole.getvalue()
+
+
+@cache
+def _known() -> str:
+    """The digest of the sources as this process found them first: its own code does not change either."""
+    return _digest(_sources())
 
 
 def _sources() -> dict[str, bytes]:

@@ -57,7 +57,10 @@ def folder(orders: Orders) -> JobFolder:
 
 
 @pytest.fixture
-def supervisor(orders: Orders, store: FolderStore) -> Supervisor:
+def supervisor(
+    orders: Orders, store: FolderStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Supervisor:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
     return Supervisor(orders, {}, [])
 
 

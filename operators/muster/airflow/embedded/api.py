@@ -3,17 +3,23 @@
 A task talks to Airflow through this API. Airflow's server for it speaks every version since 3.0 and
 spends seconds at its first request on building them; here both ends are one process of one release,
 so only the newest is built. The routes, and all that they do to the database, are Airflow's.
+
+A server hands each function of a request to a thread, so that others are answered meanwhile. Here the one client
+waits, and the three or four threads of a request cost more than what they do: the functions are called where they are.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import cache
 from typing import Any
 
 from muster.airflow.embedded.collecting import no_collections
+
+_answering: ContextVar[bool] = ContextVar("_answering", default=False)
 
 
 def serve_newest_only() -> None:
@@ -30,8 +36,9 @@ def build() -> None:
         from airflow.sdk.execution_time.supervisor import in_process_api_server
 
         serve_newest_only()
+        _answer_without_threads()
         built = in_process_api_server().app
-        built.middleware_stack = built.middleware_stack or built.build_middleware_stack()
+        built.middleware_stack = _Answering(built.middleware_stack or built.build_middleware_stack())
 
 
 @contextmanager
@@ -55,3 +62,33 @@ def _newest_only(lifespan: Any) -> Any:
     app.include_router(execution_api_router)
     init_error_handlers(app)
     return app
+
+
+class _Answering:
+    """Marks what belongs to a request of this API: the author's own code may use anyio, too."""
+
+    def __init__(self, app: Any) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        _answering.set(True)
+        await self._app(scope, receive, send)
+
+
+@cache
+def _answer_without_threads() -> None:
+    """Have requests of this API call their functions on its own thread, in this process, from now on."""
+    import anyio.to_thread
+    from airflow.sdk.execution_time import task_runner
+
+    in_a_thread = anyio.to_thread.run_sync
+
+    async def run_sync(func: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+        # Airflow takes the way to this API away while it is asked. Where that is there, a function might ask in
+        # its turn, and would wait for its own thread.
+        asks_no_more = getattr(task_runner, "SUPERVISOR_COMMS", None) is None
+        if _answering.get() and asks_no_more:
+            return func(*arguments)
+        return await in_a_thread(func, *arguments, **options)
+
+    anyio.to_thread.run_sync = run_sync  # type: ignore[assignment]  # FastAPI and Starlette ask for it here

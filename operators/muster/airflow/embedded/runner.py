@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, Any, Literal
 from muster.airflow.embedded.collecting import no_collections
 from muster.airflow.embedded.home import EmbeddedHome, quieten
 from muster.airflow.embedded.instances import Instances, addresses
+from muster.airflow.embedded.libcst import leave_libcst
 from muster.airflow.embedded.result import Deployed, Listener, RunResult, Silent, Stage
+from muster.backends.choose import expecting_jobs
 from muster.core.errors import MusterError, SpecError
 from muster.core.settings import Settings
 
@@ -145,6 +147,7 @@ def _show_kept(result: RunResult, listener: Listener) -> RunResult:
 def _run(dag_id: str, home: EmbeddedHome, listener: Listener, wanted: Wanted) -> RunResult:
     with no_collections():
         home.enter()
+        leave_libcst()
         from sqlalchemy.exc import OperationalError
     try:
         with no_collections():
@@ -205,12 +208,13 @@ class _Runner:
 
         conf = read_params(self._loaded.dag, params)
         conf = {**conf, NO_CACHE: True} if no_cache else conf
-        self._make_ready(run_id)
-        return self._go(self._runs.begin(run_id, conf), kept=frozenset())
+        with expecting_jobs(self._home.settings):
+            self._make_ready(run_id)
+            return self._go(self._runs.begin(run_id, conf), kept=frozenset())
 
     def _resume(self, last: DagRun, wanted: Wanted) -> RunResult:
         self._check_stage(wanted.again)
-        with self._home.notes.own(last.run_id):
+        with self._home.notes.own(last.run_id), expecting_jobs(self._home.settings):
             self._make_ready(last.run_id)
             kept = self._reopen(last, wanted)
             return self._go(last, kept=kept, only=wanted.only)

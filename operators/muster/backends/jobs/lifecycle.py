@@ -91,14 +91,13 @@ class Lifecycle:
 
         offset, seen, since = after, None, time.monotonic()
         while True:
-            status = await asyncio.to_thread(self._watched, job_id)
-            while True:  # never all of it at once: a log may be larger than the memory that there is
-                data, offset = await asyncio.to_thread(self._lines, job_id, offset)
-                if data:
-                    lines = tuple(data.decode("utf-8", "replace").splitlines())
-                    yield JobEvent(offset=offset, lines=lines)
-                if not (data and status.state.ended):
+            status, data, offset = await asyncio.to_thread(self._watched, job_id, offset)
+            while data:  # never all of it at once: a log may be larger than the memory that there is
+                lines = tuple(data.decode("utf-8", "replace").splitlines())
+                yield JobEvent(offset=offset, lines=lines)
+                if not status.state.ended:
                     break
+                data, offset = await asyncio.to_thread(self._lines, job_id, offset)
             if status.state.ended:
                 await self._cleared(job_id)
             if status != seen:
@@ -183,9 +182,11 @@ class Lifecycle:
         soonest, latest = self._runner.pauses_seconds
         return min(max((time.monotonic() - since) / 20, soonest), latest)
 
-    def _watched(self, job_id: str) -> JobStatus:
+    def _watched(self, job_id: str, offset: int) -> tuple[JobStatus, bytes, int]:
+        """Look at a job and then at its log, in which nothing follows what is there once a job has ended."""
         status = self._ledger.status(job_id)
-        return status if status.state.ended else self._runner.look(many=True)(status)
+        status = status if status.state.ended else self._runner.look(many=True)(status)
+        return status, *self._lines(job_id, offset)
 
     def _lines(self, job_id: str, offset: int) -> tuple[bytes, int]:
         return self._ledger.read(job_id, after=offset, limit_bytes=self._runner.part_bytes)

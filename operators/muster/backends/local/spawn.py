@@ -12,7 +12,7 @@ import json
 import os
 import signal
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from muster.core.linux import adopt_orphans, die_with
 
@@ -27,17 +27,17 @@ class Worker(NamedTuple):
     output: int
 
 
-def spawn_early(handle: int) -> tuple[dict[str, str], list[Worker]]:
+def spawn_early(handle: int) -> tuple[dict[str, Any], list[Worker]]:
     """Read what must be on no disk from a pipe, and start the workers if their image is ready.
 
-    :returns: the secrets by variable, and one worker for each replica or none at all.
+    :returns: what was told, with the secrets by variable, and one worker for each replica or none at all.
     """
     adopt_orphans()
     _keep_to_ourselves()
     with os.fdopen(handle, "rb") as pipe:
         told = json.loads(pipe.read())
     workers = [spawn(told["command"], told["environment"]) for _ in range(told["workers"])]
-    return told["secrets"], workers
+    return told, workers
 
 
 def spawn(command: Sequence[str], environment: Mapping[str, str]) -> Worker:

@@ -16,9 +16,9 @@ import muster
 from muster.backends.jobs.checks import Resolve, from_environment
 from muster.backends.jobs.ending import record
 from muster.backends.local.machine import Machine
+from muster.backends.local.nursery import nursery, submitters_variables
 from muster.backends.local.orders import Orders
 from muster.backends.local.places import Places
-from muster.backends.local.processes import JOB_VARIABLE, MARK_VARIABLE
 from muster.backends.local.queue import Claim, JobQueue, Ticket
 from muster.backends.local.variables import variables
 from muster.core.errors import BackendError, Corrupt, NotFound
@@ -38,9 +38,9 @@ _MAIN = (
     "os.setsid()\n"
     "sys.path.insert(0, sys.argv[1])\n"
     "from muster.backends.local.spawn import spawn_early\n"
-    "secrets, workers = spawn_early(int(sys.argv[2]))\n"
+    "told, workers = spawn_early(int(sys.argv[2]))\n"
     "from muster.backends.local.supervisor import main\n"
-    "main(sys.argv[3], secrets, workers)\n"
+    "main(sys.argv[3], told['secrets'], workers)\n"
 )
 
 
@@ -69,11 +69,9 @@ def launch(
             claim_handle=handle,
             compare=settings.compare,
         )
-        read, write = os.pipe()
-        with os.fdopen(write, "wb") as pipe:
-            with os.fdopen(read):  # our end closes first, so a write to a supervisor that died fails
-                _spawn(orders, folder.stderr, read)
-            pipe.write(json.dumps(_early(job, orders, secrets)).encode())
+        with folder.stderr.open("ab") as log:
+            if not _forked(job, orders, secrets, log.fileno()):
+                _started(job, orders, secrets, log.fileno())
     except OSError as error:
         raise BackendError(f"job {claim.job_id}: no supervisor can be started ({error})") from error
 
@@ -99,22 +97,45 @@ def _early(job: JobSpec, orders: Orders, secrets: Mapping[str, str]) -> dict[str
     }
 
 
-def _spawn(orders: Orders, stderr: Path, told: int) -> None:
+def _forked(job: JobSpec, orders: Orders, secrets: Mapping[str, str], log: int) -> bool:
+    """Have this process's nursery fork the supervisor; False where it has none, or none that answers."""
+    found = nursery()
+    connection = None if found is None else found.fork(orders.claim_handle, log)
+    if connection is None:
+        return False
+    told = {
+        **_early(job, orders, secrets),
+        "orders": dumps(orders),
+        "variables": submitters_variables(),
+    }
+    with connection:
+        connection.sendall(json.dumps(told).encode())
+    return True
+
+
+def _started(job: JobSpec, orders: Orders, secrets: Mapping[str, str], log: int) -> None:
+    """Start an interpreter for the supervisor."""
+    read, write = os.pipe()
+    with os.fdopen(write, "wb") as pipe:
+        with os.fdopen(read):  # our end closes first, so a write to a supervisor that died fails
+            _spawn(orders, log, read)
+        pipe.write(json.dumps(_early(job, orders, secrets)).encode())
+
+
+def _spawn(orders: Orders, log: int, told: int) -> None:
     root = str(Path(muster.__file__).parent.parent)
-    with stderr.open("ab") as log:
-        process = subprocess.Popen(
-            [sys.executable, "-I", "-c", _MAIN, root, str(told), dumps(orders)],
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            cwd="/",
-            env={
-                name: text for name, text in os.environ.items() if name not in (JOB_VARIABLE, MARK_VARIABLE)
-            },
-            pass_fds=(orders.claim_handle, told),
-        )
-        if process.wait() != 0:
-            raise BackendError(f"job {orders.job_id}: its supervisor did not start: see {stderr}")
+    process = subprocess.Popen(
+        [sys.executable, "-I", "-c", _MAIN, root, str(told), dumps(orders)],
+        stdin=subprocess.DEVNULL,
+        stdout=log,
+        stderr=log,
+        cwd="/",
+        env=submitters_variables(),
+        pass_fds=(orders.claim_handle, told),
+    )
+    if process.wait() != 0:
+        stderr = orders.places.job(orders.job_id).stderr
+        raise BackendError(f"job {orders.job_id}: its supervisor did not start: see {stderr}")
 
 
 # Its entry was taken out of the ledger, or cannot be read: a job of which only the ticket is left, which

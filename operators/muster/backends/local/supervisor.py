@@ -158,9 +158,10 @@ class Supervisor:
                 cache=self._orders.settings.cache,
             )
         finally:
-            self._leave(
-                self._end_descendants, self._folder.drop_scratch, partial(self._store.release, self._job_id)
-            )
+            self._leave(self._end_descendants, partial(self._store.release, self._job_id))
+            # What has succeeded leaves its temporary files to the end of its folder, once its own end is recorded.
+            if self._status.state is not JobState.COMMITTING:
+                self._leave(self._folder.drop_scratch)
 
     def _leave(self, *steps: Callable[[], None]) -> None:
         """Take each step of a way out; one that fails is told in the log and hides no verdict."""
@@ -316,9 +317,11 @@ class Supervisor:
     def _end(self, ended: Verdict | JobResult) -> None:
         if isinstance(ended, JobResult):
             self._move_at_last(JobState.SUCCEEDED, result=ended)
-            return
+            return  # its folder goes next, with its temporary files
         # first: its end needs room, too
-        self._leave(partial(give_back, self._store, self._job_id, cause=ended.cause))
+        self._leave(
+            self._folder.drop_scratch, partial(give_back, self._store, self._job_id, cause=ended.cause)
+        )
         mask = self._masking.text
         ended = ended.going_on(self._spec.origin.again)
         verdict = replace(ended, message=mask(ended.message), advice=mask(ended.advice))

@@ -1,0 +1,189 @@
+"""A process that has imported the supervisor and forks one for each job, for as long as a run goes on.
+
+An interpreter that starts and imports the supervisor takes 0.1 s of CPU for each job of a run. The nursery is started
+once, by a process whose forks will start jobs (:func:`open_nursery`), and dies with it; the supervisors do not. It
+passes nothing from job to job: it is handed open files alone, and what a supervisor is told, secrets with it, goes
+over one of these to the fork itself. Until it has imported all, and where it does not answer, supervisors are
+started without it.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import NoReturn
+
+import muster
+from muster.backends.local.processes import JOB_VARIABLE, MARK_VARIABLE
+from muster.core.linux import die_with
+
+_MAIN = (
+    "import sys\n"
+    "sys.path.insert(0, sys.argv[1])\n"
+    "from muster.backends.local.nursery import serve\n"
+    "from muster.backends.local.newborn import begin\n"
+    "serve(int(sys.argv[2]), int(sys.argv[3]), begin)\n"
+)
+_READY = b"r"
+PATIENCE_SECONDS = 10.0  # of who asks for a supervisor
+
+
+class Nursery:
+    """The nursery's process, as those that start jobs see it; forks of this process use it, too."""
+
+    def __init__(self, home: Path) -> None:
+        self._asked, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._asked.settimeout(PATIENCE_SECONDS)
+        root = str(Path(muster.__file__).parent.parent)
+        with its:
+            self._process = subprocess.Popen(
+                [sys.executable, "-I", "-c", _MAIN, root, str(its.fileno()), str(os.getpid()), str(home)],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,  # a supervisor that is started without it says what is wrong
+                cwd="/",
+                env=submitters_variables(),
+                pass_fds=[its.fileno()],
+            )
+        self._ended = os.pidfd_open(self._process.pid)
+
+    @property
+    def pid(self) -> int:
+        """The process's number."""
+        return self._process.pid
+
+    @property
+    def ready(self) -> bool:
+        """Whether it has imported what its forks are, which it says once, for all who look.
+
+        Who asked before would wait for that.
+        """
+        looked = select.poll()
+        looked.register(self._asked, select.POLLIN)
+        try:
+            return bool(looked.poll(0)) and self._asked.recv(1, socket.MSG_PEEK) == _READY
+        except OSError:  # it was killed
+            return False
+
+    def fork(self, claim: int, log: int) -> socket.socket | None:
+        """Return a connection to a new supervisor, which waits there to be told; None where there is none to be had.
+
+        A nursery that does not answer is ended: it must not keep the claim. A fork of it that answers too late finds
+        the connection closed, and ends.
+
+        :param claim: the open file that holds the claim's lock.
+        :param log: where the supervisor says what is wrong with itself.
+        """
+        if not self.ready:
+            return None
+        ours, its = socket.socketpair()
+        ours.settimeout(PATIENCE_SECONDS)
+        try:
+            with its:
+                socket.send_fds(self._asked, [_READY], [its.fileno(), claim, log])
+            answered = ours.recv(1) == _READY
+        except OSError:  # it was killed, or hangs
+            answered = False
+        if not answered:
+            ours.close()
+            self._kill()
+            return None
+        ours.settimeout(None)
+        return ours
+
+    def close(self) -> None:
+        """End it. Supervisors that it has forked go on."""
+        self._kill()
+        self._process.wait()
+        os.close(self._ended)
+        self._asked.close()
+
+    def _kill(self) -> None:
+        with suppress(ProcessLookupError):  # it has ended
+            signal.pidfd_send_signal(self._ended, signal.SIGKILL)
+
+
+_open: list[Nursery] = []
+
+
+@contextmanager
+def open_nursery(home: Path) -> Iterator[None]:
+    """Have a nursery for the jobs that this process and its forks start in the block.
+
+    :param home: whose jobs these are, for a person who looks at processes.
+    """
+    with suppress(OSError):  # the machine can start no process now: jobs wait for one themselves
+        _open.append(Nursery(home))
+    try:
+        yield
+    finally:
+        while _open:
+            _open.pop().close()
+
+
+def nursery() -> Nursery | None:
+    """Return this process's, or that of the process of which it is a fork."""
+    return _open[-1] if _open else None
+
+
+def submitters_variables() -> dict[str, str]:
+    """Return this process's variables for a supervisor, which is no part of a job that this process may be in."""
+    return {name: text for name, text in os.environ.items() if name not in (JOB_VARIABLE, MARK_VARIABLE)}
+
+
+def serve(handle: int, parent: int, begin: Callable[[int, int], None]) -> None:
+    """Fork for whoever asks, until nobody is left who could: the whole program of the nursery.
+
+    :param parent: the process that opened the nursery, and with which it dies.
+    :param begin: what a fork does, with a connection to who asked and with its claim's open file.
+    """
+    import gc
+
+    die_with(parent)
+    os.setsid()  # Ctrl-C is the run's
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel buries the forks
+    gc.freeze()
+    with socket.socket(fileno=handle) as asked:
+        asked.set_inheritable(False)
+        asked.send(_READY)
+        while True:
+            word, handles, _, _ = socket.recv_fds(asked, 1, 3, socket.MSG_CMSG_CLOEXEC)
+            if not word:
+                return
+            if os.fork() == 0:
+                _become(asked, *handles, begin=begin)
+            for each in handles:
+                os.close(each)
+
+
+def _become(
+    asked: socket.socket, line: int, claim: int, log: int, *, begin: Callable[[int, int], None]
+) -> NoReturn:
+    """Be what a supervisor is that was started without a nursery, and never return to its loop."""
+    code = 1
+    try:
+        asked.close()
+        if os.fork():  # no child of ours: who ends the run with all of its descendants does not end its jobs
+            os._exit(0)
+        os.setsid()
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        for stream in (1, 2):
+            os.dup2(log, stream)
+        os.close(log)
+        os.write(line, _READY)
+        begin(line, claim)
+        code = 0
+    except BaseException:  # the copy of the nursery must never run on
+        import traceback
+
+        traceback.print_exc()
+    finally:
+        sys.stderr.flush()
+        os._exit(code)
