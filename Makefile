@@ -13,10 +13,10 @@ unexport PYTHONDONTWRITEBYTECODE
 READY := .venv/.ready
 PYTEST := $(BIN)/python -m pytest
 # What each needs more than this machine and this folder has a command of its own.
-HERE := not soak and not horovod and not cluster and not chart and not nfs and not releases
+HERE := not soak and not horovod and not gpu and not cluster and not chart and not nfs and not releases
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo up test check lint soak cluster-up cluster-down test-cluster bench compiler test-horovod test-chart test-nfs test-releases lock wheel clean
+.PHONY: help setup demo up test check lint soak cluster-up cluster-down test-cluster bench compiler test-horovod test-gpu test-chart test-nfs test-releases lock wheel clean
 
 help:  ## Say what can be made
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -71,6 +71,10 @@ compiler:
 
 test-horovod: compiler $(READY)  ## Build Horovod once (needs a C++ compiler) and run a gang with it
 	$(PYTEST) -m horovod
+
+# On a machine with a card, which may have neither a network nor .venv. It says what is missing.
+test-gpu:  ## The tests that need a GPU, with a Python whose torch sees it (MUSTER_TEST_INTERPRETER)
+	@$(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON)) -m tests.gpu
 
 test-chart: $(READY)  ## Build helm, kubeconform and promtool once, and look at what the chart makes
 	$(PYTEST) -m chart

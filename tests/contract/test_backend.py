@@ -9,6 +9,7 @@ import random
 import secrets
 import signal
 import subprocess
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from datetime import timedelta
@@ -47,6 +48,7 @@ from muster.core.status import JobEvent, JobState, JobStatus
 from muster.core.verdict import Cause
 from muster.core.wire import loads
 from muster.images.folders import find_image, image_folders, put_image
+from muster.images.interpreter import look_at
 
 QUEUE = "contract"
 SMALL = Resources(memory_gib=0.5)
@@ -655,6 +657,35 @@ class TestLocalBackend(BackendContract):
         assert status.verdict is not None
         assert status.verdict.cause is Cause.IMAGE_UNAVAILABLE
         assert "broken" in status.verdict.message
+
+    def test_a_job_runs_with_an_interpreter_that_is_there_and_its_record_says_so(
+        self, backend: LocalBackend, job: Callable[..., JobSpec]
+    ) -> None:
+        interpreter = look_at("python", Path(sys.executable))
+        spec = job(
+            "import sys; print(sys.executable); open('{outputs.made}/f', 'w').write('whole')",
+            interpreter=interpreter,
+            outputs={"made": Output(volume="a/made")},
+        )
+        backend.submit(spec, job_id="unlocked")
+        status, lines = finish(backend, "unlocked")
+        assert status.state is JobState.SUCCEEDED, lines
+        assert lines[:2] == [
+            f"[muster] image python: runs with {sys.executable} ({interpreter}), not with its lock",
+            f"[rank 0] {sys.executable}",
+        ]
+        record = backend.store.record("volume://a/made@1")
+        assert (record.image_digest, record.interpreter) == (spec.image_digest, interpreter)
+
+    def test_an_interpreter_that_is_another_by_the_start_is_a_verdict(
+        self, backend: LocalBackend, job: Callable[..., JobSpec]
+    ) -> None:
+        interpreter = replace(look_at("python", Path(sys.executable)), digest="b3:" + "1" * 64)
+        backend.submit(job("pass", interpreter=interpreter), job_id="other")
+        status, _ = finish(backend, "other")
+        assert status.verdict is not None
+        assert status.verdict.cause is Cause.IMAGE_UNAVAILABLE
+        assert f"the interpreter of image python, {sys.executable}, was" in status.verdict.message
 
     def test_a_gang_without_gpus_runs_on_cpus_with_one_warning(
         self, backend: Backend, job: Callable[..., JobSpec]

@@ -182,7 +182,8 @@ def _options() -> Iterator[str]:
     yield f"## Airflow's configuration\nSection `[muster]`. {section['description']}\n"
     for name, option in section["options"].items():
         default = option["default"] or "nothing"
-        yield f"- `{name}`, or `AIRFLOW__MUSTER__{name.upper()}`, unless set {default}: {option['description']}"
+        variable = "" if "." in name else f", or `AIRFLOW__MUSTER__{name.upper()}`"  # a shell cannot set that
+        yield f"- `{name}`{variable}, unless set {default}: {option['description']}"
 
 
 @cache

@@ -49,6 +49,7 @@ VALID: Mapping[str, Mapping[str, Any]] = {
     },
     "Comparison": {"metric": "auc", "labels": ((1.0,),), "agreement": 0.5},
     "DeploymentSpec": {"image_digest": DIGEST},
+    "Interpreter": {"digest": DIGEST},
     "JobSpec": {
         "image_digest": DIGEST,
         "code": DIGEST,

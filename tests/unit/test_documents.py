@@ -73,6 +73,7 @@ BY_HAND = {
     "client.kernel": "inputs, of the command that starts it",
     "core.comparison": "a spec, for its digest",
     "core.wire": "all documents",
+    "images.interpreter": "what its own program prints in a Python",
     "volumes.commit": "wire.build",
     "volumes.commit_records": "tried below",
     "volumes.layout": "tried below",

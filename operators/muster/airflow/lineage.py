@@ -226,6 +226,7 @@ def _run_facets(job_id: str, spec: JobSpec, *, kept: bool) -> dict[str, RunFacet
 
     told = {"job": job_id, "image": spec.image, "image_digest": spec.image_digest}
     told |= {"code": spec.code} if spec.code else {}
+    told |= {"interpreter": str(spec.interpreter)} if spec.interpreter else {}
     told |= {"kept": f"{spec.origin.dag_id} {spec.origin.run_id} {spec.origin.task_id}"} if kept else {}
     facets: dict[str, RunFacet] = {
         "tags": tags_run.TagsRunFacet(

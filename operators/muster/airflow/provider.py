@@ -89,6 +89,15 @@ def get_provider_info() -> dict[str, Any]:
                         "example": "True",
                         "default": "False",
                     },
+                    "interpreter.NAME": {
+                        "description": "The path of a Python that runs the jobs of the image NAME on this machine, unlocked, in "
+                        "place of an environment made from its lock. The variable MUSTER_INTERPRETER_NAME wins, with `_` for "
+                        "`-`. A cluster does not look at it.",
+                        "version_added": "0.1.0",
+                        "type": "string",
+                        "example": "/opt/conda/bin/python",
+                        "default": "",
+                    },
                     "plan_on_page": {
                         "description": "Whether the page plans runs of Dags. A plan runs the Dag's file in a process on "
                         "the api-server's machine; `muster up` does so, and an api-server that is to run no code of "

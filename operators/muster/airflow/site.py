@@ -8,6 +8,7 @@ import secrets
 import socket
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import urlsplit
 
@@ -15,7 +16,7 @@ from muster.airflow.connection import connect_capacity, connect_cluster, connect
 from muster.backends.base import Backend
 from muster.backends.capacity import Capacity
 from muster.core.errors import SpecError
-from muster.core.job import Origin, SecretRef
+from muster.core.job import Interpreter, Origin, SecretRef
 from muster.core.settings import Settings
 
 if TYPE_CHECKING:
@@ -161,6 +162,31 @@ def cache_default() -> bool:
     from airflow.sdk.configuration import conf
 
     return bool(conf.getboolean("muster", "cache", fallback=False))
+
+
+def interpreter_path(image: str, settings: Settings) -> Path | None:
+    """Return the Python of this machine that runs an image's jobs: ``MUSTER_INTERPRETER_NAME``, ``[muster] interpreter.NAME``.
+
+    None where none is set, and where jobs go to a cluster, whose images are containers.
+    """
+    from airflow.sdk.configuration import conf
+
+    if settings.cluster is not None or connection_id():
+        return None
+    if (path := settings.interpreter(image)) is not None:
+        return path
+    text = str(conf.get("muster", f"interpreter.{image}", fallback="") or "").strip()
+    return Path(text).expanduser().absolute() if text else None
+
+
+def interpreter_of(image: str, settings: Settings) -> Interpreter | None:
+    """Ask the Python of :func:`interpreter_path` what it is. :raises SpecError: it is no Python of use."""
+    path = interpreter_path(image, settings)
+    if path is None:
+        return None
+    from muster.images.interpreter import look_at
+
+    return look_at(image, path)
 
 
 def mlflow_url() -> str:

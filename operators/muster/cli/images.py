@@ -37,6 +37,8 @@ def list_images(*, as_json: Json = False) -> None:
         table.add(image.name, digest(image.digest) if image.digest else "none", built, room, image.folder)
     table.show(empty="no images")
     for image in found:
+        if image.interpreter:
+            note(f"image {safe(image.name)}: jobs here run with {safe(image.interpreter)}, not with its lock")
         if image.trouble:
             note(f"warning: image {safe(image.name)}: {safe(image.trouble)}")
 

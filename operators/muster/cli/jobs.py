@@ -197,6 +197,8 @@ def _tracked(status: JobStatus) -> Iterator[tuple[str, object]]:
 def _spec_fields(spec: JobSpec) -> Iterator[tuple[str, object]]:
     yield "name", spec.name
     yield "image", f"{spec.image}  {digest(spec.image_digest)}"
+    if spec.interpreter:
+        yield "interpreter", f"{spec.interpreter.path} ({spec.interpreter}), not the image's lock"
     yield "code", digest(spec.code) if spec.code else None
     for role in spec.roles:
         asked = role.resources

@@ -87,6 +87,7 @@ def _made(record: Record) -> Iterator[tuple[str, str]]:
         if record.code
         else record.entrypoint,
         "image": f"{record.image}  {digest(record.image_digest, digits=12)}" if record.image else "",
+        "interpreter": f"Python {record.interpreter}; not the image's lock" if record.interpreter else "",
     }
     yield from ((name, text) for name, text in known.items() if text)
     for name, versions in record.inputs.items():

@@ -15,7 +15,7 @@ from enum import Enum
 from typing import Any
 
 from muster.core.address import pinned, shown
-from muster.core.job import TRACEPARENT, Input, JobSpec, Origin, Pinned, Role, SecretRef
+from muster.core.job import TRACEPARENT, Input, Interpreter, JobSpec, Origin, Pinned, Role, SecretRef
 from muster.core.wire import dumps, plain
 
 MOST_FILES = 3
@@ -71,10 +71,12 @@ class Difference:
 def essence(spec: JobSpec) -> JobSpec:
     """Return a job reduced to what its versions depend on, without its code.
 
-    Inputs count by content and partition, not by number. The trace that a job belongs to is another in each run.
+    Inputs count by content and partition, not by number. The trace that a job belongs to is another in each run. An
+    interpreter counts by its version and packages, wherever it lies.
     """
     inputs = {name: replace(given, versions=_contents(given)) for name, given in spec.inputs.items()}
-    return replace(spec, inputs=inputs, env=_untraced(spec.env), **_IMMATERIAL)
+    runs = spec.interpreter and replace(spec.interpreter, path="")
+    return replace(spec, inputs=inputs, env=_untraced(spec.env), interpreter=runs, **_IMMATERIAL)
 
 
 def key_of(spec: JobSpec) -> str:
@@ -139,6 +141,15 @@ def _image(_: str, then: JobSpec, now: JobSpec) -> Iterator[Difference]:
         yield Difference(What.IMAGE, f"image {then.image} → {now.image}")
     else:
         yield Difference(What.IMAGE, f"image {now.image} has another lock")
+
+
+def _interpreter(_: str, then: JobSpec, now: JobSpec) -> Iterator[Difference]:
+    told = f"{_environment(then.interpreter)} → {_environment(now.interpreter)}"
+    yield Difference(What.IMAGE, f"interpreter of image {now.image}: {told}")
+
+
+def _environment(interpreter: Interpreter | None) -> str:
+    return "its lock" if interpreter is None else f"Python {interpreter}"
 
 
 def _launcher(_: str, then: JobSpec, now: JobSpec) -> Iterator[Difference]:
@@ -260,6 +271,7 @@ def _image_digest(name: str, then: JobSpec, now: JobSpec) -> Iterator[Difference
 _TELL = {
     "image": _image,
     "image_digest": _image_digest,
+    "interpreter": _interpreter,
     "launcher": _launcher,
     "inputs": _inputs,
     "outputs": _outputs,

@@ -103,6 +103,30 @@ class Output:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Interpreter:
+    """A Python of one machine in which a job runs, in place of an environment made from its image's lock.
+
+    :param path: on that machine; it is no part of what makes two interpreters the same.
+    :param version: Python's, ``3.11.7``.
+    :param digest: of its packages' names and versions; `packages` is how many they are.
+    """
+
+    path: str
+    version: str
+    digest: str
+    packages: int = 0
+
+    def __post_init__(self) -> None:
+        check_digest("interpreter", self.digest)
+        if not self.version or len(self.version) > 40 or not self.version.isprintable():
+            raise SpecError(f"interpreter version {self.version!r:.60}: expected such as 3.11.7")
+
+    def __str__(self) -> str:
+        many = "" if self.packages == 1 else "s"
+        return f"{self.version}, {self.packages} package{many}, {self.digest[:15]}"
+
+
+@dataclass(frozen=True, kw_only=True)
 class SecretRef:
     """Where a secret's value is found when the job starts. The value itself is never in a spec.
 
@@ -200,6 +224,7 @@ class JobSpec:
     :param follows: an ended job; the first attempt begins with its checkpoints.
     :param cache_key: a JSON value that the author gives for what no other field shows: jobs that differ in it make
         something else.
+    :param interpreter: the Python of this machine that runs the job, unlocked, in place of the image's environment.
     """
 
     name: str
@@ -226,6 +251,7 @@ class JobSpec:
     follows: str | None = None
     cache_key: Any = None
     keep: int = 0
+    interpreter: Interpreter | None = None
 
     def __post_init__(self) -> None:
         if not self.name or len(self.name) > 250 or not self.name.isprintable():

@@ -8,6 +8,9 @@
 ``MUSTER_CLUSTER``     a file that says which cluster jobs go to               this machine
 ``MUSTER_COMPARE``     ``1``: a commit reads each file that it shares again    ``0``
 =====================  ======================================================  =======================
+
+``MUSTER_INTERPRETER_NAME`` is the path of a Python that runs the jobs of the image ``name`` on this machine, in place of
+an environment made from its lock. The name is in upper case, with ``_`` for ``-`` and ``.``.
 """
 
 from __future__ import annotations
@@ -21,6 +24,7 @@ from muster.core.deprecated import NAMES, old_variables
 from muster.core.errors import SpecError
 
 HOME_NAME = ".muster"
+INTERPRETER = "MUSTER_INTERPRETER_"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,6 +34,7 @@ class Settings:
     :param cluster: the file that says which cluster jobs go to; None is this machine.
     :param compare: whether a commit reads each file that it shares with the version before, though the file
         seems unchanged: this finds bits that flipped on the disk.
+    :param interpreters: paths by :func:`variable_name` of an image, in order; see :meth:`interpreter`.
     """
 
     home: Path
@@ -38,6 +43,7 @@ class Settings:
     require_gpus: bool = False
     cluster: Path | None = None
     compare: bool = False
+    interpreters: tuple[tuple[str, Path], ...] = ()
 
     @classmethod
     def load(cls, environment: Mapping[str, str] | None = None, *, start: Path | None = None) -> Settings:
@@ -61,7 +67,19 @@ class Settings:
             cluster=Path(env["MUSTER_CLUSTER"]).expanduser().absolute()
             if env.get("MUSTER_CLUSTER")
             else None,
+            interpreters=tuple(
+                (name.removeprefix(INTERPRETER), Path(text).expanduser().absolute())
+                for name, text in sorted(env.items())
+                if name.startswith(INTERPRETER) and text
+            ),
         )
+
+    def interpreter(self, image: str) -> Path | None:
+        """Return the Python that runs an image's jobs on this machine in place of its lock; None where none is set.
+
+        A cluster's backend does not look at it: there an image is a container.
+        """
+        return dict(self.interpreters).get(variable_name(image))
 
     def make_home(self) -> None:
         """Create the home folder where there is none, for its owner alone."""
@@ -71,6 +89,11 @@ class Settings:
     def store(self) -> Path:
         """The folder that holds the volumes."""
         return self.home / "store"
+
+
+def variable_name(image: str) -> str:
+    """Return how an image is called in the name of a variable: ``TRAIN_2`` for ``train-2``."""
+    return image.replace("-", "_").replace(".", "_").upper()
 
 
 def _switch(env: Mapping[str, str], name: str) -> bool:

@@ -36,6 +36,7 @@ class Image:
     """One image that a Dag here may name, and its environment on this machine.
 
     :param digest: of its lock; None where it has none that could be built, which `trouble` tells.
+    :param interpreter: the Python that runs its jobs on this machine in place of an environment of its lock, if one is set.
     """
 
     name: str
@@ -45,6 +46,7 @@ class Image:
     built: bool
     size_bytes: int | None
     path: str | None
+    interpreter: str | None = None
 
     @property
     def lock(self) -> str:
@@ -112,6 +114,7 @@ def images_of(settings: Settings, project: Path) -> Iterator[Image]:
             built=there is not None,
             size_bytes=there.size_bytes if there else None,
             path=str(there.path) if there else None,
+            interpreter=str(python) if (python := settings.interpreter(name)) else None,
         )
 
 

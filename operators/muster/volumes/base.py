@@ -11,7 +11,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from muster.core.job import JobSpec, Origin, Pinned
+from muster.core.job import Interpreter, JobSpec, Origin, Pinned
 from muster.core.status import JobState
 
 
@@ -55,6 +55,7 @@ class Record:
     :param entrypoint: the entrypoint or command; of several roles each with its name.
     :param modules: the author's modules that were imported, or None where they are unknown.
     :param note: for versions that no job wrote: the user who put it, and the source.
+    :param interpreter: what ran the job in place of the image's lock; `image_digest` says what the Dag asked for.
     """
 
     volume: str
@@ -76,6 +77,7 @@ class Record:
     modules: tuple[str, ...] | None = None
     siblings: tuple[str, ...] = ()
     note: str = ""
+    interpreter: Interpreter | None = None
 
     @classmethod
     def of_job(
@@ -107,6 +109,7 @@ class Record:
             image_digest=spec.image_digest,
             entrypoint=entrypoint,
             modules=None if modules is None else tuple(modules),
+            interpreter=spec.interpreter,
         )
 
     def is_of(self, spec: JobSpec, job_id: str) -> bool:
@@ -122,6 +125,7 @@ class Record:
             "image",
             "image_digest",
             "entrypoint",
+            "interpreter",
         )
         return all(getattr(self, name) == getattr(told, name) for name in same)
 

@@ -66,6 +66,7 @@ def _stages(run: Run) -> Mapping[tuple[str, int], RunStage]:
 
 def _flat(made: Record | RunStage) -> dict[str, Any]:
     flat: dict[str, Any] = {name: getattr(made, name) for name in ("code", "entrypoint", "image_digest")}
+    flat |= {"interpreter": str(made.interpreter)} if made.interpreter else {}
     for kind in ("params", "metrics"):
         flat |= {f"{kind}.{name}": plain(value) for name, value in getattr(made, kind).items()}
     for name, versions in made.inputs.items():

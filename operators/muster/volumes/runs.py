@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from muster.core.address import pinned
 from muster.core.errors import MusterError, NotFound
-from muster.core.job import JobSpec, Origin, Pinned, stage_title
+from muster.core.job import Interpreter, JobSpec, Origin, Pinned, stage_title
 from muster.core.status import JobState, JobStatus
 from muster.volumes.base import Record, TaskEnd
 from muster.volumes.protocols import Store
@@ -70,6 +70,7 @@ class RunStage:
     verdict: str = ""
     line: str = ""
     kept_of: str = ""
+    interpreter: Interpreter | None = None
 
     @property
     def title(self) -> str:
@@ -282,7 +283,7 @@ def _of_ledger(tries: Sequence[tuple[JobSpec, JobStatus]]) -> _Seen:
 
 
 def _stage(made: Record, **known: Any) -> RunStage:
-    fields = ("params", "metrics", "inputs", "code", "image", "image_digest", "entrypoint")
+    fields = ("params", "metrics", "inputs", "code", "image", "image_digest", "entrypoint", "interpreter")
     return RunStage(
         task_id=made.origin.task_id,
         map_index=made.origin.map_index,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+import sys
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -153,3 +154,24 @@ def test_airflow_s_database_is_found_in_a_home_of_any_name(
     found = {check["name"]: check for check in checks}
     assert (found["maintenance"]["state"], found["pools"]["state"]) == ("warn", "ok")
     assert f"AIRFLOW_HOME='{home / 'up'}' airflow dags unpause" in found["maintenance"]["advice"]
+
+
+def test_each_interpreter_that_is_set_is_shown(
+    muster: Run, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MUSTER_INTERPRETER_TRAIN", sys.executable)
+    monkeypatch.setenv("MUSTER_INTERPRETER_TRIAN", sys.executable)
+    (home / "up").mkdir(parents=True)
+    (home / "up" / "airflow.cfg").write_text("[muster]\ninterpreter.etl = /nothing\ninline_wait = 1\n")
+    answer = muster("doctor", "--json")
+    found = {check["name"]: check for check in answer.json()["checks"] if "interpreter" in check["name"]}
+    assert {name: check["state"] for name, check in found.items()} == {
+        "interpreter of etl": "bad",
+        "interpreter of train": "ok",
+        "interpreter TRIAN": "warn",
+    }
+    assert f" at {sys.executable}, without torch" in found["interpreter of train"]["found"]
+    assert "/nothing, is not there: set MUSTER_INTERPRETER_ETL" in found["interpreter of etl"]["found"]
+    assert f"run with {sys.executable}, not with its lock" in muster("images", "ls").err
+    images = {image["name"]: image["interpreter"] for image in muster("images", "ls", "--json").json()}
+    assert (images["train"], images["serve"]) == (sys.executable, None)

@@ -16,7 +16,7 @@ from muster.core.comparison import (
     task_key_of,
     whole_key_of,
 )
-from muster.core.job import Input, JobSpec, Launcher, Origin, Output, Pinned, Role, SecretRef
+from muster.core.job import Input, Interpreter, JobSpec, Launcher, Origin, Output, Pinned, Role, SecretRef
 from muster.core.resources import Resources
 
 ROLE = Role(replicas=2, entrypoint="loop.train:train", resources=Resources(cpus=2, gpus=1))
@@ -49,6 +49,14 @@ MATTERS = [
     ({"params": {"lr": 0.1, "epochs": 4.0}}, "epochs 4 → 4.0"),
     ({"params": {"lr": True, "epochs": 4}}, "lr 0.1 → true"),
     ({"image_digest": "b3:" + "1" * 64}, "image train has another lock"),
+    (
+        {
+            "interpreter": Interpreter(
+                path="/opt/python", version="3.11.7", digest="b3:" + "1" * 64, packages=212
+            )
+        },
+        "interpreter of image train: its lock → Python 3.11.7, 212 packages, b3:111111111111",
+    ),
     ({"image": "other", "image_digest": "b3:" + "1" * 64}, "image train → other"),
     ({"launcher": Launcher.TORCHRUN}, "launcher plain → torchrun"),
     ({"inputs": {"rows": rows(21, digit="2")}}, "input rows: loop/rows@3 → @21"),

@@ -42,3 +42,12 @@ def test_what_a_commit_compares_is_a_setting():
     assert not Settings.load({}).compare
     with pytest.raises(SpecError, match="MUSTER_COMPARE is 'yes': expected 0 or 1"):
         Settings.load({"MUSTER_COMPARE": "yes"})
+
+
+def test_an_image_may_run_with_a_python_that_is_there(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    settings = Settings.load({"MUSTER_INTERPRETER_MY_TRAIN": "venv/bin/python", "MUSTER_INTERPRETER_ETL": ""})
+    assert settings.interpreter("my-train") == tmp_path / "venv" / "bin" / "python"
+    assert settings.interpreter("etl") is None
+    assert settings.interpreter("train") is None
+    hash(settings)

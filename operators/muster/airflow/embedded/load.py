@@ -147,6 +147,7 @@ def make_ready(loaded: Loaded, home: EmbeddedHome, backend: Backend, listener: L
 
     :raises MusterError: the first error.
     """
+    from muster.airflow.site import interpreter_of
     from muster.images.folders import put_image
 
     folder, images = loaded.folder, dict[str, Path]()
@@ -156,7 +157,8 @@ def make_ready(loaded: Loaded, home: EmbeddedHome, backend: Backend, listener: L
         with operator.refusing("image"):
             images.update({name: folder.image(name, home.settings) for name in operator.images()})
     for name, lock in images.items():
-        backend.build(name, lock, put_image(backend.store, lock), listener.note)
+        if interpreter_of(name, home.settings) is None:  # else its jobs need no environment here
+            backend.build(name, lock, put_image(backend.store, lock), listener.note)
 
 
 def _typed(schema: Mapping[str, Any], value: Any) -> Any:

@@ -23,6 +23,7 @@ from muster.airflow.operators.gate import GateOperator
 from muster.airflow.operators.mapping import Mapped
 from muster.airflow.operators.spec import arrives_as_list
 from muster.airflow.operators.validate import ValidateOperator
+from muster.airflow.site import interpreter_path
 from muster.backends.forecast import Demand, Forecast, Outlook, forecast
 from muster.backends.history import durations
 from muster.core.address import Address
@@ -190,6 +191,8 @@ class Planner:
         """Whether an image's environment is on this machine; None if images are containers."""
         if self._settings.cluster is not None or connection_id():
             return None
+        if interpreter_path(image, self._settings) is not None:
+            return True
         with operator.refusing("image"):
             digest = image_digest(self._folder.image(image, self._settings))
         return Environments(self._settings.cache).find(image, digest) is not None

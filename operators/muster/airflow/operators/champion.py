@@ -92,6 +92,7 @@ def score(
 def _spec(gate: GateOperator, task: TaskRun, candidate: Record, model: Pinned, evaluation: str) -> JobSpec:
     from muster.airflow.authoring.code import DagFolder
     from muster.airflow.operators.spec import image_digest, refuse_secrets, spec_fields
+    from muster.airflow.site import interpreter_of
 
     refuse_secrets(gate)
     folder = DagFolder.of(task.context["dag"])
@@ -100,6 +101,7 @@ def _spec(gate: GateOperator, task: TaskRun, candidate: Record, model: Pinned, e
         name=f"{task.name}.score",
         image=gate.image or candidate.image,
         image_digest=image_digest(gate.image, folder, task) if gate.image else candidate.image_digest,
+        interpreter=interpreter_of(gate.image or candidate.image, task.settings),
         roles=(Role(entrypoint=gate.scorer, resources=gate.job_resources or Resources()),),
         code=folder.code(gate.code).put(task.backend.store),
         inputs={

@@ -53,6 +53,7 @@ def build_spec(operator: JobOperator, task: TaskRun) -> JobSpec:
     :raises NotFound: an input is not there.
     """
     from muster.airflow.authoring.code import DagFolder
+    from muster.airflow.site import interpreter_of
 
     folder = DagFolder.of(task.context["dag"])
     store, code, roles = task.backend.store, operator.travelling(folder), operator.gang(folder)
@@ -67,6 +68,7 @@ def build_spec(operator: JobOperator, task: TaskRun) -> JobSpec:
         code=code.put(store),
         inputs=inputs,
         origin=task.origin,
+        interpreter=interpreter_of(operator.image, task.settings),
         **spec_fields(operator),
     )
 
@@ -78,6 +80,7 @@ def build_again(
 
     :raises SpecError: something is wrong. :raises NotFound: an input is not there.
     """
+    from muster.airflow.site import interpreter_of
     from muster.images.folders import put_image
 
     mapped = {word.removeprefix("job_") for word in operator.given}  # each instance has its own of these
@@ -100,6 +103,7 @@ def build_again(
         | {
             "image": image,
             "image_digest": put_image(store, folder.image(image, settings)),
+            "interpreter": interpreter_of(image, settings),
             "roles": operator.gang(folder) if runs else last.roles,
             "code": operator.travelling(folder).put(store),
             "inputs": mixed(

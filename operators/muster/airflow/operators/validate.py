@@ -138,12 +138,14 @@ class ValidateOperator(CachedOperator, QueuedOperator):
     def again(self, last: JobSpec, folder: DagFolder, store: LocalStore, settings: Settings) -> JobSpec:
         """Build the job that the Dag's files say now; what it looks at is that of the last job."""
         from muster.airflow.operators.spec import spec_fields
+        from muster.airflow.site import interpreter_of
         from muster.images.folders import put_image
 
         return replace(
             last,
             image=self.image,
             image_digest=put_image(store, folder.image(self.image, settings)),
+            interpreter=interpreter_of(self.image, settings),
             roles=self._roles(),
             code=_validator(folder, self.image, settings).put(store),
             params={"suite": read_suite(folder, self.suite)},
@@ -181,6 +183,7 @@ class ValidateOperator(CachedOperator, QueuedOperator):
         """Return the job that runs the suite."""
         from muster.airflow.authoring.code import DagFolder
         from muster.airflow.operators.spec import image_digest, pin, refuse_secrets, spec_fields
+        from muster.airflow.site import interpreter_of
 
         refuse_secrets(self)
         data = pin(task.backend.store, "data", self.volume)
@@ -191,6 +194,7 @@ class ValidateOperator(CachedOperator, QueuedOperator):
             name=task.name,
             image=self.image,
             image_digest=image_digest(self.image, folder, task),
+            interpreter=interpreter_of(self.image, task.settings),
             roles=self._roles(),
             code=_validator(folder, self.image, task.settings).put(task.backend.store),
             inputs={"data": Input(versions=data.versions, many=True)},

@@ -77,8 +77,12 @@ def launch(
 
 
 def _early(job: JobSpec, orders: Orders, secrets: Mapping[str, str]) -> dict[str, object]:
-    """What :func:`.spawn.spawn_early` is told: secrets, and how to start workers if the image is ready."""
-    python = Environments(Path(orders.cache)).find(job.image, job.image_digest)
+    """What :func:`.spawn.spawn_early` is told: secrets, and how to start workers if the image is ready.
+
+    An interpreter of this machine is looked at before a worker starts with it.
+    """
+    ready = job.interpreter is None
+    python = Environments(Path(orders.cache)).find(job.image, job.image_digest) if ready else None
     if python is None:
         return {"secrets": dict(secrets), "workers": 0}
     return {

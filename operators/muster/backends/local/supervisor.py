@@ -29,6 +29,7 @@ from muster.backends.local.replicas import replicas_of
 from muster.backends.local.spawn import Worker, spawn
 from muster.backends.local.variables import variables
 from muster.core.errors import MusterError, StoreError
+from muster.core.job import Interpreter
 from muster.core.masking import Masking
 from muster.core.progress import Told, heard
 from muster.core.status import JobResult, JobState, JobStatus
@@ -241,6 +242,11 @@ class Supervisor:
     def _prepare(self) -> Path:
         """Have the image's Python ready and the inputs kept from gc."""
         spec, environments = self._spec, Environments(self._orders.settings.cache)
+        if spec.interpreter is not None:
+            self._move(JobState.PREPARING, "")
+            check_inputs(spec, self._store)
+            lease_inputs(spec, self._store, job_id=self._job_id)
+            return self._unlocked(spec.interpreter)
         built = environments.find(spec.image, spec.image_digest) is not None
         self._move(JobState.PREPARING, "" if built else f"building image {spec.image}")
         check_inputs(spec, self._store)
@@ -251,6 +257,14 @@ class Supervisor:
             spec.image_digest,
             self._progress,
         )
+
+    def _unlocked(self, interpreter: Interpreter) -> Path:
+        """Return the Python of this machine that the job was submitted with, and say so in its log."""
+        from muster.images.interpreter import look_again  # most jobs run with their image's lock
+
+        python = look_again(self._spec.image, interpreter)
+        self._say(f"image {self._spec.image}: runs with {python} ({interpreter}), not with its lock")
+        return python
 
     def _attempt(self, python: Path, deadline: float) -> Verdict | None:
         self._check_asked()

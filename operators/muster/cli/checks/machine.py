@@ -201,6 +201,12 @@ def _port(_: Settings) -> Check:
         )
 
 
+def _interpreters(settings: Settings) -> Iterator[Check]:
+    from muster.cli.checks.interpreters import interpreters
+
+    yield from interpreters(settings)
+
+
 def _store(settings: Settings) -> Check:
     if not settings.store.is_dir():
         return ok("store", f"none yet; it will be made in {settings.home}")
@@ -281,6 +287,7 @@ def machine_checks(settings: Settings) -> Iterator[Check]:
         _waiting,
     ):
         yield check(settings)
+    yield from _interpreters(settings)
 
 
 def client_checks(settings: Settings) -> Iterator[Check]:

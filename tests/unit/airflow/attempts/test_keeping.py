@@ -11,7 +11,7 @@ import pytest
 from tests.contract.test_store import seal_written
 
 from muster.airflow.attempts.keeping import look
-from muster.core.job import Input, JobSpec, Launcher, Origin, Output, Role, SecretRef
+from muster.core.job import Input, Interpreter, JobSpec, Launcher, Origin, Output, Role, SecretRef
 from muster.core.resources import Resources
 from muster.volumes.folder import FolderStore
 
@@ -145,6 +145,9 @@ def other_code() -> Iterator[tuple[str, Stage]]:
         ):
             if text != CODE[name]:
                 yield f"{name} {number}", edited(name, text)
+    for version, digit in (("3.11.7", "1"), ("3.12.1", "1"), ("3.11.7", "2")):
+        interpreter = Interpreter(path="/opt/python", version=version, digest=f"b3:{digit * 64}")
+        yield f"interpreter {version} {digit}", spec(interpreter=interpreter)
     for number in range(10):
         yield f"line {number} of a module", edited("loop/train.py", "\n" * number + "net = 2\n")
         yield f"a new plugin {number}", edited(f"loop/plugins/p{number}.py", "")

@@ -11,7 +11,7 @@ from muster.backends.kubernetes.lifecycle.rehearsal import try_out
 from muster.backends.kubernetes.manifests.gangs import Documents, documents
 from muster.backends.kubernetes.manifests.wiring import Submission
 from muster.backends.kubernetes.site import ClusterSite
-from muster.core.errors import SpecError
+from muster.core.errors import CannotSchedule, SpecError
 from muster.core.job import JobSpec
 from muster.volumes.service.client import ServiceStore
 
@@ -39,6 +39,11 @@ class Admission:
         :raises SpecError: what it asks for cannot be had here, or the API server refuses its objects.
         :raises Forbidden: this account may not make them.
         """
+        if job.interpreter is not None:
+            raise CannotSchedule(
+                f"job {job.name} is to run with {job.interpreter.path}, and in a cluster an image is a container: "
+                "submit it without an interpreter"
+            )
         try:
             return self._checked(job, self._survey.cluster())
         except SpecError:  # what was missing a moment ago may have been made meanwhile

@@ -11,7 +11,7 @@ from tests.unit.backends.kubernetes.cluster_jobs import Cut, World, at_request, 
 from muster.backends.kubernetes import labels
 from muster.backends.kubernetes.api.kinds import JOB_SET
 from muster.core.errors import CannotSchedule, Forbidden, ImageError, NotFound, SpecError, Unreachable
-from muster.core.job import Role, SecretRef
+from muster.core.job import Interpreter, Role, SecretRef
 from muster.core.resources import Resources
 from muster.core.status import JobState
 from muster.core.verdict import Cause
@@ -235,6 +235,10 @@ class TestRefusals:
 
     def test_an_image_without_its_lock(self, refused: Callable[..., None]) -> None:
         refused(ImageError, "its lock b3:000", image_digest="b3:" + "0" * 64)
+
+    def test_an_interpreter_of_one_machine(self, refused: Callable[..., None]) -> None:
+        interpreter = Interpreter(path="/opt/python", version="3.11.7", digest="b3:" + "1" * 64)
+        refused(CannotSchedule, "is to run with /opt/python, and in a cluster", interpreter=interpreter)
 
     def test_more_than_the_nodes_hold(self, refused: Callable[..., None]) -> None:
         role = Role(replicas=9, command=("true",), resources=Resources(memory_gib=20))
