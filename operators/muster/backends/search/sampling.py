@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import random
 import warnings
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from muster.backends.search.state import Phase, SearchState, Trial
+from muster.backends.search.state import Phase, SearchState
 from muster.core.search import Mode, Sampler, SearchSpec
 from muster.core.space import Dimension, grid, in_order
 
@@ -99,46 +98,35 @@ class Sampling:
         self._frozen.pop(len(state.trials) - MOST_KNOWN - 1, None)
         room = MOST_KNOWN - len(newest)
         earlier = [
-            self._told(-number, params, {self._spec.last: value}, has_ended=value is not None)
+            self._told(-number, params, self._spec.last, value, has_ended=True)
             for number, (params, value) in enumerate(self._earlier[len(self._earlier) - room :], start=1)
         ]
-        return earlier + [self._of(trial) for trial in newest]
-
-    def _of(self, trial: Trial) -> optuna.trial.FrozenTrial:
-        values = dict(trial.values)
-        has_ended = trial.phase is Phase.ENDED and trial.value is not None
-        if has_ended:
-            values[self._spec.last] = trial.value
-        runs = trial.phase is not Phase.FAILED and not values
-        return self._told(trial.number, trial.params, values, has_ended=has_ended, runs=runs)
+        return earlier + [
+            self._told(each.number, each.params, each.rung, each.value, has_ended=each.phase is Phase.ENDED)
+            for each in newest
+        ]
 
     def _told(
-        self,
-        number: int,
-        params: Mapping[str, Any],
-        values: Mapping[int, float | None],
-        *,
-        has_ended: bool,
-        runs: bool = False,
+        self, number: int, params: Mapping[str, Any], rung: int, value: float | None, *, has_ended: bool
     ) -> optuna.trial.FrozenTrial:
         """A trial as Optuna knows it: one that did not end is pruned, and by Optuna's rule better the further it came.
 
-        A trial that failed, and told nothing, is the worst of all, so that the next ones keep away from it. One that runs and has
-        told nothing counts as a bad one, too, so that those that run at once differ.
+        One that told NaN, or failed before it told anything, counts as one that runs. TPE takes these for bad ones, so that the
+        next trials keep away from what fails, and those that run at once from each other.
         """
         from optuna.trial import TrialState, create_trial
 
-        key = (has_ended, runs, *sorted(values.items()))
+        key = (rung, value, has_ended)
         if number in self._frozen and self._frozen[number][0] == key:
             return self._frozen[number][1]
+        state = TrialState.RUNNING
+        if value is not None:
+            state = TrialState.COMPLETE if has_ended else TrialState.PRUNED
         asked = {name: each for name, each in self._spec.space.items() if name in params}
-        state = TrialState.COMPLETE if has_ended else TrialState.RUNNING if runs else TrialState.PRUNED
         made = create_trial(
             state=state,
-            value=values[self._spec.last] if has_ended else None,
-            intermediate_values={
-                rung: math.nan if value is None else value for rung, value in values.items()
-            },
+            value=value if state is TrialState.COMPLETE else None,
+            intermediate_values={} if value is None else {max(rung, 0): value},
             params={name: _internal(each, params[name]) for name, each in asked.items()},
             distributions={name: _distribution(each) for name, each in asked.items()},
         )

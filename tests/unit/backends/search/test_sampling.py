@@ -64,16 +64,31 @@ def test_tpe_looks_where_it_was_good(mode: Mode) -> None:
     assert abs(statistics.median(rates(tried(0, None), spec)) + 2) > 0.4, "it knows nothing yet"
 
 
-@pytest.mark.parametrize("how", ["nan", "failed"])
-def test_tpe_keeps_away_from_nan_and_from_what_fails(how: str) -> None:
+@pytest.mark.parametrize("mode", Mode)
+@pytest.mark.parametrize("how", ["nan", "nan later", "failed"])
+def test_tpe_keeps_away_from_nan_and_from_what_fails(how: str, mode: Mode) -> None:
     def told(number: int, rate: float) -> list[Event]:
         if rate < 1e-2:
             return value(number, 0.5)
-        if how == "nan":
-            return value(number, None)
-        return [Event(what=What.FAILED, at=0, trial=number, reason="raises", final=True)]
+        if how == "failed":
+            return [Event(what=What.FAILED, at=0, trial=number, reason="raises", final=True)]
+        later = [Event(what=What.REACHED, at=0, trial=number, rung=1)] if how == "nan later" else []
+        return [*value(number, 0.6 if later else None), *later]
 
-    assert sum(rate > -2 for rate in rates(tried(40, told))) <= 3, "two fifths of the space fail"
+    spec = replace(SPEC, mode=mode)
+    assert sum(rate > -2 for rate in rates(tried(40, told, spec), spec)) <= 3, "two fifths of the space fail"
+
+
+def test_tpe_keeps_away_from_those_that_run() -> None:
+    def near(state: SearchState) -> float:
+        return statistics.median(abs(rate + 2) for rate in rates(state))
+
+    state = tried(40, lambda number, rate: value(number, curve({"rate": rate}, 1)))
+    alone = near(state)
+    for number in range(40, 80):
+        params = {"rate": 10 ** (-2 + (number - 60) / 200), "optimizer": "adam"}
+        state.apply(Event(what=What.ASKED, at=0, trial=number, params=params))
+    assert near(state) > 2 * alone, "forty run at the best point"
 
 
 def test_tpe_prefers_who_came_further() -> None:
@@ -82,17 +97,6 @@ def test_tpe_prefers_who_came_further() -> None:
         return [*value(number, 0.5), *further]
 
     assert statistics.median(rates(tried(40, told))) < -3.5
-
-
-def test_tpe_tells_apart_those_that_run_at_once() -> None:
-    state = tried(20, lambda number, rate: value(number, curve({"rate": rate}, 1)))
-    sampling, found = Sampling(SPEC), []
-    for number in range(20, 40):
-        params = sampling.ask(state)
-        assert params is not None
-        found.append(params["rate"])
-        state.apply(Event(what=What.ASKED, at=0, trial=number, params=params))
-    assert len(set(found)) == 20
 
 
 def test_earlier_trials_are_known_and_those_of_another_space_left_out() -> None:

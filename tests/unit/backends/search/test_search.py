@@ -374,3 +374,44 @@ def test_a_grid_of_many_points_costs_no_more_a_decision() -> None:
     for _ in range(1000):
         next_move(state, Spent())
     assert time.process_time() - began < 0.5, "a grid that is made anew each time takes 100 s"
+
+
+def test_none_goes_on_when_the_search_has_failed() -> None:
+    state = begun(replace(SPEC, stopping=Stopping.NONE), 6)
+    for number in (0, 1, 2):
+        told(state, 3, 0, 0.5)
+        assert passes(state, state.trials[3], 0)
+        apply(state, What.FAILED, number, reason="raises", final=True)
+    told(state, 4, 0, 0.5)
+    assert not passes(state, state.trials[4], 0)
+    assert next_move(state, Spent()) == Wait(), "three still run"
+
+
+def test_halving_waits_for_none_that_told_nan() -> None:
+    spec = replace(SPEC, trials=9, stopping=Stopping.HALVING)
+    state = begun(spec, 9)
+    for number in range(9):
+        told(state, number, 0, number / 10 if number < 2 else None)
+        apply(state, What.PAUSED, number, rung=0)
+    for number in (1, 0):
+        assert next_move(state, Spent()) == Take(number, 1)
+        apply(state, What.STARTED, number, job_id="on", rung=1)
+        told(state, number, 1, 0.5)
+        apply(state, What.PAUSED, number, rung=1)
+    assert next_move(state, Spent()) == Take(0, 2), "three have a place, and two came"
+
+
+def test_of_two_that_have_a_place_the_one_that_is_further_goes_on_first() -> None:
+    state = begun(replace(SPEC, trials=9), 9)
+    for number in range(9):
+        told(state, number, 0, number / 10)
+        apply(state, What.PAUSED, number, rung=0)
+    for number in (8, 7):
+        apply(state, What.STARTED, number, job_id="on", rung=1)
+    told(state, 5, 1, 0.1)
+    told(state, 8, 1, 0.8)
+    told(state, 7, 1, 0.7)
+    for number in (8, 7):
+        apply(state, What.PAUSED, number, rung=1)
+    assert state.best_paused(0) is state.trials[6]
+    assert next_move(state, Spent()) == Take(8, 2)
