@@ -15,7 +15,7 @@ from typing import Any
 from muster.core.errors import SpecError
 from muster.core.job import DAY_SECONDS, Origin
 from muster.core.names import check_identifier
-from muster.core.space import Dimension, check_space, grid
+from muster.core.space import Dimension, check_space, grid_size
 
 MOST_TRIALS = 100_000
 
@@ -45,7 +45,7 @@ class Stopping(str, Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class Budget:
-    """What a search may use at most; 0 is no limit. Trials that run when it is used up go on to their next rung.
+    """What a search may use at most; 0 is no limit. Trials that run when it is used up stop at their next rung.
 
     :param resource: of what rungs count, such as epochs, over all trials.
     :param gpu_hours: of the cards that its trials held. `seconds`: from its beginning.
@@ -111,13 +111,14 @@ class SearchSpec:
         _check_count("retries", self.retries, least=0, most=100)
         _check_count("seed", self.seed, least=0, most=2**32 - 1)
         _check_number("trial_timeout", self.trial_timeout_seconds, least=1)
-        if self.sampler is Sampler.GRID:
-            grid(self.space)
+        size = grid_size(self.space) if self.sampler is Sampler.GRID else self.trials
+        object.__setattr__(self, "_points", min(self.trials, size))  # the rules ask for it at each decision
 
     @property
-    def points(self) -> float:
+    def points(self) -> int:
         """How many trials there can be: of a grid not more than its points."""
-        return min(self.trials, len(grid(self.space))) if self.sampler is Sampler.GRID else self.trials
+        points: int = getattr(self, "_points")  # noqa: B009 no field: it is not written
+        return points
 
     @property
     def last(self) -> int:
@@ -167,8 +168,8 @@ class Event:
     asked      the sampler chose `params` for a new trial
     started    `job_id` trains the trial, on from its checkpoint; `rung` is where it is to be compared next, or to end
     reached    the trial told `value` at `rung`; None is NaN
-    paused     its job is ended at `rung`; its checkpoint stays
-    ended      its job succeeded; `value` is the last that it told
+    paused     its job is ended at `rung`, or where that is -1 between two rungs; its checkpoint stays
+    ended      its job succeeded; `value` is the last that it told, None where that was NaN or nothing
     failed     its job failed, for `reason`; `final`: it is not started again
     closed     the search is over: `trial` is the best, or -1, and `reason` says why there is none
     =========  =====================================================================================

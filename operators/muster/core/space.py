@@ -13,6 +13,7 @@ from muster.core.errors import SpecError
 from muster.core.names import check_identifier, nearest
 
 MOST_POINTS = 1_000_000  # of a grid
+_TOO_MANY = f"the grid has more than {MOST_POINTS:,} points: take another sampler"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,9 +81,27 @@ class Dimension:
         numbers = [low + number * (self.step or 1) for number in range(int(self.points))]
         return tuple(int(number) for number in numbers) if self.whole else tuple(numbers)
 
+    def index(self, value: Any) -> int | None:
+        """The place of a value among the choices; None if it is none of them. True is not 1 here, as in JSON."""
+        return next((place for place, each in enumerate(self.choices) if _same(each, value)), None)
+
+    def holds(self, value: Any) -> bool:
+        """Whether a value is one of this dimension: a choice, or a number within the bounds and on a step."""
+        if self.choices:
+            return self.index(value) is not None
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+            return False
+        low, high = self.bounds
+        steps = 0.0 if self.step is None else (value - low) / self.step
+        on_a_step = math.isclose(steps, round(steps), abs_tol=1e-6)
+        return low <= value <= high and on_a_step and (not self.whole or value == int(value))
+
     def asked(self, params: Mapping[str, Any]) -> bool:
         """Whether a trial with these params, of those that this one depends on, is given it."""
-        return all(name in params and params[name] in values for name, values in self.given.items())
+        return all(
+            name in params and any(_same(params[name], value) for value in values)
+            for name, values in self.given.items()
+        )
 
     def __str__(self) -> str:
         """As an author writes it, ``loguniform(0.0001, 0.1)``."""
@@ -95,15 +114,13 @@ class Dimension:
     def _check_choices(self) -> None:
         if self.low is not None or self.high is not None:
             raise SpecError("a dimension has choices or bounds, not both")
-        seen = set()
-        for each in self.choices:
+        for place, each in enumerate(self.choices):
             try:
-                text = json.dumps(each, allow_nan=False, sort_keys=True)
+                json.dumps(each, allow_nan=False)
             except (TypeError, ValueError) as error:
                 raise SpecError(f"choice {each!r:.60}: need a JSON value ({error})") from error
-            if text in seen:
+            if self.index(each) != place:
                 raise SpecError(f"choice {each!r:.60} is there twice")
-            seen.add(text)
 
     def _check_bounds(self) -> None:
         low, high = self.low, self.high
@@ -168,9 +185,7 @@ def check_space(space: Mapping[str, Dimension]) -> None:
                 raise SpecError(
                     f"param {name!r} depends on {other!r:.60}, which the space does not have{hint}"
                 )
-            unknown = [
-                value for value in values if space[other].choices and value not in space[other].choices
-            ]
+            unknown = [value for value in values if not space[other].holds(value)]
             if unknown:
                 raise SpecError(
                     f"param {name!r} depends on {other} being {unknown[0]!r:.60}: {other} is {space[other]}"
@@ -205,8 +220,29 @@ def grid(space: Mapping[str, Dimension]) -> list[dict[str, Any]]:
         dimension = space[name]
         points = [more for point in points for more in _with(point, name, dimension)]
         if len(points) > MOST_POINTS:
-            raise SpecError(f"the grid has more than {MOST_POINTS:,} points: take another sampler")
+            raise SpecError(_TOO_MANY)
     return points
+
+
+def grid_size(space: Mapping[str, Dimension]) -> int:
+    """Return how many points a grid has. :raises SpecError: as :func:`grid`."""
+    if any(each.given for each in space.values()):
+        return len(grid(space))
+    for each in space.values():
+        each.values()
+    size = math.prod(int(each.points) for each in space.values())
+    if size > MOST_POINTS:
+        raise SpecError(_TOO_MANY)
+    return size
+
+
+def _same(one: Any, other: Any) -> bool:
+    """Whether two JSON values are the same. Python's True equals 1, and so do lists of them."""
+    if isinstance(one, (list, tuple)) and isinstance(other, (list, tuple)):
+        return len(one) == len(other) and all(map(_same, one, other))
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(_same(one[key], other[key]) for key in one)
+    return isinstance(one, bool) is isinstance(other, bool) and bool(one == other)
 
 
 def _with(point: dict[str, Any], name: str, dimension: Dimension) -> Iterable[dict[str, Any]]:

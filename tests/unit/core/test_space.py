@@ -7,8 +7,18 @@ from typing import Any
 import pytest
 
 from muster.core.errors import SpecError
-from muster.core.search import SearchSpec
-from muster.core.space import Dimension, check_space, choice, grid, in_order, integers, loguniform, uniform
+from muster.core.search import Sampler, SearchSpec
+from muster.core.space import (
+    Dimension,
+    check_space,
+    choice,
+    grid,
+    grid_size,
+    in_order,
+    integers,
+    loguniform,
+    uniform,
+)
 from muster.core.wire import dumps, loads
 
 MANY = {
@@ -49,6 +59,33 @@ def test_values_of_steps() -> None:
     assert all(type(value) is int for value in integers(2, 9).values())
 
 
+def test_true_is_not_one_and_no_choice_is_there_twice_under_two_types() -> None:
+    both = choice(1, True, [0], [False])
+    assert [both.index(each) for each in (1, True, [0], [False], 0)] == [0, 1, 2, 3, None]
+    assert not choice(1, 2).when(flag=True).asked({"flag": 1})
+    assert choice(1, 2).when(width=64.0).asked({"width": 64})
+    with pytest.raises(SpecError, match=r"1\.0 is there twice"):
+        choice(1, 1.0)
+
+
+def test_what_a_dimension_holds() -> None:
+    assert [integers(1, 9, step=4).holds(each) for each in (1, 5, 5.0, 4, 13, True, "5")] == [
+        True, True, True, False, False, False, False,
+    ]  # fmt: skip
+    assert [uniform(0, 0.3, step=0.1).holds(each) for each in (0.1 + 0.2 - 0.0, 0.15)] == [False, False]
+    assert uniform(0, 0.3, step=0.1).holds(0.2)
+    assert [loguniform(0.01, 1).holds(each) for each in (0.5, 0.001, float("nan"))] == [True, False, False]
+
+
+def test_a_grid_is_counted_as_it_is_listed() -> None:
+    flat = {"a": integers(1, 7, step=2), "b": choice("x", "y"), "c": uniform(0, 1, step=0.25)}
+    nested = flat | {"d": choice(1, 2, 3).when(b="x")}
+    for space in (flat, nested):
+        assert grid_size(space) == len(grid(space))
+    assert SearchSpec(space=nested, metric="auc", sampler=Sampler.GRID, trials=1000).points == 80
+    assert SearchSpec(space=nested, metric="auc", sampler=Sampler.GRID, trials=7).points == 7
+
+
 @pytest.mark.parametrize(
     ("space", "said"),
     [
@@ -62,9 +99,10 @@ def test_values_of_steps() -> None:
             "did you mean optimizer",
         ),
         ({"a": choice(1, 2).when(b="x"), "b": choice("y", "z")}, "depends on b being 'x'"),
+        ({"a": choice(1, 2).when(b=9), "b": integers(1, 4)}, "depends on b being 9"),
         (
             {"a": choice(1, 2).when(b=1), "b": choice(1, 2).when(a=1)},
-            "depend on each other in a circle: |circle",
+            "params a, b depend on each other in a circle",
         ),
     ],
 )
@@ -112,8 +150,6 @@ def test_a_dimension_without_sense_is_refused(make: Any, said: str) -> None:
     ],
 )
 def test_a_search_without_sense_is_refused(fields: dict[str, Any], said: str) -> None:
-    from muster.core.search import Sampler
-
     if "sampler" in fields:
         fields = {"sampler": Sampler.GRID}
     with pytest.raises(SpecError, match=said):

@@ -57,15 +57,18 @@ def play(
     workers: int,
     costs: Costs | None = None,
     fails: Callable[[Trial], bool] = lambda _: False,
+    preempts: Callable[[Trial], bool] = lambda _: False,
     restart: Callable[[int], bool] = lambda _: False,
 ) -> Played:
     """Play a search to its end.
 
     :param fails: whether the job that a trial has just been given fails at once.
+    :param preempts: whether a stretch from one rung to the next, which a trial begins, is stopped halfway for a job of higher
+        priority. The half is lost, the place is free for other trials at once, and the trial goes on from its last rung.
     :param restart: asked after each event, by its number: whether state and sampling are built anew from the events, as by a
         process that begins where another was killed.
     """
-    return _Play(spec, curve, workers, costs or Costs(), fails, restart).run()
+    return _Play(spec, curve, workers, costs or Costs(), fails, preempts, restart).run()
 
 
 class _Play:
@@ -76,10 +79,11 @@ class _Play:
         workers: int,
         costs: Costs,
         fails: Callable[[Trial], bool],
+        preempts: Callable[[Trial], bool],
         restart: Callable[[int], bool],
     ) -> None:
         self._spec, self._curve, self._costs = spec, curve, costs
-        self._fails, self._restart = fails, restart
+        self._fails, self._preempts, self._restart = fails, preempts, restart
         self._free = min(workers, spec.at_once or workers)
         self._now = self._busy = 0.0
         self._events: list[Event] = []
@@ -109,7 +113,7 @@ class _Play:
     def _start(self) -> Close | None:
         """Fill the free places; return the end of the search, if it is over."""
         while self._free:
-            move = next_move(self._state, Spent(seconds=self._now, exhausted=self._exhausted))
+            move = next_move(self._state, self._spent())
             if isinstance(move, Close):
                 return move
             if isinstance(move, Ask):
@@ -123,6 +127,9 @@ class _Play:
             else:
                 return None
         return None
+
+    def _spent(self) -> Spent:
+        return Spent(seconds=self._now, gpu_hours=self._busy / 3600, exhausted=self._exhausted)
 
     def _take(self, trial: Trial, rung: int) -> None:
         self._free -= 1
@@ -139,14 +146,21 @@ class _Play:
         trial = self._state.trials[number]
         reached = self._spec.rungs[trial.rung] if trial.values else 0.0
         seconds = (self._spec.rungs[rung] - reached) * self._costs.unit(trial.params)
-        self._later(before + seconds, lambda: self._reach(number, rung))
+        if self._preempts(trial):
+            self._later(before + seconds / 2, lambda: self._preempt(number))
+        else:
+            self._later(before + seconds, lambda: self._reach(number, rung))
+
+    def _preempt(self, number: int) -> None:
+        self._tell(What.PAUSED, number)
+        self._leave()
 
     def _reach(self, number: int, rung: int) -> None:
         trial = self._state.trials[number]
         self._tell(What.REACHED, number, rung=rung, value=self._curve(trial.params, self._spec.rungs[rung]))
         if rung == self._spec.last:
             self._end(number)
-        elif passes(self._state, self._state.trials[number], rung):
+        elif passes(self._state, self._state.trials[number], rung, self._spent()):
             self._train(number, rung + 1)
         else:
             self._tell(What.PAUSED, number, rung=rung)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import math
 from bisect import bisect_left, insort
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -34,6 +35,7 @@ class Trial:
     :ivar value: what it told last, once it has told anything.
     :ivar reason: why it failed last.
     :ivar shown: whether it has told a value, ended or failed for good.
+    :ivar ended_early: its script ended by itself before the last rung.
     """
 
     number: int
@@ -46,6 +48,12 @@ class Trial:
     failures: int = 0
     reason: str = ""
     shown: bool = False
+    ended_early: bool = False
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether it ended well and never told the metric."""
+        return self.phase is Phase.ENDED and not self.values and self.value is None
 
     @property
     def rung(self) -> int:
@@ -65,7 +73,8 @@ class SearchState:
     :ivar running: the numbers of the trials with a job. `new`: of those that had none yet. `again`: of those that were
         stopped between two rungs, or failed, and are to go on.
     :ivar shown: how many trials have shown how they do: they told a value, ended or failed for good.
-    :ivar failed: how many trials failed for good; `failed_before[k]` of them before rung k, which they were to reach next.
+    :ivar failed: how many trials failed for good. `silent`: how many ended and never told the metric.
+    :ivar left_before: at k how many trials failed for good or ended by themselves when rung k was the next one they were to reach.
     :ivar resource: of what rungs count, what all trials have used for the rungs that they reached.
     :ivar closed: the event that closed it.
     """
@@ -77,8 +86,8 @@ class SearchState:
         self.new: list[int] = []
         self.again: list[int] = []
         self.shown = 0
-        self.failed = 0
-        self.failed_before = [0] * len(spec.rungs)
+        self.failed = self.silent = 0
+        self.left_before = [0] * len(spec.rungs)
         self.resource = 0.0
         self.closed: Event | None = None
         self._told: list[list[tuple[float, int]]] = [[] for _ in spec.rungs]
@@ -105,12 +114,16 @@ class SearchState:
         """How many trials have reached a rung."""
         return len(self._told[rung])
 
+    def known(self, rung: int) -> int:
+        """How many trials have reached a rung with a value that is no NaN."""
+        return bisect_left(self._told[rung], (math.inf, -1))
+
     def place(self, trial: Trial, rung: int) -> int:
         """A trial's place among those that reached a rung, from 0, the best; of equal ones the earlier trial is first."""
         return bisect_left(self._told[rung], (self.spec.order(trial.values[rung]), trial.number))
 
     def best_paused(self, rung: int) -> Trial | None:
-        """The best of the trials that are paused at a rung."""
+        """The best of the trials that are paused at a rung; one whose value is NaN is the best only among its like."""
         heap = self._paused[rung]
         while heap:
             trial = self.trials[heap[0][1]]
@@ -149,21 +162,32 @@ class SearchState:
         trial.values[event.rung] = trial.value = event.value
         trial.goal = min(event.rung + 1, self.spec.last)
         insort(self._told[event.rung], (self.spec.order(event.value), trial.number))
+        if trial.phase is Phase.PAUSED:
+            self._queue(trial)  # its job was stopped later than it told this
 
     def _was_paused(self, trial: Trial, event: Event) -> None:
+        """Take in that a job was stopped. One that told a further rung meanwhile is paused there: its checkpoint is."""
         self.running.discard(trial.number)
-        if event.rung != trial.rung or not trial.values:
+        if event.rung < 0 or not trial.values:
             trial.phase = Phase.AGAIN
             self.again.append(trial.number)
             return
         trial.phase = Phase.PAUSED
+        self._queue(trial)
+
+    def _queue(self, trial: Trial) -> None:
         place = self.spec.order(trial.values[trial.rung]), trial.number
         heapq.heappush(self._paused[trial.rung], place)
 
     def _ended(self, trial: Trial, event: Event) -> None:
         self._show(trial)
-        trial.phase, trial.value = Phase.ENDED, event.value
         self.running.discard(trial.number)
+        trial.phase = Phase.ENDED
+        if trial.is_finishing:
+            return  # its value is the one it was compared by; a script that has nothing left to train tells none
+        trial.value, trial.ended_early = event.value, True
+        self.left_before[trial.goal] += 1
+        self.silent += trial.is_silent
 
     def _failed(self, trial: Trial, event: Event) -> None:
         trial.failures += 1
@@ -173,7 +197,8 @@ class SearchState:
         if event.final:
             self._show(trial)
             self.failed += 1
-            self.failed_before[trial.goal] += 1
+            if not trial.is_finishing:
+                self.left_before[trial.goal] += 1
         else:
             self.again.append(trial.number)
 

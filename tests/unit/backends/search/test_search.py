@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -11,10 +12,10 @@ import pytest
 
 from muster.backends.search.rules import Ask, Close, Spent, Take, Wait, next_move, passes
 from muster.backends.search.simulation import Costs, Played, play
-from muster.backends.search.state import Phase, SearchState
+from muster.backends.search.state import Phase, SearchState, Trial
 from muster.core.errors import SpecError
 from muster.core.search import Budget, Event, Mode, Sampler, SearchSpec, Stopping, What
-from muster.core.space import choice, loguniform, uniform
+from muster.core.space import choice, integers, loguniform, uniform
 from muster.core.wire import dumps, loads
 
 SPACE = {
@@ -199,3 +200,218 @@ def test_places_are_busy_while_trials_want_them() -> None:
     one, many = seconds(1), seconds(16)
     assert one.seconds / many.seconds >= 0.9 * 16
     assert many.busy >= 0.9 * 16 * many.seconds
+
+
+def apply(state: SearchState, what: What, number: int, **fields: Any) -> None:
+    state.apply(Event(what=what, at=0, trial=number, **fields))
+
+
+def test_a_trial_that_trained_on_while_it_was_stopped_is_paused_where_it_is() -> None:
+    """Its line comes before its job's end or after it; the trial is neither lost nor taken up without a place."""
+    for late in (False, True):
+        state = begun(replace(SPEC, trials=3), 3)
+        told(state, 0, 0, 0.1)
+        if late:
+            apply(state, What.PAUSED, 0, rung=0)
+        told(state, 0, 1, 0.2)
+        if not late:
+            apply(state, What.PAUSED, 0, rung=0)
+        assert state.trials[0].phase is Phase.PAUSED
+        assert state.best_paused(0) is None
+        assert state.best_paused(1) is state.trials[0]
+        assert next_move(state, Spent()) == Wait()
+
+
+def test_a_last_run_that_tells_nothing_keeps_the_value_that_it_is_chosen_by() -> None:
+    state = begun(replace(SPEC, trials=2), 2)
+    told(state, 0, 0, 0.9)
+    apply(state, What.PAUSED, 0, rung=0)
+    for rung in range(3):
+        told(state, 1, rung, 0.5)
+    apply(state, What.ENDED, 1, value=0.5)
+    assert next_move(state, Spent()) == Take(0, 0)
+    apply(state, What.STARTED, 0, job_id="again", rung=0)
+    apply(state, What.ENDED, 0)
+    assert next_move(state, Spent()) == Close(0)
+    assert not state.trials[0].ended_early
+
+
+def test_a_last_run_that_fails_is_started_again_although_the_budget_is_used_up() -> None:
+    state = begun(replace(SPEC, trials=2, budget=Budget(resource=1)), 1)
+    told(state, 0, 0, 0.9)
+    apply(state, What.PAUSED, 0, rung=0)
+    assert next_move(state, Spent()) == Take(0, 0)
+    apply(state, What.STARTED, 0, job_id="again", rung=0)
+    apply(state, What.FAILED, 0, reason="its node is lost")
+    assert next_move(state, Spent()) == Take(0, 0)
+
+
+def test_a_metric_that_is_never_told_ends_the_search_and_says_which_line_is_missing() -> None:
+    state = begun(SPEC, 5)
+    for number in range(5):
+        assert next_move(state, Spent()) == Ask()
+        apply(state, What.ENDED, number)
+    close = next_move(state, Spent())
+    assert isinstance(close, Close)
+    assert close.best == -1
+    assert "5 of them ended and never told auc" in close.reason
+    assert "`muster: epoch=1/9 auc=0.5`" in close.reason
+
+
+def test_few_trials_that_never_told_the_metric_have_no_best() -> None:
+    state = begun(replace(SPEC, trials=2), 2)
+    for number in range(2):
+        apply(state, What.ENDED, number)
+    close = next_move(state, Spent())
+    assert isinstance(close, Close)
+    assert close.best == -1
+    assert "no trial told auc" in close.reason
+
+
+@pytest.mark.parametrize("stopping", Stopping)
+def test_nan_alone_has_no_best_and_trains_no_further(stopping: Stopping) -> None:
+    played = play(replace(SPEC, stopping=stopping), lambda *_: None, workers=3)
+    assert played.best == -1
+    assert "told NaN for auc" in played.events[-1].reason
+    if stopping is not Stopping.NONE:
+        assert {each.rung for each in played.state.trials} == {0}
+
+
+@pytest.mark.parametrize("stopping", Stopping)
+def test_a_budget_stops_trials_at_their_next_rung(stopping: Stopping) -> None:
+    spec = replace(SPEC, stopping=stopping, budget=Budget(resource=4))
+    played = play(spec, curve, workers=2)
+    assert played.state.resource < 4 + 2 * spec.rungs[-1]
+    assert max(each.rung for each in played.state.trials) < spec.last or stopping is not Stopping.NONE
+    used = Spent(seconds=10)
+    state = begun(replace(SPEC, stopping=Stopping.NONE, budget=Budget(seconds=10)), 1)
+    told(state, 0, 0, 0.5)
+    assert passes(state, state.trials[0], 0)
+    assert not passes(state, state.trials[0], 0, used)
+
+
+def test_halving_takes_none_up_before_its_rung_is_whole_and_counts_who_left() -> None:
+    spec = replace(SPEC, trials=9, stopping=Stopping.HALVING)
+    state = begun(spec, 9)
+    for number in (0, 1):
+        apply(state, What.FAILED, number, reason="raises", final=True)
+    for number in range(2, 9):
+        told(state, number, 0, None if number == 2 else number / 10)
+        apply(state, What.PAUSED, number, rung=0)
+    for number in (8, 7, 6):
+        assert next_move(state, Spent()) == Take(number, 1)
+        apply(state, What.STARTED, number, job_id="on", rung=1)
+    told(state, 8, 1, 0.8)
+    assert not passes(state, state.trials[8], 1), "two more are to come, though two failed earlier"
+    apply(state, What.PAUSED, 8, rung=1)
+    told(state, 7, 1, 0.9)
+    assert not passes(state, state.trials[7], 1)
+    apply(state, What.PAUSED, 7, rung=1)
+    apply(state, What.ENDED, 6, value=0.6)
+    assert state.trials[6].ended_early
+    assert next_move(state, Spent()) == Take(7, 2), "the third ended by itself"
+
+
+def test_halving_of_a_space_with_fewer_points_than_trials_halves_those() -> None:
+    spec = replace(SPEC, space={"n": choice(*range(1, 10))}, trials=20, stopping=Stopping.HALVING)
+    played = play(spec, lambda params, epoch: params["n"] * epoch, workers=2)
+    rungs = {each.params["n"]: each.rung for each in played.state.trials}
+    assert rungs == {1: 0, 2: 0, 3: 0, 4: 0, 5: 0, 6: 0, 7: 1, 8: 1, 9: 2}
+
+
+def test_a_third_of_three_is_one_whatever_the_rungs_are() -> None:
+    state = begun(replace(SPEC, rungs=(0.7, 2.1)), 3)
+    assert 2.1 / 0.7 > 3
+    for number in range(3):
+        told(state, number, 0, number / 10)
+    assert passes(state, state.trials[2], 0)
+
+
+@pytest.mark.parametrize("stopping", Stopping)
+def test_preempted_trials_go_on_from_their_checkpoint_and_change_no_result(stopping: Stopping) -> None:
+    spec = replace(SPEC, stopping=stopping)
+    counted: dict[int, int] = {}
+
+    def preempts(trial: Trial) -> bool:
+        counted[trial.number] = counted.get(trial.number, 0) + 1
+        return counted[trial.number] % 3 == 1
+
+    calm, played = play(spec, curve, workers=4), play(spec, curve, workers=4, preempts=preempts)
+    assert played.value == calm.value
+    assert played.seconds > calm.seconds
+    assert not played.state.failed
+    assert all(each.phase in (Phase.PAUSED, Phase.ENDED) for each in played.state.trials)
+
+
+@pytest.mark.parametrize("stopping", Stopping)
+@pytest.mark.parametrize("sampler", [Sampler.RANDOM, Sampler.TPE])
+def test_a_driver_that_is_killed_after_any_event_goes_on_as_one_that_is_not(
+    stopping: Stopping, sampler: Sampler
+) -> None:
+    """Each run is killed once, at another event, with failures and preemptions about."""
+    spec = replace(SPEC, trials=12, stopping=stopping, sampler=sampler)
+
+    def run(at: int) -> Played:
+        return play(
+            spec,
+            curve,
+            workers=3,
+            fails=lambda trial: trial.number % 5 == 1 and len(trial.jobs) == 1,
+            preempts=lambda trial: trial.number % 4 == 2 and len(trial.jobs) == 1,
+            restart=lambda number: number == at,
+        )
+
+    whole = run(-1)
+    assert {What.FAILED, What.PAUSED, What.ENDED} <= {event.what for event in whole.events}
+    for at in range(1, len(whole.events) + 1, 3 if sampler is Sampler.TPE else 1):
+        assert run(at).events == whole.events
+
+
+def test_a_grid_of_many_points_costs_no_more_a_decision() -> None:
+    spec = replace(SPEC, space={"n": integers(1, 500_000)}, sampler=Sampler.GRID, trials=100_000)
+    state = begun(spec, 1)
+    began = time.process_time()
+    for _ in range(1000):
+        next_move(state, Spent())
+    assert time.process_time() - began < 0.5, "a grid that is made anew each time takes 100 s"
+
+
+def test_none_goes_on_when_the_search_has_failed() -> None:
+    state = begun(replace(SPEC, stopping=Stopping.NONE), 6)
+    for number in (0, 1, 2):
+        told(state, 3, 0, 0.5)
+        assert passes(state, state.trials[3], 0)
+        apply(state, What.FAILED, number, reason="raises", final=True)
+    told(state, 4, 0, 0.5)
+    assert not passes(state, state.trials[4], 0)
+    assert next_move(state, Spent()) == Wait(), "three still run"
+
+
+def test_halving_waits_for_none_that_told_nan() -> None:
+    spec = replace(SPEC, trials=9, stopping=Stopping.HALVING)
+    state = begun(spec, 9)
+    for number in range(9):
+        told(state, number, 0, number / 10 if number < 2 else None)
+        apply(state, What.PAUSED, number, rung=0)
+    for number in (1, 0):
+        assert next_move(state, Spent()) == Take(number, 1)
+        apply(state, What.STARTED, number, job_id="on", rung=1)
+        told(state, number, 1, 0.5)
+        apply(state, What.PAUSED, number, rung=1)
+    assert next_move(state, Spent()) == Take(0, 2), "three have a place, and two came"
+
+
+def test_of_two_that_have_a_place_the_one_that_is_further_goes_on_first() -> None:
+    state = begun(replace(SPEC, trials=9), 9)
+    for number in range(9):
+        told(state, number, 0, number / 10)
+        apply(state, What.PAUSED, number, rung=0)
+    for number in (8, 7):
+        apply(state, What.STARTED, number, job_id="on", rung=1)
+    told(state, 5, 1, 0.1)
+    told(state, 8, 1, 0.8)
+    told(state, 7, 1, 0.7)
+    for number in (8, 7):
+        apply(state, What.PAUSED, number, rung=1)
+    assert state.best_paused(0) is state.trials[6]
+    assert next_move(state, Spent()) == Take(8, 2)

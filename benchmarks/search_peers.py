@@ -1,0 +1,221 @@
+"""A search beside Ray Tune's ASHA, on the recorded curves of ``benchmarks.search``: ``python -m benchmarks.search_peers [--json]``.
+
+- **Played**: 81 networks, 2 slots, 20 seeded orders, the same for both; an epoch takes a second, and a start and a stop of a
+  trial a tenth. Ray's own scheduler object decides at each epoch whether a trial goes on (its ASHA stops trials, where muster's pauses
+  them and takes them up again); the slots are simulated for both. The ratio of the times, and what each ends with.
+- **Real**: once, Ray Tune runs the first of these orders with trials that sleep 0.2 s an epoch, in actors on this machine. They write no
+  checkpoint, and Ray's own start is not counted. What is measured is how long it takes, and so how many seconds a job of
+  muster's may take from a free slot to its first epoch before the same search takes longer.
+
+Ray has a virtual environment of its own in the cache, as the peers of ``benchmarks.stages_peers`` have.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from benchmarks.pairs import LEFT_OUT
+from benchmarks.search import RECORDED, SEEDS
+from benchmarks.stages_peers import _python
+from muster.backends.search.sampling import Sampling
+from muster.backends.search.simulation import Costs, Played, play
+from muster.backends.search.state import SearchState
+from muster.core.search import Event, Sampler, SearchSpec, What
+from muster.core.settings import Settings
+from muster.core.space import choice
+
+RAY = "ray[tune]==2.60.0"
+RUNGS, SLOTS, SLEEP, COST = (1, 3, 9, 27), 2, 0.2, 0.1
+BAR_TIME, BAR_WORSE = 1.0, 0.001
+
+PLAY = """\
+import heapq, json, sys
+from types import SimpleNamespace
+from ray.tune.schedulers import AsyncHyperBandScheduler, TrialScheduler
+
+asked = json.load(sys.stdin)
+found = []
+for order in asked["orders"]:
+    scheduler = AsyncHyperBandScheduler(
+        time_attr="epoch", metric="auc", mode="max", max_t=27, grace_period=1, reduction_factor=3
+    )
+    waiting, coming, now, epochs, last = list(reversed(order)), [], 0.0, 0, {}
+    free = [(0.0, slot) for slot in range(asked["slots"])]
+    while waiting or coming:
+        while free and waiting:
+            index = waiting.pop()
+            free.pop()
+            trial = SimpleNamespace(trial_id=str(index), index=index)
+            scheduler.on_trial_add(None, trial)
+            heapq.heappush(coming, (now + asked["cost"] + 1, index, 1, trial))
+        now, index, epoch, trial = heapq.heappop(coming)
+        if trial is None:
+            free.append((now, 0))
+            continue
+        epochs += 1
+        last[index] = asked["table"][index][epoch - 1]
+        result = {"epoch": epoch, "auc": last[index]}
+        over = epoch == 27 or scheduler.on_trial_result(None, trial, result) == TrialScheduler.STOP
+        if over:
+            scheduler.on_trial_complete(None, trial, result)
+            heapq.heappush(coming, (now + asked["cost"], index, 0, None))
+        else:
+            heapq.heappush(coming, (now + 1, index, epoch + 1, trial))
+    found.append({"seconds": now, "epochs": epochs, "best": max(last.values())})
+print(json.dumps(found))
+"""
+RUN = """\
+import json, os, sys, time
+
+os.environ |= {"RAY_AIR_NEW_OUTPUT": "0", "RAY_USAGE_STATS_ENABLED": "0", "RAY_DEDUP_LOGS": "0"}
+import ray
+from ray import tune
+from ray.tune.schedulers import AsyncHyperBandScheduler
+
+asked = json.load(sys.stdin)
+
+
+def trial(config):
+    for epoch, auc in enumerate(asked["table"][config["index"]], start=1):
+        time.sleep(asked["sleep"])
+        tune.report({"epoch": epoch, "auc": auc})
+
+
+ray.init(num_cpus=asked["slots"], include_dashboard=False, object_store_memory=100 << 20, log_to_driver=False)
+scheduler = AsyncHyperBandScheduler(time_attr="epoch", max_t=27, grace_period=1, reduction_factor=3)
+began = time.monotonic()
+found = tune.Tuner(
+    tune.with_resources(trial, {"cpu": 1}),
+    param_space={"index": tune.grid_search(asked["orders"][0])},
+    tune_config=tune.TuneConfig(metric="auc", mode="max", scheduler=scheduler, max_concurrent_trials=asked["slots"]),
+    run_config=tune.RunConfig(verbose=0, storage_path=sys.argv[1]),
+).fit()
+seconds = time.monotonic() - began
+epochs = sum(each.metrics["epoch"] for each in found)
+print(json.dumps({"seconds": seconds, "epochs": epochs, "best": found.get_best_result().metrics["auc"]}))
+"""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Measure, print, and return 1 where a promise was not kept."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.search_peers")
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args(arguments)
+    table = [(each["params"], each["auc"]) for each in json.loads(RECORDED.read_text())]
+    specs = [_spec(table, seed) for seed in range(SEEDS)]
+    try:
+        python = _python(Settings.load().cache / "benchmarks" / "ray-2.60.0", RAY)
+    except subprocess.CalledProcessError as error:
+        print(f"left out: Ray cannot be installed here ({error})", file=sys.stderr)
+        return LEFT_OUT
+    asked = {
+        "orders": [_order(table, spec) for spec in specs],
+        "table": [curve for _, curve in table],
+        "slots": SLOTS,
+        "cost": COST,
+        "sleep": SLEEP,
+    }
+    theirs = _ask(str(python), PLAY, asked)
+    costs = Costs(start=COST, stop=COST)
+    ours = [play(spec, _curve(table), workers=SLOTS, costs=costs) for spec in specs]
+    found = _played(table, theirs, ours) | _real(_ask(str(python), RUN, asked), table, specs[0])
+    for name, value in found.items() if not options.json else ():
+        print(f"{value:10.4g}  {name}")
+    if options.json:
+        print(json.dumps(found))
+    kept = (
+        found["time, of Ray's, median"] <= BAR_TIME
+        and found["worse than the full grid, muster, most"] <= BAR_WORSE
+    )
+    return 0 if kept else 1
+
+
+def _played(
+    table: list[tuple[Any, list[float]]], theirs: list[dict[str, float]], ours: list[Played]
+) -> dict[str, float]:
+    best = max(curve[-1] for _, curve in table)
+    times = [mine.seconds / their["seconds"] for mine, their in zip(ours, theirs, strict=True)]
+    return {
+        "time, of Ray's, median": statistics.median(times),
+        "time, of Ray's, least": min(times),
+        "time, of Ray's, most": max(times),
+        "epochs, muster, median": statistics.median(mine.state.resource for mine in ours),
+        "epochs, Ray, median": statistics.median(their["epochs"] for their in theirs),
+        "worse than the full grid, muster, most": max(best - (mine.value or 0.0) for mine in ours),
+        "worse than the full grid, Ray, most": max(best - their["best"] for their in theirs),
+        "starts of jobs, muster, median": statistics.median(
+            sum(len(trial.jobs) for trial in mine.state.trials) for mine in ours
+        ),
+        "starts of trials, Ray": float(len(table)),
+    }
+
+
+def _real(ray: dict[str, float], table: list[tuple[Any, list[float]]], spec: SearchSpec) -> dict[str, float]:
+    low, high = 0.0, 60.0
+    for _ in range(30):
+        middle = (low + high) / 2
+        costs = Costs(unit=lambda _: SLEEP, start=middle)
+        if play(spec, _curve(table), workers=SLOTS, costs=costs).seconds < ray["seconds"]:
+            low = middle
+        else:
+            high = middle
+    return {
+        "real: seconds, Ray": ray["seconds"],
+        "real: epochs, Ray": ray["epochs"],
+        "real: seconds of these epochs on its slots": ray["epochs"] * SLEEP / SLOTS,
+        "real: seconds that a job's start may take for muster to be as fast": low,
+    }
+
+
+def _spec(table: list[tuple[dict[str, Any], list[float]]], seed: int) -> SearchSpec:
+    space = {name: choice(*dict.fromkeys(params[name] for params, _ in table)) for name in table[0][0]}
+    return SearchSpec(
+        space=space, metric="auc", trials=len(table), rungs=RUNGS, sampler=Sampler.GRID, seed=seed
+    )
+
+
+def _order(table: list[tuple[dict[str, Any], list[float]]], spec: SearchSpec) -> list[int]:
+    """The order in which muster asks for the points, as places in the table."""
+    state, sampling, points = SearchState(spec), Sampling(spec), list[Mapping[str, Any]]()
+    while (point := sampling.ask(state)) is not None:
+        state.apply(Event(what=What.ASKED, at=0, trial=len(points), params=point))
+        points.append(point)
+    places = {_key(params): place for place, (params, _) in enumerate(table)}
+    return [places[_key(point)] for point in points]
+
+
+def _curve(table: list[tuple[dict[str, Any], list[float]]]) -> Any:
+    curves = {_key(params): curve for params, curve in table}
+    return lambda params, epoch: curves[_key(params)][int(epoch) - 1]
+
+
+def _key(params: Mapping[str, Any]) -> str:
+    return json.dumps(dict(params), sort_keys=True)
+
+
+def _ask(python: str, script: str, asked: Mapping[str, Any]) -> Any:
+    """Run a script with Ray's Python; return the JSON of its last line."""
+    with tempfile.TemporaryDirectory(prefix="ray-") as folder:
+        ended = subprocess.run(
+            [python, "-c", script, folder],
+            input=json.dumps(asked),
+            env=os.environ | {"RAY_TMPDIR": folder, "TMPDIR": folder},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    if ended.returncode:
+        raise RuntimeError(f"Ray's script ended with {ended.returncode}:\n{ended.stderr[-2000:]}")
+    return json.loads(ended.stdout.splitlines()[-1])
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
