@@ -16,7 +16,9 @@ from muster.core.comparison import key_of, task_key_of
 from muster.core.errors import BadOutput, Conflict, NotFound, SpecError, StoreError
 from muster.core.job import CHECKPOINTS, Input, JobSpec, Origin, Output, Role
 from muster.core.replica import Replica
+from muster.core.search import Event, EventPage, Search, SearchSpec, What
 from muster.core.series import Series
+from muster.core.space import choice, loguniform
 from muster.core.status import JobState, JobStatus
 from muster.core.verdict import Cause, Verdict
 from muster.volumes.base import Checked, TaskEnd, UpkeepKind
@@ -42,6 +44,11 @@ def make_spec(*, replicas=1, inputs=(), **outputs):
 ONE = make_spec(features={"volume": "flights/features"})
 TWO = make_spec(features={"volume": "flights/features"}, table={"volume": "flights/table"})
 SPLIT = make_spec(months={"volume": "flights/months", "partition": "*"})
+SEARCH = Search(
+    spec=SearchSpec(space={"rate": loguniform(1e-3, 1.0), "how": choice("a", ["b"])}, metric="auc", trials=9),
+    trial=replace(ONE, params={"rate": 0.1, "how": "a"}),
+    began=1.5,
+)
 LATER = Origin(instance="one", dag_id="flights", run_id="run-2", task_id="features")
 
 
@@ -983,6 +990,72 @@ class StoreContract:
         with ThreadPoolExecutor(8) as threads:
             holders = set(threads.map(lambda n: store.claim("ab" * 20, job_id=f"job-{n}"), range(8)))
         assert len(holders) == 1
+
+    def test_a_copy_has_the_files_and_the_origin_of_the_version(self, store, again):
+        spec = replace(ONE, origin=LATER)
+        (made,) = run(store, "a-1", spec, {"features": {"x": b"abc", "y/z": b"d"}}, metrics={"auc": 0.7})[
+            "features"
+        ]
+        copied = store.copy(made.address, "flights/best", request="0" * 16, note="the best")
+        assert (copied.address, copied.digest) == ("volume://flights/best@1", made.digest)
+        assert contents(store.path(copied.address)) == contents(store.path(made.address))
+        record, first = store.record(copied.address), store.record(made.address)
+        for name in ("origin", "inputs", "params", "metrics", "code", "image_digest", "entrypoint"):
+            assert getattr(record, name) == getattr(first, name), name
+        assert (record.volume, record.note) == ("flights/best", "the best")
+        assert again.copy(made.address, "flights/best", request="0" * 16, note="the best") == copied
+        assert store.copy(made.address, "flights/best", request="1" * 16).number == 2
+        with pytest.raises(NotFound):
+            store.copy("flights/features@9", "flights/best", request="2" * 16)
+        with pytest.raises(SpecError, match="16 hex digits"):
+            store.copy(made.address, "flights/best", request="../x")
+
+    def test_what_is_put_twice_by_one_request_is_one_version(self, store, again, tmp_path):
+        (tmp_path / "x").write_text("abc")
+        put = [each.add("flights/raw", tmp_path, request="ab" * 8) for each in (store, again)]
+        assert put[0] == put[1]
+        assert store.add("flights/raw", tmp_path).number == 2
+
+    def test_the_events_of_a_search_are_read_in_their_order(self, store, again):
+        assert store.searches() == []
+        assert store.begin_search("s-1", SEARCH)
+        assert not again.begin_search("s-1", SEARCH)
+        other = replace(SEARCH, spec=replace(SEARCH.spec, trials=3))
+        with pytest.raises(Conflict, match="another space or other rules"):
+            store.begin_search("s-1", other)
+        assert store.begin_search("s-2", other)
+        assert again.searches() == ["s-2", "s-1"]
+        assert again.search("s-1") == SEARCH
+        assert store.search_events("s-1").events == ()
+        first = [Event(what=What.ASKED, at=1.0, trial=0, params={"rate": 0.1, "how": ["a", None]})]
+        end = store.tell_search("s-1", first, after=0)
+        later = [Event(what=What.REACHED, at=2.0, trial=0, rung=0, value=value) for value in (None, 0.5)]
+        with pytest.raises(Conflict, match="has gone on"):
+            again.tell_search("s-1", later, after=0)
+        last = again.tell_search("s-1", later, after=end)
+        assert store.search_events("s-1") == EventPage(events=(*first, *later), end=last)
+        assert store.search_events("s-1", after=end) == EventPage(events=tuple(later), end=last)
+        assert store.search_events("s-1", after=last) == EventPage(events=(), end=last)
+        assert store.search_events("s-2").events == ()
+        with pytest.raises(NotFound, match="no search s-3"):
+            store.search_events("s-3")
+        with pytest.raises(NotFound, match="no search s-3"):
+            store.tell_search("s-3", later, after=0)
+
+    def test_of_many_that_tell_at_once_one_is_heard(self, store):
+        store.begin_search("s-1", SEARCH)
+
+        def tell(number):
+            try:
+                store.tell_search("s-1", [Event(what=What.ASKED, at=1.0, trial=number)], after=0)
+            except Conflict:
+                return None
+            return number
+
+        with ThreadPoolExecutor(8) as threads:
+            heard = [each for each in threads.map(tell, range(8)) if each is not None]
+        assert [event.trial for event in store.search_events("s-1").events] == heard
+        assert len(heard) == 1
 
 
 def staged(store, job_id, files):

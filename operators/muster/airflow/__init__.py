@@ -12,19 +12,23 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from muster.airflow.authoring.triggering import triggering
     from muster.airflow.authoring.values import Output
-    from muster.airflow.operators.decorators import gang, job
+    from muster.airflow.operators.decorators import gang, job, search
     from muster.airflow.operators.deploy import DeployOperator
     from muster.airflow.operators.gate import GateOperator
     from muster.airflow.operators.job import GangOperator, JobOperator
     from muster.airflow.operators.retention import RetentionOperator
     from muster.airflow.operators.rollback import RollbackOperator
+    from muster.airflow.operators.search import SearchOperator
     from muster.airflow.operators.sweep import SweepOperator
     from muster.airflow.operators.validate import ValidateOperator
     from muster.backends.releases.plan import Rules
     from muster.core.job import Role, SecretRef
     from muster.core.resources import Resources
+    from muster.core.search import Budget
+    from muster.core.space import choice, integers, loguniform, uniform
 
 __all__ = [
+    "Budget",
     "DeployOperator",
     "GangOperator",
     "GateOperator",
@@ -35,15 +39,22 @@ __all__ = [
     "Role",
     "RollbackOperator",
     "Rules",
+    "SearchOperator",
     "SecretRef",
     "SweepOperator",
     "ValidateOperator",
+    "choice",
     "gang",
+    "integers",
     "job",
+    "loguniform",
+    "search",
     "triggering",
+    "uniform",
 ]
 
 _MODULES = {
+    "Budget": "muster.core.search",
     "DeployOperator": "muster.airflow.operators.deploy",
     "GangOperator": "muster.airflow.operators.job",
     "GateOperator": "muster.airflow.operators.gate",
@@ -54,12 +65,18 @@ _MODULES = {
     "Role": "muster.core.job",
     "RollbackOperator": "muster.airflow.operators.rollback",
     "Rules": "muster.backends.releases.plan",
+    "SearchOperator": "muster.airflow.operators.search",
     "SecretRef": "muster.core.job",
     "SweepOperator": "muster.airflow.operators.sweep",
     "ValidateOperator": "muster.airflow.operators.validate",
+    "choice": "muster.core.space",
     "gang": "muster.airflow.operators.decorators",
+    "integers": "muster.core.space",
     "job": "muster.airflow.operators.decorators",
+    "loguniform": "muster.core.space",
+    "search": "muster.airflow.operators.decorators",
     "triggering": "muster.airflow.authoring.triggering",
+    "uniform": "muster.core.space",
 }
 
 

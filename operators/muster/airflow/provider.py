@@ -26,6 +26,7 @@ def get_provider_info() -> dict[str, Any]:
                     "muster.airflow.operators.deploy",
                     "muster.airflow.operators.retention",
                     "muster.airflow.operators.rollback",
+                    "muster.airflow.operators.search",
                     "muster.airflow.operators.sweep",
                 ],
             }
@@ -33,6 +34,7 @@ def get_provider_info() -> dict[str, Any]:
         "task-decorators": [
             {"name": "job", "class-name": "muster.airflow.operators.decorators.job"},
             {"name": "gang", "class-name": "muster.airflow.operators.decorators.gang"},
+            {"name": "search", "class-name": "muster.airflow.operators.decorators.search"},
         ],
         "extra-links": [
             "muster.airflow.links.JobLink",

@@ -23,14 +23,29 @@ LAST_TRY = _cancelled(
 )
 
 
+_BY_COMMAND, _ON_PAGE = "cancelled it with `muster jobs cancel`", "cancelled it on muster's page in Airflow"
+
+
 def by_command(user: str) -> Verdict:
     """Return the verdict of a job cancelled with ``muster jobs cancel``."""
-    return _cancelled(f"{user} cancelled it with `muster jobs cancel`")
+    return _cancelled(f"{user} {_BY_COMMAND}")
 
 
 def on_page(user: str) -> Verdict:
     """Return the verdict of a job cancelled on muster's page."""
-    return _cancelled(f"{user} cancelled it on muster's page in Airflow")
+    return _cancelled(f"{user} {_ON_PAGE}")
+
+
+def by_person(verdict: Verdict) -> bool:
+    """Whether a person has cancelled this very job."""
+    return verdict.message.endswith((_BY_COMMAND, _ON_PAGE))
+
+
+def pausing(why: str) -> Verdict:
+    """Return the verdict of a trial's job that its search has paused."""
+    return _cancelled(
+        f"its search has paused the trial: {why}", "nothing: its checkpoint stays until the search ends"
+    )
 
 
 _TASKS = {

@@ -178,13 +178,17 @@ def stage_title(task_id: str, map_index: int) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Origin:
-    """The task that submitted the job, for records and the sweep. Empty without Airflow."""
+    """The task that submitted the job, for records and the sweep. Empty without Airflow.
+
+    :param trial: the number of the trial that the job trains, where the task searches.
+    """
 
     instance: str = ""
     dag_id: str = ""
     run_id: str = ""
     task_id: str = ""
     map_index: int = -1
+    trial: int = -1
 
     @property
     def stage(self) -> str:

@@ -18,6 +18,7 @@ _LABEL = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?\Z")
 _SEGMENT = re.compile(r"[a-z0-9]([a-z0-9._-]*[a-z0-9])?\Z")
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 _PARTITION = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._=-]*[A-Za-z0-9])?\Z")
+_REQUEST = re.compile(r"[0-9a-f]{16}\Z")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 
 
@@ -102,6 +103,13 @@ def check_variable(name: str) -> str:
         raise SpecError(f"environment variable {_shown(name)}: need letters, digits and _")
     if name.startswith("MUSTER_"):
         raise SpecError(f"environment variable {_shown(name)}: the prefix MUSTER_ is muster's own")
+    return name
+
+
+def check_request(name: str) -> str:
+    """Return `name`, by which a store knows that a call is made again: 16 hex digits, or raise SpecError."""
+    if not isinstance(name, str) or not _REQUEST.match(name):
+        raise SpecError(f"request {_shown(name)}: need 16 hex digits, of your own choice")
     return name
 
 

@@ -37,6 +37,7 @@ _URL = r"https?://[A-Za-z0-9.\-_\[\]:]{1,255}(?:[/?#][!#-&(-;=?-\[\]_a-z~]{0,200
 _LINK = re.compile(rf"muster: link ([^\s=][^=]{{0,39}})=({_URL})", re.ASCII)
 MLFLOW = "MLflow"
 _MLFLOW = re.compile(rf"\U0001f3c3 View run .{{1,500}} at: ({_URL})")
+RANK_LINE = re.compile(rb"^\[rank (\d{1,6})\] (muster: [a-z][^\n]*)$", re.MULTILINE)
 _LOGGED = re.compile(rb"^\[rank \d+\] (muster: [a-z].*)$", re.MULTILINE)
 _RUN = "\U0001f3c3 View run ".encode()
 _LOGGED_LINK = re.compile(rb"^\[rank \d+\] ((?:muster: link |" + _RUN + rb").*)$", re.MULTILINE)
@@ -121,6 +122,13 @@ def heard(log: bytes) -> Told:
     for line in found:
         told = told.then(parse(line.decode("utf-8", "replace")) or Told())
     return told
+
+
+def lines_of_ranks(log: bytes) -> list[tuple[int, str]]:
+    """Return the whole lines of a job's log that may tell numbers, each with its rank."""
+    if b"] muster: " not in log:
+        return []
+    return [(int(rank), line.decode("utf-8", "replace")) for rank, line in RANK_LINE.findall(log)]
 
 
 def use_lines(replica: str, use: Mapping[str, float]) -> str:

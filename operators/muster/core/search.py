@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from types import MappingProxyType
 from typing import Any
 
 from muster.core.errors import SpecError
-from muster.core.job import DAY_SECONDS, Origin
+from muster.core.job import JobSpec
 from muster.core.names import check_identifier
 from muster.core.space import Dimension, check_space, grid_size
 
@@ -86,10 +86,8 @@ class SearchSpec:
     sampler: Sampler = Sampler.RANDOM
     seed: int = 0
     retries: int = 1
-    trial_timeout_seconds: float = DAY_SECONDS
     budget: Budget = field(default_factory=Budget)
     earlier: tuple[str, ...] = ()
-    origin: Origin = field(default_factory=Origin)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "space", MappingProxyType(dict(self.space)))
@@ -110,7 +108,6 @@ class SearchSpec:
             _check_count("at_once", self.at_once, least=1, most=MOST_TRIALS)
         _check_count("retries", self.retries, least=0, most=100)
         _check_count("seed", self.seed, least=0, most=2**32 - 1)
-        _check_number("trial_timeout", self.trial_timeout_seconds, least=1)
         size = grid_size(self.space) if self.sampler is Sampler.GRID else self.trials
         object.__setattr__(self, "_points", min(self.trials, size))  # the rules ask for it at each decision
 
@@ -146,6 +143,39 @@ class SearchSpec:
                 f"rungs are {tuple(rungs)!r:.60}: each must be above the one before it, and the first above 0"
             )
         return tuple(rungs)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Search:
+    """A search as the store keeps it.
+
+    :param spec: what it looks for. `trial`: the job of a trial; each trial completes its params by its own.
+    :param began: seconds since the epoch.
+    """
+
+    spec: SearchSpec
+    trial: JobSpec
+    began: float
+
+    def __post_init__(self) -> None:
+        if unknown := [name for name in self.spec.space if name not in self.trial.params]:
+            raise SpecError(f"the trial's job has no param {unknown[0]!r:.60}, which the space has")
+        if self.spec.until and self.spec.until not in self.trial.params:
+            raise SpecError(
+                f"the trial's job has no param {self.spec.until!r}, which is to say how far it trains"
+            )
+
+    def job(self, params: Mapping[str, Any], *, until: float, follows: str | None) -> JobSpec:
+        """Return the job that trains a trial.
+
+        :param params: the trial's point of the space.
+        :param until: the value of the resource at which it ends; only where the search has such a param.
+        :param follows: the trial's last job, whose checkpoints it goes on from.
+        """
+        given = {name: value for name, value in self.trial.params.items() if name not in self.spec.space}
+        if self.spec.until:
+            given[self.spec.until] = int(until) if until.is_integer() else until
+        return replace(self.trial, params={**given, **params}, follows=follows)
 
 
 class What(str, Enum):
@@ -189,6 +219,14 @@ class Event:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "params", MappingProxyType(dict(self.params)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class EventPage:
+    """Some events of a search, in their order. :param end: where the next ones begin, to be asked for."""
+
+    events: tuple[Event, ...]
+    end: int
 
 
 def _check_count(what: str, value: object, *, least: int, most: int) -> None:

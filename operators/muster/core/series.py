@@ -23,7 +23,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from muster.core.progress import LONGEST_LINE, Progress, numbers
+from muster.core.progress import LONGEST_LINE, RANK_LINE, Progress, numbers
 
 MOST_POINTS = 2000
 MOST_POINTS_IN_ALL = 32_000
@@ -34,7 +34,6 @@ FORMAT = 1
 
 _TOLD_NAMES_LEFT_OUT = 100
 _MARK, _USE_MARK = b"] muster: ", b"[use "
-_LINE = re.compile(rb"^\[rank (\d{1,6})\] (muster: [a-z][^\n]*)$", re.MULTILINE)
 _USE = re.compile(rb"^\[use ([a-z0-9][a-z0-9.-]{0,79})\] (muster: [a-z][^\n]*)$", re.MULTILINE)
 _USE_LINES = re.compile(rb"(?:^\[use [^\n]*\n?)+", re.MULTILINE)
 _STEPS = ("step", "epoch")
@@ -267,7 +266,7 @@ class Folding:
         self._may_read, self._read_at = min(self._may_read, LINES_A_SECOND), at
         count = lines.count(_MARK)
         most = int(self._may_read)
-        found = _LINE.findall(lines) if count <= most else self._sample(lines, most)
+        found = RANK_LINE.findall(lines) if count <= most else self._sample(lines, most)
         if count > most:
             self._lines_left_out += count - len(found)
         self._may_read -= len(found)
@@ -279,7 +278,7 @@ class Folding:
         size = len(lines) / max(1, most)
         for part in range(most):
             place = int((part + part * _GOLDEN % 1) * size)  # no pattern of the lines falls in step with it
-            if line := _LINE.search(lines, place, int((part + 1) * size) + LONGEST_LINE):
+            if line := RANK_LINE.search(lines, place, int((part + 1) * size) + LONGEST_LINE):
                 found[line.start()] = (line[1], line[2])
         return list(found.values())
 

@@ -166,6 +166,15 @@ def choice(*values: Any) -> Dimension:
     return Dimension(choices=values)
 
 
+def sample(space: Mapping[str, Dimension]) -> dict[str, Any]:
+    """Return a value for each param, also for those that not every point has."""
+    found: dict[str, Any] = {}
+    for name, each in space.items():
+        low = 0.0 if each.choices else each.bounds[0]
+        found[name] = each.choices[0] if each.choices else int(low) if each.whole else low
+    return found
+
+
 def check_space(space: Mapping[str, Dimension]) -> None:
     """Refuse a space in which there is nothing to search for. :raises SpecError: names the dimension and the rule."""
     if not space:

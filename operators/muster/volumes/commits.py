@@ -6,6 +6,7 @@ import errno
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 
 from muster.core.errors import BadOutput, Conflict, Corrupt, MusterError
@@ -68,37 +69,43 @@ class Commits:
             for output, places in done.items()
         }
 
-    def put(self, job_id: str, volume: str, draft: Callable[[Path], Draft], *, note: str) -> Version:
+    def put(
+        self,
+        job_id: str,
+        volume: str,
+        draft: Callable[[Path], Draft],
+        *,
+        note: str,
+        like: Record | None = None,
+    ) -> Version:
         """Make one draft a version, once per job_id, however often it is called.
 
         :param draft: creates the draft below the given folder.
+        :param like: the record of the version that it is a copy of.
         :raises OSError: the disk is full, or a write fails.
         """
         ready = self._layout.staging(job_id) / "1" / "ready"
         with self._attempts.alone(job_id):
             done = committed(self._layout, job_id)
             if done is None:
-                done = self._put(job_id, volume, draft, ready, note)
+                record = like or Record(
+                    volume=volume, number=0, digest="", created=0.0, job_id=job_id, output=""
+                )
+                own = replace(
+                    record, volume=volume, job_id=job_id, siblings=(), note=note, created=time.time()
+                )
+                done = self._put(job_id, draft, ready, own)
             self._layout.delete(self._layout.staging(job_id))
         ((place,),) = done.values()
         return self._catalog.described(*place)
 
     def _put(
-        self, job_id: str, volume: str, draft: Callable[[Path], Draft], ready: Path, note: str
+        self, job_id: str, draft: Callable[[Path], Draft], ready: Path, record: Record
     ) -> dict[str, list[tuple[str, int]]]:
         plan = read_plan(ready)
         if plan is None:  # else a call before a crash received all files
             try:
                 drafts = [draft(ready)]
-                record = Record(
-                    volume=volume,
-                    number=0,
-                    digest="",
-                    created=time.time(),
-                    job_id=job_id,
-                    output="",
-                    note=note,
-                )
                 plan = assemble(self._layout, self._catalog, drafts, record=record, compare=self._compare)
                 decide(self._layout, plan, ready=ready)
             except BaseException:

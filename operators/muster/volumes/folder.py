@@ -7,15 +7,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from muster.core.address import Address
 from muster.core.errors import NotFound
 from muster.core.job import Origin, check_digest
-from muster.core.names import check_partition, check_volume
+from muster.core.names import check_partition, check_request, check_volume
 from muster.core.replica import PartManifest
 from muster.core.room import Room
+from muster.core.search import Event, EventPage, Search
 from muster.volumes import held, manifest, snapshot, upkeep
 from muster.volumes.attempts import FolderAttempts
 from muster.volumes.base import (
@@ -38,6 +40,7 @@ from muster.volumes.layout import open_layout
 from muster.volumes.ledger import FolderLedger
 from muster.volumes.makings import FolderMakings
 from muster.volumes.marks import Marks
+from muster.volumes.searches import FolderSearches
 
 if TYPE_CHECKING:
     from muster.volumes.fsck import Progress, Report
@@ -59,6 +62,7 @@ class FolderStore:
         self.commits = Commits(self.layout, self.catalog, self._ledger, self.attempts, compare=compare)
         self.marks = Marks(self.layout, self.catalog)
         self.makings = FolderMakings(self.layout, self.catalog, self.marks)
+        self.searching = FolderSearches(self.layout)
 
     @property
     def ledger(self) -> FolderLedger:
@@ -186,12 +190,20 @@ class FolderStore:
         """Make the sealed files of all replicas into versions: every output or none, once per job_id."""
         return self.commits.commit(job_id, attempt=attempt, metrics=metrics, modules=modules)
 
-    def add(self, volume: str, source: Path, *, partition: str | None = None, note: str = "") -> Version:
+    def add(
+        self,
+        volume: str,
+        source: Path,
+        *,
+        partition: str | None = None,
+        note: str = "",
+        request: str | None = None,
+    ) -> Version:
         """Copy a folder or file into a new version."""
         check_volume(volume)
         if partition is not None:
             check_partition(partition)
-        job_id = f"put-{os.urandom(8).hex()}"
+        job_id = f"put-{check_request(request or os.urandom(8).hex())}"
         with translated(f"put {source} into {volume}"):
             try:
                 return self.commits.put(
@@ -203,6 +215,43 @@ class FolderStore:
             except BaseException:
                 self.layout.delete(self.layout.staging(job_id))
                 raise
+
+    def copy(
+        self, address: str, volume: str, *, request: str, partition: str | None = None, note: str = ""
+    ) -> Version:
+        """Make a version with the files and the record of another, once per request."""
+        check_volume(volume)
+        if partition is not None:
+            check_partition(partition)
+        source = self.path(address)
+        with translated(f"copy {address} to {volume}"):
+            return self.commits.put(
+                f"copy-{check_request(request)}",
+                volume,
+                lambda ready: draft_copy(ready, source, volume=volume, partition=partition),
+                note=note,
+                like=replace(self.record(address), partition=partition),
+            )
+
+    def begin_search(self, search_id: str, search: Search) -> bool:
+        """Enter a search."""
+        return self.searching.begin_search(search_id, search)
+
+    def search(self, search_id: str) -> Search:
+        """Return a search."""
+        return self.searching.search(search_id)
+
+    def searches(self) -> list[str]:
+        """Return every search's id, newest first."""
+        return self.searching.searches()
+
+    def search_events(self, search_id: str, *, after: int = 0) -> EventPage:
+        """Return events of a search."""
+        return self.searching.search_events(search_id, after=after)
+
+    def tell_search(self, search_id: str, events: Sequence[Event], *, after: int) -> int:
+        """Add events to a search."""
+        return self.searching.tell_search(search_id, events, after=after)
 
     def pin(self, address: str, *, reason: str) -> Version:
         """Keep a version from gc under a reason; idempotent."""

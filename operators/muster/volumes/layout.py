@@ -16,6 +16,7 @@
     STORE/jobs/<job_id>/                   the ledger: spec.json, status.json, owner, log, series, attempt
         STORE/leases/<holder>/<volume>@<n>     versions in use, by reader (``:`` for ``/``)
         STORE/trash/                           deleted, to be unlinked later
+    STORE/searches/<search_id>/            what searches look for, and their events (:mod:`muster.volumes.searches`)
     STORE/upkeep/                          when fsck, gc and a sweep last ran (:mod:`muster.volumes.upkeep`); may be deleted
 
 Volumes nest (``flights`` and ``flights/features``): a segment of a name is never digits alone, so

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Protocol
 from muster.core.job import JobSpec, Origin
 from muster.core.replica import PartManifest
 from muster.core.room import Room
+from muster.core.search import Event, EventPage, Search
 from muster.core.series import Series
 from muster.core.status import JobStatus
 from muster.volumes.base import (
@@ -81,8 +82,28 @@ class Versions(Protocol):
     def manifest(self, address: str) -> Mapping[str, Entry]:
         """Return every file of one version by its path, with hash and size; also after gc."""
 
-    def add(self, volume: str, source: Path, *, partition: str | None = None, note: str = "") -> Version:
-        """Copy a folder or file into a new version, for ``muster volumes put``."""
+    def add(
+        self,
+        volume: str,
+        source: Path,
+        *,
+        partition: str | None = None,
+        note: str = "",
+        request: str | None = None,
+    ) -> Version:
+        """Copy a folder or file into a new version, for ``muster volumes put``.
+
+        :param request: 16 hex digits; a second call with the same ones returns the same version. None: each makes one.
+        """
+
+    def copy(
+        self, address: str, volume: str, *, request: str, partition: str | None = None, note: str = ""
+    ) -> Version:
+        """Make a version with the files of another; the record names the same task, inputs, params and metrics.
+
+        :param request: 16 hex digits; a second call with the same ones returns the same version.
+        :raises NotFound: there is no such version, or gc deleted it.
+        """
 
     def pin(self, address: str, *, reason: str) -> Version:
         """Keep a version from gc under a reason, such as ``deployment/flights``; idempotent."""
@@ -199,6 +220,35 @@ class Attempts(Protocol):
 
         :param begins: only files whose names begin with this.
         :raises NotFound: no such job.
+        """
+
+
+class Searches(Protocol):
+    """What is searched for, and what has happened: the driver of a search writes it, every part of muster reads it."""
+
+    def begin_search(self, search_id: str, search: Search) -> bool:
+        """Enter a search; False where it is there already.
+
+        :raises Conflict: it is there with another space, or other rules.
+        """
+
+    def search(self, search_id: str) -> Search:
+        """Return a search. :raises NotFound: no such search."""
+
+    def searches(self) -> list[str]:
+        """Return every search's id, newest first."""
+
+    def search_events(self, search_id: str, *, after: int = 0) -> EventPage:
+        """Return the next events; none where there are no more.
+
+        :param after: where the page before ended; 0 for the first.
+        """
+
+    def tell_search(self, search_id: str, events: Sequence[Event], *, after: int) -> int:
+        """Add events, all or none, and return where they end; they are on the disk then.
+
+        :param after: where all events that the caller knows end.
+        :raises Conflict: there are more, such as another process's, or the caller's own whose answer was lost.
         """
 
 
@@ -326,7 +376,7 @@ class Upkeep(Protocol):
         """Note that jobs without a task were just looked for, and ended; fsck and gc are noted by themselves."""
 
 
-class Store(Versions, Snapshots, Makings, Attempts, Upkeep, Protocol):
+class Store(Versions, Snapshots, Makings, Attempts, Searches, Upkeep, Protocol):
     """A whole store; its ledger is an attribute."""
 
     @property

@@ -169,6 +169,7 @@ def collect(
             store.layout.discard(store.layout.job(job_id))
         sweep_series(store.layout)
         tidy(store.layout)
+        store.searching.tidy(days=job_days)
         freed_bytes = staged + (trash.remove_all(store.layout, buried) if scarce else 0)
         freed_bytes += trash.empty(store.layout, before=time.time() - grace_seconds)
         if failed is not None:

@@ -22,9 +22,10 @@ from muster.core.address import Address, Select, pinned
 from muster.core.comparison import key_of, task_key_of
 from muster.core.errors import Conflict, MusterError, NotFound, SpecError, StoreError
 from muster.core.job import CHECKPOINTS, JobSpec, Origin, check_digest
-from muster.core.names import check_job_id, check_partition, check_volume
+from muster.core.names import check_job_id, check_partition, check_request, check_volume
 from muster.core.replica import PartManifest
 from muster.core.room import Room
+from muster.core.search import Event, EventPage, Search
 from muster.core.series import Folding, Series, segments
 from muster.core.status import JobState, JobStatus
 from muster.volumes import snapshot
@@ -219,6 +220,7 @@ class MemoryStore:
         self._leases: dict[str, set[str]] = {}
         self._makers: dict[str, _Job] = {}
         self._claims: dict[str, str] = {}
+        self._searches: dict[str, tuple[Search, list[Event]]] = {}
         self._notes: dict[UpkeepKind, UpkeepNote] = {}
 
     @property
@@ -278,16 +280,40 @@ class MemoryStore:
             raise NotFound(f"{version.address} holds no {inner!r:.120}; at its top are {there}")
         return data / inner if inner else data
 
-    def add(self, volume: str, source: Path, *, partition: str | None = None, note: str = "") -> Version:
+    def add(
+        self,
+        volume: str,
+        source: Path,
+        *,
+        partition: str | None = None,
+        note: str = "",
+        request: str | None = None,
+    ) -> Version:
         check_volume(volume)
         if partition is not None:
             check_partition(partition)
         files = {path: file.read_bytes() for path, file in sources(source, volume=volume).items()}
-        job_id = f"put-{os.urandom(8).hex()}"
+        job_id = f"put-{check_request(request or os.urandom(8).hex())}"
+        if (found := self._made_by(job_id)) is not None:
+            return found.version()
         record = Record(
             volume=volume, number=0, digest="", created=time.time(), job_id=job_id, output="", note=note
         )
         return self._keep([replace(record, partition=partition)], [files])[0].version()
+
+    def copy(
+        self, address: str, volume: str, *, request: str, partition: str | None = None, note: str = ""
+    ) -> Version:
+        job_id = f"copy-{check_request(request)}"
+        with self._lock:
+            if (found := self._made_by(job_id)) is not None:
+                return found.version()
+            version = self._one(address)
+            kept = self._find(version.volume, version.number)
+            own = replace(kept.record, volume=check_volume(volume), job_id=job_id, siblings=(), note=note)
+            return self._keep([replace(own, partition=partition, created=time.time())], [kept.files])[
+                0
+            ].version()
 
     def pin(self, address: str, *, reason: str) -> Version:
         return self._change(address, lambda kept: kept.pins.add(reason))
@@ -308,6 +334,43 @@ class MemoryStore:
 
     def release(self, holder: str) -> None:
         self._leases.pop(check_job_id(holder), None)
+
+    # Searches
+
+    def begin_search(self, search_id: str, search: Search) -> bool:
+        with self._lock:
+            there = self._searches.get(check_job_id(search_id))
+            if there is None:
+                self._searches[search_id] = search, []
+            elif there[0].spec != search.spec:
+                raise Conflict(f"search {search_id} is there already with another space or other rules")
+            return there is None
+
+    def search(self, search_id: str) -> Search:
+        return self._searched(search_id)[0]
+
+    def searches(self) -> list[str]:
+        return list(reversed(self._searches))
+
+    def search_events(self, search_id: str, *, after: int = 0) -> EventPage:
+        events = self._searched(search_id)[1]
+        return EventPage(events=tuple(events[after:]), end=len(events))
+
+    def tell_search(self, search_id: str, events: Sequence[Event], *, after: int) -> int:
+        with self._lock:
+            there = self._searched(search_id)[1]
+            if len(there) != after:
+                raise Conflict(
+                    f"search {search_id} has gone on: its events end at {len(there)}, not at {after}"
+                )
+            there += events
+            return len(there)
+
+    def _searched(self, search_id: str) -> tuple[Search, list[Event]]:
+        found = self._searches.get(check_job_id(search_id))
+        if found is None:
+            raise NotFound(f"no search {search_id} in this store: `muster search ls` lists what is there")
+        return found
 
     # Snapshots
 
@@ -662,6 +725,11 @@ class MemoryStore:
         if Address.parse(address).many:
             raise SpecError(f"{address} names several versions; name one, such as {versions[-1].address}")
         return versions[0]
+
+    def _made_by(self, job_id: str) -> _Kept | None:
+        return next(
+            (kept for each in self._kept.values() for kept in each if kept.record.job_id == job_id), None
+        )
 
     def _change(self, address: str, change: Callable[[_Kept], object]) -> Version:
         with self._lock:

@@ -17,6 +17,7 @@ from muster.core.status import JobState
 if TYPE_CHECKING:
     from muster.backends.base import Backend
     from muster.backends.releases.driver import Driver
+    from muster.backends.search.driver import Driver as SearchDriver
     from muster.core.status import JobStatus
 
 # A scheduler that hears of the end of a task's process only when its trigger has fired already takes
@@ -190,7 +191,7 @@ class DeploymentTrigger(StoredTrigger):
             self.log.info("the task was ended by hand, so %s is taken back", self.revision)
 
     async def _drive(self) -> str:
-        from muster.airflow.attempts.release_hub import release_hub
+        from muster.airflow.attempts.driving_hub import release_hub
         from muster.core.wire import dumps
 
         ours = release_hub()
@@ -233,6 +234,76 @@ class DeploymentTrigger(StoredTrigger):
             driver = self._driver(backend)
             driver.give_up("its task was ended by hand")
             tidy(backend.deployments, loads(DeploymentSpec, self.spec).name)
+        return True
+
+
+class SearchTrigger(StoredTrigger):
+    """Drives a search to its end, and fires once; like :class:`JobTrigger` it never raises.
+
+    Where its triggerer dies, Airflow starts it in another one, which goes on from the search's events.
+
+    :param origin: the task instance that searches, as :func:`muster.core.wire.dumps` writes it.
+    :param deadline: when it has to have ended, in seconds since the epoch; None: never.
+    """
+
+    def __init__(self, *, search_id: str, origin: str, deadline: float | None = None) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.search_id = search_id
+        self.origin = origin
+        self.deadline = deadline
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        """Drive, and yield the one event."""
+        soonest = time.monotonic() + _SOONEST_SECONDS
+        try:
+            async with asyncio.timeout(_left(self.deadline)):
+                await self._drive()
+        except TimeoutError:
+            self.log.info("search %s has to end now", self.search_id)
+        except Exception as error:  # the task looks for itself, and says what is wrong
+            self.log.warning("the triggerer cannot drive search %s: %r", self.search_id, error)
+        await _until(soonest)
+        yield event(search_id=self.search_id)
+
+    async def on_kill(self) -> None:
+        """Pause the trials if the task was ended or cleared: nothing would drive the search any more.
+
+        Airflow calls this too where another triggerer has taken the trigger over, or has fired it.
+        """
+        if await asyncio.to_thread(self._pause_unless_wanted):
+            self.log.info("the task was ended or cleared, so search %s is paused", self.search_id)
+
+    async def _drive(self) -> None:
+        from muster.airflow.attempts.driving_hub import search_hub
+
+        ours = search_hub()
+        async with ours.joined() as backend:
+            driver = await ours.look(lambda: self._driver(backend))
+            while await ours.look(driver.step) is None:
+                pass
+
+    def _driver(self, backend: Backend) -> SearchDriver:
+        from muster.backends.search.driver import Driver
+        from muster.backends.search.results import earlier_of
+
+        earlier = earlier_of(backend.store, backend.store.search(self.search_id).spec)
+        return Driver(backend, self.search_id, earlier=earlier, say=self._say)
+
+    def _say(self, line: str) -> None:
+        self.log.info("%s", line)
+
+    def _pause_unless_wanted(self) -> bool:
+        """Pause the search where its task does not wait for it; whether that was so."""
+        from muster.airflow.attempts.task_state import ask, ended_by_hand
+        from muster.airflow.site import open_backend
+        from muster.core.job import Origin
+        from muster.core.wire import loads
+
+        state = ask(loads(Origin, self.origin))
+        if state is not None and not ended_by_hand(state):
+            return False
+        with closing(open_backend()) as backend:
+            self._driver(backend).pause()
         return True
 
 

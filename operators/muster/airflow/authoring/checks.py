@@ -17,8 +17,10 @@ from muster.airflow.authoring.references import VersionReference, is_known
 from muster.core.address import Address
 from muster.core.errors import SpecError
 from muster.core.job import check_param
-from muster.core.names import check_identifier, check_label
+from muster.core.names import check_identifier, check_label, check_volume
 from muster.core.resources import Resources
+from muster.core.search import Budget
+from muster.core.space import check_space
 
 Check = Callable[[Any], object]
 
@@ -86,6 +88,24 @@ check_text = if_known(
         f"one line of text, at most {_LONGEST} characters",
     )
 )
+
+
+check_budget = rule(lambda value: isinstance(value, Budget), "a Budget(resource=…, gpu_hours=…, seconds=…)")
+
+
+def check_searched(value: Any) -> None:
+    """Refuse what is no space to search."""
+    if not isinstance(value, Mapping):
+        raise SpecError(
+            f"{_shown(value)}: expected params and their values, such as {{'rate': loguniform(1e-4, 1e-1)}}"
+        )
+    check_space(value)
+
+
+def check_volume_name(value: Any) -> None:
+    """Refuse what cannot be the name of a volume."""
+    if is_known(value):
+        check_volume(value)
 
 
 def check_image(value: Any) -> None:

@@ -1,4 +1,4 @@
-"""The operators behind ``@task.job`` and ``@task.gang``: a function of the Dag file is the entrypoint."""
+"""The operators behind ``@task.job``, ``@task.gang`` and ``@task.search``: a function of the Dag file is the entrypoint."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from muster.airflow.authoring.keywords import refusing
 from muster.airflow.authoring.references import VersionReference
 from muster.airflow.authoring.source import Source, source_of
 from muster.airflow.operators.job import FunctionOperator, JobOperator
+from muster.airflow.operators.search import SearchOperator
 from muster.core.address import SCHEME
 from muster.core.errors import SpecError
 from muster.core.job import Launcher, Role
@@ -102,6 +103,12 @@ class DecoratedGang(DecoratedJob):
     custom_operator_name = "@task.gang"
 
     launcher = Launcher.TORCHRUN
+
+
+class DecoratedSearch(DecoratedJob, SearchOperator):
+    """Search with a function of the Dag file; :func:`muster.airflow.operators.decorators.search` says how it is written."""
+
+    custom_operator_name = "@task.search"
 
 
 def _bind(

@@ -1,6 +1,6 @@
-"""``@job`` and ``@gang``: a function that stands in the Dag file and runs in an image.
+"""``@job``, ``@gang`` and ``@search``: a function that stands in the Dag file and runs in an image.
 
-Airflow offers them as ``@task.job`` and ``@task.gang``, too. These here are typed: a type checker
+Airflow offers them as ``@task.job``, ``@task.gang`` and ``@task.search``, too. These here are typed: a type checker
 knows their keywords, and that what a call returns has ``.versions``.
 """
 
@@ -18,7 +18,7 @@ from muster.airflow.authoring.keywords import SHARED, check_words, in_task, merg
 from muster.airflow.authoring.references import VersionsReference
 from muster.airflow.authoring.source import source_of
 from muster.airflow.operators.base import RETRIES, RETRY_DELAY, default_queue
-from muster.airflow.operators.decorated import DecoratedGang, DecoratedJob
+from muster.airflow.operators.decorated import DecoratedGang, DecoratedJob, DecoratedSearch
 from muster.airflow.operators.mapping import Mapped
 
 if TYPE_CHECKING:
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from muster.airflow.authoring.keywords import keyword
     from muster.airflow.operators.job import FunctionOperator
+    from muster.airflow.operators.search import SearchOperator
 
 P = ParamSpec("P")
 Function = Callable[..., Mapping[str, float] | None]
@@ -38,8 +39,14 @@ if TYPE_CHECKING:
 
         task_id: str = keyword(default="")
 
+    class _SearchKeywords(SearchOperator):
+        """What ``@search`` takes, likewise."""
+
+        task_id: str = keyword(default="")
+
 else:
     _Keywords = DecoratedJob
+    _SearchKeywords = DecoratedSearch
 
 
 class Decorator(Protocol[P]):
@@ -201,6 +208,32 @@ def gang(python_callable: Function | None = None, **keywords: Any) -> Any:
             ...
     """
     return _decorate(python_callable, DecoratedGang, keywords)
+
+
+@_typed(_SearchKeywords)
+def search(python_callable: Function | None = None, **keywords: Any) -> Any:
+    """Make a function of the Dag file what a search trains in each of its trials.
+
+    Like :func:`gang`, with the keywords of a :class:`~muster.airflow.operators.search.SearchOperator`. The params of the space, and the
+    one that ``until`` names, are not given where it is called.
+
+    ::
+
+        from muster.airflow import choice, loguniform, search
+
+
+        @search(
+            image="train",
+            outputs={"model": "sales/model"},
+            space={"rate": loguniform(1e-4, 1e-1), "width": choice(64, 128)},
+            metric="auc",
+            rungs=(1, 3, 9),
+            until="epochs",
+        )
+        def train(table: Path, model: Path, checkpoints: Path, *, rate: float, width: int, epochs: int = 9) -> None:
+            ...
+    """  # fmt: skip
+    return _decorate(python_callable, DecoratedSearch, keywords)
 
 
 def _decorate(function: Function | None, operator: type[DecoratedJob], keywords: dict[str, Any]) -> Any:

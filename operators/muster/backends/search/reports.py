@@ -76,6 +76,11 @@ class Reports:
         self.reached = max(beyond, default=self.reached)
         return [Reached(rung=rung, value=value) for rung in beyond]
 
+    @property
+    def told(self) -> bool:
+        """Whether rank 0 has told a value."""
+        return self.position > -math.inf
+
     def start_again(self) -> None:
         """Note that another job trains the trial now: what its ranks tell is not compared with the one before."""
         self._values.clear()
@@ -83,7 +88,7 @@ class Reports:
 
     def missing(self) -> str:
         """Say what a trial that has ended did not tell; empty where it told all."""
-        if self.position == -math.inf:
+        if not self.told:
             told = f"; it told {', '.join(self._names)}" if self._names else ""
             return f"it never told {self.spec.metric} with {self._resource_name()}{told}"
         last = self.spec.rungs[-1]

@@ -30,6 +30,7 @@ class Trial:
     """One trial.
 
     :ivar jobs: those that have trained it, the newest last.
+    :ivar began: the rung at which its job was to be compared first, or to end.
     :ivar goal: the rung at which it is compared next, or ends.
     :ivar values: what it told at each rung that it reached; None is NaN.
     :ivar value: what it told last, once it has told anything.
@@ -42,6 +43,7 @@ class Trial:
     params: Mapping[str, Any]
     phase: Phase = Phase.NEW
     jobs: list[str] = field(default_factory=list)
+    began: int = 0
     goal: int = 0
     values: dict[int, float | None] = field(default_factory=dict)
     value: float | None = None
@@ -149,7 +151,7 @@ class SearchState:
         for waiting in (self.new, self.again):
             if trial.number in waiting:
                 waiting.remove(trial.number)
-        trial.phase, trial.goal = Phase.RUNNING, event.rung
+        trial.phase, trial.began, trial.goal = Phase.RUNNING, event.rung, event.rung
         trial.jobs.append(event.job_id)
         self.running.add(trial.number)
 

@@ -13,7 +13,7 @@ from typing import Any, Concatenate, ParamSpec, Self, TypeVar, cast
 from muster.core.address import Address
 from muster.core.errors import SpecError, Unavailable
 from muster.core.job import JobSpec, Origin, check_digest
-from muster.core.names import check_job_id, check_partition, check_volume
+from muster.core.names import check_job_id, check_partition, check_request, check_volume
 from muster.core.series import Series
 from muster.core.status import JobStatus
 from muster.core.wire import dumps, loads
@@ -27,6 +27,7 @@ from muster.volumes.protocols import (
     Ledger,
     LocalStore,
     Makings,
+    Searches,
     ServedStore,
     Snapshots,
     Upkeep,
@@ -216,6 +217,7 @@ class ServiceStore(_Client):
     unpin = remote(Versions.unpin)
     lease = remote(Versions.lease)
     release = remote(Versions.release)
+    copy = remote(Versions.copy)
     retire = remote(Versions.retire)
     reinstate = remote(Versions.reinstate)
     holds = remote(Snapshots.holds)
@@ -225,6 +227,11 @@ class ServiceStore(_Client):
     sealed = remote(Attempts.sealed)
     held = remote(Attempts.held)
     let_go = remote(Attempts.let_go)
+    begin_search = remote(Searches.begin_search)
+    search = remote(Searches.search)
+    searches = remote(Searches.searches)
+    search_events = remote(Searches.search_events)
+    tell_search = remote(Searches.tell_search)
     plan = remote(Upkeep.plan)
     collect = remote(Upkeep.collect)
     room = remote(Upkeep.room)
@@ -342,7 +349,15 @@ class ServiceStore(_Client):
         # earlier services refuse metrics that are null
         return self._commit(job_id, attempt=attempt, metrics=metrics or {}, modules=modules)
 
-    def add(self, volume: str, source: Path, *, partition: str | None = None, note: str = "") -> Version:
+    def add(
+        self,
+        volume: str,
+        source: Path,
+        *,
+        partition: str | None = None,
+        note: str = "",
+        request: str | None = None,
+    ) -> Version:
         """Send a folder or file that becomes a new version."""
         check_volume(volume)
         if partition is not None:
@@ -353,7 +368,7 @@ class ServiceStore(_Client):
         ]
         answer = self._connection.request(
             "PUT",
-            f"/v1/uploads/{_new_request()}",
+            f"/v1/uploads/{check_request(request or _new_request())}",
             query={"volume": volume, "partition": partition, "note": note},
             content=lambda: pack(files),
             slow=True,

@@ -32,6 +32,7 @@ from muster.volumes.protocols import (
     Ledger,
     LocalStore,
     Makings,
+    Searches,
     ServedStore,
     Snapshots,
     Upkeep,
@@ -283,10 +284,12 @@ _CHECKS: Mapping[str, Callable[[Any], object]] = {
     "holder": check_job_id,
     "job_id": check_job_id,
     "job_ids": _each(check_job_id),
+    "search_id": check_job_id,
     "volume": check_volume,
 }
 
 _JOB = "/v1/jobs/{job_id}"
+_SEARCH = "/v1/searches/{search_id}"
 _PLAN = ReplyFormat(Swept, pack=lambda plan: Swept(**vars(plan)), unpack=Swept.plan)
 _COLLECTED = ReplyFormat(
     Swept,
@@ -307,6 +310,7 @@ TABLE = (
     Row(Versions.unpin, "POST", "/v1/unpin", body="Why"),
     Row(Versions.retire, "POST", "/v1/retire", body="Why"),
     Row(Versions.reinstate, "POST", "/v1/reinstate", body="Why", blank=("reason",)),
+    Row(Versions.copy, "POST", "/v1/copies/{request}", body="Copying", threads="working"),
     Row(Versions.lease, "PUT", "/v1/leases/{holder}", body="Reading"),
     Row(Versions.release, "DELETE", "/v1/leases/{holder}"),
 
@@ -328,6 +332,12 @@ TABLE = (
     Row(Attempts.commit, "POST", f"{_JOB}/commit", body="Order", answer="Committed.outputs", threads="working"),
     Row(Attempts.held, "GET", "/v1/held", answer="Holding.held", threads="working"),
     Row(Attempts.let_go, "POST", "/v1/held/let-go", body="Jobs", answer="Count.count", threads="working"),
+
+    Row(Searches.begin_search, "PUT", _SEARCH, body="NewSearch", answer="Answer.yes"),
+    Row(Searches.search, "GET", _SEARCH),
+    Row(Searches.searches, "GET", "/v1/searches", answer="Names.names"),
+    Row(Searches.search_events, "GET", f"{_SEARCH}/events"),
+    Row(Searches.tell_search, "POST", f"{_SEARCH}/events", body="News", answer="Count.count"),
 
     Row(Ledger.create, "PUT", _JOB, body="NewJob", answer="Answer.yes"),
     Row(Ledger.spec, "GET", f"{_JOB}/spec"),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +11,7 @@ from starlette.routing import Route
 
 from muster.core.errors import SpecError
 from muster.core.job import check_digest
-from muster.core.names import check_partition, check_volume
+from muster.core.names import check_partition, check_request, check_volume
 from muster.core.status import JobStatus
 from muster.volumes import snapshot
 from muster.volumes.base import Version
@@ -28,7 +27,6 @@ from muster.volumes.tree import remove
 LIMIT_CODE_BYTES = snapshot.LIMIT_BYTES + snapshot.LIMIT_FILES * 4096  # the tar's own headers
 
 _JOB = "/v1/jobs/{job_id}"
-_REQUEST = re.compile(r"[0-9a-f]{16}\Z")
 
 
 def routes(served: Served) -> Iterator[Route]:
@@ -63,9 +61,7 @@ def _plain(path: str) -> str:
 
 def _add(call: Call) -> Version:
     """Make the sent files a version, once for each request."""
-    request, store = call.part("request"), call.served.store
-    if not _REQUEST.match(request):
-        raise SpecError(f"request {request!r:.60}: need 16 hex digits, of your own choice")
+    request, store = check_request(call.part("request")), call.served.store
     volume, partition = check_volume(call.query("volume")), call.query("partition", "") or None
     if partition is not None:
         check_partition(partition)

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from muster.airflow.attempts import release_hub
-from muster.airflow.attempts.release_hub import IDLE_SHARE, LOOK_SECONDS, ReleaseHub
+from muster.airflow.attempts import driving_hub
+from muster.airflow.attempts.driving_hub import IDLE_SHARE, LOOK_SECONDS, DrivingHub
 from muster.core.errors import BackendError
 
 
@@ -33,7 +33,7 @@ class Opened:
 def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
     turn = asyncio.sleep
     monkeypatch.setattr(
-        release_hub, "asyncio", SimpleNamespace(**vars(asyncio) | {"sleep": lambda _: turn(0)})
+        driving_hub, "asyncio", SimpleNamespace(**vars(asyncio) | {"sleep": lambda _: turn(0)})
     )
 
 
@@ -41,13 +41,13 @@ def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_they_share_one_backend_which_the_last_one_closes() -> None:
     opened = Opened()
 
-    async def release(ours: ReleaseHub, looks: int) -> list[int]:
+    async def release(ours: DrivingHub, looks: int) -> list[int]:
         async with ours.joined() as backend:
             assert backend is opened.backends[0]
             return [await ours.look(lambda n=n: n) for n in range(looks)]
 
     async def run() -> None:
-        ours = ReleaseHub(opened)
+        ours = DrivingHub(opened, "release")
         assert await asyncio.gather(release(ours, 3), release(ours, 5)) == [[0, 1, 2], [0, 1, 2, 3, 4]]
         assert opened.closed == opened.backends
 
@@ -60,7 +60,7 @@ def test_after_one_that_failed_the_next_opens_another() -> None:
     opened = Opened()
 
     async def run() -> None:
-        ours = ReleaseHub(opened)
+        ours = DrivingHub(opened, "release")
         async with ours.joined():
             with pytest.raises(BackendError):
                 async with ours.joined():
@@ -74,7 +74,7 @@ def test_after_one_that_failed_the_next_opens_another() -> None:
 
 
 def test_the_more_there_are_and_the_longer_they_look_the_more_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
-    ours = ReleaseHub(Opened())
+    ours = DrivingHub(Opened(), "release")
     assert ours.pause == LOOK_SECONDS
     monkeypatch.setattr("time.thread_time", count(0.0, 0.04).__next__)
 

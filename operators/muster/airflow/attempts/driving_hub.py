@@ -1,6 +1,6 @@
-"""Drives every release of a triggerer: one backend and a few threads, however many there are.
+"""Drives every release of a triggerer, and every search: one backend and a few threads for each kind, however many there are.
 
-The backend is open for as long as anything is released; where a look fails for good another is opened for
+The backend is open for as long as anything is driven; where a look fails for good another is opened for
 those that come after, since a token may have been renewed.
 """
 
@@ -30,37 +30,38 @@ _THREADS = 64
 
 @dataclass(eq=False)
 class _Opened:
-    """A backend and how many releases use it."""
+    """A backend and how many use it."""
 
     backend: Backend
     users: int = 0
 
 
-class ReleaseHub:
-    """What the releases of one event loop share.
+class DrivingHub:
+    """What the releases of one event loop share, or its searches.
 
     :param open_backend: opens a backend; called in a thread.
+    :param what: the name of its threads.
     """
 
-    def __init__(self, open_backend: Callable[[], Backend]) -> None:
+    def __init__(self, open_backend: Callable[[], Backend], what: str) -> None:
         self._open = open_backend
         self._opened: _Opened | None = None
         self._opening = asyncio.Lock()
         self._members = 0
         self._took = 0.0
         # Its own: the loop's threads are few, and other triggers may hold them all.
-        self._threads = ThreadPoolExecutor(max_workers=_THREADS, thread_name_prefix="muster-release")
+        self._threads = ThreadPoolExecutor(max_workers=_THREADS, thread_name_prefix=f"muster-{what}")
 
     @asynccontextmanager
     async def joined(self) -> AsyncIterator[Backend]:
-        """Lend the backend to a release; :meth:`look` looks after it."""
+        """Lend the backend to one that is driven; :meth:`look` looks after it."""
         used = await self._use()
         self._members += 1
         try:
             yield used.backend
         except Exception:
             if used is self._opened:
-                self._opened = None  # the next release opens one anew
+                self._opened = None  # the next one opens one anew
             raise
         finally:
             self._members -= 1
@@ -90,7 +91,7 @@ class ReleaseHub:
 
     @property
     def pause(self) -> float:
-        """Seconds until a release is looked at again: longer where many looks cost much."""
+        """Seconds until one is looked at again: longer where many looks cost much."""
         return max(LOOK_SECONDS, self._members * self._took * IDLE_SHARE)
 
     async def _in_thread(self, function: Callable[..., T], *arguments: object) -> T:
@@ -99,14 +100,23 @@ class ReleaseHub:
         return await loop.run_in_executor(self._threads, lambda: context.run(function, *arguments))
 
 
-_hubs: WeakKeyDictionary[asyncio.AbstractEventLoop, ReleaseHub] = WeakKeyDictionary()
+_hubs: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, DrivingHub]] = WeakKeyDictionary()
 
 
-def release_hub() -> ReleaseHub:
-    """Return the release hub of the running event loop: a triggerer has one."""
+def release_hub() -> DrivingHub:
+    """Return the hub of the running event loop's releases: a triggerer has one."""
+    return _hub("release")
+
+
+def search_hub() -> DrivingHub:
+    """Return the hub of the running event loop's searches: a triggerer has one."""
+    return _hub("search")
+
+
+def _hub(what: str) -> DrivingHub:
     from muster.airflow.site import open_backend
 
-    loop = asyncio.get_running_loop()
-    if loop not in _hubs:
-        _hubs[loop] = ReleaseHub(open_backend)
-    return _hubs[loop]
+    hubs = _hubs.setdefault(asyncio.get_running_loop(), {})
+    if what not in hubs:
+        hubs[what] = DrivingHub(open_backend, what)
+    return hubs[what]
