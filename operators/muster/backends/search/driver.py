@@ -116,11 +116,11 @@ class Driver:
         self._read()
         for number in sorted(self.state.running):
             self._stop(self.state.trials[number], "its search is not driven now", wait=True)
+        statuses = self._statuses()
         for number in sorted(self.state.running):
-            with suppress(Conflict):
-                self._mind(
-                    self.state.trials[number], self._statuses().get(self.state.trials[number].jobs[-1])
-                )
+            trial = self.state.trials[number]
+            with suppress(Conflict):  # another driver has written the same
+                self._mind(trial, statuses.get(trial.jobs[-1]))
 
     def close(self, reason: str) -> None:
         """End the search without a best trial, for `reason`; :meth:`step` ends its jobs."""
