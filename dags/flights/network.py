@@ -9,7 +9,9 @@ from torch import nn
 
 from flights.table import NUMBERS
 
-HIDDEN = (128, 64)
+HIDDEN = 128
+EMBEDDING = 16
+DROPOUT = 0.1
 
 
 class LateNet(nn.Module):
@@ -19,19 +21,31 @@ class LateNet(nn.Module):
 
     :param sizes: the number of categories of each code column.
     :param deep: whether it has the MLP.
+    :param hidden: the width of its first layer; the second has half of it.
+    :param embedding: the most numbers that a category is embedded in. `dropout`: the share of the MLP's inputs that is dropped.
     """
 
     mean: torch.Tensor
     deviation: torch.Tensor
 
-    def __init__(self, sizes: Sequence[int], *, deep: bool = True) -> None:
+    def __init__(
+        self,
+        sizes: Sequence[int],
+        *,
+        deep: bool = True,
+        hidden: int = HIDDEN,
+        embedding: int = EMBEDDING,
+        dropout: float = DROPOUT,
+    ) -> None:
         super().__init__()
         self.weights = nn.ModuleList(nn.Embedding(size, 1) for size in sizes)
         self.linear = nn.Linear(len(NUMBERS), 1)
         for weight in self.weights:
             nn.init.zeros_(weight.weight)  # type: ignore[arg-type]
-        self.embeddings = nn.ModuleList(nn.Embedding(size, width(size)) for size in sizes if deep)
-        self.deep = _mlp(sum(map(width, sizes)) + len(NUMBERS)) if deep else None
+        widths = [min(embedding, width(size)) for size in sizes]
+        tables = (nn.Embedding(size, wide) for size, wide in zip(sizes, widths, strict=True) if deep)
+        self.embeddings = nn.ModuleList(tables)
+        self.deep = _mlp((sum(widths) + len(NUMBERS), hidden, hidden // 2), dropout) if deep else None
         self.register_buffer("mean", torch.zeros(len(NUMBERS)))
         self.register_buffer("deviation", torch.ones(len(NUMBERS)))
 
@@ -64,12 +78,11 @@ class LateNet(nn.Module):
 
 def width(size: int) -> int:
     """Return the width of the embedding for a column of `size` categories."""
-    return min(16, 2 + round(size**0.5))
+    return 2 + round(size**0.5)
 
 
-def _mlp(inputs: int) -> nn.Sequential:
-    widths = (inputs, *HIDDEN)
+def _mlp(widths: Sequence[int], dropout: float) -> nn.Sequential:
     layers: list[nn.Module] = []
-    for before, after in zip(widths, HIDDEN, strict=False):
-        layers += [nn.Linear(before, after), nn.ReLU(), nn.Dropout(0.1)]
-    return nn.Sequential(*layers, nn.Linear(HIDDEN[-1], 1))
+    for before, after in zip(widths, widths[1:], strict=False):
+        layers += [nn.Linear(before, after), nn.ReLU(), nn.Dropout(dropout)]
+    return nn.Sequential(*layers, nn.Linear(widths[-1], 1))

@@ -14,7 +14,7 @@ from flights import table, tracking
 from flights.assess import assess, predict, reliability
 from flights.export import export
 from flights.fit import Plan, Tensors, baseline, calibrate, joined, probabilities, run_epochs
-from flights.network import LateNet
+from flights.network import DROPOUT, EMBEDDING, HIDDEN, LateNet
 
 HELD_EVERY = 10
 """Every tenth day of the training months is held back: epochs are judged and the model is calibrated on it."""
@@ -33,12 +33,16 @@ def train(
     batch: int = 2048,
     rate: float = 0.004,
     seed: int = 7,
+    hidden: int = HIDDEN,
+    embedding: int = EMBEDDING,
+    dropout: float = DROPOUT,
 ) -> dict[str, float]:
     """Train on the months of `train`, measure on those of `test`, and write the exported model into `model`.
 
     :param epochs: passes over the training rows.
     :param batch: rows a step, of all ranks together.
     :param rate: the highest learning rate.
+    :param hidden: `embedding` and `dropout`: those of :class:`LateNet`.
     :return: on rank 0 the metrics on `test`, with the baseline's; nothing on the others.
     :raises ValueError: the rows or parameters do not allow training.
     :raises ArithmeticError: the exported model's answers differ from the trained one's.
@@ -50,7 +54,8 @@ def train(
     with joined() as rank:
         fitted, held = Tensors.of(rows, rank.device), Tensors.of(held_rows, rank.device)
         torch.manual_seed(seed)
-        network = LateNet(table.sizes(categories)).to(rank.device)
+        sizes = table.sizes(categories)
+        network = LateNet(sizes, hidden=hidden, embedding=embedding, dropout=dropout).to(rank.device)
         network.fit_scale(fitted.numbers)
         board = tracking.Board(model / "tensorboard") if rank.first else None
         history = run_epochs(network, fitted, held, plan, rank, checkpoints, board)
