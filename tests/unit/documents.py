@@ -25,7 +25,7 @@ from typing import Any
 
 import muster
 from muster.core.job import Output
-from muster.core.wire import SCHEMA_VERSION
+from muster.core.wire import SCHEMA_VERSION, written
 
 LIST = Path(__file__).with_name("documents.txt")
 ROOT = Path(muster.__path__[0])
@@ -233,8 +233,15 @@ def listed(name: str, hints: Mapping[str, Any], defaults: Mapping[str, Any]) -> 
     """Return the lines of one document."""
     yield name
     for field, value in defaults.items():
-        text = "" if value is dataclasses.MISSING else f" = {value!r}"
+        text = "" if value is dataclasses.MISSING else f" = {told(value)}"
         yield f"{name}.{field}: {shown(hints[field])}{text}"
+
+
+def told(value: Any) -> str:
+    """Return a default as it is on the wire, where a document leaves out fields at their own default."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return f"{type(value).__name__}({written(value) or ''})"
+    return repr(value)
 
 
 def shown(hint: Any) -> str:
