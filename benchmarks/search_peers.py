@@ -24,7 +24,7 @@ from typing import Any
 
 from benchmarks.pairs import LEFT_OUT
 from benchmarks.search import RECORDED, SEEDS
-from benchmarks.stages_peers import _python
+from benchmarks.stages_peers import peers_python
 from muster.backends.search.sampling import Sampling
 from muster.backends.search.simulation import Costs, Played, play
 from muster.backends.search.state import SearchState
@@ -112,7 +112,7 @@ def main(arguments: Sequence[str]) -> int:
     table = [(each["params"], each["auc"]) for each in json.loads(RECORDED.read_text())]
     specs = [_spec(table, seed) for seed in range(SEEDS)]
     try:
-        python = _python(Settings.load().cache / "benchmarks" / "ray-2.60.0", RAY)
+        python = peers_python(Settings.load().cache / "benchmarks" / "ray-2.60.0", RAY)
     except subprocess.CalledProcessError as error:
         print(f"left out: Ray cannot be installed here ({error})", file=sys.stderr)
         return LEFT_OUT

@@ -129,7 +129,7 @@ def _ways(place: Place) -> dict[str, Callable[[], Cost]]:
     cache = Settings.load().cache / "benchmarks"
     (place.root / "kfp_stages.py").write_text(KFP_PIPELINE)
     (place.root / "flow.py").write_text(METAFLOW_FLOW)
-    kfp, metaflow = (_python(cache / name.replace("==", "-"), name) for name in (KFP, METAFLOW))
+    kfp, metaflow = (peers_python(cache / name.replace("==", "-"), name) for name in (KFP, METAFLOW))
     quiet = {
         "METAFLOW_USER": "bench",
         "USERNAME": "bench",
@@ -275,7 +275,7 @@ def _nothing_waits_after(root: Path) -> Iterator[None]:
             os.kill(note.pid, signal.SIGTERM)
 
 
-def _python(folder: Path, requirement: str) -> Path:
+def peers_python(folder: Path, requirement: str) -> Path:
     """Return the Python of a peer's environment, installed into `folder` if it is not there."""
     python, uv = folder / "bin" / "python", find_uv_bin()
     if not python.exists():

@@ -25,6 +25,7 @@ from typing import Any
 
 import muster
 from muster.core.job import Output
+from muster.core.space import Dimension
 from muster.core.wire import SCHEMA_VERSION, written
 
 LIST = Path(__file__).with_name("documents.txt")
@@ -49,6 +50,15 @@ VALID: Mapping[str, Mapping[str, Any]] = {
     },
     "Comparison": {"metric": "auc", "labels": ((1.0,),), "agreement": 0.5},
     "DeploymentSpec": {"image_digest": DIGEST},
+    "Dimension": {  # it has choices or bounds
+        "low": 1.0,
+        "high": 9.0,
+        "choices": (),
+        "log": True,
+        "whole": True,
+        "step": 1.0,
+        "given": {"names": ("a", None)},
+    },
     "Interpreter": {"digest": DIGEST},
     "JobSpec": {
         "image_digest": DIGEST,
@@ -62,10 +72,19 @@ VALID: Mapping[str, Mapping[str, Any]] = {
     "Replica": {"staging": {"model": "/staging"}, "index": 1},
     "Role": {"entrypoint": "train:train", "command": None},  # a role has one of the two
     "Rules": {"max_error_share": 0.5},
+    "SearchSpec": {
+        "space": {"rate": Dimension(low=0.0, high=1.0, step=0.5)},
+        "rungs": (1.0, 3.0),
+        "until": "names",  # a param of the JobSpec above
+    },
     "SecretRef": {"source": "environment"},
     "SmokeRequest": {"expect": {"probability": {"min": 0.5}}},
 }
-NEEDED: Mapping[str, tuple[str, ...]] = {"Comparison": ("agreement",), "Role": ("entrypoint",)}
+NEEDED: Mapping[str, tuple[str, ...]] = {
+    "Comparison": ("agreement",),
+    "Dimension": ("low", "high"),
+    "Role": ("entrypoint",),
+}
 """Fields with a default that a document cannot all leave out."""
 
 

@@ -38,7 +38,7 @@ from muster.volumes.layout import open_layout
 from muster.volumes.service import tokens
 
 KINDS = [pytest.param(kind, id=name.removeprefix("muster.")) for name, kind in documents().items()]
-LEFT_OUT = {"Role": ("command",)}
+LEFT_OUT = {"Role": ("command",), "Dimension": ("choices",)}
 """Fields that a full document has at their default, since another one is set."""
 
 # Modules that read JSON without muster.core.wire, and whose. A new one is either read by wire, or told here
@@ -78,6 +78,8 @@ BY_HAND = {
     "volumes.commit_records": "tried below",
     "volumes.layout": "tried below",
     "volumes.ledger": "two specs, compared as written",
+    "volumes.searches": "the events of a search, a line each, which `wire.build` reads",
+    "backends.search.results": "the table of an ended search's trials, of which a later one reads params and values",
     "volumes.series": "its own file, by format; tried in unit/core/test_series.py",
     "volumes.service.client": "a progress line",
     "volumes.service.refusals": "an error's text",

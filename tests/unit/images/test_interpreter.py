@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tests.waiting import until
 
 import muster.images.interpreter as module
 from muster.core.errors import ImageError, SpecError
@@ -92,7 +93,7 @@ def test_one_that_does_not_answer_is_ended_with_all_that_it_started(
     with pytest.raises(SpecError, match=r"does not answer within 0.5 s: see what `.*python -V` does"):
         look_at("train", fake(f"sleep 600 & echo $! > {child}; wait"))
     state = Path(f"/proc/{child.read_text().strip()}/stat")
-    assert not state.exists() or state.read_text().rpartition(")")[2].split()[0] in "ZX"
+    assert until(lambda: not state.exists() or state.read_text().rpartition(")")[2].split()[0] in "ZX")
 
 
 def test_other_packages_than_when_the_job_was_submitted_are_named(fake: Fake) -> None:
