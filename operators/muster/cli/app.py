@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from muster import __version__
-from muster.cli import cache, capacity, deployments, images, jobs, runs, volumes
+from muster.cli import cache, capacity, deployments, images, jobs, runs, search, volumes
 from muster.cli.command import Commands, example
 from muster.cli.demo import demo
 from muster.cli.doctor import doctor
@@ -90,6 +90,7 @@ app.command(
 )(notebook)
 app.add_typer(jobs.app, name="jobs")
 app.add_typer(runs.app, name="runs")
+app.add_typer(search.app, name="search")
 app.add_typer(volumes.app, name="volumes")
 app.add_typer(deployments.app, name="deployments")
 app.add_typer(images.app, name="images")

@@ -122,12 +122,23 @@ class Driver:
             with suppress(Conflict):  # another driver has written the same
                 self._mind(trial, statuses.get(trial.jobs[-1]))
 
-    def close(self, reason: str) -> None:
-        """End the search without a best trial, for `reason`; :meth:`step` ends its jobs."""
-        self._read()
-        if self.state.closed is None:
-            with suppress(Conflict):
+    def close(self, reason: str) -> bool:
+        """End the search without a best trial, for `reason`; :meth:`step` ends its jobs. False where it had ended."""
+        while True:
+            self._read()
+            if self.state.closed is not None:
+                return False
+            with suppress(Conflict):  # another driver goes on meanwhile
                 self._tell(Event(what=What.CLOSED, at=self._clock(), reason=reason))
+                return True
+
+    def cancel(self, reason: str) -> bool:
+        """End the search and its jobs, whether or not anyone drives it. False where it had ended."""
+        if not self.close(reason):
+            return False
+        for number in sorted(self.state.running):
+            self._stop(self.state.trials[number], "its search was cancelled")
+        return True
 
     def _step(self) -> Ended | None:
         self._read()

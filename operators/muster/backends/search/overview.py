@@ -1,0 +1,143 @@
+"""How a search stands, for people: its rungs and its trials. The command and the page show this one thing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from muster.backends.search.state import Phase, SearchState, Trial
+from muster.core.job import stage_title
+from muster.core.search import Search
+from muster.core.status import JobState
+
+if TYPE_CHECKING:
+    from muster.volumes.protocols import Store
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rung:
+    """How many trials a rung has seen. :param at: the resource's value. `paused`: how many wait there to go on."""
+
+    at: float
+    reached: int
+    paused: int
+    best: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrialRow:
+    """One trial. :param at: how far it is known to be, by the resource. `values`: what it told at each rung that it reached."""
+
+    trial: int
+    phase: Phase
+    at: float
+    value: float | None
+    values: tuple[float | None, ...]
+    params: Mapping[str, Any] = field(default_factory=dict)
+    jobs: tuple[str, ...] = ()
+    reason: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchOverview:
+    """A search. Times are seconds since the epoch.
+
+    :param state: running, succeeded or failed. `best`: the best trial so far, or that it ended with; None: none has told a value.
+    :param reason: why it failed.
+    :param resource: of what rungs count, what all trials have used for the rungs that they reached.
+    :param trials: the best first, those without a value last.
+    """
+
+    search_id: str
+    dag_id: str
+    run_id: str
+    stage: str
+    state: JobState
+    began: float
+    ended: float | None
+    metric: str
+    mode: str
+    most: int
+    running: int
+    failed: int
+    resource: float
+    best: int | None
+    reason: str
+    space: Mapping[str, str]
+    rungs: tuple[Rung, ...]
+    trials: tuple[TrialRow, ...]
+
+
+def overview(search_id: str, search: Search, state: SearchState) -> SearchOverview:
+    """Describe a search."""
+    spec, origin, closed = search.spec, search.trial.origin, state.closed
+    ordered = sorted(
+        state.trials, key=lambda trial: (trial.value is None, spec.order(trial.value), trial.number)
+    )
+    best = (
+        closed.trial
+        if closed is not None
+        else next((each.number for each in ordered if each.value is not None), -1)
+    )
+    how = JobState.RUNNING if closed is None else JobState.SUCCEEDED if closed.trial >= 0 else JobState.FAILED
+    return SearchOverview(
+        search_id=search_id,
+        dag_id=origin.dag_id,
+        run_id=origin.run_id,
+        stage=stage_title(origin.task_id, origin.map_index),
+        state=how,
+        began=search.began,
+        ended=None if closed is None else closed.at,
+        metric=spec.metric,
+        mode=spec.mode.value,
+        most=spec.points,
+        running=len(state.running),
+        failed=state.failed,
+        resource=state.resource,
+        best=None if best < 0 else best,
+        reason="" if closed is None else closed.reason,
+        space={name: str(each) for name, each in spec.space.items()},
+        rungs=tuple(_rung(search, state, rung) for rung in range(len(spec.rungs))),
+        trials=tuple(_row(search, each) for each in ordered),
+    )
+
+
+def find_search(store: Store, text: str) -> str:
+    """Return the newest search whose id begins with `text`, or whose Dag or Dag/task it is.
+
+    :raises NotFound: there is none.
+    """
+    from muster.core.errors import NotFound
+
+    for search_id in store.searches():
+        if search_id.startswith(text):
+            return search_id
+        origin = store.search(search_id).trial.origin
+        if text in (origin.dag_id, f"{origin.dag_id}/{origin.task_id}"):
+            return search_id
+    raise NotFound(f"no search {text!r:.80}: `muster search ls` lists what is there")
+
+
+def _rung(search: Search, state: SearchState, rung: int) -> Rung:
+    here = [trial for trial in state.trials if rung in trial.values]
+    told = [value for trial in here if (value := trial.values[rung]) is not None]
+    return Rung(
+        at=search.spec.rungs[rung],
+        reached=len(here),
+        paused=sum(trial.phase is Phase.PAUSED and trial.rung == rung for trial in here),
+        best=min(told, key=search.spec.order, default=None),
+    )
+
+
+def _row(search: Search, trial: Trial) -> TrialRow:
+    return TrialRow(
+        trial=trial.number,
+        phase=trial.phase,
+        at=search.spec.rungs[trial.rung] if trial.values else 0.0,
+        value=trial.value,
+        values=tuple(trial.values[rung] for rung in sorted(trial.values)),
+        params=trial.params,
+        jobs=tuple(trial.jobs),
+        reason=trial.reason,
+    )
