@@ -78,6 +78,9 @@ class ForkRunner:
             raise CannotSchedule(f"job {job.name} requires GPUs, and there are none")
         return ("there are no GPUs: the whole gang runs on CPUs",)
 
+    def side_by_side(self, job: JobSpec) -> int | None:
+        return None
+
     def build(self, image: str, lock: Path, digest: str, say: Callable[[str], None]) -> None:
         Environments(self._cache).ensure(image, lock, digest, say)
 

@@ -39,6 +39,9 @@ class Backend(Protocol):
         :raises CannotSchedule: more memory than the machine has, GPUs that are required and missing …
         """
 
+    def side_by_side(self, job: JobSpec) -> int | None:
+        """Return how many such jobs should run at once, if nothing else does; None where a queue sees to that."""
+
     def build(self, image: str, lock: Path, digest: str, say: Callable[[str], None]) -> None:
         """Have an image ready before a job asks for it, where images are built here; else do nothing.
 

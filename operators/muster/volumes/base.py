@@ -158,7 +158,7 @@ class TaskEnd:
 
     :param origin: the task. :param began: when its process began, and `at` when it ended, in seconds since the epoch.
     :param state: succeeded or failed. :param line: what it says of itself, or why it failed.
-    :param kept_of: the job whose versions it kept; empty where it kept none. :param outputs: their addresses, by output.
+    :param kept_of: the job whose versions it kept; empty where it kept none. :param outputs: what it kept, or a search made, by output.
     """
 
     origin: Origin

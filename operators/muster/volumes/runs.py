@@ -207,12 +207,21 @@ def _seen(
     statuses = {status.job_id: status for status in store.ledger.statuses(asked)}
     for key in chosen:
         stages: dict[tuple[str, int], list[tuple[JobSpec, JobStatus]]] = defaultdict(list)
+        searches: dict[tuple[str, int], list[tuple[JobSpec, JobStatus]]] = defaultdict(list)
         for job_id in jobs.get(key, ()):
             if job_id in specs and job_id in statuses:  # else it is damaged, or gc deleted it just now
                 origin = specs[job_id].origin
-                stages[origin.task_id, origin.map_index].append((specs[job_id], statuses[job_id]))
+                of = stages if origin.trial < 0 else searches
+                of[origin.task_id, origin.map_index].append((specs[job_id], statuses[job_id]))
         tried = {task: _of_ledger(tries) for task, tries in stages.items()}
-        yield list({**tried, **_of_ends(store, ends.get(key, ()), tried)}.values())
+        ended = _of_ends(store, ends.get(key, ()), tried)
+        going_on = {task: _of_search(tries) for task, tries in searches.items()}
+        ended = {
+            task: seen
+            for task, seen in ended.items()
+            if task not in going_on or seen.last >= going_on[task].last
+        }
+        yield list({**going_on, **tried, **ended}.values())
 
 
 def _of_ends(
@@ -280,6 +289,20 @@ def _of_ledger(tries: Sequence[tuple[JobSpec, JobStatus]]) -> _Seen:
         verdict=status.verdict.line if status.verdict else "",
     )
     return _Seen(stage, tries[0][1].submitted, status.ended, status.submitted)
+
+
+def _of_search(trials: Sequence[tuple[JobSpec, JobStatus]]) -> _Seen:
+    """Return the stage that these trials' jobs belong to, as long as its task has not ended."""
+    spec, newest = trials[-1]
+    going_on = [status for _, status in trials if not status.state.ended]
+    stage = RunStage(
+        task_id=spec.origin.task_id,
+        map_index=spec.origin.map_index,
+        state=JobState.RUNNING if going_on else JobState.CANCELLED,
+        name=spec.name,
+        line=f"{len({each.origin.trial for each, _ in trials})} trials so far, {len(going_on)} of them running: muster search show",
+    )
+    return _Seen(stage, trials[0][1].submitted, None if going_on else newest.ended, newest.submitted)
 
 
 def _stage(made: Record, **known: Any) -> RunStage:

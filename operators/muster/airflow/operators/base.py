@@ -187,7 +187,7 @@ class MusterOperator(BaseOperator, metaclass=AuthorKeywords):
         finally:
             self.operator_extra_links = left(self.operator_extra_links, self, context["ti"])
         if not self.runs_a_job:
-            self._end(context, JobState.SUCCEEDED, self.told(result))
+            self._end(context, JobState.SUCCEEDED, self.told(result), self.outcome(result))
         return result
 
     def _perform(self, context: Context) -> Any:
@@ -199,7 +199,13 @@ class MusterOperator(BaseOperator, metaclass=AuthorKeywords):
         self.wait.check()
         return result
 
-    def _end(self, context: Context, state: JobState, line: str) -> None:
+    def _end(
+        self,
+        context: Context,
+        state: JobState,
+        line: str,
+        outputs: Mapping[str, tuple[str, ...]] | None = None,
+    ) -> None:
         """Note how the task ended, for ``muster runs``: no job tells it."""
         from muster.airflow.site import connect, origin_of
         from muster.core.settings import Settings
@@ -209,7 +215,9 @@ class MusterOperator(BaseOperator, metaclass=AuthorKeywords):
         began = ti.start_date.timestamp() if ti.start_date else now
         try:
             origin = origin_of(ti, settings)
-            end = TaskEnd(origin=origin, began=began, at=now, state=state, line=one_line(line))
+            end = TaskEnd(
+                origin=origin, began=began, at=now, state=state, line=one_line(line), outputs=outputs or {}
+            )
             connect(settings).store.ledger.end_task(end)
         except MusterError as error:
             self.log.warning("`muster runs` will not show how this task ended: %s", error)
@@ -217,6 +225,10 @@ class MusterOperator(BaseOperator, metaclass=AuthorKeywords):
     def told(self, result: Any) -> str:  # noqa: ARG002 - for those below
         """Say what a task without a job did, in a line for people."""
         return ""
+
+    def outcome(self, result: Any) -> Mapping[str, tuple[str, ...]]:  # noqa: ARG002 - for those below
+        """Return the versions that a task without a job of its own has made, by output."""
+        return {}
 
     def _check_dag(self, context: Context) -> None:
         """Let the first of a Dag's tasks check the files of all tasks: a later one would fail after hours of work.

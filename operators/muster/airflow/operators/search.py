@@ -172,6 +172,10 @@ class SearchOperator(GangOperator):
         found = result["search"]
         return f"{found['metric']}={found['value']:.6g} by trial {found['trial']} of {found['trials']}: {found['params']}"
 
+    def outcome(self, result: dict[str, Any]) -> Mapping[str, tuple[str, ...]]:
+        """The best trial's versions, and the results."""
+        return {name: (address,) for name, address in result["versions"].items()}
+
     def _search_spec(self, earlier: Sequence[str]) -> SearchSpec:
         return SearchSpec(
             space=self.space,

@@ -56,6 +56,10 @@ class Lifecycle:
         """Refuse at once what can never run here, and return warnings about what runs otherwise."""
         return self._runner.check(job)
 
+    def side_by_side(self, job: JobSpec) -> int | None:
+        """Return how many such jobs should run at once; see :meth:`muster.backends.base.Backend.side_by_side`."""
+        return self._runner.side_by_side(job)
+
     def build(self, image: str, lock: Path, digest: str, say: Callable[[str], None]) -> None:
         """Have an image ready before a job asks for it, where images are built here; else do nothing."""
         self._runner.build(image, lock, digest, say)

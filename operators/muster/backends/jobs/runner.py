@@ -31,6 +31,9 @@ class Runner(Protocol):
         :raises SpecError: it can never run here.
         """
 
+    def side_by_side(self, job: JobSpec) -> int | None:
+        """Return how many such jobs should run at once, if nothing else does; None where a queue sees to that."""
+
     def build(self, image: str, lock: Path, digest: str, say: Callable[[str], None]) -> None:
         """Have an image ready before a job asks for it, where images are built here; else do nothing.
 

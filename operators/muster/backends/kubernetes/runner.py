@@ -93,6 +93,9 @@ class KubernetesRunner:
         """Refuse what can never run here, as far as the cluster and a dry run tell; nothing is made."""
         return self._admission.check(job)
 
+    def side_by_side(self, job: JobSpec) -> None:
+        """None: the cluster's queues count CPUs, too."""
+
     def build(self, image: str, lock: Path, digest: str, say: Callable[[str], None]) -> None:
         """Do nothing: an image is a container, which was pushed to its registry before."""
 

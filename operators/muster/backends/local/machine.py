@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Container
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from muster.core.errors import BackendError
@@ -26,6 +26,7 @@ class Machine:
 
     memory_gib: float
     gpus: tuple[str, ...] = ()
+    cores: int = field(default_factory=lambda: len(os.sched_getaffinity(0)))
 
     @classmethod
     def here(cls) -> Machine:

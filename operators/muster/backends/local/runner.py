@@ -86,6 +86,11 @@ class LocalRunner:
         secret_values(job, self._resolve)
         return tuple(line for line in (self._gpu_warning(job), *_warnings(job)) if line)
 
+    def side_by_side(self, job: JobSpec) -> int:
+        """Return how many such jobs the cores are enough for: the queue here counts memory and GPUs alone."""
+        cpus = sum(role.replicas * role.resources.cpus for role in job.roles)
+        return max(1, int(self._machine.cores / cpus)) if cpus else self._machine.cores
+
     def build(self, image: str, lock: Path, digest: str, say: Callable[[str], None]) -> None:
         """Build the image's environment, unless it is there."""
         Environments(self._settings.cache).ensure(image, lock, digest, say)

@@ -80,6 +80,7 @@ class Driver:
         self._say, self._clock = say, clock
         self.search = self._store.search(search_id)
         self._spec = self.search.spec
+        self._at_once = self._spec.at_once or backend.side_by_side(self.search.trial)
         self.state = SearchState(self._spec)
         self._sampling = Sampling(self._spec, earlier=earlier)
         self._end = 0
@@ -289,7 +290,7 @@ class Driver:
                 return
 
     def _is_place(self, waiting: int) -> bool:
-        running, most = len(self.state.running), self._spec.at_once
+        running, most = len(self.state.running), self._at_once
         if most is not None and running >= most:
             return False
         return waiting < max(1, (running - waiting) // _WAITING_SHARE)
