@@ -215,7 +215,6 @@ class SearchOperator(GangOperator):
                 store.search(search_id)
             except NotFound:  # the process died between the two writes
                 self._begin(store, search_id, self._search(task))
-        push_job_link(task.context["ti"], search_id)
         earlier = earlier_of(store, store.search(search_id).spec)
         return Driver(task.backend, search_id, earlier=earlier, say=self.tell)
 
@@ -264,6 +263,7 @@ class SearchOperator(GangOperator):
         """Make the best trial's versions those of the task, keep the table of all, and let the other trials' files go."""
         store, best = backend.store, driver.state.trials[ended.trial]
         status = backend.status(best.jobs[-1])
+        push_job_link(context["ti"], status.job_id)
         outputs = {
             name: (self._copied(store, driver, name, places[0]),) for name, places in _made(status).items()
         }
@@ -316,13 +316,14 @@ def _resumed(store: LocalStore, before: str | None, wanted: Search) -> str | Non
     if before is None:
         return None
     from muster.backends.search.driver import look_up
+    from muster.core.wire import dumps, loads
 
     try:
         search, state = look_up(store, before)
     except NotFound:
         return None
-    same = search.spec == wanted.spec and search.trial == wanted.trial
-    return before if same and state.closed is None else None
+    read = loads(Search, dumps(replace(wanted, began=search.began)))  # 1 is 1.0 by then
+    return before if search == read and state.closed is None else None
 
 
 def _made(status: JobStatus) -> Mapping[str, tuple[str, ...]]:
