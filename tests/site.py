@@ -41,6 +41,7 @@ from muster.volumes.folder import FolderStore
 COMPONENTS = ("api-server", "scheduler", "dag-processor", "triggerer")
 ENDED = ("success", "failed", "skipped", "upstream_failed", "removed")
 USER = "admin"
+_FORKS = ("muster up: ", "airflow ")  # what they call themselves: the kernel shows their parent's variables
 _OURS_NOT_AIRFLOWS = ("muster.backends.local", "spawn_early")  # supervisors of jobs and deployments
 
 
@@ -117,15 +118,15 @@ class Site(Author):
         return {
             pid: words
             for pid, words in self.processes().items()
-            if f"AIRFLOW_HOME={self.home / 'up'}".encode() in _environ(pid)
+            if (words.startswith(_FORKS) or f"AIRFLOW_HOME={self.home / 'up'}".encode() in _environ(pid))
             and not any(mark in words for mark in _OURS_NOT_AIRFLOWS)
             and b"MUSTER_JOB_ID=" not in _environ(pid)
         }
 
     def component(self, name: str) -> int | None:
         """The process of one of :data:`COMPONENTS` now; None while it is being started again."""
-        marks = {"api-server": ("up.component api-server", "airflow api_server")}.get(
-            name, (f"up.component {name}",)
+        marks = {"api-server": ("muster up: api-server", "airflow api_server")}.get(
+            name, (f"muster up: {name}",)
         )
         return next((p for p in children(self.pid) if any(mark in _words(p) for mark in marks)), None)
 

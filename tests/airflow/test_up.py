@@ -127,6 +127,19 @@ def test_nobody_is_let_in_without_the_password(site: Site) -> None:
     )
 
 
+def test_its_processes_are_forks_of_one_that_has_no_thread_and_no_open_database(site: Site) -> None:
+    program = Path(f"/proc/{site.pid}/cmdline").read_bytes()
+    for name in COMPONENTS:
+        pid = site.component(name)
+        assert pid is not None
+        assert Path(f"/proc/{pid}/environ").read_bytes() == Path(f"/proc/{site.pid}/environ").read_bytes()
+        assert Path(f"/proc/{pid}/cmdline").read_bytes() != program
+        assert os.getsid(pid) == pid
+        assert str(site.home / "up" / "up.lock") not in _open_files(pid)
+    assert len(list(Path(f"/proc/{site.pid}/task").iterdir())) == 1
+    assert not [file for file in _open_files(site.pid) if "airflow.db" in file]
+
+
 def test_metrics_are_beside_it_and_come_back_when_their_process_is_killed(site: Site) -> None:
     assert f"metrics for Prometheus are at http://127.0.0.1:{METRICS}/metrics" in site.log.read_text()
     before = _metrics()
@@ -170,10 +183,13 @@ def test_only_loopback_is_listened_on(site: Site) -> None:
 
 def _sockets(pid: int) -> list[str]:
     try:
-        links = [str(entry.readlink()) for entry in Path(f"/proc/{pid}/fd").iterdir()]
+        return [link for link in _open_files(pid) if link.startswith("socket:")]
     except OSError:
         return []
-    return [link for link in links if link.startswith("socket:")]
+
+
+def _open_files(pid: int) -> list[str]:
+    return [str(entry.readlink()) for entry in Path(f"/proc/{pid}/fd").iterdir()]
 
 
 def test_a_dag_runs_when_it_is_triggered(site: Site) -> None:

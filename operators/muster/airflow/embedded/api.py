@@ -15,11 +15,20 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cache
+from importlib import import_module
 from typing import Any
 
 from muster.airflow.embedded.collecting import no_collections
+from muster.airflow.embedded.fields import made_when_used
 
 _answering: ContextVar[bool] = ContextVar("_answering", default=False)
+
+
+def import_routes() -> None:
+    """Import Airflow's execution API, so that a fork of this process need not."""
+    with no_collections(), left_out("svcs.aiohttp"), made_when_used():
+        import_module("airflow.api_fastapi.execution_api.app")
+        import_module("airflow.api_fastapi.execution_api.routes")
 
 
 def serve_newest_only() -> None:
@@ -32,7 +41,8 @@ def serve_newest_only() -> None:
 @cache
 def build() -> None:
     """Build that API, so that a fork of this process need not; nothing serves it yet."""
-    with no_collections(), _left_out("svcs.aiohttp"):
+    import_routes()
+    with no_collections():
         from airflow.sdk.execution_time.supervisor import in_process_api_server
 
         serve_newest_only()
@@ -42,7 +52,7 @@ def build() -> None:
 
 
 @contextmanager
-def _left_out(name: str) -> Iterator[None]:
+def left_out(name: str) -> Iterator[None]:
     """Have nothing import a module in the block: svcs imports each web framework that it could serve, Airflow's is FastAPI."""
     before = name in sys.modules
     sys.modules.setdefault(name, None)  # type: ignore[arg-type]  # the import system's own way to say so
@@ -59,7 +69,8 @@ def _newest_only(lifespan: Any) -> Any:
     from fastapi import FastAPI
 
     app = FastAPI(title="Airflow Task Execution API", lifespan=lifespan, openapi_url=None)
-    app.include_router(execution_api_router)
+    with made_when_used():
+        app.include_router(execution_api_router)
     init_error_handlers(app)
     return app
 

@@ -1,4 +1,7 @@
-"""Airflow's processes as children of one: started, restarted when they die, and ended with all their forks."""
+"""Airflow's processes as children of one: started, restarted when they die, and ended with all their forks.
+
+A child is a fork of this process that has Airflow imported (:mod:`muster.airflow.up.preload`), or else a program.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from muster.airflow.up.forked import Child
 from muster.backends.local.processes import Process, children, descendants
 from muster.core.errors import BackendError
 from muster.core.linux import die_with
@@ -27,7 +31,9 @@ TAIL_LINES = 12
 class Component:
     """One long-lived process of Airflow.
 
+    :param command: the program that it is where it is no fork.
     :param log: the file of its output.
+    :param fork: begins it as a fork that prints into an open file; returns None where it must be a program.
     :ivar deaths: how often it died in quick succession.
     """
 
@@ -35,8 +41,9 @@ class Component:
     command: Sequence[str]
     log: Path
     environment: Mapping[str, str]
+    fork: Callable[[int], Child | None] | None = None
     deaths: int = 0
-    process: subprocess.Popen[bytes] | None = None
+    process: Child | None = None
     started: float = 0.0
     due: float = 0.0
     pool: set[Process] = field(default_factory=set)
@@ -46,15 +53,19 @@ class Component:
         self.trim_log()
         self.started, self.pool = time.monotonic(), set()
         with self.log.open("ab") as log:
-            self.process = subprocess.Popen(
-                list(self.command),
-                env=dict(self.environment),
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,  # so that only this process gets Ctrl-C
-                preexec_fn=_Begin(os.getpid()),
-            )
+            forked = None if self.fork is None else self.fork(log.fileno())
+            self.process = forked or self._program(log.fileno())
+
+    def _program(self, log: int) -> Child:
+        return subprocess.Popen(
+            list(self.command),
+            env=dict(self.environment),
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,  # so that only this process gets Ctrl-C
+            preexec_fn=_Begin(os.getpid()),
+        )
 
     def ended(self) -> str | None:
         """How it ended, if it has, in words."""

@@ -9,12 +9,14 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
 from muster.airflow.up.api import Api, FoundDags
 from muster.airflow.up.components import Component, stop
 from muster.airflow.up.home import ADDRESS, UpHome
+from muster.airflow.up.preload import Origin, preload
 from muster.core.errors import BackendError, MusterError, SpecError
 from muster.core.locks import locked_if_free
 from muster.core.settings import Settings
@@ -81,8 +83,9 @@ def run(
         if metrics_port:
             check_port(metrics_port, option="--metrics-port")
         new_password = home.prepare()
+        origin = preload(home)
         with _signals_waited_for():
-            _Site(home, audience).run(new_password=new_password)
+            _Site(home, audience, origin).run(new_password=new_password)
 
 
 def check_port(port: int, *, option: str = "--port") -> None:
@@ -99,13 +102,19 @@ def check_port(port: int, *, option: str = "--port") -> None:
 class _Site:
     """One running Airflow."""
 
-    def __init__(self, home: UpHome, audience: Audience) -> None:
+    def __init__(self, home: UpHome, audience: Audience, origin: Origin | None) -> None:
         self._home = home
         self._audience = audience
         self._api = Api(home)
         environment = home.environment()
         self._components = [
-            Component(name=name, command=[*COMPONENT, *words], log=home.log(name), environment=environment)
+            Component(
+                name=name,
+                command=[*COMPONENT, *words],
+                log=home.log(name),
+                environment=environment,
+                fork=None if origin is None else partial(origin.fork, words),
+            )
             for name, words in COMMANDS.items()
         ]
         if home.metrics_port:  # it is no part of Airflow: nothing waits for it

@@ -44,6 +44,7 @@ def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
     """A home without a database, whose processes end as soon as they have begun."""
     (tmp_path / "dags").mkdir()
     monkeypatch.setattr(UpHome, "prepare", lambda _self: True)
+    monkeypatch.setattr(site, "preload", lambda _home: None)
     monkeypatch.setattr(site, "COMPONENT", (sys.executable, "-S", "-c", "raise SystemExit('no such table')"))
     monkeypatch.setattr(components, "LONGEST_PAUSE_SECONDS", 0.01)
     monkeypatch.setattr(site, "LOOK_SECONDS", 0.02)

@@ -1,0 +1,96 @@
+"""What FastAPI would make at its start and drop or never use is made when it is used; what an app answers is the same."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import pytest
+from fastapi import APIRouter, Depends, FastAPI, HTTPException, Query
+from fastapi.testclient import TestClient
+from pydantic import BaseModel
+
+from muster.airflow.embedded.fields import made_when_used
+
+pytestmark = pytest.mark.filterwarnings("ignore:Using `httpx` with")
+
+
+class Asked(BaseModel):
+    name: str
+    count: int = 1
+
+
+class Answered(BaseModel):
+    text: str
+
+
+class NotChecked:
+    """No type of pydantic's."""
+
+
+def least(least: Annotated[int, Query(ge=1)] = 1) -> int:
+    return least
+
+
+def app() -> FastAPI:
+    """An app of routers in routers, with a parameter, a body, a dependency and answers that are checked."""
+    inner, outer, made = (
+        APIRouter(prefix="/a", dependencies=[Depends(least)]),
+        APIRouter(prefix="/b"),
+        FastAPI(),
+    )
+
+    @inner.post("/{number}")
+    def answer(number: int, asked: Asked, least: Annotated[int, Depends(least)]) -> Answered:
+        if number < least:
+            raise HTTPException(400, "too small")
+        return Answered(text=asked.name * asked.count * number)
+
+    @inner.get("/wrong", response_model=Answered)
+    def wrong() -> Any:
+        return {"text": 3}
+
+    outer.include_router(inner)
+    made.include_router(outer)
+    return made
+
+
+def said(app: FastAPI) -> list[Any]:
+    client = TestClient(app, raise_server_exceptions=False)
+    answers = [
+        client.post("/b/a/2", json={"name": "x", "count": 2}),
+        client.post("/b/a/2?least=3", json={"name": "x"}),
+        client.post("/b/a/2?least=0", json={"name": "x"}),
+        client.post("/b/a/two", json={"count": "many"}),
+        client.get("/b/a/wrong"),
+        client.get("/openapi.json"),
+    ]
+    return [(each.status_code, each.json() if each.status_code != 500 else None) for each in answers]
+
+
+def test_an_app_answers_and_describes_itself_as_ever() -> None:
+    with made_when_used():
+        lazy = app()
+    assert said(lazy) == said(app())
+    assert [code for code, _ in said(lazy)] == [200, 400, 422, 422, 500, 200]
+
+
+def test_nothing_is_made_before_it_is_used_and_outside_all_is_made_at_once() -> None:
+    def described() -> FastAPI:
+        made = FastAPI()
+        made.get("/", response_model=NotChecked)(lambda: None)
+        return made
+
+    with made_when_used():
+        lazy = described()
+    assert TestClient(lazy, raise_server_exceptions=False).get("/").status_code == 500
+    with pytest.raises(Exception, match="Invalid args for response field"):
+        described()
+
+
+def test_a_field_has_no_other_names_than_before() -> None:
+    with made_when_used():
+        (route,) = [route for route in app().routes if getattr(route, "path", "") == "/b/a/{number}"]
+    field: Any = route.body_field  # type: ignore[attr-defined]
+    assert field.alias == "asked"
+    assert not hasattr(field, "another")
+    assert field in {field: 1}
