@@ -707,31 +707,6 @@ class TestLocalBackend(BackendContract):
         assert status.verdict is not None
         assert "GiB" in status.verdict.message
 
-    @pytest.mark.slow
-    def test_libraries_that_report_home_write_nothing_there(self, tmp_path: Path) -> None:
-        """Neither MLflow nor ONNX Runtime: each keeps a name of the machine in HOME unless told not to."""
-        settings = Settings(home=tmp_path / "muster", cache=Settings.load().cache)
-        backend = LocalBackend(settings, machine=Machine(memory_gib=4))
-        code = (
-            "import mlflow, onnxruntime; from pathlib import Path\n"
-            "with mlflow.start_run(): mlflow.log_metric('auc', 0.7)\n"
-            "model = Path(onnxruntime.__file__).parent / 'datasets' / 'mul_1.onnx'\n"
-            "onnxruntime.InferenceSession(str(model), providers=['CPUExecutionProvider']); print('both')"
-        )
-        spec = JobSpec(
-            name="test.job",
-            image="train",
-            image_digest=put_image(backend.store, find_image("train", image_folders(settings))),
-            roles=(Role(command=("python", "-c", code), resources=Resources(memory_gib=2)),),
-            env={"HOME": str(tmp_path / "user")},
-        )
-        (tmp_path / "user").mkdir()
-        backend.submit(spec, job_id="quiet")
-        status, lines = finish(backend, "quiet")
-        assert status.state is JobState.SUCCEEDED
-        assert "[rank 0] both" in lines
-        assert not list((tmp_path / "user").iterdir())
-
     def test_the_supervisor_is_no_child_of_its_caller(
         self, backend: LocalBackend, settings: Settings, job: Callable[..., JobSpec]
     ) -> None:
@@ -1013,6 +988,32 @@ class TestLocalBackend(BackendContract):
         assert "queue team-a" in warned
         assert "priority urgent" in warned
         assert "disk_gib" in warned
+
+
+@pytest.mark.slow
+def test_libraries_that_report_home_write_nothing_there(tmp_path: Path) -> None:
+    """Neither MLflow nor ONNX Runtime: each keeps a name of the machine in HOME unless told not to."""
+    settings = Settings(home=tmp_path / "muster", cache=Settings.load().cache)
+    backend = LocalBackend(settings, machine=Machine(memory_gib=4))
+    code = (
+        "import mlflow, onnxruntime; from pathlib import Path\n"
+        "with mlflow.start_run(): mlflow.log_metric('auc', 0.7)\n"
+        "model = Path(onnxruntime.__file__).parent / 'datasets' / 'mul_1.onnx'\n"
+        "onnxruntime.InferenceSession(str(model), providers=['CPUExecutionProvider']); print('both')"
+    )
+    spec = JobSpec(
+        name="test.job",
+        image="train",
+        image_digest=put_image(backend.store, find_image("train", image_folders(settings))),
+        roles=(Role(command=("python", "-c", code), resources=Resources(memory_gib=2)),),
+        env={"HOME": str(tmp_path / "user")},
+    )
+    (tmp_path / "user").mkdir()
+    backend.submit(spec, job_id="quiet")
+    status, lines = finish(backend, "quiet")
+    assert status.state is JobState.SUCCEEDED
+    assert "[rank 0] both" in lines
+    assert not list((tmp_path / "user").iterdir())
 
 
 class TestLocalBackendWithNursery(TestLocalBackend):

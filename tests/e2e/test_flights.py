@@ -17,17 +17,23 @@ ROOT = Path(__file__).parents[2]
 STAGES = ["features", "validate", "train", "gate", "deploy"]
 
 
-@pytest.fixture(scope="module")
-def author(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Author]:
-    folder = tmp_path_factory.mktemp("flights")
-    shutil.copytree(ROOT / "dags", folder / "dags", ignore=shutil.ignore_patterns("__pycache__"))
-    with Author(folder) as author:
+@pytest.fixture
+def author(tmp_path: Path) -> Iterator[Author]:
+    """An author with nothing in the store: what two months teach need not be better than a champion of nine."""
+    with Author(with_dags(tmp_path)) as author:
         yield author
 
 
 @pytest.fixture(scope="module")
-def whole(author: Author) -> Any:
-    return author.ask("run", "flights")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """What a run of the Dag as it is said; what it deployed answers for as long as its author is there."""
+    with Author(with_dags(tmp_path_factory.mktemp("flights"))) as author:
+        yield author.ask("run", "flights")
+
+
+def with_dags(folder: Path) -> Path:
+    shutil.copytree(ROOT / "dags", folder / "dags", ignore=shutil.ignore_patterns("__pycache__"))
+    return folder
 
 
 def jobs_of(author: Author, stage: str) -> list[str]:
@@ -66,19 +72,14 @@ def test_the_curl_line_answers(whole: Any) -> None:
 
 
 @pytest.mark.slow
-def test_broken_mended_and_resumed_it_does_not_make_features_again(author: Author, whole: Any) -> None:
-    assert whole["state"] == "success"
+def test_broken_mended_and_resumed_it_does_not_make_features_again(author: Author) -> None:
     train = author.folder / "dags" / "flights" / "train.py"
     sound = train.read_text()
     train.write_text(
         sound.replace("import torch\n", "import torch\n\nraise ValueError('the tape is torn')\n", 1)
     )
     assert train.read_text() != sound
-    quick = [
-        word
-        for param in ("since=2013-12", "month=2013-12", "test_from=2013-12")
-        for word in ("--param", param)
-    ]
+    quick = [word for param in ("month=2013-02", "test_from=2013-02") for word in ("--param", param)]
 
     broken = stages(json.loads(author.muster("run", "flights", "--json", *quick).stdout))
     assert broken["train"]["state"] == "failed"
