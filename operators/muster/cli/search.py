@@ -122,7 +122,10 @@ def _show_trials(found: SearchOverview, most: int, backend: Any) -> None:
     ),
 )
 def best(search: Which, *, as_json: Json = False) -> None:
-    """Show the best trial so far, or the one that the search ended with: its params, metrics and versions."""
+    """Show the best trial: its params, metrics and versions.
+
+    While the search runs, it is the best one so far.
+    """
     from muster.backends.search.overview import find_search
 
     store = open_store()

@@ -67,6 +67,7 @@ def test_the_issue_s_commands_are_there() -> None:
     wanted = {
         (): "demo init run plan up gpus queue notebook tensorboard mlflow metrics doctor",
         ("runs",): "ls show diff",
+        ("search",): "ls show best cancel",
         ("jobs",): "ls show logs cancel gc get",
         ("volumes",): "ls log show diff code put get pin unpin retire reinstate fsck gc",
         ("deployments",): "ls show promote rollback repair retire",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Container
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from muster.core.errors import BackendError
@@ -26,12 +26,16 @@ class Machine:
 
     memory_gib: float
     gpus: tuple[str, ...] = ()
-    cores: int = field(default_factory=lambda: len(os.sched_getaffinity(0)))
 
     @classmethod
     def here(cls) -> Machine:
         """Look at this machine: its memory, or its container's if that is less, and its NVIDIA cards."""
         return cls(memory_gib=_memory_bytes() / GIB, gpus=_gpus())
+
+
+def cores() -> int:
+    """Return how many cores this process may use."""
+    return len(os.sched_getaffinity(0))
 
 
 def free_port(taken: Container[int]) -> int:

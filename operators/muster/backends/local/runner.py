@@ -20,7 +20,7 @@ from muster.backends.jobs.ending import record
 from muster.backends.jobs.runner import Look
 from muster.backends.local.finish import commit
 from muster.backends.local.limits import end_left_behind
-from muster.backends.local.machine import Machine
+from muster.backends.local.machine import Machine, cores
 from muster.backends.local.places import Places
 from muster.backends.local.processes import Process
 from muster.backends.local.queue import Ticket, gpus_needed, memory_needed
@@ -89,7 +89,7 @@ class LocalRunner:
     def side_by_side(self, job: JobSpec) -> int:
         """Return how many such jobs the cores are enough for: the queue here counts memory and GPUs alone."""
         cpus = sum(role.replicas * role.resources.cpus for role in job.roles)
-        return max(1, int(self._machine.cores / cpus)) if cpus else self._machine.cores
+        return max(1, int(cores() / cpus)) if cpus else cores()
 
     def build(self, image: str, lock: Path, digest: str, say: Callable[[str], None]) -> None:
         """Build the image's environment, unless it is there."""
