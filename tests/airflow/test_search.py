@@ -51,7 +51,8 @@ STEPS = """
         height = 1 - (x - 0.6) ** 2
         while epoch < epochs:
             epoch += 1
-            saved.write_text(str(epoch))
+            saved.with_suffix(".part").write_text(str(epoch))
+            saved.with_suffix(".part").replace(saved)
             print(f"muster: epoch={epoch}/9 height={height * (1 - 0.5 / epoch):.6f}", flush=True)
             time.sleep(seconds)
         (model / "x").write_text(str(x))
@@ -142,6 +143,7 @@ def test_a_search_that_is_marked_failed_stops_its_trials_and_goes_on_when_it_is_
     run = Searching(site, 0.5)
     assert until(lambda: any(trial.values for trial in run.state.trials))
     site.mark("hills", run.run_id, "search", "failed")
+    assert site.wait("hills", run.run_id) == "failed"
     assert until(lambda: not run.processes(), seconds=20)
     before = len(run.state.trials)
     site.clear("hills", run.run_id, "search", "gate")

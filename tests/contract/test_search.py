@@ -39,7 +39,8 @@ print("from", epoch, flush=True)
 while epoch < epochs:
     epoch += 1
     BEFORE
-    saved.write_text(str(epoch))
+    saved.with_suffix(".part").write_text(str(epoch))
+    saved.with_suffix(".part").replace(saved)
     print(f"muster: epoch={epoch}/9 auc={(1 - abs(rate - 0.6)) * (1 - 0.5 / epoch):.6f}", flush=True)
     PAUSE
 (model / "rate").write_text(str(rate))
