@@ -55,17 +55,17 @@ TRAIN = """
             os.fsync(file.fileno())
         os.rename(checkpoints / "part", checkpoints / "whole")
     while not (checkpoints / "whole").exists():
-        time.sleep(0.02)
+        time.sleep(0.02)  # rank 0 writes it
     (checkpoints / f"rank-{rank}").touch()
     print("step", began, time.time(), flush=True)
     if first and fault == "kill":
         while not all((checkpoints / f"rank-{number}").exists() for number in range(2)):
-            time.sleep(0.02)
-        time.sleep(1)
+            time.sleep(0.02)  # the fault comes after both ranks' step
+        time.sleep(1)  # and after both lines are in the log
         if rank == 1:
             print("fault", time.time(), flush=True)
             os.kill(os.getpid(), signal.SIGKILL)
-    time.sleep(600 if first else 0)
+    time.sleep(600 if first else 0)  # a training that goes on until the fault
 """
 _STEP, _FAULT = re.compile(r"\[rank (\d)\] step (\S+) (\S+)"), re.compile(r"fault (\S+)")
 

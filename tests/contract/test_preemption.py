@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.contract.one_machine import one_machine
 from tests.contract.test_backend import finish
 from tests.waiting import eventually, until
 
 from muster.airflow.attempts.waiting import GoesOn, Patience, Wait
 from muster.backends.local import processes
 from muster.backends.local.backend import LocalBackend
-from muster.backends.local.machine import Machine
 from muster.backends.local.places import Places
 from muster.core.cancelling import by_command
 from muster.core.job import JobSpec, Output, Role
@@ -53,12 +53,7 @@ def places(tmp_path: Path) -> Places:
 
 @pytest.fixture
 def backend(places: Places, cache: Path) -> Iterator[LocalBackend]:
-    backend = LocalBackend(Settings(home=places.home, cache=cache), machine=Machine(memory_gib=4))
-    yield backend
-    for job_id in backend.store.ledger.jobs():
-        backend.cancel(job_id)
-        assert not processes.marked(places.mark(job_id))
-    eventually(lambda: not [*places.claims.glob("*.json"), *places.home.glob("jobs/*")], seconds=30)
+    yield from one_machine(places, cache, memory_gib=4)
 
 
 @pytest.fixture

@@ -9,12 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.contract.one_machine import one_machine
 from tests.waiting import eventually
 
 from muster.backends.base import Backend
-from muster.backends.local import processes
 from muster.backends.local.backend import LocalBackend
-from muster.backends.local.machine import Machine
 from muster.backends.local.places import Places
 from muster.backends.search.driver import Driver, Ended, look_up
 from muster.backends.search.results import earlier_of, write_results
@@ -62,12 +61,7 @@ def places(tmp_path: Path) -> Places:
 
 @pytest.fixture
 def backend(places: Places, cache: Path) -> Iterator[LocalBackend]:
-    backend = LocalBackend(Settings(home=places.home, cache=cache), machine=Machine(memory_gib=1))
-    yield backend
-    for job_id in backend.store.ledger.jobs():
-        backend.cancel(job_id)
-        assert not processes.marked(places.mark(job_id))
-    eventually(lambda: not [*places.claims.glob("*.json"), *places.home.glob("jobs/*")], seconds=30)
+    yield from one_machine(places, cache, memory_gib=1)
 
 
 Begin = Callable[..., str]
@@ -227,14 +221,37 @@ def test_a_closed_search_ends_its_jobs(backend: Backend, begin: Begin) -> None:
     assert set(jobs_of(backend, driver)) == {"cancelled"}
 
 
+def test_a_search_that_is_closed_before_a_job_was_submitted_submits_none(
+    backend: Backend, begin: Begin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Killed(Exception):
+        """Ends a driver before it submits."""
+
+    def dies(*_: Any, **__: Any) -> None:
+        raise Killed
+
+    search_id = begin()
+    with monkeypatch.context() as patched:
+        patched.setattr(backend, "submit", dies)
+        with pytest.raises(Killed):
+            Driver(backend, search_id).step()
+    paused = Driver(backend, search_id)
+    paused.pause()
+    assert paused.cancel("ana cancelled it")
+    assert drive(Driver(backend, search_id)) == Ended(trial=-1, reason="ana cancelled it")
+    assert backend.store.ledger.jobs() == []
+
+
 def test_a_paused_search_has_no_job_and_goes_on(backend: Backend, begin: Begin) -> None:
     search_id = begin(replace(SPEC, trials=1, rungs=(9,)), pause="time.sleep(0.1)")
     driver = Driver(backend, search_id)
     _train_a_while(driver, backend)
     driver.pause()
     assert all(status.state.ended for status in backend.statuses(backend.store.ledger.jobs()).values())
-    later = Driver(backend, search_id)
+    said: list[str] = []
+    later = Driver(backend, search_id, say=said.append)
     assert drive(later).trial >= 0
+    assert not any("never told" in line for line in said), said
     (trial,) = later.state.trials
     assert [int(epoch) >= 2 for epoch in starts(backend, trial.jobs[-1])] == [True], (
         "it goes on from its checkpoint"

@@ -23,9 +23,6 @@ from muster.volumes.durability import (
     TEMPORARY,
     locked,
     read_whole,
-    rename,
-    sync_folder,
-    temporary,
     translated,
     write_whole,
 )
@@ -34,7 +31,7 @@ from muster.volumes.log_times import note_time, read_times
 from muster.volumes.series import NAME as SERIES
 from muster.volumes.series import SeriesFile, read_series
 from muster.volumes.task_ends import read_ends, write_end
-from muster.volumes.tree import remove
+from muster.volumes.tree import make_whole
 
 _OPEN_SERIES = 64
 
@@ -214,9 +211,7 @@ class FolderLedger:
             return typing.cast("Origin", wire.loads_field(JobSpec, "origin", read_whole(path)))
 
     def _enter(self, folder: Path, job_id: str, spec: JobSpec, owner: str | None) -> bool:
-        new = temporary(folder)
-        new.mkdir()
-        try:
+        def fill(new: Path) -> None:
             write_whole(new / "spec.json", wire.dumps(spec))
             now = time.time_ns()  # finer than file times, for jobs entered within one tick
             os.utime(new / "spec.json", ns=(now, now))
@@ -224,15 +219,8 @@ class FolderLedger:
             write_whole(new / "status.json", wire.dumps(status))
             if owner is not None:
                 write_whole(new / "owner", owner)
-            rename(new, folder)
-        except OSError:
-            if not folder.is_dir():
-                raise
-            return False  # another process entered it meanwhile
-        finally:
-            remove(new)
-        sync_folder(folder.parent)
-        return True
+
+        return make_whole(folder, fill)
 
     def check(self, job_id: str) -> Path:
         """Return a job's folder. :raises NotFound: no such job."""

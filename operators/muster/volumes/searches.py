@@ -17,20 +17,18 @@ from pathlib import Path
 
 from muster.core import wire
 from muster.core.errors import Conflict, Corrupt, NotFound, SpecError
+from muster.core.job import DAY_SECONDS
 from muster.core.names import check_job_id
 from muster.core.search import Event, EventPage, Search
 from muster.volumes.durability import (
     TEMPORARY,
     locked,
     read_whole,
-    rename,
-    sync_folder,
-    temporary,
     translated,
     write_whole,
 )
 from muster.volumes.layout import Layout
-from muster.volumes.tree import remove
+from muster.volumes.tree import make_whole
 
 MOST_BYTES = 4 << 20
 """At most this much of the events is read in one call."""
@@ -48,7 +46,9 @@ class FolderSearches:
         folder = self._folder(search_id)
         with translated(f"enter search {search_id}"):
             self._root.mkdir(exist_ok=True)
-            if not folder.is_dir() and self._enter(folder, search):
+            if not folder.is_dir() and make_whole(
+                folder, lambda new: write_whole(new / "search.json", wire.dumps(search))
+            ):
                 return True
         there = self.search(search_id)
         if there.spec != wire.loads(Search, wire.dumps(search)).spec:  # as it is read back, 1 is 1.0
@@ -109,35 +109,20 @@ class FolderSearches:
         return end + len(data)
 
     def tidy(self, *, days: float) -> None:
-        """Delete what was closed longer ago, or begun so long ago and never closed."""
-        before = time.time() - days * 86_400
+        """Delete the searches in which nothing has happened for so long, with the leases of their inputs."""
+        before = time.time() - days * DAY_SECONDS
         for search_id in self.searches():
-            with suppress(OSError, Corrupt, NotFound, SpecError):
-                if (self._folder(search_id) / "search.json").stat().st_mtime < before and self._last(
-                    search_id
-                ) < before:
-                    self._layout.delete(self._folder(search_id))
+            if self._last(search_id) < before:
+                self._layout.delete(self._layout.leases(search_id))
+                self._layout.delete(self._folder(search_id))
 
     def _last(self, search_id: str) -> float:
-        try:
-            return (self._folder(search_id) / "events").stat().st_mtime
-        except FileNotFoundError:
-            return 0.0
-
-    def _enter(self, folder: Path, search: Search) -> bool:
-        new = temporary(folder)
-        new.mkdir()
-        try:
-            write_whole(new / "search.json", wire.dumps(search))
-            rename(new, folder)
-        except OSError:
-            if not folder.is_dir():
-                raise
-            return False  # another process entered it meanwhile
-        finally:
-            remove(new)
-        sync_folder(folder.parent)
-        return True
+        """When something last happened in a search: its beginning, or its newest event."""
+        folder = self._folder(search_id)
+        times = [(folder / "search.json").stat().st_mtime]
+        with suppress(FileNotFoundError):  # it has no event yet
+            times.append((folder / "events").stat().st_mtime)
+        return max(times)
 
     def _folder(self, search_id: str) -> Path:
         return self._root / check_job_id(search_id)

@@ -21,7 +21,7 @@ from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
-from muster.volumes.durability import rename, symlink, temporary
+from muster.volumes.durability import rename, symlink, sync_folder, temporary
 from muster.volumes.holding import held
 
 _COPIED_BYTES = 1 << 20
@@ -291,6 +291,23 @@ def _copied(entry: os.DirEntry[str], target: str) -> bool:
         elif entry.is_file(follow_symlinks=False):
             copy_file(entry.path, target)
     return False
+
+
+def make_whole(folder: Path, fill: Callable[[Path], None]) -> bool:
+    """Make a folder with what `fill` writes into it, whole or not at all; False where another process has made it meanwhile."""
+    new = temporary(folder)
+    new.mkdir()
+    try:
+        fill(new)
+        rename(new, folder)
+    except OSError:
+        if not folder.is_dir():
+            raise
+        return False
+    finally:
+        remove(new)
+    sync_folder(folder.parent)
+    return True
 
 
 def remove(folder: Path) -> None:

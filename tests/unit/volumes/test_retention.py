@@ -10,7 +10,9 @@ from tests.contract.test_store import write
 from tests.waiting import GUARD_SECONDS
 
 from muster.core.errors import Corrupt, NotFound, SpecError, StoreError
-from muster.core.job import Origin, Output
+from muster.core.job import JobSpec, Origin, Output, Role
+from muster.core.search import Search, SearchSpec
+from muster.core.space import uniform
 from muster.core.status import JobState, JobStatus
 from muster.volumes import fsck, retention, sharing
 from muster.volumes.folder import FolderStore
@@ -442,3 +444,24 @@ def test_code_goes_for_whoever_may_not_write_its_read_only_folder(store, tmp_pat
     assert retention.collect(store).plan.code == (code,)
     with pytest.raises(NotFound):
         store.code(code)
+
+
+def test_a_search_in_which_nothing_happens_any_more_goes_with_its_leases(store, tmp_path):
+    (tmp_path / "x").write_text("rows")
+    rows = store.add("flights/rows", tmp_path / "x")
+    trial = JobSpec(
+        name="a.search",
+        image="python",
+        image_digest="b3:" + "0" * 64,
+        roles=(Role(entrypoint="a:b"),),
+        params={"rate": 0},
+    )
+    spec = SearchSpec(space={"rate": uniform(0, 1)}, metric="auc")
+    for search_id in ("old", "new"):
+        store.begin_search(search_id, Search(spec=spec, trial=trial, began=0.0))
+        store.lease([rows.address], holder=search_id)
+    folder = store.layout.root / "searches" / "old"
+    os.utime(folder / "search.json", (0, 0))
+    store.collect(job_days=1)
+    assert store.searches() == ["new"]
+    assert [path.name for path in (store.layout.root / "leases").iterdir()] == ["new"]

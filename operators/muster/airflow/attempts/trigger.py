@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import inspect
 import time
-from collections.abc import AsyncIterator
+from abc import abstractmethod
+from collections.abc import AsyncIterator, Mapping
 from contextlib import aclosing, closing
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
@@ -17,7 +18,6 @@ from muster.core.status import JobState
 if TYPE_CHECKING:
     from muster.backends.base import Backend
     from muster.backends.releases.driver import Driver
-    from muster.backends.search.driver import Driver as SearchDriver
     from muster.core.status import JobStatus
 
 # A scheduler that hears of the end of a task's process only when its trigger has fired already takes
@@ -148,16 +148,64 @@ class OthersJobTrigger(JobTrigger):
                 pass
 
 
-class DeploymentTrigger(StoredTrigger):
-    """Drives a release to its end, and fires once; like :class:`JobTrigger` it never raises.
+class DrivingTrigger(StoredTrigger):
+    """Drives a release or a search to its end, and fires once; like :class:`JobTrigger` it never raises.
 
-    Where its triggerer dies, Airflow starts it in another one, which goes on from the route.
+    Where its triggerer dies, Airflow starts it in another one, which goes on from what is written down.
+
+    :ivar what: what it drives, for the log.
+    :cvar unknown: what the task is told where that has not ended here.
+    """
+
+    what: str
+    unknown: ClassVar[Mapping[str, Any]] = {}
+    deadline: float | None
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        """Drive, and yield the one event."""
+        soonest = time.monotonic() + _SOONEST_SECONDS
+        told = self.unknown
+        try:
+            async with asyncio.timeout(_left(self.deadline)):
+                told = await self.drive()
+        except TimeoutError:
+            self.log.info("%s has to end now", self.what)
+        except Exception as error:  # the task looks for itself, and says what is wrong
+            self.log.warning("the triggerer cannot drive %s: %r", self.what, error)
+        await _until(soonest)
+        yield event(**told, deadline=self.deadline)
+
+    async def on_kill(self) -> None:
+        """Take back what was begun if the task was ended by hand: no task would watch it any more.
+
+        Airflow calls this too where another triggerer has taken the trigger over, or has fired it.
+        """
+        if await asyncio.to_thread(self.stop_unless_wanted):
+            self.log.info("the task was ended by hand, so %s is stopped", self.what)
+
+    @abstractmethod
+    async def drive(self) -> Mapping[str, Any]:
+        """Drive to the end, and return what the task is told of it."""
+
+    @abstractmethod
+    def stop_unless_wanted(self) -> bool:
+        """Stop what is driven where the task does not wait for it; whether that was so."""
+
+    def say(self, line: str) -> None:
+        """Put a line into the task's log."""
+        self.log.info("%s", line)
+
+
+class DeploymentTrigger(DrivingTrigger):
+    """Drives a release, from the route.
 
     :param spec: of the release, and its `plan`, as :func:`muster.core.wire.dumps` writes them.
     :param revision: what is released, in the name of `by`.
     :param origin: the task instance that asks, written likewise.
     :param deadline: when it has to have ended, in seconds since the epoch.
     """
+
+    unknown: ClassVar[Mapping[str, Any]] = {"outcome": None}
 
     def __init__(self, *, spec: str, plan: str, revision: str, by: str, origin: str, deadline: float) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -167,30 +215,10 @@ class DeploymentTrigger(StoredTrigger):
         self.by = by
         self.origin = origin
         self.deadline = deadline
+        self.what = f"the release of {revision}"
 
-    async def run(self) -> AsyncIterator[TriggerEvent]:
-        """Drive, and yield the one event."""
-        soonest = time.monotonic() + _SOONEST_SECONDS
-        outcome: str | None = None
-        try:
-            async with asyncio.timeout(_left(self.deadline)):
-                outcome = await self._drive()
-        except TimeoutError:
-            self.log.info("the release of %s has to end now", self.revision)
-        except Exception as error:  # the task looks for itself, and says what is wrong
-            self.log.warning("the triggerer cannot drive the release of %s: %r", self.revision, error)
-        await _until(soonest)
-        yield event(outcome=outcome, deadline=self.deadline)
-
-    async def on_kill(self) -> None:
-        """Give the traffic back if the task was ended by hand: no task would watch the release any more.
-
-        Airflow calls this too where another triggerer has taken the trigger over, or has fired it.
-        """
-        if await asyncio.to_thread(self._take_back_unless_wanted):
-            self.log.info("the task was ended by hand, so %s is taken back", self.revision)
-
-    async def _drive(self) -> str:
+    async def drive(self) -> Mapping[str, Any]:
+        """Drive the release, and return its outcome."""
         from muster.airflow.attempts.driving_hub import release_hub
         from muster.core.wire import dumps
 
@@ -199,7 +227,7 @@ class DeploymentTrigger(StoredTrigger):
             driver = self._driver(backend)
             while (outcome := await ours.look(driver.step)) is None:
                 pass
-            return dumps(outcome)
+            return {"outcome": dumps(outcome)}
 
     def _driver(self, backend: Backend) -> Driver:
         from muster.backends.releases.driver import Driver, Order
@@ -214,13 +242,10 @@ class DeploymentTrigger(StoredTrigger):
             by=self.by,
             origin=loads(Origin, self.origin),
         )
-        return Driver(backend.deployments, order, revision=self.revision, say=self._say)
+        return Driver(backend.deployments, order, revision=self.revision, say=self.say)
 
-    def _say(self, line: str) -> None:
-        self.log.info("%s", line)
-
-    def _take_back_unless_wanted(self) -> bool:
-        """Have the release taken back where its task is over, and not as a success; whether that was so."""
+    def stop_unless_wanted(self) -> bool:
+        """Have the release taken back where its task is over, and not as a success."""
         from muster.airflow.attempts.task_state import GIVEN_UP, ask
         from muster.airflow.site import open_backend
         from muster.backends.releases.manual import tidy
@@ -237,10 +262,8 @@ class DeploymentTrigger(StoredTrigger):
         return True
 
 
-class SearchTrigger(StoredTrigger):
-    """Drives a search to its end, and fires once; like :class:`JobTrigger` it never raises.
-
-    Where its triggerer dies, Airflow starts it in another one, which goes on from the search's events.
+class SearchTrigger(DrivingTrigger):
+    """Drives a search, from its events.
 
     :param origin: the task instance that searches, as :func:`muster.core.wire.dumps` writes it.
     :param deadline: when it has to have ended, in seconds since the epoch; None: never.
@@ -251,51 +274,25 @@ class SearchTrigger(StoredTrigger):
         self.search_id = search_id
         self.origin = origin
         self.deadline = deadline
+        self.what = f"search {search_id}"
 
-    async def run(self) -> AsyncIterator[TriggerEvent]:
-        """Drive, and yield the one event."""
-        soonest = time.monotonic() + _SOONEST_SECONDS
-        try:
-            async with asyncio.timeout(_left(self.deadline)):
-                await self._drive()
-        except TimeoutError:
-            self.log.info("search %s has to end now", self.search_id)
-        except Exception as error:  # the task looks for itself, and says what is wrong
-            self.log.warning("the triggerer cannot drive search %s: %r", self.search_id, error)
-        await _until(soonest)
-        yield event(search_id=self.search_id)
-
-    async def on_kill(self) -> None:
-        """Pause the trials if the task was ended or cleared: nothing would drive the search any more.
-
-        Airflow calls this too where another triggerer has taken the trigger over, or has fired it.
-        """
-        if await asyncio.to_thread(self._pause_unless_wanted):
-            self.log.info("the task was ended or cleared, so search %s is paused", self.search_id)
-
-    async def _drive(self) -> None:
+    async def drive(self) -> Mapping[str, Any]:
+        """Drive the search; how it ended is among its events."""
         from muster.airflow.attempts.driving_hub import search_hub
+        from muster.backends.search.driver import Driver
 
         ours = search_hub()
         async with ours.joined() as backend:
-            driver = await ours.look(lambda: self._driver(backend))
+            driver = await ours.look(lambda: Driver(backend, self.search_id, say=self.say))
             while await ours.look(driver.step) is None:
                 pass
+            return {}
 
-    def _driver(self, backend: Backend) -> SearchDriver:
-        from muster.backends.search.driver import Driver
-        from muster.backends.search.results import earlier_of
-
-        earlier = earlier_of(backend.store, backend.store.search(self.search_id).spec)
-        return Driver(backend, self.search_id, earlier=earlier, say=self._say)
-
-    def _say(self, line: str) -> None:
-        self.log.info("%s", line)
-
-    def _pause_unless_wanted(self) -> bool:
-        """Pause the search where its task does not wait for it; whether that was so."""
+    def stop_unless_wanted(self) -> bool:
+        """Pause the trials where the task was ended or cleared: nothing would drive the search any more."""
         from muster.airflow.attempts.task_state import ask, ended_by_hand
         from muster.airflow.site import open_backend
+        from muster.backends.search.driver import Driver
         from muster.core.job import Origin
         from muster.core.wire import loads
 
@@ -303,7 +300,7 @@ class SearchTrigger(StoredTrigger):
         if state is not None and not ended_by_hand(state):
             return False
         with closing(open_backend()) as backend:
-            self._driver(backend).pause()
+            Driver(backend, self.search_id, say=self.say).pause()
         return True
 
 

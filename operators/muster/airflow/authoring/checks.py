@@ -129,7 +129,7 @@ def check_queue(value: Any) -> None:
 
 
 def check_input_name(value: Any) -> None:
-    """Refuse what cannot be the name of an input."""
+    """Refuse what cannot be the name of an input, a param or a number that a script prints."""
     check_identifier("", value)
 
 

@@ -326,6 +326,8 @@ class _Runner:
     def _overhead(self, job_id: str | None, seconds: float | None) -> float | None:
         if job_id is None or seconds is None:
             return None
+        if self._backend.store.ledger.spec(job_id).origin.trial >= 0:
+            return None  # a search's: it ran many jobs, some of them at once
         status = self._backend.status(job_id)
         ran = (status.ended or 0) - (status.started or status.ended or 0)
         return seconds - ran

@@ -18,6 +18,8 @@ from muster.airflow.authoring.checks import (
     check_budget,
     check_count,
     check_input,
+    check_input_name,
+    check_retries,
     check_searched,
     check_volume_name,
     optional,
@@ -53,8 +55,8 @@ class SearchOperator(GangOperator):
 
     A trial is one point of `space`; a gang trains it as :class:`GangOperator` does, whose keywords say how. The script writes its
     checkpoint and then prints how far it is and how good, ``muster: epoch=3/27 auc=0.71``. At each of `rungs` a trial is compared with
-    the others: one that is not among the best ends from its checkpoint, and its cards are free; it is taken up again once it is
-    among the best. The versions of the best trial become those of the task.
+    the others: one that is not among the best is paused at its checkpoint, and its cards are free. It goes on once it is among
+    the best. The versions of the best trial become those of the task.
 
     Trials wait for room at the priority ``low``: they take what is free, and give it back when another job waits.
 
@@ -75,7 +77,7 @@ class SearchOperator(GangOperator):
     space: Mapping[str, Dimension] = keyword(check=check_searched)
     """The params that are searched for, ``{"rate": loguniform(1e-4, 1e-1), "width": choice(64, 128)}``; with
     ``integers(1, 8)``, ``uniform(0, 1)``, and ``.when(optimizer="sgd")`` for one that only some points have."""
-    metric: str = keyword()
+    metric: str = keyword(check=check_input_name)
     """The number that says how good a trial is; rank 0 prints it, with the resource in the same line."""
     mode: str | Mode = keyword(default=Mode.MAX)
     """Whether more of the metric is better: ``max`` or ``min``."""
@@ -83,9 +85,9 @@ class SearchOperator(GangOperator):
     """How many points are tried at most."""
     rungs: Sequence[float] = keyword()
     """Values of the resource at which trials are compared, ``(1, 3, 9, 27)``; a trial ends at the last."""
-    resource: str | None = keyword(default=None)
+    resource: str | None = keyword(default=None, check=optional(check_input_name))
     """The number that says how far a trial is, ``epoch``. None: the one that it prints with a total."""
-    until: str | None = keyword(default=None)
+    until: str | None = keyword(default=None, check=optional(check_input_name))
     """The trial's param that says how far it trains, ``epochs``, which the search sets. None: the script knows by itself."""
     at_once: int | None = keyword(default=None, check=optional(check_count))
     """The most trials that run at once. None: as many as there is room for."""
@@ -95,7 +97,7 @@ class SearchOperator(GangOperator):
     """How points are chosen: ``random``, ``grid`` or ``tpe``, which learns from the trials before."""
     seed: int = keyword(default=0)
     """Of the choices: the same seed chooses the same points."""
-    trial_retries: int = keyword(default=1)
+    trial_retries: int = keyword(default=1, check=check_retries)
     """How often a trial whose job failed is started again from its checkpoint, unless the error would come again."""
     budget: Budget | None = keyword(default=None, check=optional(check_budget))
     """What the search may use at most, ``Budget(resource=500, gpu_hours=8, seconds=3600)``. Trials then stop at their next rung."""
@@ -124,9 +126,14 @@ class SearchOperator(GangOperator):
                 raise SpecError("a trial always goes on from its checkpoint; leave it out")
         outputs: Mapping[str, Any] = self.outputs  # as :func:`read_outputs` wrote them
         for name, field in outputs.items():
-            if field["partition"] == EVERY_PARTITION:
-                with self.refusing(f"outputs[{name!r}]"):
+            with self.refusing(f"outputs[{name!r}]"):
+                if field["partition"] == EVERY_PARTITION:
                     raise SpecError("partition '*': the best trial's output is one version")
+                if name == RESULTS and self.results is not None:
+                    raise SpecError(
+                        f"{name!r} is what the table of all trials is called: call the output something else"
+                    )
+                check_volume_name(f"{field['volume']}{TRIALS}")
         self.job_params = {**self.job_params, **sample(self.space), **_until(spec)}
         super().check_together()
 
@@ -162,7 +169,7 @@ class SearchOperator(GangOperator):
             from airflow.sdk.exceptions import AirflowFailException
 
             raise AirflowFailException(
-                f"the search found nothing\n{ended.reason}\nmend it and clear the task\n"
+                f"the search found nothing\n{ended.reason}\nmend it, then {task.origin.again}\n"
                 f"all of it: muster search show {driver.search_id}"
             )
         return self._result(context, task.backend, driver, ended)
@@ -199,7 +206,6 @@ class SearchOperator(GangOperator):
     def _driver(self, task: TaskRun) -> Driver:
         """Begin the search, or go on with it: an earlier try's, or one that was stopped and is resumed as it was."""
         from muster.backends.search.driver import Driver
-        from muster.backends.search.results import earlier_of
 
         store, begun = task.backend.store, Remembered(task, "search")
         search_id = begun.recall()
@@ -215,8 +221,7 @@ class SearchOperator(GangOperator):
                 store.search(search_id)
             except NotFound:  # the process died between the two writes
                 self._begin(store, search_id, self._search(task))
-        earlier = earlier_of(store, store.search(search_id).spec)
-        return Driver(task.backend, search_id, earlier=earlier, say=self.tell)
+        return Driver(task.backend, search_id, say=self.tell)
 
     def _search(self, task: TaskRun) -> Search:
         store, names = task.backend.store, [self.earlier] if isinstance(self.earlier, str) else self.earlier
@@ -226,7 +231,7 @@ class SearchOperator(GangOperator):
     def _begin(self, store: LocalStore, search_id: str, search: Search) -> None:
         rungs = ", ".join(f"{each:g}" for each in search.spec.rungs)
         pinned = [each.address for given in search.trial.inputs.values() for each in given.versions]
-        store.lease(pinned, holder=search_id)  # a trial may begin hours later
+        store.lease([*pinned, *search.spec.earlier], holder=search_id)  # a trial may begin hours later
         store.begin_search(search_id, search)
         self.tell(f"search {search_id}: at most {search.spec.points} trials, rungs {rungs}")
 

@@ -69,7 +69,7 @@ class Forked:
         while (code := self.poll()) is None:
             if time.monotonic() > deadline:
                 raise subprocess.TimeoutExpired([str(self.pid)], timeout or 0)
-            time.sleep(0.02)
+            time.sleep(0.02)  # waitpid has no timeout, and a signal's handler must get its turn
         return code
 
     def terminate(self) -> None:

@@ -100,7 +100,7 @@ def preload(home: UpHome) -> Origin | None:
             from sqlalchemy.orm import configure_mappers
 
             configure_mappers()
-    except (Exception, SystemExit):
+    except (Exception, SystemExit):  # each component is a program then, and its log says what is wrong
         return None
     return Origin([home.root / "airflow.cfg", *sources()])
 

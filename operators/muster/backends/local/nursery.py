@@ -139,7 +139,7 @@ def submitters_variables() -> dict[str, str]:
 
 
 def serve(handle: int, parent: int, begin: Callable[[int, int], None]) -> None:
-    """Fork for whoever asks, until nobody is left who could: the whole program of the nursery.
+    """Fork for each process that asks, until none is left that could ask: the whole program of the nursery.
 
     :param parent: the process that opened the nursery, and with which it dies.
     :param begin: what a fork does, with a connection to who asked and with its claim's open file.

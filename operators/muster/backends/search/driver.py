@@ -12,12 +12,14 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from muster.backends.base import PATIENCE_SECONDS
 from muster.backends.search.reports import Reports
+from muster.backends.search.results import earlier_of
 from muster.backends.search.rules import Ask, Close, Spent, Take, next_move, passes
-from muster.backends.search.sampling import Earlier, Sampling
+from muster.backends.search.sampling import Sampling
 from muster.backends.search.state import SearchState, Trial
 from muster.core.cancelling import by_person, pausing
 from muster.core.errors import BackendError, Conflict, Corrupt, NotFound, StoreError, Unavailable
@@ -36,7 +38,7 @@ if TYPE_CHECKING:
 Say = Callable[[str], None]
 
 _WAITING_SHARE = 4
-"""One job waits for room, and with many that run one for so many of them: a card that comes free is used at once."""
+"""So many jobs that run for each one that waits for room; one may wait in any case. A card that comes free is then used at once."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,7 +63,6 @@ def look_up(store: Store, search_id: str) -> tuple[Search, SearchState]:
 class Driver:
     """Drives one search, call by call, from wherever it is to its end.
 
-    :param earlier: params and values of trials of earlier searches.
     :param say: is told what happens, a line at a time.
     :param clock: seconds since the epoch.
     """
@@ -71,7 +72,6 @@ class Driver:
         backend: Backend,
         search_id: str,
         *,
-        earlier: Earlier = (),
         say: Say = lambda _line: None,
         clock: Callable[[], float] = time.time,
     ) -> None:
@@ -82,14 +82,13 @@ class Driver:
         self._spec = self.search.spec
         self._at_once = self._spec.at_once or backend.side_by_side(self.search.trial)
         self.state = SearchState(self._spec)
-        self._sampling = Sampling(self._spec, earlier=earlier)
         self._end = 0
         self._exhausted = False
         self._reports: dict[int, Reports] = {}
         self._offsets: dict[str, int] = {}
         self._stopping: set[int] = set()
         self._judged: set[int] = set()  # trials whose last rung was judged by this process
-        self._gpu_seconds: dict[str, float] = {}
+        self._gpu_seconds: dict[str, float] | None = None  # by job; None until they are asked for
         self._trouble: float | None = None
         self._said = ""
 
@@ -98,7 +97,7 @@ class Driver:
 
         To be called every quarter of a second or so; a backend that is away is waited for, ``PATIENCE_SECONDS``.
 
-        :raises MusterError: it stayed away. Its trials go on, and so does whoever drives it next.
+        :raises MusterError: it stayed away. Its trials go on, and another driver can go on with the search.
         """
         since, self._trouble = self._trouble, None
         try:
@@ -120,8 +119,9 @@ class Driver:
         statuses = self._statuses()
         for number in sorted(self.state.running):
             trial = self.state.trials[number]
-            with suppress(Conflict):  # another driver has written the same
-                self._mind(trial, statuses.get(trial.jobs[-1]))
+            if (status := statuses.get(trial.jobs[-1])) is not None and status.state.ended:
+                with suppress(Conflict):  # another driver has written the same
+                    self._mind(trial, status)
 
     def close(self, reason: str) -> bool:
         """End the search without a best trial, for `reason`; :meth:`step` ends its jobs. False where it had ended."""
@@ -185,7 +185,10 @@ class Driver:
 
     def _mind(self, trial: Trial, status: JobStatus | None) -> None:
         if status is None:  # its driver was killed before it had submitted the job
-            self._submit(trial)
+            if self.state.closed is None:
+                self._submit(trial)
+            else:
+                self._tell(self._event(What.PAUSED, trial.number))
             return
         self._count(status)
         self._hear(trial, status)
@@ -241,7 +244,8 @@ class Driver:
     def _stop(self, trial: Trial, why: str, *, wait: bool = False) -> None:
         """Have a trial's job end from its checkpoint."""
         if trial.number not in self._stopping or wait:
-            self._backend.cancel(trial.jobs[-1], wait=wait, why=pausing(why))
+            with suppress(NotFound):  # it was never submitted: there is nothing to end
+                self._backend.cancel(trial.jobs[-1], wait=wait, why=pausing(why))
             self._stopping.add(trial.number)
 
     def _take_end(self, trial: Trial, status: JobStatus) -> None:
@@ -251,8 +255,8 @@ class Driver:
             value = reports.value if reports.told else trial.value
             self._tell(self._event(What.ENDED, number, value=value))
             self._say(f"trial {number} ended{self._valued(trial)}")
-            if missing := reports.missing():
-                self._warn(trial, missing)
+            if (missing := reports.missing()) and (reports.told or not trial.values):
+                self._warn(trial, missing)  # else an earlier job has told it
         elif verdict is not None and verdict.cause is Cause.CANCELLED and not by_person(verdict):
             rung = trial.rung if trial.rung >= trial.began else -1
             self._tell(self._event(What.PAUSED, number, rung=rung))
@@ -295,6 +299,10 @@ class Driver:
             return False
         return waiting < max(1, (running - waiting) // _WAITING_SHARE)
 
+    @cached_property
+    def _sampling(self) -> Sampling:
+        return Sampling(self._spec, earlier=earlier_of(self._store, self._spec))
+
     def _ask(self) -> None:
         params = self._sampling.ask(self.state)
         if params is None:
@@ -332,20 +340,24 @@ class Driver:
         return replace(job, origin=replace(job.origin, trial=trial.number))
 
     def _spent(self) -> Spent:
-        hours = sum(self._gpu_seconds.values()) / 3600 if self._spec.budget.gpu_hours else 0.0
+        hours = sum((self._gpu_seconds or {}).values()) / 3600
         return Spent(seconds=self._clock() - self.search.began, gpu_hours=hours, exhausted=self._exhausted)
 
     def _count(self, status: JobStatus) -> None:
-        """Count the card-seconds of a job."""
-        if not self._spec.budget.gpu_hours or status.started is None:
+        """Count the card-seconds of a job, where there is a budget of them."""
+        if not self._spec.budget.gpu_hours:
             return
-        if not self._gpu_seconds:  # those of jobs that ended under another driver
-            self._gpu_seconds[""] = 0.0
-            ended = [job for trial in self.state.trials for job in trial.jobs]
-            for each in self._backend.statuses(ended).values():
-                self._count(each)
+        if self._gpu_seconds is None:  # those of jobs that ended under another driver
+            jobs = [job for trial in self.state.trials for job in trial.jobs]
+            self._gpu_seconds = {job: self._held(each) for job, each in self._backend.statuses(jobs).items()}
+        self._gpu_seconds[status.job_id] = self._held(status)
+
+    def _held(self, status: JobStatus) -> float:
+        """Return the card-seconds that a job has held."""
+        if status.started is None:
+            return 0.0
         gpus = sum(role.replicas * role.resources.gpus for role in self.search.trial.roles)
-        self._gpu_seconds[status.job_id] = gpus * ((status.ended or self._clock()) - status.started)
+        return gpus * ((status.ended or self._clock()) - status.started)
 
     # What is told to people
 

@@ -125,5 +125,7 @@ def test_it_dies_with_its_parent_whose_lock_it_does_not_keep(tmp_path: Path, num
         parent.send_signal(number)
         parent.wait()
         with (tmp_path / "lock").open() as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # at once: nobody else held it
+            fcntl.flock(
+                lock, fcntl.LOCK_EX | fcntl.LOCK_NB
+            )  # it fails where another process still holds the lock
     assert until(lambda: not child.alive, seconds=10)
