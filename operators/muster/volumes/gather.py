@@ -174,18 +174,27 @@ def _gather_checkpoints(staging: Staging, draft: Draft) -> Draft:
     """
     draft.folder.parent.mkdir(parents=True, exist_ok=True)
     _refuse_link(staging.checkpoints)
-    unlock(staging.checkpoints)
+    if unlock(staging.checkpoints):
+        _regular_files_alone(
+            staging.checkpoints
+        )  # before they move: where a rename is a copy, no link can be moved
     graft(staging.checkpoints, draft.folder)
-    files = {}
-    for path, entry in held_files_of(draft.folder):
-        if entry.is_file(follow_symlinks=False):
-            files[check_path(path, output=CHECKPOINTS)] = entry.stat(follow_symlinks=False).st_size
-        else:
-            Path(entry.path).unlink()
+    files = _regular_files_alone(draft.folder)
     if not files:
         raise BadOutput("output 'checkpoints' is empty: the job wrote no file into its folder of checkpoints")
     prune(draft.folder)
     return replace(draft, files=files)
+
+
+def _regular_files_alone(checkpoints: Path) -> dict[str, int]:
+    """Delete what is no regular file, and return the files that are left, with their bytes."""
+    files = {}
+    for path, entry in held_files_of(checkpoints):
+        if entry.is_file(follow_symlinks=False):
+            files[check_path(path, output=CHECKPOINTS)] = entry.stat(follow_symlinks=False).st_size
+        else:
+            Path(entry.path).unlink()
+    return files
 
 
 def _partitions(output: str, files: Mapping[str, int]) -> list[str]:
