@@ -1178,7 +1178,11 @@ def room(name: str, *, memory_gib: int) -> list[Document]:
             **head,
             "kind": "ClusterQueue",
             "metadata": {"name": name, "labels": {MADE: "yes"}},
-            "spec": {"namespaceSelector": {}, "resourceGroups": [group]},
+            "spec": {
+                "namespaceSelector": {},
+                "preemption": {"withinClusterQueue": "LowerPriority"},
+                "resourceGroups": [group],
+            },
         },
         {
             **head,
