@@ -146,7 +146,12 @@ class SecretRef:
 
 @dataclass(frozen=True, kw_only=True)
 class Role:
-    """Replicas that all run the same thing. All roles of a job together are the gang."""
+    """Replicas that all run the same thing. All roles of a job together are the gang.
+
+    :param replicas: how many; the most where the gang is elastic.
+    :param least_replicas: an elastic gang starts with what can be had of `replicas`, at least with these, gives the
+        others back to a job that waits for their room, and takes them again when there is room and no job waits.
+    """
 
     name: str = "main"
     replicas: int = 1
@@ -154,14 +159,11 @@ class Role:
     entrypoint: str | None = None
     command: tuple[str, ...] | None = None
     resources: Resources = field(default_factory=Resources)
+    least_replicas: int | None = None
 
     def __post_init__(self) -> None:
         check_label("role", self.name, length=20)
-        for what, count in (("replicas", self.replicas), ("ranks", self.ranks)):
-            if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= 10_000:
-                raise SpecError(
-                    f"{what} of role {self.name} is {count!r}, need a whole number from 1 to 10000"
-                )
+        self._check_counts()
         if (self.entrypoint is None) == (self.command is None):
             raise SpecError(f"role {self.name}: give an entrypoint or a command, one of the two")
         if self.entrypoint is not None and not _is_entrypoint(self.entrypoint):
@@ -169,6 +171,26 @@ class Role:
         if self.command is not None:
             _check_command(self.name, self.command)
             object.__setattr__(self, "command", tuple(self.command))
+
+    @property
+    def least(self) -> int:
+        """The number of replicas without which it never starts: all of them, but in an elastic gang."""
+        return self.replicas if self.least_replicas is None else self.least_replicas
+
+    def _check_counts(self) -> None:
+        counts = {"replicas": self.replicas, "ranks": self.ranks, "least_replicas": self.least}
+        for what, count in counts.items():
+            if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= 10_000:
+                raise SpecError(
+                    f"{what} of role {self.name} is {count!r}, need a whole number from 1 to 10000"
+                )
+        if self.least > self.replicas:
+            raise SpecError(
+                f"role {self.name} has at least {self.least} replicas and at most {self.replicas}: "
+                "give the least number first, replicas=(2, 4)"
+            )
+        if self.least == self.replicas:
+            object.__setattr__(self, "least_replicas", None)
 
 
 def stage_title(task_id: str, map_index: int) -> str:
@@ -275,8 +297,18 @@ class JobSpec:
 
     @property
     def replicas(self) -> int:
-        """Replicas of the whole gang."""
+        """Replicas of the whole gang; the most that an elastic one has."""
         return sum(role.replicas for role in self.roles)
+
+    @property
+    def least(self) -> int:
+        """Replicas without which the gang never starts or trains."""
+        return sum(role.least for role in self.roles)
+
+    @property
+    def elastic(self) -> bool:
+        """Whether the gang shrinks and grows."""
+        return self.least < self.replicas
 
     @property
     def mounted(self) -> tuple[str, ...]:
@@ -290,7 +322,7 @@ class JobSpec:
 
     @property
     def world_size(self) -> int:
-        """Ranks of the whole gang."""
+        """Ranks of the whole gang; the most that an elastic one has."""
         return sum(role.replicas * role.ranks for role in self.roles)
 
     def _check_roles(self) -> None:
@@ -300,6 +332,11 @@ class JobSpec:
             raise SpecError(f"job {self.name}: a gang needs a role")
         if len(set(names)) != len(names):
             raise SpecError(f"job {self.name}: two roles are called the same: {', '.join(names)}")
+        if self.elastic and len(names) > 1:
+            raise SpecError(
+                f"job {self.name}: only a gang of one role shrinks and grows, and this has {', '.join(names)}: "
+                "give each role a fixed number of replicas"
+            )
 
     def _check_names(self) -> None:
         seen: dict[str, str] = {}

@@ -198,6 +198,11 @@ class Staging:
         return self.root / "checkpoints"
 
     @property
+    def members(self) -> Path:
+        """The file that says which replicas this attempt of an elastic gang has (:mod:`muster.volumes.members`)."""
+        return self.root / "members"
+
+    @property
     def gone(self) -> Path:
         """The folder that says which processes of this attempt are gone (:mod:`muster.volumes.handing_over`)."""
         return self.root / "gone" / str(self.attempt)

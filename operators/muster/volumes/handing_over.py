@@ -24,6 +24,7 @@ from muster.volumes.base import Staging
 from muster.volumes.durability import rename, sync_folder, write_whole
 from muster.volumes.holding import held
 from muster.volumes.layout import Layout
+from muster.volumes.members import names_of
 from muster.volumes.tree import unlock
 
 GANG = "gang"
@@ -63,12 +64,7 @@ def all_gone(staging: Staging, spec: JobSpec) -> bool:
     """Whether every process of an attempt is known to be gone."""
     if (staging.gone / _ALL).exists():
         return True
-    return all((staging.gone / f"{replica}.json").exists() for replica in replicas_of(spec))
-
-
-def replicas_of(spec: JobSpec) -> list[str]:
-    """Return the names of a job's replicas."""
-    return [f"{role.name}-{index}" for role in spec.roles for index in range(role.replicas)]
+    return all((staging.gone / f"{replica}.json").exists() for replica in names_of(staging, spec))
 
 
 def hand_over(layout: Layout, before: Staging, new: Staging, spec: JobSpec) -> list[Path]:
@@ -80,7 +76,8 @@ def hand_over(layout: Layout, before: Staging, new: Staging, spec: JobSpec) -> l
     """
     rename(before.root, new.root)
     sync_folder(new.root.parent)
-    taken = _emptied(layout, new.root, mounted={GANG, *replicas_of(spec)})
+    mounted = {f"{role.name}-{index}" for role in spec.roles for index in range(role.replicas)}
+    taken = _emptied(layout, new.root, mounted={GANG, *mounted})
     return [*taken, dataclasses.replace(before, root=new.root).gone]
 
 

@@ -63,7 +63,7 @@ def test_a_full_disk_keeps_no_job_from_giving_its_room_back(
     folder.root.mkdir(parents=True)
     monkeypatch.setattr(places, "write_whole", full)
     folder.ask_to_give_back("gang waits for 2 GPUs")
-    assert folder.gives_back.exists()
+    assert folder.gives_back().exists()
     assert folder.for_whom() == ""
 
 

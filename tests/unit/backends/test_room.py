@@ -46,7 +46,7 @@ class Supervisors(Started):
             os.utime(self.places.claims / f"{job_id}.json", (since, since))
 
     def asked(self) -> set[str]:
-        return {job_id for job_id in self.claims if self.places.job(job_id).gives_back.exists()}
+        return {job_id for job_id in self.claims if self.places.job(job_id).gives_back().exists()}
 
     def waits_again(self, job_id: str, *, gpus: int = 1, cancelled: bool = False) -> bool:
         again = ticket(job_id, gpus=gpus, rank=LOW, waited=1000)

@@ -88,8 +88,9 @@ class FunctionOperator(CachedOperator, CodeOperator):
     """How ranks find each other: ``plain``, ``torchrun``, ``horovod`` or ``tensorflow``."""
     ranks: int = keyword(default=1)
     """Processes in each replica."""
-    replicas: int = keyword(default=1)
-    """The number of replicas."""
+    replicas: int | tuple[int, int] = keyword(default=1)
+    """The number of replicas; or, for an elastic gang, the least and the most, ``(2, 4)``: it starts with what can be had,
+    gives replicas back to a job that waits for their room, and takes them again at a checkpoint."""
     queue_timeout: timedelta = keyword(default=DAY, check=check_span, spec=seconds, for_all=True)
     """The longest the job may wait for its start, from its submission."""
     hang_timeout: timedelta | None = keyword(

@@ -158,15 +158,27 @@ def roles_of(operator: JobOperator) -> tuple[Role, ...]:
         if not isinstance(given, (list, tuple)) or not all(isinstance(role, Role) for role in given):
             raise SpecError(f"roles is {given!r:.60}: expected a list of Role(name=…, entrypoint=…)")
         return tuple(operator.roles)
+    least, most = _counts(operator.replicas)
     return (
         Role(
-            replicas=operator.replicas,
+            replicas=most,
+            least_replicas=least,
             ranks=operator.ranks,
             entrypoint=operator.entrypoint,
             command=operator.command,  # type: ignore[arg-type]  # Role makes it a tuple, and refuses a text
             resources=operator.job_resources or Resources(),
         ),
     )
+
+
+def _counts(replicas: Any) -> tuple[int | None, int]:
+    """Return the least number of replicas, None where it is fixed, and the most."""
+    if not isinstance(replicas, (list, tuple)):
+        return None, replicas
+    if len(replicas) != 2:
+        raise SpecError(f"replicas is {replicas!r:.60}: expected a number, or the least and the most, (2, 4)")
+    least, most = replicas
+    return least, most
 
 
 def commands_of(operator: JobOperator) -> list[Sequence[str]]:

@@ -54,7 +54,9 @@ class LocalCapacity:
             _waiting(ticket, reasons.get(ticket.job_id, ""), Place(number=number, of=len(tickets)), store)
             for number, ticket in enumerate(tickets, start=1)
         )
-        line = Line(name=NAME, waiting=len(tickets), running=len(self._queue.claims()))
+        line = Line(
+            name=NAME, waiting=len(tickets), running=sum(not claim.extra for claim in self._queue.claims())
+        )
         return Queues(lines=(line,), waiting=waiting)
 
     def parts(self, job_id: str) -> tuple[Part, ...]:
@@ -72,7 +74,7 @@ class LocalCapacity:
     def outlook(self, jobs: Sequence[JobSpec] = ()) -> Outlook:
         """Return this machine's memory and cards, who holds them and who waits for them."""
         store, claims, tickets = self._store(), self._queue.claims(), self._queue.tickets()
-        ids = [*(each.job_id for each in claims), *(each.job_id for each in tickets)]
+        ids = list(dict.fromkeys([*(each.job_id for each in claims), *(each.job_id for each in tickets)]))
         specs = {} if store is None else store.ledger.specs(ids)
         statuses = {} if store is None else {each.job_id: each for each in store.ledger.statuses(ids)}
         names = {job_id: spec.name for job_id, spec in specs.items()}

@@ -90,34 +90,37 @@ class JobFolder:
         ):  # an older release wrote no reason, nor does one with a full disk
             return UNKNOWN
 
-    @property
-    def gives_back(self) -> Path:
-        """There once the job was asked to give its room back and to wait again; it says for whom, or nothing."""
-        return self.root / "give-back"
+    def gives_back(self, extra: int = 0) -> Path:
+        """There once the job was asked to give its room back and to wait again; it says for whom, or nothing.
 
-    def ask_to_give_back(self, whom: str) -> None:
+        :param extra: only the room of this replica, which an elastic gang has beyond its least number.
+        """
+        return self.root / (f"give-back-{extra}" if extra else "give-back")
+
+    def ask_to_give_back(self, whom: str, *, extra: int = 0) -> None:
         """Ask the job for its room, for one of a higher priority; its supervisor looks.
 
         :param whom: who waits for what.
+        :param extra: as for :meth:`gives_back`.
         """
         with suppress(
             OSError
         ):  # the job ended meanwhile, and its folder went; else the next admission asks again
             try:
-                write_whole(self.gives_back, whom, durable=False)
+                write_whole(self.gives_back(extra), whom, durable=False)
             except FileNotFoundError:
                 raise
             except OSError:  # a full disk: that it is asked matters, for whom does not
-                self.gives_back.touch()
+                self.gives_back(extra).touch()
 
-    def forget_giving_back(self) -> None:
+    def forget_giving_back(self, extra: int = 0) -> None:
         """Forget that the job was asked for its room: it starts anew."""
-        self.gives_back.unlink(missing_ok=True)
+        self.gives_back(extra).unlink(missing_ok=True)
 
-    def for_whom(self) -> str:
+    def for_whom(self, extra: int = 0) -> str:
         """Who waits for the job's room and how much of it; nothing where that is not known."""
         with suppress(OSError):
-            return self.gives_back.read_text(encoding="utf-8")
+            return self.gives_back(extra).read_text(encoding="utf-8")
         return ""
 
     def note_ran(self, seconds: float) -> None:

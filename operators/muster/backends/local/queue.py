@@ -74,6 +74,7 @@ class Claim:
 
     :param port: rank 0's, and `more_ports` those of the ranks after it, where each listens on one.
     :param rank: of its job's priority, as in its ticket.
+    :param extra: the index of the replica that it is for, where an elastic gang holds it beside its own.
     """
 
     job_id: str
@@ -82,6 +83,7 @@ class Claim:
     port: int
     more_ports: tuple[int, ...] = ()
     rank: int = 1
+    extra: int = 0
 
     @property
     def ports(self) -> tuple[int, ...]:
@@ -149,11 +151,43 @@ class JobQueue:
             if handle is not None:
                 self.leave(job_id, handle)
 
-    def leave(self, job_id: str, handle: int) -> None:
-        """Give back the claim that this process holds by the lock `handle`."""
+    def leave(self, job_id: str, handle: int, *, extra: int = 0) -> None:
+        """Give back the claim that this process holds by the lock `handle`. :param extra: as in the claim."""
         with locked(self._places.admission_lock):
-            self._claim(job_id).unlink(missing_ok=True)
+            self._claim(job_id, extra).unlink(missing_ok=True)
+            if not extra:  # those that a supervisor left that was killed
+                for path in self._places.claims.glob(f"{job_id}+*.json"):
+                    path.unlink(missing_ok=True)
         os.close(handle)
+
+    def grow(self, job: JobSpec, claim: Claim, indices: Iterable[int]) -> list[tuple[Claim, int]]:
+        """Claim room for more replicas of an elastic gang that runs, each with its lock, as far as there is some.
+
+        What a job that waits needs is kept for it, also where it does not fit yet.
+
+        :param claim: the gang's own.
+        :param indices: of the replicas.
+        """
+        with locked(self._places.admission_lock):
+            room, one, taken = self._room_beside_all(), _one_more(job, claim), []
+            for index in indices:
+                if room.lacks(one):
+                    break
+                room.take(one)
+                more = Claim(
+                    job_id=claim.job_id,
+                    memory_gib=one.memory_gib,
+                    gpus=tuple(self._free_cards(self.claims())[: one.gpus]),
+                    port=0,
+                    rank=one.rank,
+                    extra=index,
+                )
+                taken.append((more, self._write(more)))
+            return taken
+
+    def is_room_for_more(self, job: JobSpec, claim: Claim) -> bool:
+        """Whether :meth:`grow` would claim room for a replica now."""
+        return not self._room_beside_all().lacks(_one_more(job, claim))
 
     def admit(
         self,
@@ -241,18 +275,17 @@ class JobQueue:
         wanted = room.wants(ticket)
         chosen = room.make_way(ticket, may_ask=may_ask)
         for claim in chosen or ():
-            self._places.job(claim.job_id).ask_to_give_back(f"{ticket.job_id} waits for {wanted}")
+            whom = f"{ticket.job_id} waits for {wanted}"
+            self._places.job(claim.job_id).ask_to_give_back(whom, extra=claim.extra)
         return chosen is not None
 
     def _start(self, ticket: Ticket, start: Callable[[Claim, int], bool]) -> bool:
         live = self.claims()
-        taken = {gpu for claim in live for gpu in claim.gpus}
-        free = [gpu for gpu in self._machine.gpus if gpu not in taken]
         port, *more_ports = self._free_ports(ticket.ports, live)
         claim = Claim(
             job_id=ticket.job_id,
             memory_gib=ticket.memory_gib,
-            gpus=tuple(free[: ticket.gpus]),
+            gpus=tuple(self._free_cards(live)[: ticket.gpus]),
             port=port,
             more_ports=tuple(more_ports),
             rank=ticket.rank,
@@ -268,6 +301,10 @@ class JobQueue:
             os.close(handle)
         return started
 
+    def _free_cards(self, live: Iterable[Claim]) -> list[str]:
+        taken = {gpu for claim in live for gpu in claim.gpus}
+        return [gpu for gpu in self._machine.gpus if gpu not in taken]
+
     def _free_ports(self, count: int, live: Iterable[Claim]) -> list[int]:
         taken = {port for claim in live for port in claim.ports}
         found: list[int] = []
@@ -275,10 +312,19 @@ class JobQueue:
             found.append(free_port(taken.union(found)))
         return found
 
+    def _room_beside_all(self) -> Room:
+        """What no job holds, and none that waits needs."""
+        room = self._room()
+        for ticket in self.tickets():
+            room.wait(ticket, fits=True)
+        return room
+
     def _room(self) -> Room:
         live = self.claims()
-        low = sorted((claim for claim in live if claim.rank >= PREEMPTED), key=self._since, reverse=True)
-        coming = [claim for claim in low if self._places.job(claim.job_id).gives_back.exists()]
+        low = [claim for claim in live if claim.rank >= PREEMPTED]
+        # The replicas that a gang can do without first, then the youngest, which have the least to lose.
+        low.sort(key=lambda claim: (claim.extra > 0, self._since(claim)), reverse=True)
+        coming = [each for each in low if self._places.job(each.job_id).gives_back(each.extra).exists()]
         return Room(
             memory_gib=self._machine.memory_gib - sum(claim.memory_gib for claim in live),
             gpus=len(self._machine.gpus) - sum(len(claim.gpus) for claim in live),
@@ -290,7 +336,7 @@ class JobQueue:
     def _since(self, claim: Claim) -> float:
         """When a claim began to count: its file is written once."""
         try:
-            return self._claim(claim.job_id).stat().st_mtime
+            return self._claim(claim.job_id, claim.extra).stat().st_mtime
         except FileNotFoundError:  # it ended since the claims were read
             return 0.0
 
@@ -316,7 +362,7 @@ class JobQueue:
     def _write(self, claim: Claim) -> int:
         """Lock a new file, then give it the claim's name: a claim's file is locked from its first moment."""
         self._places.claims.mkdir(parents=True, exist_ok=True)
-        path = self._claim(claim.job_id)
+        path = self._claim(claim.job_id, claim.extra)
         temporary = path.with_name(f".{path.name}.{os.getpid()}")
         handle = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
         fcntl.flock(handle, fcntl.LOCK_EX)
@@ -327,18 +373,31 @@ class JobQueue:
     def _ticket(self, job_id: str) -> Path:
         return self._places.tickets / f"{job_id}.json"
 
-    def _claim(self, job_id: str) -> Path:
-        return self._places.claims / f"{job_id}.json"
+    def _claim(self, job_id: str, extra: int = 0) -> Path:
+        return self._places.claims / (f"{job_id}+{extra}.json" if extra else f"{job_id}.json")
 
 
 def memory_needed(job: JobSpec) -> float:
-    """GiB that the whole gang may use at once."""
-    return sum(role.replicas * role.resources.memory_gib for role in job.roles)
+    """GiB that the gang may use at once; those of its least number of replicas where it is elastic."""
+    return sum(role.least * role.resources.memory_gib for role in job.roles)
 
 
 def gpus_needed(job: JobSpec) -> int:
-    """Cards that the whole gang asks for."""
-    return sum(role.replicas * role.resources.gpus for role in job.roles)
+    """Cards that the gang asks for, with its least number of replicas where it is elastic."""
+    return sum(role.least * role.resources.gpus for role in job.roles)
+
+
+def _one_more(job: JobSpec, claim: Claim) -> Ticket:
+    """What one more replica of an elastic gang needs; it waits behind all others, and gives way to them."""
+    resources = job.roles[0].resources
+    return Ticket(
+        job_id=claim.job_id,
+        submitted=0.0,
+        deadline=0.0,
+        memory_gib=resources.memory_gib,
+        gpus=resources.gpus if claim.gpus else 0,  # the whole gang runs on CPUs, or on cards
+        rank=PREEMPTED,
+    )
 
 
 def _waiting(lacking: str, before: int) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import islice
 from pathlib import Path
 
+from muster.backends.local.elastic import Extras
 from muster.backends.local.places import JobFolder
 from muster.backends.local.queue import Claim
 from muster.core.job import JobSpec
@@ -22,12 +23,20 @@ def input_paths(job: JobSpec, store: LocalStore) -> dict[str, tuple[str, ...]]:
 
 
 def replicas_of(
-    job: JobSpec, *, staging: Staging, store: LocalStore, claim: Claim, folder: JobFolder, scratch: Path
+    job: JobSpec,
+    *,
+    staging: Staging,
+    store: LocalStore,
+    claim: Claim,
+    extras: Extras,
+    folder: JobFolder,
+    scratch: Path,
 ) -> list[Replica]:
     """Make the folders of every replica of this attempt and return what each is told."""
+    members = extras.members if job.elastic else ()
     inputs = input_paths(job, store)
     code = str(store.code(job.code)) if job.code else None
-    cards = iter(claim.gpus)
+    cards = iter(extras.cards)
     made = [
         Replica(
             job_id=staging.job_id,
@@ -45,9 +54,10 @@ def replicas_of(
             master_port=claim.port,
             peers=tuple(f"{LOOPBACK}:{port}" for port in claim.ports) if job.launcher.listens else (),
             gpus=tuple(islice(cards, role.resources.gpus)),  # none is left where the gang runs on CPUs
+            members=members,
         )
         for role in job.roles
-        for index in range(role.replicas)
+        for index in members or range(role.replicas)
     ]
     for replica in made:
         _make_folders(replica)

@@ -87,7 +87,7 @@ def _early(job: JobSpec, orders: Orders, secrets: Mapping[str, str]) -> dict[str
         return {"secrets": dict(secrets), "workers": 0}
     return {
         "secrets": dict(secrets),
-        "workers": job.replicas,
+        "workers": job.least,
         "command": orders.command(python),
         "environment": variables(
             job,

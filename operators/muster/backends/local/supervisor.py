@@ -19,12 +19,13 @@ from typing import TYPE_CHECKING
 
 from muster.backends.jobs.checks import check_inputs, lease_inputs
 from muster.backends.jobs.ending import ended_as
+from muster.backends.local.elastic import Extras
 from muster.backends.local.finish import commit, verdict_of
 from muster.backends.local.gang import Gang
 from muster.backends.local.limits import end_left_behind
 from muster.backends.local.orders import Orders
 from muster.backends.local.processes import Process, end_descendants
-from muster.backends.local.queue import Ticket
+from muster.backends.local.queue import JobQueue, Ticket
 from muster.backends.local.replicas import replicas_of
 from muster.backends.local.spawn import Worker, spawn
 from muster.backends.local.variables import variables
@@ -63,6 +64,10 @@ class _Preempted(Exception):
     """The job was asked to give its room back to one of a higher priority."""
 
 
+class _Resized(Exception):
+    """The gang goes on with fewer replicas, or with more."""
+
+
 class News:
     """What the ranks told of their progress, written to the job's status no oftener than it is looked at.
 
@@ -95,12 +100,14 @@ class Supervisor:
         self._job_id = orders.job_id
         self._secrets = secrets
         self._early = workers
+        self._grows = False
         self._masking = Masking(secrets.values())
         self._folder = orders.places.job(orders.job_id)
         self._store = FolderStore(orders.settings.store, compare=orders.compare)
         self._ledger = self._store.ledger
         self._status = self._ledger.status(orders.job_id)
         self._spec = self._ledger.spec(orders.job_id)
+        self._extras = Extras(self._spec, orders.claim, JobQueue(orders.places, orders.machine), self._folder)
         self._news = News(self._status)
         self._ran_before = 0.0
         self._began: float | None = None
@@ -123,6 +130,7 @@ class Supervisor:
         except _AskedToEnd:
             self._say("the supervisor was told to go: submit the job again to go on from its checkpoint")
         starter = self._starter()
+        self._extras.give_all_back()
         if not waits:
             starter.queue.leave(self._job_id, self._orders.claim_handle)
         starter.admit(wait=True)
@@ -178,7 +186,7 @@ class Supervisor:
         python = self._prepare()
         self._began = time.monotonic()
         deadline = self._began + self._spec.run_timeout_seconds - self._ran_before
-        verdict, left = self._attempt(python, deadline), self._spec.max_restarts
+        verdict, left = self._attempt_resized(python, deadline), self._spec.max_restarts
         while verdict is not None and verdict.cause.restarts_gang:
             if self._store.sealed(self._job_id) is not None:
                 return self._commit()  # it was lost only after all had sealed
@@ -192,8 +200,32 @@ class Supervisor:
             left -= 1
             self._end_descendants()  # what does not die may hold what the next attempt needs
             self._move(JobState.PREPARING, "starting again", restarts=self._status.restarts + 1)
-            verdict = self._attempt(python, deadline)
+            verdict = self._attempt_resized(python, deadline)
         return verdict or self._commit()
+
+    def _attempt_resized(self, python: Path, deadline: float) -> Verdict | None:
+        """Start the gang with what it can have, and again whenever that changes, which counts as no restart."""
+        self._extras.take()
+        while True:
+            try:
+                return self._attempt(python, deadline)
+            except _Resized:
+                self._end_descendants()
+                self._resize()
+
+    def _resize(self) -> None:
+        """Give back what the gang was asked for; what it has taken, it has already."""
+        asked = self._extras.asked()
+        self._extras.give_back(*asked)
+        self._grows = False
+        why = next(iter(asked.values())) or "a job waits" if asked else "there is room for more"
+        now = len(self._extras.members)
+        self._say(
+            f"{why}: the gang goes on from its checkpoint with {now} of up to {self._spec.replicas} replicas"
+        )
+        if asked:
+            self._starter().admit(wait=True)
+        self._move(JobState.PREPARING, f"goes on with {now} replicas")
 
     def _end_descendants(self) -> None:
         """End all that is left of the attempt; its checkpoints then need not be copied for the next, or for the next job."""
@@ -268,14 +300,16 @@ class Supervisor:
 
     def _attempt(self, python: Path, deadline: float) -> Verdict | None:
         self._check_asked()
-        workers, self._early = self._early or self._spawn(python), []
-        staging = self._store.stage(self._job_id)
+        members = self._extras.members
+        workers, self._early = [*self._early, *self._spawn(python, len(members) - len(self._early))], []
+        staging = self._store.stage(self._job_id, members=members if self._spec.elastic else ())
         self._begun = staging.attempt
         replicas = replicas_of(
             self._spec,
             staging=staging,
             store=self._store,
             claim=self._orders.claim,
+            extras=self._extras,
             folder=self._folder,
             scratch=self._folder.scratch(),
         )
@@ -285,11 +319,12 @@ class Supervisor:
             workers,
             mark=self._orders.mark,
             log=self._hear,
-            turn=self._tell_news,
+            turn=partial(self._turn, staging.checkpoints),
             asked_to_end=self._asked,
             deadline=deadline,
         )
-        self._move(JobState.RUNNING, "", started=self._status.started or time.time())
+        size = f"{len(members)} of up to {self._spec.replicas} replicas" if self._spec.elastic else ""
+        self._move(JobState.RUNNING, size, started=self._status.started or time.time())
         try:
             verdict = gang.run()
         finally:
@@ -299,9 +334,9 @@ class Supervisor:
             return verdict
         if self._store.sealed(self._job_id) is not None:
             return None  # every replica sealed after it was asked
-        raise _Preempted
+        raise _Preempted if self._asked_to_give_back() else _Resized
 
-    def _spawn(self, python: Path) -> list[Worker]:
+    def _spawn(self, python: Path, count: int) -> list[Worker]:
         """Start one worker for each replica; they wait to be told what they are."""
         environment = variables(
             self._spec,
@@ -312,7 +347,6 @@ class Supervisor:
             cache=self._orders.settings.cache,
             secrets=self._secrets,
         )
-        count = self._spec.replicas
         return [spawn(self._orders.command(python), environment) for _ in range(count)]
 
     def _check_asked(self) -> None:
@@ -365,7 +399,10 @@ class Supervisor:
         )
         self._ledger.update(self._status)
 
-    def _tell_news(self) -> None:
+    def _turn(self, checkpoints: Path) -> None:
+        """Look after a gang that runs."""
+        if not self._grows and self._extras.may_grow(checkpoints):
+            self._grows = self._extras.take() > 0
         if self._news.due():
             with suppress(OSError, StoreError):  # the disk is full: no reason to end the job
                 self._move(self._status.state, self._status.reason)
@@ -399,10 +436,10 @@ class Supervisor:
         return self._told_to_go or self._cancelled()
 
     def _asked_to_give_back(self) -> bool:
-        return self._folder.gives_back.exists()
+        return self._folder.gives_back().exists()
 
     def _asked(self) -> bool:
-        return self._asked_to_end() or self._asked_to_give_back()
+        return self._asked_to_end() or self._asked_to_give_back() or self._grows or bool(self._extras.asked())
 
     def _on_sigterm(self, _number: int, _frame: object) -> None:
         self._told_to_go = True

@@ -24,7 +24,8 @@ from muster.core.status import JobState
 from muster.core.verdict import Verdict
 from muster.volumes.base import Staging
 from muster.volumes.durability import translated, write_whole
-from muster.volumes.handing_over import note_gone, replicas_of, said_by
+from muster.volumes.handing_over import note_gone, said_by
+from muster.volumes.members import names_of
 from muster.volumes.service.bells import Bells
 from muster.volumes.service.committer import Committer
 from muster.volumes.service.starts import GangStarts
@@ -94,7 +95,7 @@ class Regrouping:
         gone = _gone(staging)
         if not gone:
             return Outlook(going=Going.RUNS)
-        missing = [replica for replica in replicas_of(spec) if replica not in gone]
+        missing = [replica for replica in names_of(staging, spec) if replica not in gone]
         said = news if missing else _said(staging, spec)
         why = self._why_not(staging, spec, said, missing)
         if why:
@@ -158,7 +159,7 @@ def _named_in(folder: Path) -> set[str]:
 
 
 def _said(staging: Staging, spec: JobSpec) -> dict[str, Gone]:
-    found = {replica: said_by(staging, replica) for replica in replicas_of(spec)}
+    found = {replica: said_by(staging, replica) for replica in names_of(staging, spec)}
     return {replica: wire.loads(Gone, said) for replica, said in found.items() if said is not None}
 
 
