@@ -6,7 +6,7 @@ import json
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from types import MappingProxyType
 from typing import Any
@@ -309,6 +309,13 @@ class JobSpec:
     def elastic(self) -> bool:
         """Whether the gang shrinks and grows."""
         return self.least < self.replicas
+
+    def sized(self, replicas: int) -> JobSpec:
+        """Return an elastic gang as it is while it has so many replicas, which then are fixed; another job as it is."""
+        if not self.elastic:
+            return self
+        (role,) = self.roles
+        return replace(self, roles=(replace(role, replicas=replicas, least_replicas=None),))
 
     @property
     def mounted(self) -> tuple[str, ...]:

@@ -7,9 +7,8 @@ environment. The worker runs the ranks, seals, writes a :class:`Report` and exit
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from itertools import takewhile
 from types import MappingProxyType
 
 from muster.core.errors import SpecError
@@ -36,8 +35,6 @@ class Replica:
     :param master_address: where rank 0 listens, for launchers that need a rendezvous.
     :param peers: ``host:port`` of each rank of the gang, by rank, for launchers whose ranks each listen;
         else empty.
-    :param members: the indices of the replicas that this attempt of an elastic gang has, in the order of their
-        ranks; empty where it has all.
     """
 
     job_id: str
@@ -56,7 +53,6 @@ class Replica:
     master_port: int = 29500
     gpus: tuple[str, ...] = ()
     peers: tuple[str, ...] = ()
-    members: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         check_job_id(self.job_id)
@@ -69,8 +65,6 @@ class Replica:
             object.__setattr__(self, name, MappingProxyType(dict(given)))
         if not 0 <= self.index < self.job_role.replicas:
             raise SpecError(f"replica {self.index} of role {self.role}: it has {self.job_role.replicas}")
-        if self.members and self.index not in self.members:
-            raise SpecError(f"replica {self.index} of role {self.role} is none of {list(self.members)}")
 
     @property
     def job_role(self) -> Role:
@@ -81,43 +75,14 @@ class Replica:
         raise SpecError(f"no role {self.role!r} in job {self.spec.name}")
 
     @property
-    def roles(self) -> Sequence[tuple[Role, int]]:
-        """Each role, and how many replicas of it this attempt has."""
-        return [(role, len(self.members) or role.replicas) for role in self.spec.roles]
-
-    @property
-    def names(self) -> list[str]:
-        """The names of this attempt's replicas, ``main-0``, in the order of their ranks."""
-        return [
-            f"{role.name}-{index}"
-            for role in self.spec.roles
-            for index in (self.members or range(role.replicas))
-        ]
-
-    @property
-    def place(self) -> int:
-        """Its place among the replicas of its role in this attempt, from 0: its index where the gang has all."""
-        return self.members.index(self.index) if self.members else self.index
-
-    @property
-    def number(self) -> int:
-        """Its number among all replicas of this attempt: roles in the spec's order, then replicas."""
-        return sum(count for _, count in self._before) + self.place
-
-    @property
     def first_rank(self) -> int:
         """The global rank of this replica's first rank: roles in the spec's order, then replicas."""
-        return sum(count * role.ranks for role, count in self._before) + self.place * self.job_role.ranks
-
-    @property
-    def world_size(self) -> int:
-        """Ranks of this attempt of the gang."""
-        return sum(count * role.ranks for role, count in self.roles)
-
-    @property
-    def _before(self) -> Sequence[tuple[Role, int]]:
-        """The roles before this replica's, as :attr:`roles`."""
-        return list(takewhile(lambda each: each[0].name != self.role, self.roles))
+        before = 0
+        for role in self.spec.roles:
+            if role.name == self.role:
+                return before + self.index * role.ranks
+            before += role.replicas * role.ranks
+        raise SpecError(f"no role {self.role!r} in job {self.spec.name}")
 
 
 @dataclass(frozen=True, kw_only=True)

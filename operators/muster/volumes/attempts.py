@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,7 +20,7 @@ from muster.volumes.durability import is_free, locked, read_whole, rename, sync_
 from muster.volumes.handing_over import KEPT, all_gone, hand_over, move_checkpoints, note_all_gone
 from muster.volumes.layout import Layout
 from muster.volumes.ledger import FolderLedger
-from muster.volumes.members import members_of, write_members
+from muster.volumes.sizes import as_begun, note_size
 from muster.volumes.tree import copy_tree, held_files_of, holds_files, remove, unlock
 
 SETTLED_SECONDS = 60.0
@@ -75,17 +75,20 @@ class FolderAttempts:
     def _of(self, job_id: str, attempt: int) -> Staging:
         return Staging(job_id=job_id, attempt=attempt, root=self.layout.staging(job_id) / str(attempt))
 
-    def begin(self, job_id: str, *, copy: bool = True, members: Sequence[int] = ()) -> Staging:
+    def begin(self, job_id: str, *, copy: bool = True, replicas: int | None = None) -> Staging:
         """Create the next attempt's staging and fence the one before; call it within :meth:`alone`.
 
         If every process of the one before is known to be gone, its folder becomes that of the next.
 
         :param copy: otherwise copy its checkpoints.
-        :param members: the indices of its replicas, where an elastic gang does not have all.
+        :param replicas: of an elastic gang; without it, those of the attempt before.
         :raises Conflict: not all are known to be gone, and `copy` is false.
         """
         self._refuse_settled(job_id)
         before = self._put_back(job_id)
+        spec = self.ledger.spec(job_id)
+        if before is not None and replicas is None:
+            replicas = as_begun(before, spec).replicas
         if before is None:
             new = self._of(job_id, 1)
             left = self._begin_first(new)
@@ -93,8 +96,8 @@ class FolderAttempts:
             new = self._of(job_id, before.attempt + 1)
             left = self._begin_next(before, new, copy=copy)
         (new.root / "sealed").mkdir(exist_ok=True)
-        if members:
-            write_members(new, members)
+        if spec.elastic:
+            note_size(new, replicas or spec.replicas)
         write_whole(self.layout.job(job_id) / "attempt", str(new.attempt))
         for path in left:
             self.layout.delete(path)
@@ -216,25 +219,27 @@ class FolderAttempts:
         :raises StoreError: a seal cannot be read, or belongs to another replica or attempt.
         """
         parts = []
-        for role, index in members_of(staging, self.ledger.spec(staging.job_id)):
-            try:
-                text = staging.sealed(role.name, index).read_bytes()
-            except FileNotFoundError:
-                return None
-            parts.append(_part(text, staging, role.name, index))
+        for role in as_begun(staging, self.ledger.spec(staging.job_id)).roles:
+            for index in range(role.replicas):
+                try:
+                    text = staging.sealed(role.name, index).read_bytes()
+                except FileNotFoundError:
+                    return None
+                parts.append(_part(text, staging, role.name, index))
         return tuple(parts)
 
     def sealed_at(self, staging: Staging) -> float:
         """Unix time at which the last replica sealed: the same on every machine that commits the attempt."""
         return max(
             staging.sealed(role.name, index).stat().st_mtime
-            for role, index in members_of(staging, self.ledger.spec(staging.job_id))
+            for role in as_begun(staging, self.ledger.spec(staging.job_id)).roles
+            for index in range(role.replicas)
         )
 
     def clear(self, staging: Staging) -> None:
-        """Delete a committed attempt's files, but keep its seals, and whose they are: they show that it must not run again."""
+        """Delete a committed attempt's files, but keep its seals, and how many they are: they show that it must not run again."""
         for entry in list(staging.root.iterdir()):
-            if entry.name not in ("sealed", staging.members.name):
+            if entry.name not in ("sealed", staging.replicas.name):
                 self.layout.delete(entry)
 
     def _refuse_settled(self, job_id: str) -> None:

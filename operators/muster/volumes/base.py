@@ -198,9 +198,9 @@ class Staging:
         return self.root / "checkpoints"
 
     @property
-    def members(self) -> Path:
-        """The file that says which replicas this attempt of an elastic gang has (:mod:`muster.volumes.members`)."""
-        return self.root / "members"
+    def replicas(self) -> Path:
+        """The file that says how many replicas this attempt of an elastic gang has (:mod:`muster.volumes.sizes`)."""
+        return self.root / "replicas"
 
     @property
     def gone(self) -> Path:

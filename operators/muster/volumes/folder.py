@@ -152,14 +152,14 @@ class FolderStore:
         """Take the making of a key for a job if no job has it, or `expected` has."""
         return self.makings.claim(key, job_id=job_id, expected=expected)
 
-    def stage(self, job_id: str, *, members: Sequence[int] = ()) -> Staging:
+    def stage(self, job_id: str, *, replicas: int | None = None) -> Staging:
         """Begin a new attempt; every earlier one is fenced.
 
-        :param members: the indices of its replicas, where an elastic gang does not have all.
+        :param replicas: of an elastic gang; without it, those of the attempt before.
         """
         self.ledger.check(job_id)
         with translated(f"stage job {job_id}"), self.attempts.alone(job_id):
-            return self.attempts.begin(job_id, members=members)
+            return self.attempts.begin(job_id, replicas=replicas)
 
     def note_gone(self, job_id: str, *, attempt: int) -> None:
         """Note that no process of an attempt is left."""

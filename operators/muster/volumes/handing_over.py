@@ -24,7 +24,7 @@ from muster.volumes.base import Staging
 from muster.volumes.durability import rename, sync_folder, write_whole
 from muster.volumes.holding import held
 from muster.volumes.layout import Layout
-from muster.volumes.members import names_of
+from muster.volumes.sizes import as_begun
 from muster.volumes.tree import unlock
 
 GANG = "gang"
@@ -64,7 +64,14 @@ def all_gone(staging: Staging, spec: JobSpec) -> bool:
     """Whether every process of an attempt is known to be gone."""
     if (staging.gone / _ALL).exists():
         return True
-    return all((staging.gone / f"{replica}.json").exists() for replica in names_of(staging, spec))
+    return all(
+        (staging.gone / f"{replica}.json").exists() for replica in replicas_of(as_begun(staging, spec))
+    )
+
+
+def replicas_of(spec: JobSpec) -> list[str]:
+    """Return the names of a job's replicas."""
+    return [f"{role.name}-{index}" for role in spec.roles for index in range(role.replicas)]
 
 
 def hand_over(layout: Layout, before: Staging, new: Staging, spec: JobSpec) -> list[Path]:
@@ -76,8 +83,7 @@ def hand_over(layout: Layout, before: Staging, new: Staging, spec: JobSpec) -> l
     """
     rename(before.root, new.root)
     sync_folder(new.root.parent)
-    mounted = {f"{role.name}-{index}" for role in spec.roles for index in range(role.replicas)}
-    taken = _emptied(layout, new.root, mounted={GANG, *mounted})
+    taken = _emptied(layout, new.root, mounted={GANG, *replicas_of(spec)})
     return [*taken, dataclasses.replace(before, root=new.root).gone]
 
 

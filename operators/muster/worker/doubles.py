@@ -32,7 +32,8 @@ class Doubles:
         self._folder = os.path.dirname(replica.sealed)
         self._listed: list[str] = []
         self._told: set[str] = set()
-        names = replica.names
+        spec = replica.spec
+        names = [f"{role.name}-{index}" for role in spec.roles for index in range(role.replicas)]
         self._name = f"{replica.role}-{replica.index}"
         self._before = names[: names.index(self._name)]  # so only one of the two reports it
         self._due = time.monotonic() + EVERY_SECONDS if len(names) > 1 and replica.staging else float("inf")

@@ -111,7 +111,7 @@ def _run_ranks(replica: Replica, disks: Disks, usage: Usage) -> Report:
     ended = ranks.run(plans, aside=aside)
     if ranks.hung:
         return _failed([hang(ended, seconds=spec.hang_timeout_seconds)])
-    found = [disks.blamed(each) for each in faults(ended, world_size=replica.world_size)]
+    found = [disks.blamed(each) for each in faults(ended, world_size=spec.world_size)]
     if ranks.interrupted_at is not None:
         # a fault from before the stop is the reason
         found = [each for each in found if not each.follower and each.at < ranks.interrupted_at]
@@ -120,7 +120,7 @@ def _run_ranks(replica: Replica, disks: Disks, usage: Usage) -> Report:
             if found
             else _refused(Cause.CANCELLED, f"replica {replica.role}-{replica.index} was told to stop")
         )
-    whole = replica.world_size == replica.job_role.ranks
+    whole = spec.world_size == replica.job_role.ranks
     if found:
         return _failed(found, whole=whole)
     doubles.look(now=True)

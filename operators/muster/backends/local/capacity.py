@@ -19,7 +19,8 @@ from muster.core.errors import Corrupt, NotFound
 from muster.core.job import JobSpec
 from muster.core.settings import Settings
 from muster.core.status import JobStatus
-from muster.volumes.protocols import Store
+from muster.volumes.protocols import LocalStore
+from muster.volumes.sizes import as_begun
 
 NAME = "local"  # of the one queue that a machine has
 GPU, MEMORY = "nvidia.com/gpu", "memory"
@@ -65,7 +66,8 @@ class LocalCapacity:
         if store is None:
             return ()
         pids = ranks(Places(self._settings.home).mark(job_id))
-        whole = len(pids) == store.ledger.spec(job_id).world_size
+        staging, spec = store.staging(job_id), store.ledger.spec(job_id)
+        whole = staging is not None and len(pids) == as_begun(staging, spec).world_size
         return tuple(
             Part(name=f"rank {number}" if whole else "a rank", process=f"pid {pid}")
             for number, pid in enumerate(pids)
@@ -111,7 +113,7 @@ class LocalCapacity:
             planned=tuple(_demand(job, self._machine) for job in jobs),
         )
 
-    def _store(self) -> Store | None:
+    def _store(self) -> LocalStore | None:
         """Return the store; None where there is none, as looking makes nothing."""
         if not self._settings.store.is_dir():
             return None
@@ -145,7 +147,7 @@ def _begun(status: JobStatus | None) -> float:
     return time.time() if status is None or status.started is None else status.started
 
 
-def _waiting(ticket: Ticket, reason: str, place: Place, store: Store | None) -> Waiting:
+def _waiting(ticket: Ticket, reason: str, place: Place, store: LocalStore | None) -> Waiting:
     spec = _spec(ticket.job_id, store)
     return Waiting(
         name=ticket.job_id,
@@ -160,7 +162,7 @@ def _waiting(ticket: Ticket, reason: str, place: Place, store: Store | None) -> 
     )
 
 
-def _spec(job_id: str, store: Store | None) -> JobSpec | None:
+def _spec(job_id: str, store: LocalStore | None) -> JobSpec | None:
     if store is None:
         return None
     try:

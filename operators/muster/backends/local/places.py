@@ -93,7 +93,7 @@ class JobFolder:
     def gives_back(self, extra: int = 0) -> Path:
         """There once the job was asked to give its room back and to wait again; it says for whom, or nothing.
 
-        :param extra: only the room of this replica, which an elastic gang has beyond its least number.
+        :param extra: only what it claims under this number, for one replica beyond its least number.
         """
         return self.root / (f"give-back-{extra}" if extra else "give-back")
 

@@ -74,7 +74,7 @@ class Claim:
 
     :param port: rank 0's, and `more_ports` those of the ranks after it, where each listens on one.
     :param rank: of its job's priority, as in its ticket.
-    :param extra: the index of the replica that it is for, where an elastic gang holds it beside its own.
+    :param extra: its number, from 1, where it is for one replica that an elastic gang has beyond its least number.
     """
 
     job_id: str
@@ -160,17 +160,17 @@ class JobQueue:
                     path.unlink(missing_ok=True)
         os.close(handle)
 
-    def grow(self, job: JobSpec, claim: Claim, indices: Iterable[int]) -> list[tuple[Claim, int]]:
+    def grow(self, job: JobSpec, claim: Claim, numbers: Iterable[int]) -> list[tuple[Claim, int]]:
         """Claim room for more replicas of an elastic gang that runs, each with its lock, as far as there is some.
 
         What a job that waits needs is kept for it, also where it does not fit yet.
 
         :param claim: the gang's own.
-        :param indices: of the replicas.
+        :param numbers: of the claims.
         """
         with locked(self._places.admission_lock):
             room, one, taken = self._room_beside_all(), _one_more(job, claim), []
-            for index in indices:
+            for number in numbers:
                 if room.lacks(one):
                     break
                 room.take(one)
@@ -180,7 +180,7 @@ class JobQueue:
                     gpus=tuple(self._free_cards(self.claims())[: one.gpus]),
                     port=0,
                     rank=one.rank,
-                    extra=index,
+                    extra=number,
                 )
                 taken.append((more, self._write(more)))
             return taken

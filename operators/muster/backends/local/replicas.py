@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
 
-from muster.backends.local.elastic import Extras
 from muster.backends.local.places import JobFolder
 from muster.backends.local.queue import Claim
 from muster.core.job import JobSpec
@@ -28,15 +28,14 @@ def replicas_of(
     staging: Staging,
     store: LocalStore,
     claim: Claim,
-    extras: Extras,
+    cards: Sequence[str],
     folder: JobFolder,
     scratch: Path,
 ) -> list[Replica]:
     """Make the folders of every replica of this attempt and return what each is told."""
-    members = extras.members if job.elastic else ()
     inputs = input_paths(job, store)
     code = str(store.code(job.code)) if job.code else None
-    cards = iter(extras.cards)
+    left = iter(cards)
     made = [
         Replica(
             job_id=staging.job_id,
@@ -53,11 +52,10 @@ def replicas_of(
             report=str(folder.report(staging.attempt, role.name, index)),
             master_port=claim.port,
             peers=tuple(f"{LOOPBACK}:{port}" for port in claim.ports) if job.launcher.listens else (),
-            gpus=tuple(islice(cards, role.resources.gpus)),  # none is left where the gang runs on CPUs
-            members=members,
+            gpus=tuple(islice(left, role.resources.gpus)),  # none is left where the gang runs on CPUs
         )
         for role in job.roles
-        for index in members or range(role.replicas)
+        for index in range(role.replicas)
     ]
     for replica in made:
         _make_folders(replica)

@@ -219,7 +219,7 @@ class Supervisor:
         self._extras.give_back(*asked)
         self._grows = False
         why = next(iter(asked.values())) or "a job waits" if asked else "there is room for more"
-        now = len(self._extras.members)
+        now = self._extras.replicas
         self._say(
             f"{why}: the gang goes on from its checkpoint with {now} of up to {self._spec.replicas} replicas"
         )
@@ -300,16 +300,16 @@ class Supervisor:
 
     def _attempt(self, python: Path, deadline: float) -> Verdict | None:
         self._check_asked()
-        members = self._extras.members
-        workers, self._early = [*self._early, *self._spawn(python, len(members) - len(self._early))], []
-        staging = self._store.stage(self._job_id, members=members if self._spec.elastic else ())
+        job = self._spec.sized(self._extras.replicas)
+        workers, self._early = [*self._early, *self._spawn(python, job.replicas - len(self._early))], []
+        staging = self._store.stage(self._job_id, replicas=job.replicas)
         self._begun = staging.attempt
         replicas = replicas_of(
-            self._spec,
+            job,
             staging=staging,
             store=self._store,
             claim=self._orders.claim,
-            extras=self._extras,
+            cards=self._extras.cards,
             folder=self._folder,
             scratch=self._folder.scratch(),
         )
@@ -323,7 +323,7 @@ class Supervisor:
             asked_to_end=self._asked,
             deadline=deadline,
         )
-        size = f"{len(members)} of up to {self._spec.replicas} replicas" if self._spec.elastic else ""
+        size = f"{job.replicas} of up to {self._spec.replicas} replicas" if self._spec.elastic else ""
         self._move(JobState.RUNNING, size, started=self._status.started or time.time())
         try:
             verdict = gang.run()

@@ -30,10 +30,10 @@ from muster.volumes.base import Staging
 from muster.volumes.durability import translated
 from muster.volumes.folder import FolderStore
 from muster.volumes.held import give_back
-from muster.volumes.members import members_of
 from muster.volumes.service.hearing import Hearing
 from muster.volumes.service.journal import ONCE, Journals
 from muster.volumes.service.refusals import Over
+from muster.volumes.sizes import as_begun
 
 PATIENCE_SECONDS = 600.0
 AT_ONCE = 4
@@ -88,13 +88,14 @@ class Committer:
             return False
         return all(
             _is_regular(staging.sealed(role.name, index))
-            for role, index in members_of(staging, self._store.ledger.spec(job_id))
+            for role in as_begun(staging, self._store.ledger.spec(job_id)).roles
+            for index in range(role.replicas)
         )
 
     def report(self, staging: Staging) -> Path:
         """The file of rank 0's report until the commit."""
-        role, index = members_of(staging, self._store.ledger.spec(staging.job_id))[0]
-        return staging.sealed(role.name, index).with_suffix(".report")
+        first = self._store.ledger.spec(staging.job_id).roles[0].name
+        return staging.sealed(first, 0).with_suffix(".report")
 
     def check_going_on(self, job_id: str) -> None:
         """Refuse a call that comes too late; call it within :meth:`alone`.

@@ -24,11 +24,11 @@ from muster.core.status import JobState
 from muster.core.verdict import Verdict
 from muster.volumes.base import Staging
 from muster.volumes.durability import translated, write_whole
-from muster.volumes.handing_over import note_gone, said_by
-from muster.volumes.members import names_of
+from muster.volumes.handing_over import note_gone, replicas_of, said_by
 from muster.volumes.service.bells import Bells
 from muster.volumes.service.committer import Committer
 from muster.volumes.service.starts import GangStarts
+from muster.volumes.sizes import as_begun
 
 PEERS_SECONDS = 20.0
 """How long the other replicas may take to stop, once one is gone: of ranks that are told to end, 3."""
@@ -91,11 +91,11 @@ class Regrouping:
         if ends is not None:
             return ends
         self.committer.check_going_on(job_id)
-        spec = self.starts.store.ledger.spec(job_id)
+        spec = as_begun(staging, self.starts.store.ledger.spec(job_id))
         gone = _gone(staging)
         if not gone:
             return Outlook(going=Going.RUNS)
-        missing = [replica for replica in names_of(staging, spec) if replica not in gone]
+        missing = [replica for replica in replicas_of(spec) if replica not in gone]
         said = news if missing else _said(staging, spec)
         why = self._why_not(staging, spec, said, missing)
         if why:
@@ -159,7 +159,7 @@ def _named_in(folder: Path) -> set[str]:
 
 
 def _said(staging: Staging, spec: JobSpec) -> dict[str, Gone]:
-    found = {replica: said_by(staging, replica) for replica in names_of(staging, spec)}
+    found = {replica: said_by(staging, replica) for replica in replicas_of(spec)}
     return {replica: wire.loads(Gone, said) for replica, said in found.items() if said is not None}
 
 

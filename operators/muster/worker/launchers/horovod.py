@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 
 from muster.core.patience import Patience
 from muster.core.replica import LOOPBACK, Replica
+from muster.worker.launchers.launcher import replica_number
 
 TIMEOUT_SECONDS = 600
 RETRY_SECONDS = 0.2
@@ -50,9 +51,9 @@ def environment(
         "HOROVOD_CPU_OPERATIONS": "gloo",
         "HOROVOD_GLOO_RENDEZVOUS_PORT": str(replica.master_port),
         "HOROVOD_GLOO_TIMEOUT_SECONDS": str(TIMEOUT_SECONDS),
-        "HOROVOD_HOSTNAME": host_name(replica.number),
+        "HOROVOD_HOSTNAME": host_name(replica_number(replica)),
         "HOROVOD_RANK": str(replica.first_rank + local_rank),
-        "HOROVOD_SIZE": str(replica.world_size),
+        "HOROVOD_SIZE": str(replica.spec.world_size),
         "HOROVOD_LOCAL_RANK": str(local_rank),
         "HOROVOD_LOCAL_SIZE": str(replica.job_role.ranks),
         "HOROVOD_CROSS_RANK": str(position),
@@ -81,11 +82,11 @@ def meet(replica: Replica, environments: Sequence[dict[str, str]]) -> list[int]:
 def cross(replica: Replica, local_rank: int) -> tuple[int, int]:
     """Return this rank's place among the ranks of the same local rank on all replicas, and their number."""
     before = total = 0
-    for role, count in replica.roles:
+    for role in replica.spec.roles:
         if role.ranks > local_rank:
             if role.name == replica.role:
-                before = total + replica.place
-            total += count
+                before = total + replica.index
+            total += role.replicas
     return before, total
 
 
@@ -96,12 +97,12 @@ def host_name(number: int) -> str:
 
 def _serve(replica: Replica, environment: Mapping[str, str]) -> int:
     at = replica.master_address if replica.master_address == LOOPBACK else ""
-    roles = [role for role, count in replica.roles for _ in range(count)]
+    roles = [role for role in replica.spec.roles for _ in range(role.replicas)]
     hosts = ",".join(f"{host_name(number)}:{role.ranks}" for number, role in enumerate(roles))
     with socket.create_server((at, replica.master_port), backlog=1024) as door:
         return os.posix_spawn(
             sys.executable,
-            [sys.executable, "-c", _SERVER, hosts, str(replica.world_size), str(os.getpid())],
+            [sys.executable, "-c", _SERVER, hosts, str(replica.spec.world_size), str(os.getpid())],
             dict(environment),
             file_actions=[(os.POSIX_SPAWN_DUP2, door.fileno(), 0)],
         )

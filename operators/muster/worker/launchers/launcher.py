@@ -49,6 +49,16 @@ def rank_environment(
     return {**_defaults(replica), **base, **replica.spec.env, **_common(replica, local_rank, base), **chosen}
 
 
+def replica_number(replica: Replica) -> int:
+    """Return this replica's number among all of the gang, roles in the spec's order."""
+    before = 0
+    for role in replica.spec.roles:
+        if role.name == replica.role:
+            break
+        before += role.replicas
+    return before + replica.index
+
+
 def _defaults(replica: Replica) -> dict[str, str]:
     """Variables that the image or the author may override."""
     role = replica.job_role
@@ -70,7 +80,7 @@ def _common(replica: Replica, local_rank: int, base: Mapping[str, str]) -> dict[
     return {
         "MUSTER_JOB_ID": replica.job_id,
         "MUSTER_RANK": str(replica.first_rank + local_rank),
-        "MUSTER_WORLD_SIZE": str(replica.world_size),
+        "MUSTER_WORLD_SIZE": str(replica.spec.world_size),
         "MUSTER_ATTEMPT": str(replica.attempt),
         "MUSTER_CHECKPOINTS": replica.checkpoints,
         "TMPDIR": replica.scratch,

@@ -26,9 +26,9 @@ def environment(
     cluster: dict[str, list[str]] = {}
     task = {}
     peers = iter(enumerate(replica.peers))
-    for role, count in replica.roles:
+    for role in replica.spec.roles:
         kind = role.name if role.name in TASKS else WORKER
-        for _ in range(count * role.ranks):
+        for _ in range(role.replicas * role.ranks):
             rank, address = next(peers)
             if rank == replica.first_rank + local_rank:
                 task = {"type": kind, "index": len(cluster.get(kind, []))}

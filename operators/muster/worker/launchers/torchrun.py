@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from muster.core.replica import LOOPBACK, Replica
+from muster.worker.launchers.launcher import replica_number
 
 
 def environment(
@@ -19,13 +20,13 @@ def environment(
     return {
         "LOCAL_RANK": str(local_rank),
         "RANK": str(replica.first_rank + local_rank),
-        "GROUP_RANK": str(replica.number),
-        "ROLE_RANK": str(replica.place * role.ranks + local_rank),
+        "GROUP_RANK": str(replica_number(replica)),
+        "ROLE_RANK": str(replica.index * role.ranks + local_rank),
         "ROLE_NAME": role.name,
         "LOCAL_WORLD_SIZE": str(role.ranks),
-        "WORLD_SIZE": str(replica.world_size),
-        "GROUP_WORLD_SIZE": str(len(replica.names)),
-        "ROLE_WORLD_SIZE": str(dict(replica.roles)[role] * role.ranks),
+        "WORLD_SIZE": str(replica.spec.world_size),
+        "GROUP_WORLD_SIZE": str(sum(each.replicas for each in replica.spec.roles)),
+        "ROLE_WORLD_SIZE": str(role.replicas * role.ranks),
         "MASTER_ADDR": replica.master_address,
         "MASTER_PORT": str(replica.master_port),
         "TORCHELASTIC_RESTART_COUNT": str(replica.attempt - 1),
