@@ -1,40 +1,45 @@
-"""Elastic gangs on one machine, with real processes: what they start with, and when they shrink and grow."""
+"""Elastic gangs: what they start with, and when they shrink and grow, with real processes and on a real cluster."""
 
 from __future__ import annotations
 
+import functools
 import re
+import secrets
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
+from tests.cluster import inside, kubectl, store
+from tests.cluster.backend import SITE, connected
+from tests.cluster.layout import Layout
 from tests.contract.one_machine import one_machine
-from tests.contract.test_backend import finish
+from tests.contract.test_backend import finish, room
 from tests.contract.test_preemption import supervisor
-from tests.waiting import eventually
+from tests.waiting import GUARD_SECONDS, eventually
 
 from muster.backends.base import Backend
-from muster.backends.local.backend import LocalBackend
 from muster.backends.local.places import Places
 from muster.core.errors import CannotSchedule
 from muster.core.job import JobSpec, Output, Role
 from muster.core.resources import Resources
 from muster.core.settings import Settings
-from muster.core.status import JobState
+from muster.core.status import JobState, JobStatus
 from muster.images.folders import find_image, image_folders, put_image
 
-# Trains until a file tells it to end: rank 0 says each epoch and keeps it; every replica writes who it was.
+# Trains until a file in its checkpoints tells it to end: rank 0 says each epoch and keeps it; every rank writes its world.
 TRAIN = """
 import os, sys, time
 from pathlib import Path
-saved, ends, made = Path(sys.argv[1], "epoch"), Path(sys.argv[2]), Path(sys.argv[3])
+saved, ends, made = Path(sys.argv[1], "epoch"), Path(sys.argv[1], "ends"), Path(sys.argv[2])
 rank, world = os.environ["MUSTER_RANK"], os.environ["MUSTER_WORLD_SIZE"]
 epoch = int(saved.read_text()) if saved.exists() else 0
 print("begins at", epoch, "as", rank, "of", world, flush=True)
 while not ends.exists():
     epoch += 1
-    time.sleep(0.3)
+    time.sleep(float(sys.argv[3]))
     if rank == "0":
         saved.with_suffix(".part").write_text(str(epoch))
         saved.with_suffix(".part").replace(saved)
@@ -45,6 +50,139 @@ HOLD = "import time; print('up', flush=True); time.sleep(600)"
 ONE = Resources(memory_gib=1)
 
 Made = Callable[..., JobSpec]
+T = TypeVar("T")
+QUEUE = "elastic"
+
+
+class ElasticContract:
+    """Inherit it and give a `backend` with room for four replicas, and `checkpoints`.
+
+    :cvar pace: how much longer everything may take than on one machine.
+    :cvar epoch_seconds: how long an epoch takes: a checkpoint is whole once it has stayed as it is for a look.
+    """
+
+    pace = 1.0
+    epoch_seconds = 0.3
+
+    @functools.cached_property
+    def unique(self) -> str:
+        return secrets.token_hex(3)
+
+    def own(self, name: str) -> str:
+        """A name that no other test has: a cluster has one store for all of them."""
+        return f"{name}-{self.unique}"
+
+    @pytest.fixture
+    def backend(self, tmp_path: Path) -> Iterator[Backend]:
+        raise NotImplementedError
+
+    def checkpoints(self, backend: Backend, job_id: str) -> Path:
+        """The folder of a job's checkpoints, as this process sees it."""
+        raise NotImplementedError
+
+    @pytest.fixture
+    def training(self, backend: Backend, tmp_path: Path) -> Made:
+        """Makes an elastic gang of 2 to 4 replicas, of which each needs a quarter of the room."""
+        folders = image_folders(Settings(home=tmp_path, cache=tmp_path))
+        image = put_image(backend.store, find_image("python", folders))
+
+        def make(**changes: Any) -> JobSpec:
+            words = ("python", "-c", TRAIN, "{checkpoints}", "{outputs.made}", str(self.epoch_seconds))
+            role = Role(command=words, replicas=4, least_replicas=2, resources=ONE)
+            return JobSpec(
+                **{
+                    "name": "test.elastic",
+                    "image": "python",
+                    "image_digest": image,
+                    "roles": (role,),
+                    "outputs": {"made": Output(volume=f"a/{self.own('made')}")},
+                    **changes,
+                }
+            )
+
+        return make
+
+    def wait(self, condition: Callable[[], T]) -> T:
+        return eventually(condition, seconds=GUARD_SECONDS * self.pace)
+
+    def finish(self, backend: Backend, job_id: str) -> tuple[JobStatus, list[str]]:
+        return finish(backend, job_id)
+
+    def end(self, backend: Backend) -> None:
+        """Let the gang end, once it has begun."""
+
+        def told() -> bool:
+            with suppress(FileNotFoundError):  # another attempt begins just now
+                (self.checkpoints(backend, self.own("gang")) / "ends").touch()
+                return True
+            return False
+
+        self.wait(lambda: backend.store.staging(self.own("gang")))
+        self.wait(told)
+
+    def test_it_starts_with_all_where_there_is_room(self, backend: Backend, training: Made) -> None:
+        self.end(backend)
+        backend.submit(training(), job_id=self.own("gang"))
+        status, _ = self.finish(backend, self.own("gang"))
+        assert status.result is not None
+        assert written(backend, status.result.outputs["made"]) == {"0": "4", "1": "4", "2": "4", "3": "4"}
+        assert status.restarts == 0
+
+    def test_it_starts_with_what_can_be_had_and_grows_at_a_checkpoint(
+        self, backend: Backend, training: Made
+    ) -> None:
+        backend.submit(other(training(), memory_gib=self.one.memory_gib * 1.5), job_id=self.own("other"))
+        self.wait(lambda: "up" in log_of(backend, self.own("other")))
+        backend.submit(training(), job_id=self.own("gang"))
+        self.wait(lambda: trains(backend, self.own("gang"), ranks=2))
+        backend.cancel(self.own("other"))
+        self.wait(lambda: trains(backend, self.own("gang"), ranks=4))
+        self.end(backend)
+        status, _ = self.finish(backend, self.own("gang"))
+        assert status.state is JobState.SUCCEEDED
+        assert status.restarts == 0, "a gang that grows has lost nothing"
+        assert status.result is not None
+        assert written(backend, status.result.outputs["made"]) == {"0": "4", "1": "4", "2": "4", "3": "4"}
+        assert sizes(backend, self.own("gang")) == [2, 4]
+        assert begun_at(backend, self.own("gang"))[1] >= 1, "it goes on from its checkpoint"
+        assert (
+            "there is room for more: the gang goes on from its checkpoint with 4 of up to 4 replicas"
+            in log_of(backend, self.own("gang"))
+        )
+
+    def test_it_gives_to_a_job_that_waits_what_it_can_do_without(
+        self, backend: Backend, training: Made
+    ) -> None:
+        backend.submit(training(), job_id=self.own("gang"))
+        self.wait(lambda: trains(backend, self.own("gang"), ranks=4))
+        backend.submit(other(training(), memory_gib=1), job_id=self.own("other"))
+        self.wait(lambda: "up" in log_of(backend, self.own("other")))
+        self.wait(lambda: trains(backend, self.own("gang"), ranks=3))
+        backend.cancel(self.own("other"))
+        self.wait(lambda: trains(backend, self.own("gang"), ranks=4))
+        self.end(backend)
+        status, _ = self.finish(backend, self.own("gang"))
+        assert status.state is JobState.SUCCEEDED
+        assert sizes(backend, self.own("gang")) == [4, 3, 4]
+        assert begun_at(backend, self.own("gang")) == sorted(begun_at(backend, self.own("gang")))
+        assert "the gang goes on from its checkpoint with 3 of up to 4 replicas" in log_of(
+            backend, self.own("gang")
+        )
+
+    def test_it_never_has_fewer_than_its_least_number(self, backend: Backend, training: Made) -> None:
+        backend.submit(training(), job_id=self.own("gang"))
+        self.wait(lambda: trains(backend, self.own("gang"), ranks=4))
+        backend.submit(other(training(), memory_gib=3), job_id=self.own("big"))
+        self.wait(lambda: backend.status(self.own("big")).state is JobState.QUEUED)
+        backend.submit(other(training(), memory_gib=2, code="print('up')"), job_id=self.own("fits"))
+        self.finish(backend, self.own("fits"))
+        self.wait(lambda: trains(backend, self.own("gang"), ranks=2))
+        assert backend.status(self.own("big")).state is JobState.QUEUED
+        self.end(backend)
+        assert self.finish(backend, self.own("gang"))[0].state is JobState.SUCCEEDED
+        assert sizes(backend, self.own("gang")) == [4, 2], (
+            "room is kept for the job that waits, not grown into"
+        )
 
 
 @pytest.fixture(scope="module")
@@ -52,44 +190,104 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("cache")
 
 
-@pytest.fixture
-def places(tmp_path: Path) -> Places:
-    return Places(tmp_path / "home")
+class TestElasticOnThisMachine(ElasticContract):
+    @pytest.fixture
+    def places(self, tmp_path: Path) -> Places:
+        return Places(tmp_path / "home")
 
+    @pytest.fixture
+    def backend(self, places: Places, cache: Path) -> Iterator[Backend]:
+        yield from one_machine(places, cache, memory_gib=4)
 
-@pytest.fixture
-def backend(places: Places, cache: Path) -> Iterator[LocalBackend]:
-    yield from one_machine(places, cache, memory_gib=4)
+    def checkpoints(self, backend: Backend, job_id: str) -> Path:
+        staging = backend.store.staging(job_id)
+        assert staging is not None
+        return staging.checkpoints
 
+    def test_it_waits_whole_where_its_least_number_does_not_fit(
+        self, backend: Backend, training: Made
+    ) -> None:
+        backend.submit(other(training(), memory_gib=2.5), job_id=self.own("other"))
+        backend.submit(training(), job_id=self.own("gang"))
+        assert backend.status(self.own("gang")).reason.startswith("waiting for 2 GiB of memory")
+        backend.cancel(self.own("other"))
+        self.end(backend)
+        assert self.finish(backend, self.own("gang"))[0].state is JobState.SUCCEEDED
 
-@pytest.fixture
-def ends(tmp_path: Path) -> Path:
-    """A file that is there once the training is to end."""
-    return tmp_path / "ends"
-
-
-@pytest.fixture
-def training(backend: LocalBackend, tmp_path: Path, cache: Path, ends: Path) -> Made:
-    """Makes an elastic gang of 2 to 4 replicas, of which each needs a quarter of the machine."""
-    image = put_image(
-        backend.store, find_image("python", image_folders(Settings(home=tmp_path, cache=cache)))
-    )
-
-    def make(**changes: Any) -> JobSpec:
-        words = ("python", "-c", TRAIN, "{checkpoints}", str(ends), "{outputs.made}")
-        role = Role(command=words, replicas=4, least_replicas=2, resources=ONE)
-        return JobSpec(
-            **{
-                "name": "test.elastic",
-                "image": "python",
-                "image_digest": image,
-                "roles": (role,),
-                "outputs": {"made": Output(volume="a/made")},
-                **changes,
-            }
+    def test_a_job_of_low_priority_takes_nothing_from_it(self, backend: Backend, training: Made) -> None:
+        backend.submit(training(), job_id=self.own("gang"))
+        self.wait(lambda: trains(backend, self.own("gang"), ranks=4))
+        backend.submit(
+            other(training(), memory_gib=1, priority="low", code="print('up')"), job_id=self.own("trial")
         )
+        self.wait(lambda: backend.status(self.own("trial")).reason.startswith("waiting for 1 GiB"))
+        self.end(backend)
+        assert self.finish(backend, self.own("gang"))[0].state is JobState.SUCCEEDED
+        assert self.finish(backend, self.own("trial"))[0].state is JobState.SUCCEEDED
+        assert sizes(backend, self.own("gang")) == [4]
 
-    return make
+    def test_one_of_low_priority_gives_all_back(self, backend: Backend, training: Made) -> None:
+        backend.submit(training(priority="low"), job_id=self.own("gang"))
+        self.wait(lambda: trains(backend, self.own("gang"), ranks=4))
+        backend.submit(other(training(), memory_gib=3, code="print('up')"), job_id=self.own("big"))
+        assert self.finish(backend, self.own("big"))[0].state is JobState.SUCCEEDED
+        self.wait(lambda: len(sizes(backend, self.own("gang"))) >= 2)
+        self.end(backend)
+        assert self.finish(backend, self.own("gang"))[0].state is JobState.SUCCEEDED
+        assert begun_at(backend, self.own("gang"))[-1] >= 1
+
+    def test_one_whose_supervisor_is_killed_goes_on(
+        self, backend: Backend, training: Made, places: Places
+    ) -> None:
+        job = training()
+        backend.submit(job, job_id=self.own("gang"))
+        self.wait(lambda: trains(backend, self.own("gang"), ranks=4))
+        supervisor(places, self.own("gang")).kill()
+        self.wait(lambda: not backend.status(self.own("gang")).alive)
+        self.end(backend)
+        backend.submit(job, job_id=self.own("gang"))
+        status, _ = self.finish(backend, self.own("gang"))
+        assert status.state is JobState.SUCCEEDED
+        assert sizes(backend, self.own("gang")) == [4, 4]
+
+    def test_less_memory_than_its_least_number_needs_is_refused(
+        self, backend: Backend, training: Made
+    ) -> None:
+        role = replace(training().roles[0], resources=Resources(memory_gib=3))
+        with pytest.raises(CannotSchedule, match="asks for 6 GiB"):
+            backend.check(training(roles=(role,)))
+
+
+@pytest.mark.cluster
+class TestElasticOnCluster(ElasticContract):
+    pace = 2.0
+    epoch_seconds = 1.5
+
+    @pytest.fixture
+    def backend(self, here: Layout, tmp_path: Path) -> Iterator[Backend]:
+        self.here = here
+        with closing(connected(here, tmp_path, site=replace(SITE, queue=QUEUE))) as backend:
+            yield backend
+            for job_id in backend.store.ledger.jobs():
+                if job_id.endswith(self.unique):
+                    backend.cancel(job_id)
+
+    def checkpoints(self, backend: Backend, job_id: str) -> Path:
+        staging = backend.store.staging(job_id)
+        assert staging is not None
+        return self.here.claim / staging.checkpoints.relative_to("/claim")
+
+
+@pytest.fixture(scope="module")
+def here() -> Iterator[Layout]:
+    """A cluster with the store service, and with a queue in which four replicas have room."""
+    of, queue = inside.layout(), room(QUEUE, memory_gib=4)
+    store.deploy(of)
+    kubectl.apply(of, queue)
+    try:
+        yield of
+    finally:
+        kubectl.delete(of, queue)
 
 
 def other(job: JobSpec, *, memory_gib: float, code: str = HOLD, **changes: Any) -> JobSpec:
@@ -108,7 +306,8 @@ def sizes(backend: Backend, job_id: str) -> list[int]:
 
 
 def trains(backend: Backend, job_id: str, *, ranks: int) -> bool:
-    """Whether the last epoch was trained with so many ranks."""
+    """Whether the last epoch was trained with so many ranks; on a cluster, whoever looks has a gang shrink and grow."""
+    backend.statuses([job_id])
     epochs = re.findall(r"epoch \d+ of (\d+)", log_of(backend, job_id))
     return bool(epochs) and int(epochs[-1]) == ranks
 
@@ -121,126 +320,3 @@ def begun_at(backend: Backend, job_id: str) -> list[int]:
 def written(backend: Backend, outputs: Sequence[str]) -> dict[str, str]:
     (address,) = outputs
     return {path.name: path.read_text() for path in backend.store.path(address).iterdir()}
-
-
-def test_it_starts_with_all_where_there_is_room(backend: Backend, training: Made, ends: Path) -> None:
-    ends.touch()
-    backend.submit(training(), job_id="gang")
-    status, _ = finish(backend, "gang")
-    assert status.result is not None
-    assert written(backend, status.result.outputs["made"]) == {"0": "4", "1": "4", "2": "4", "3": "4"}
-    assert status.restarts == 0
-
-
-def test_it_starts_with_what_can_be_had_and_grows_at_a_checkpoint(
-    backend: Backend, training: Made, ends: Path
-) -> None:
-    backend.submit(other(training(), memory_gib=1.5), job_id="other")
-    eventually(lambda: "up" in log_of(backend, "other"))
-    backend.submit(training(), job_id="gang")
-    eventually(lambda: trains(backend, "gang", ranks=2))
-    assert "2 of up to 4 replicas" in backend.status("gang").reason
-    backend.cancel("other")
-    eventually(lambda: trains(backend, "gang", ranks=4))
-    ends.touch()
-    status, _ = finish(backend, "gang")
-    assert status.state is JobState.SUCCEEDED
-    assert status.restarts == 0, "a gang that grows has lost nothing"
-    assert status.result is not None
-    assert written(backend, status.result.outputs["made"]) == {"0": "4", "1": "4", "2": "4", "3": "4"}
-    assert sizes(backend, "gang") == [2, 4]
-    assert begun_at(backend, "gang")[1] >= 1, "it goes on from its checkpoint"
-    assert (
-        "there is room for more: the gang goes on from its checkpoint with 4 of up to 4 replicas"
-        in log_of(backend, "gang")
-    )
-
-
-def test_it_gives_to_a_job_that_waits_what_it_can_do_without(
-    backend: Backend, training: Made, ends: Path
-) -> None:
-    backend.submit(training(), job_id="gang")
-    eventually(lambda: trains(backend, "gang", ranks=4))
-    backend.submit(other(training(), memory_gib=1), job_id="other")
-    eventually(lambda: "up" in log_of(backend, "other"))
-    eventually(lambda: trains(backend, "gang", ranks=3))
-    backend.cancel("other")
-    eventually(lambda: trains(backend, "gang", ranks=4))
-    ends.touch()
-    status, _ = finish(backend, "gang")
-    assert status.state is JobState.SUCCEEDED
-    assert sizes(backend, "gang") == [4, 3, 4]
-    assert begun_at(backend, "gang") == sorted(begun_at(backend, "gang"))
-    assert (
-        "other waits for 1 GiB of memory: the gang goes on from its checkpoint with 3 of up to 4"
-        in log_of(backend, "gang")
-    )
-
-
-def test_it_never_has_fewer_than_its_least_number(backend: Backend, training: Made, ends: Path) -> None:
-    backend.submit(training(), job_id="gang")
-    eventually(lambda: trains(backend, "gang", ranks=4))
-    backend.submit(other(training(), memory_gib=3), job_id="big")
-    assert backend.status("big").state is JobState.QUEUED
-    assert backend.status("big").reason.startswith("waiting for 3 GiB of memory: 0 of 4 free")
-    backend.submit(other(training(), memory_gib=2, code="print('up')"), job_id="fits")
-    finish(backend, "fits")
-    eventually(lambda: trains(backend, "gang", ranks=2))
-    assert backend.status("big").state is JobState.QUEUED
-    ends.touch()
-    assert finish(backend, "gang")[0].state is JobState.SUCCEEDED
-    assert sizes(backend, "gang") == [4, 2], "room is kept for the job that waits, not grown into"
-
-
-def test_it_waits_whole_where_its_least_number_does_not_fit(
-    backend: Backend, training: Made, ends: Path
-) -> None:
-    backend.submit(other(training(), memory_gib=2.5), job_id="other")
-    backend.submit(training(), job_id="gang")
-    assert backend.status("gang").reason.startswith("waiting for 2 GiB of memory")
-    ends.touch()
-    backend.cancel("other")
-    assert finish(backend, "gang")[0].state is JobState.SUCCEEDED
-
-
-def test_a_job_of_low_priority_takes_nothing_from_it(backend: Backend, training: Made, ends: Path) -> None:
-    backend.submit(training(), job_id="gang")
-    eventually(lambda: trains(backend, "gang", ranks=4))
-    backend.submit(other(training(), memory_gib=1, priority="low", code="print('up')"), job_id="trial")
-    eventually(lambda: backend.status("trial").reason.startswith("waiting for 1 GiB"))
-    ends.touch()
-    assert finish(backend, "gang")[0].state is JobState.SUCCEEDED
-    assert finish(backend, "trial")[0].state is JobState.SUCCEEDED
-    assert sizes(backend, "gang") == [4]
-
-
-def test_one_of_low_priority_gives_all_back(backend: Backend, training: Made, ends: Path) -> None:
-    backend.submit(training(priority="low"), job_id="gang")
-    eventually(lambda: trains(backend, "gang", ranks=4))
-    backend.submit(other(training(), memory_gib=3, code="print('up')"), job_id="big")
-    assert finish(backend, "big")[0].state is JobState.SUCCEEDED
-    eventually(lambda: len(sizes(backend, "gang")) >= 2)
-    ends.touch()
-    assert finish(backend, "gang")[0].state is JobState.SUCCEEDED
-    assert begun_at(backend, "gang")[-1] >= 1
-
-
-def test_one_whose_supervisor_is_killed_goes_on(
-    backend: Backend, training: Made, ends: Path, places: Places
-) -> None:
-    job = training()
-    backend.submit(job, job_id="gang")
-    eventually(lambda: trains(backend, "gang", ranks=4))
-    supervisor(places, "gang").kill()
-    eventually(lambda: not backend.status("gang").alive)
-    ends.touch()
-    backend.submit(job, job_id="gang")
-    status, _ = finish(backend, "gang")
-    assert status.state is JobState.SUCCEEDED
-    assert sizes(backend, "gang") == [4, 4]
-
-
-def test_less_memory_than_its_least_number_needs_is_refused(backend: Backend, training: Made) -> None:
-    role = replace(training().roles[0], resources=Resources(memory_gib=3))
-    with pytest.raises(CannotSchedule, match="asks for 6 GiB"):
-        backend.check(training(roles=(role,)))

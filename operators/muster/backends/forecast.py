@@ -222,20 +222,20 @@ class _Play:
         heapq.heapify(heads)
         while heads:
             (_, since, number), key = heapq.heappop(heads)
-            choice = _fitting(self._jobs[number].choices, room)
+            choice = fitting(self._jobs[number].choices, room)
             if choice is None:
                 passed = self._outlook.passed_seconds.get(key[0])
                 if passed is not None and at - since >= passed:
-                    _take(room, self._jobs[number].choices[0])
+                    take(room, self._jobs[number].choices[0])
                 continue  # those behind it in the group need the same
             heapq.heappop(self._groups[key])
-            _take(room, choice)
+            take(room, choice)
             self._hold(number, choice, at + self._drawn[number], started=at)
             if self._groups[key]:
                 heapq.heappush(heads, (self._groups[key][0], key))
 
     def _hold(self, number: int, choice: Amounts, end: float, *, started: float | None = None) -> None:
-        _take(self._free, choice)
+        take(self._free, choice)
         self._taken[number] = choice
         heapq.heappush(self._ends, (end, number))
         if started is not None and number >= self._first_planned:
@@ -254,13 +254,15 @@ def _shape(choices: Iterable[Amounts]) -> tuple[tuple[tuple[str, float], ...], .
     return tuple(tuple(sorted(choice.items())) for choice in choices)
 
 
-def _fitting(choices: Iterable[Amounts], room: Amounts) -> Amounts | None:
+def fitting(choices: Iterable[Amounts], room: Amounts) -> Amounts | None:
+    """Return the first of several choices that has room; None where none has."""
     for choice in choices:
         if all(amount <= room.get(pool, 0.0) + 1e-9 for pool, amount in choice.items()):
             return choice
     return None
 
 
-def _take(room: dict[str, float], choice: Amounts) -> None:
+def take(room: dict[str, float], choice: Amounts) -> None:
+    """Take a choice out of what is free, which may become less than nothing."""
     for pool, amount in choice.items():
         room[pool] = room.get(pool, 0.0) - amount

@@ -429,9 +429,19 @@ class ServedStore(LocalStore, Protocol):
     def attempt(self, job_id: str) -> tuple[int, bool]:
         """Return the current attempt, 0 before the first, and whether a pod has asked for it."""
 
-    def begin(self, job_id: str, *, after: int) -> int:
+    def size(self, job_id: str) -> int | None:
+        """Return how many replicas the current attempt of a gang has; None before the first."""
+
+    def stop(self, job_id: str, *, attempt: int) -> bool:
+        """Have the pods of an attempt stop their ranks, in 3 s; whether no process of it is left.
+
+        To be called until then. The pods stay until they are deleted, and the attempt goes on nowhere.
+        """
+
+    def begin(self, job_id: str, *, after: int, replicas: int | None = None) -> int:
         """Begin the attempt that follows `after`, which is over, and return it; calling it twice begins one.
 
+        :param replicas: of an elastic gang; without it, those of the attempt before.
         :raises Conflict: another was begun since, or the job has sealed or ended.
         """
 

@@ -26,6 +26,7 @@ from muster.backends.kubernetes.labels import JOB as JOB_LABEL
 from muster.backends.kubernetes.lifecycle.admission import Admission
 from muster.backends.kubernetes.lifecycle.ending import JobEnding
 from muster.backends.kubernetes.lifecycle.judged import Basis, Judged
+from muster.backends.kubernetes.lifecycle.resizing import Resizing, as_made
 from muster.backends.kubernetes.lifecycle.restarts import RestartNotes
 from muster.backends.kubernetes.lifecycle.submitting import Submitter
 from muster.backends.kubernetes.manifests.pods import OWN_SECONDS
@@ -83,7 +84,10 @@ class KubernetesRunner:
         self._sight = Sight(self._client, site=site, survey=self._survey)
         self._ending = JobEnding(self._client, site=site, store=store, sight=self._sight)
         self._admission = Admission(client, site=site, store=store, survey=self._survey, resolve=resolve)
-        self._submitter = Submitter(client, site=site, store=store, admission=self._admission)
+        self._submitter = Submitter(
+            client, site=site, store=store, admission=self._admission, size=self._size
+        )
+        self._resizing = Resizing(self._client, site=site, store=store, submitter=self._submitter)
         self._restart_notes = RestartNotes(store)
         self._judged = Judged()
         self._reckoned: tuple[Sequence[Document], Mapping[str, Place]] = (), {}
@@ -158,6 +162,7 @@ class KubernetesRunner:
         if status.state.ended:
             self._restart_notes.forget(job_id)
             self._judged.forget(job_id)
+            self._resizing.forget(job_id)
             return status
         try:
             return self._looked(self._spec(job_id), status, places)
@@ -175,6 +180,10 @@ class KubernetesRunner:
         seen = self._sight.seen(job, status.job_id)
         if seen.root is None:
             return self._rootless(job, status)
+        if job.elastic:
+            observed = observe(seen, as_made(job, seen.root))
+            self._resizing.look(job, status.job_id, seen.root, observed)
+            job = as_made(job, seen.root)
         basis, now = Basis(seen=seen, recorded=status, place=_place(seen, places)), self._clock()
         found = self._judged.recall(status.job_id, basis, now=now)
         return found or self._judge(job, status, basis, now)
@@ -194,6 +203,7 @@ class KubernetesRunner:
     def _end(self, job: JobSpec, job_id: str) -> JobStatus:
         """End a job that has come to its end, if that is what the API server says too."""
         seen = self._sight.asked(job, job_id)
+        job = as_made(job, seen.root)
         status = self._store.ledger.status(job_id)
         if is_decided(status):
             return self._ending.go_on(job, job_id)
@@ -241,6 +251,8 @@ class KubernetesRunner:
         found = vanished(job_id) if taken else self._overdue(job, status)
         if found is not None:
             return self._ending.end(job, status, found)
+        if job.elastic and self._submitter.go_on(job, job_id):
+            return replace(status, state=JobState.PREPARING, reason="its objects are made anew")
         lost = "it has no objects on the cluster; submit it again to have them made"
         return replace(status, alive=False, reason=lost)
 
@@ -253,7 +265,10 @@ class KubernetesRunner:
             seen = self._sight.seen(job, job_id)
         except Unreachable:  # it is ended all the same
             return None
-        return None if seen.root is None else observe(seen, job)
+        return None if seen.root is None else observe(seen, as_made(job, seen.root))
+
+    def _size(self, job: JobSpec, job_id: str) -> int | None:
+        return self._resizing.size(job, job_id)
 
     def _places(self) -> Mapping[str, Place]:
         workloads, (before, places) = self._sight.workloads(), self._reckoned

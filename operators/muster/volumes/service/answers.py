@@ -17,6 +17,7 @@ from muster.volumes.service.calls import LIMIT_JSON_BYTES, Call, Handler, route
 from muster.volumes.service.served import Served
 from muster.volumes.service.table import MOST_RECORDS, MOST_SPECS, TABLE, Current, Place, Row, Starting
 from muster.volumes.service.tokens import job_token
+from muster.volumes.sizes import as_begun
 
 T = TypeVar("T")
 
@@ -65,14 +66,23 @@ def _own(served: Served) -> Mapping[Callable[..., Any], Callable[..., Any]]:
     def statuses(job_ids: Sequence[str]) -> list[JobStatus]:
         return list(map(served.with_news, ledger.statuses(job_ids)))
 
-    def begun(job_id: str, request: str) -> Place:
-        return _place(served.starts.asked(job_id, request))
+    def placed(staging: Staging) -> Place:
+        spec = ledger.spec(staging.job_id)
+        return Place(
+            job_id=staging.job_id,
+            attempt=staging.attempt,
+            root=str(staging.root),
+            replicas=as_begun(staging, spec).replicas,
+        )
+
+    def begun(job_id: str, request: str, replicas: int | None = None) -> Place:
+        return placed(served.starts.asked(job_id, request, replicas=replicas))
 
     def current(job_id: str) -> Current:
         staging = served.store.staging(job_id)
         if staging is None:
             return Current(place=None)
-        return Current(place=_place(staging), taken=served.starts.taken(job_id, staging.attempt))
+        return Current(place=placed(staging), taken=served.starts.taken(job_id, staging.attempt))
 
     def token(job_id: str, attempt: int, lifetime_seconds: float) -> str:
         staging = served.starts.current(job_id, attempt)
@@ -90,6 +100,7 @@ def _own(served: Served) -> Mapping[Callable[..., Any], Callable[..., Any]]:
         Ledger.specs: _at_most(MOST_SPECS, "specs", ledger.specs),
         Starting.begun: begun,
         Starting.current: current,
+        ServedStore.stop: served.regrouping.stop,
         ServedStore.token: token,
         Upkeep.room: room,
     }
@@ -105,7 +116,3 @@ def _at_most(most: int, what: str, method: Callable[..., T]) -> Callable[..., T]
         return method(**named)
 
     return answer
-
-
-def _place(staging: Staging) -> Place:
-    return Place(job_id=staging.job_id, attempt=staging.attempt, root=str(staging.root))

@@ -236,6 +236,7 @@ class ServiceStore(_Client):
     collect = remote(Upkeep.collect)
     room = remote(Upkeep.room)
     note_gone = remote(LocalStore.note_gone)
+    stop = remote(ServedStore.stop)
     token = remote(ServedStore.token)
     _records = remote(Versions.records)
     _made = remote(Makings.made)
@@ -329,9 +330,14 @@ class ServiceStore(_Client):
         found = self._current(job_id)
         return (0 if found.place is None else found.place.attempt), found.taken
 
-    def begin(self, job_id: str, *, after: int) -> int:
+    def size(self, job_id: str) -> int | None:
+        """Return how many replicas the current attempt of a gang has; None before the first."""
+        place = self._current(job_id).place
+        return None if place is None else place.replicas
+
+    def begin(self, job_id: str, *, after: int, replicas: int | None = None) -> int:
         """Begin the attempt that follows `after`, which is over; calling it twice begins one."""
-        return self._begun(job_id, request=f"after-{after}").attempt
+        return self._begun(job_id, request=f"after-{after}", replicas=replicas).attempt
 
     def equip(self, job_id: str, *, worker: bytes) -> None:
         """Store the worker's zipapp for a job: its pods get it with their bundle."""

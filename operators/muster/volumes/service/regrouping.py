@@ -5,6 +5,7 @@ stop. When all have, the next attempt begins in the same pods; where it cannot, 
 decided about this attempt again. What was said and decided is in files, so another process of the service goes on::
 
     staging/<job>/<attempt>/gone/<attempt>/<role>-<index>.json     what a replica said
+                                           stop                    there once all of them are to stop
                                            since                   when the first said so
                                            ends                    why it ends in these pods
 """
@@ -24,7 +25,7 @@ from muster.core.status import JobState
 from muster.core.verdict import Verdict
 from muster.volumes.base import Staging
 from muster.volumes.durability import translated, write_whole
-from muster.volumes.handing_over import note_gone, replicas_of, said_by
+from muster.volumes.handing_over import all_gone, note_gone, replicas_of, said_by
 from muster.volumes.service.bells import Bells
 from muster.volumes.service.committer import Committer
 from muster.volumes.service.starts import GangStarts
@@ -33,7 +34,7 @@ from muster.volumes.sizes import as_begun
 PEERS_SECONDS = 20.0
 """How long the other replicas may take to stop, once one is gone: of ranks that are told to end, 3."""
 
-_SINCE, _ENDS, _GIVEN_UP = "since", "ends", "given up: "
+_SINCE, _STOP, _ENDS, _GIVEN_UP = "since", "stop", "ends", "given up: "
 
 
 @dataclass(frozen=True)
@@ -75,6 +76,20 @@ class Regrouping:
             self.starts.begin_again(job_id, outlook.attempt)
         return outlook
 
+    def stop(self, job_id: str, attempt: int) -> bool:
+        """Have the replicas of an attempt stop, which then ends in these pods; whether no process of it is left.
+
+        :raises Conflict: it is not the current one. :raises Over: the job has ended.
+        """
+        with self.committer.alone(job_id), translated(f"stop the gang of job {job_id}"):
+            staging = self.starts.current(job_id, attempt)
+            self.committer.check_going_on(job_id)
+            staging.gone.mkdir(parents=True, exist_ok=True)
+            (staging.gone / _STOP).touch()
+            gone = all_gone(staging, self.starts.store.ledger.spec(job_id))
+        self.bells.ring(job_id)
+        return gone
+
     def due_seconds(self, job_id: str, attempt: int) -> float | None:
         """Return in how many seconds an attempt that stops has waited long enough; None where it does not stop."""
         staging = self.starts.store.staging(job_id)
@@ -93,7 +108,7 @@ class Regrouping:
         self.committer.check_going_on(job_id)
         spec = as_begun(staging, self.starts.store.ledger.spec(job_id))
         gone = _gone(staging)
-        if not gone:
+        if not gone and not (staging.gone / _STOP).exists():
             return Outlook(going=Going.RUNS)
         missing = [replica for replica in replicas_of(spec) if replica not in gone]
         said = news if missing else _said(staging, spec)

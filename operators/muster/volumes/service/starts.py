@@ -96,14 +96,15 @@ class GangStarts:
     committer: Committer
     turns: Turns = field(default_factory=Turns)
 
-    def asked(self, job_id: str, request: str) -> Staging:
+    def asked(self, job_id: str, request: str, *, replicas: int | None = None) -> Staging:
         """Return the attempt of an operator's request, begun if new; copying big checkpoints takes long.
 
+        :param replicas: of an elastic gang; without it, those of the attempt before.
         :raises Conflict: another attempt was begun since, or the job has sealed or ended.
         """
         name = self._told(job_id, f"request:{request}")
         with self.turns.alone(job_id, patient=True):
-            return self._begin(job_id, name)
+            return self._begin(job_id, name, replicas=replicas)
 
     def restarted(self, job_id: str, *, submitted: int, restart: str, replica: str, pod: str) -> Staging:
         """Return the attempt of one start of a gang, begun by the first pod of that start.
@@ -248,7 +249,7 @@ class GangStarts:
                 write_whole(self._path(job_id), json.dumps({**begun, name: following}))
         return name
 
-    def _begin(self, job_id: str, name: str, *, copy: bool = True) -> Staging:
+    def _begin(self, job_id: str, name: str, *, copy: bool = True, replicas: int | None = None) -> Staging:
         """Begin the recorded attempt, unless it is begun already.
 
         :param copy: otherwise copy checkpoints that processes of the attempt before may still write.
@@ -262,7 +263,7 @@ class GangStarts:
                     f"job {job_id}: {name.partition(':')[0]} is fenced, the current attempt is {current}"
                 )
             if staging is None or wanted > current:
-                staging = self.store.attempts.begin(job_id, copy=copy)
+                staging = self.store.attempts.begin(job_id, copy=copy, replicas=replicas)
                 if copy:  # these are other pods
                     remove(staging.root / PODS)
             if link_text(staging.root / _MADE) != str(staging.attempt):

@@ -50,11 +50,16 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """The staging of one attempt; `root` is its folder on the service's side."""
+    """The staging of one attempt.
+
+    :param root: its folder on the service's side.
+    :param replicas: that it has; None where a service of an earlier release answers.
+    """
 
     job_id: str
     attempt: int
     root: str
+    replicas: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,8 +103,11 @@ class Recorded:
 class Starting(Protocol):
     """The calls behind the client's ``stage``, ``begin``, ``staging`` and ``attempt``."""
 
-    def begun(self, job_id: str, *, request: str) -> Place:
-        """Begin an attempt, the same for the same request, and return it."""
+    def begun(self, job_id: str, *, request: str, replicas: int | None = None) -> Place:
+        """Begin an attempt, the same for the same request, and return it.
+
+        :param replicas: of an elastic gang; without it, those of the attempt before.
+        """
 
     def current(self, job_id: str) -> Current:
         """Return the current attempt."""
@@ -324,6 +332,7 @@ TABLE = (
 
     Row(Starting.begun, "POST", f"{_JOB}/attempts", body="Begin", threads="starting"),
     Row(Starting.current, "GET", f"{_JOB}/attempts/current"),
+    Row(ServedStore.stop, "POST", f"{_JOB}/attempts/{{attempt}}/stop", answer="Answer.yes"),
     Row(LocalStore.note_gone, "PUT", f"{_JOB}/attempts/{{attempt}}/gone"),
     Row(ServedStore.token, "POST", f"{_JOB}/attempts/{{attempt}}/token", body="Lifetime",
         names={"lifetime_seconds": "seconds"}, answer="Secret.token"),

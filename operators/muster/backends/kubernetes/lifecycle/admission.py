@@ -78,11 +78,17 @@ class Admission:
 
     def _checked(self, job: JobSpec, cluster: Cluster) -> tuple[str, ...]:
         check_place(cluster, claim=self._site.claim)
+        if job.elastic and not cluster.job_set:
+            raise CannotSchedule(
+                f"job {job.name} is a gang of up to {job.replicas} replicas, and this cluster has no JobSets: "
+                "install JobSet 0.12 or newer, or give it one replica"
+            )
         queue = choose_queue(cluster, job.queue or self._site.queue, gang=job.replicas > 1)
         made = self._documents(job, cluster, job_id=_NOBODY, attempt=1, token="")
+        least = self._documents(job.sized(job.least), cluster, job_id=_NOBODY, attempt=1, token="")
         warnings = check_job(
             cluster,
-            pod_sets(made.owner, job),
+            pod_sets(least.owner, job),
             queue=queue,
             priority=job.priority,
             partial_starts=self._site.partial_starts,

@@ -13,6 +13,7 @@ is left as it is: its code and inputs need not be available any more.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from secrets import token_hex
 
@@ -38,15 +39,29 @@ _GONE_SECONDS, _PAUSE_SECONDS = 60.0, 0.2  # a root goes after its pods, and tho
 
 
 class Submitter:
-    """Makes the objects of jobs."""
+    """Makes the objects of jobs.
+
+    :param size: returns with how many replicas an elastic gang is submitted; None for all.
+    """
 
     def __init__(
-        self, client: Client, *, site: ClusterSite, store: ServiceStore, admission: Admission
+        self,
+        client: Client,
+        *,
+        site: ClusterSite,
+        store: ServiceStore,
+        admission: Admission,
+        size: Callable[[JobSpec, str], int | None] = lambda _job, _job_id: None,
     ) -> None:
         self._client = client
         self._site = site
         self._store = store
         self._admission = admission
+        self._size = size
+
+    def go_on(self, job: JobSpec, job_id: str) -> bool:
+        """Go on making the objects of a job's current attempt, without waiting; whether all are there."""
+        return self._made(job, job_id)
 
     def submit(self, job: JobSpec, status: JobStatus) -> None:
         """Make the objects of a job that is entered, as far as they are not there.
@@ -73,7 +88,7 @@ class Submitter:
             if found is not None:
                 return self._stands(job, job_id, found, attempt=attempt, taken=taken)
             if taken or not attempt:
-                attempt = self._store.begin(job_id, after=attempt)
+                attempt = self._store.begin(job_id, after=attempt, replicas=self._size(job, job_id))
             self._make(job, job_id, attempt)
             return True
         return False
@@ -113,6 +128,8 @@ class Submitter:
     def _documents(self, job: JobSpec, job_id: str, attempt: int, *, secret: str) -> Documents:
         seconds = job.queue_timeout_seconds + job.run_timeout_seconds + _TOKEN_SECONDS
         token = self._store.token(job_id, attempt=attempt, lifetime_seconds=seconds)
+        if job.elastic:
+            job = job.sized(self._store.size(job_id) or job.replicas)
         return self._admission.documents(job, job_id=job_id, attempt=attempt, token=token, secret=secret)
 
     def _add(self, made: Documents, owner: Document) -> None:

@@ -1,0 +1,188 @@
+"""Has elastic gangs shrink and grow: a gang of another size is another JobSet, and goes on from its checkpoint.
+
+A JobSet and its Workload have a fixed number of pods, so each size is an attempt of its own::
+
+    its ranks stop → the store begins an attempt of the new size → its JobSet is deleted → one of the new size is made
+
+Whatever is cut off on the way: whoever submits the job again, as a task does that takes it up, makes the JobSet of the
+attempt that counts.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from muster.backends.jobs.growth import Growth, Seen
+from muster.backends.jobs.sizing import Sizing
+from muster.backends.kubernetes.api.client import Client
+from muster.backends.kubernetes.api.kinds import Document
+from muster.backends.kubernetes.lifecycle.submitting import Submitter
+from muster.backends.kubernetes.site import ClusterSite
+from muster.backends.kubernetes.state.capacity import ClusterCapacity
+from muster.backends.kubernetes.state.observe import ObservedJob
+from muster.core.errors import Conflict, Forbidden
+from muster.core.job import JobSpec
+from muster.core.status import JobState
+from muster.volumes.service.client import ServiceStore
+
+log = logging.getLogger(__name__)
+
+WAITS_SECONDS = 3.0
+"""How long a gang waits for room before it makes do with fewer replicas."""
+
+LOOK_SECONDS = 5.0
+"""Between two looks at what others wait for; where there is room for more, a checkpoint is looked for every second."""
+
+STOP_SECONDS = 20.0
+"""How long ranks may take to stop; after that what they write is left aside, and their checkpoints are copied."""
+
+REFUSED_SECONDS = 600.0
+"""How long a size is not tried again that did not get its nodes."""
+
+
+@dataclass(frozen=True)
+class _Wanted:
+    replicas: int
+    why: str
+    until: float
+
+
+@dataclass
+class _Watch:
+    """What is remembered of one gang. Times are seconds of the clock."""
+
+    next: float = 0.0
+    waits: float | None = None
+    growth: Growth | None = None
+    refused: dict[int, float] = field(default_factory=dict)
+    wanted: _Wanted | None = None
+
+
+def as_made(job: JobSpec, root: Document | None) -> JobSpec:
+    """Return a job with the replicas that its JobSet has; one that has none, or is not elastic, as it is."""
+    if root is None or not job.elastic:
+        return job
+    specs = [each["template"]["spec"] for each in root["spec"].get("replicatedJobs") or ()] or [root["spec"]]
+    return job.sized(int(specs[0].get("parallelism") or 1))
+
+
+class Resizing:
+    """The elastic gangs of one namespace. Safe to use from many threads."""
+
+    def __init__(
+        self,
+        client: Client,
+        *,
+        site: ClusterSite,
+        store: ServiceStore,
+        submitter: Submitter,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._capacity = ClusterCapacity(
+            client, namespace=site.namespace, resource=site.gpu_resource, queue=site.queue
+        )
+        self._store = store
+        self._submitter = submitter
+        self._clock = clock
+        self._watches: dict[str, _Watch] = {}
+        self._looking = threading.Lock()
+
+    def forget(self, job_id: str) -> None:
+        """Know nothing more of a job, which has ended."""
+        self._watches.pop(job_id, None)
+
+    def look(self, job: JobSpec, job_id: str, root: Document, observed: ObservedJob) -> None:
+        """Have a gang shrink or grow where that is due, a step at each look.
+
+        :param job: as its author asked for it.
+        :param observed: how it is, with the replicas that it has.
+        """
+        watch, now = self._watches.setdefault(job_id, _Watch()), self._clock()
+        if now < watch.next or not self._looking.acquire(blocking=False):
+            return
+        try:
+            self._look(job, job_id, root, observed, watch)
+        except Forbidden as error:
+            log.warning("job %s keeps the replicas that it has: %s", job_id, error)
+            watch.next = now + REFUSED_SECONDS
+        except Conflict as error:  # another process was quicker, or the job is ending
+            log.info("job %s: %s", job_id, error)
+            watch.wanted = None
+        finally:
+            self._looking.release()
+
+    def _look(self, job: JobSpec, job_id: str, root: Document, observed: ObservedJob, watch: _Watch) -> None:
+        if root["metadata"].get("deletionTimestamp"):
+            self._submitter.go_on(job, job_id)
+            return
+        if watch.wanted is None:
+            watch.wanted = self._wanted(job, job_id, observed, watch)
+        if watch.wanted is not None:
+            self._make(job, job_id, watch, watch.wanted)
+
+    def _wanted(self, job: JobSpec, job_id: str, observed: ObservedJob, watch: _Watch) -> _Wanted | None:
+        now, replicas = self._clock(), observed.replicas
+        if observed.state is JobState.QUEUED:
+            watch.growth, watch.waits = None, now if watch.waits is None else watch.waits
+            if replicas == job.least or now < watch.waits + WAITS_SECONDS:
+                return None
+            watch.refused[replicas] = now + REFUSED_SECONDS
+            most = self._sizing(job, job_id).most() or job.least
+            return self._to(min(most, replicas - 1), f"there is no room for {replicas} replicas")
+        watch.waits = None
+        if observed.state is not JobState.RUNNING:
+            return None
+        watch.next = now + LOOK_SECONDS
+        sizing = self._sizing(job, job_id)
+        if (let_in := sizing.to_let_in(replicas)) is not None:
+            return self._to(let_in[0], f"{let_in[1]} waits for room")
+        most = sizing.most() or 0
+        while most > replicas and watch.refused.get(most, 0.0) > now:
+            most -= 1
+        if most <= replicas:
+            watch.growth = None
+            return None
+        watch.next = now + 1.0
+        if watch.growth is None:
+            watch.growth = Growth(lambda: self._saved(job_id))
+            return None
+        return self._to(most, "there is room for more") if watch.growth.look() else None
+
+    def _to(self, replicas: int, why: str) -> _Wanted:
+        return _Wanted(replicas, why, until=self._clock() + STOP_SECONDS)
+
+    def _sizing(self, job: JobSpec, job_id: str) -> Sizing:
+        sizes = [job.sized(replicas) for replicas in range(job.least, job.replicas + 1)]
+        return Sizing(self._capacity.outlook(sizes), job_id=job_id, least=job.least)
+
+    def size(self, job: JobSpec, job_id: str) -> int | None:
+        """Return with how many replicas a gang is submitted: as many as there is room for now; None for all."""
+        if not job.elastic:
+            return None
+        try:
+            return self._sizing(job, job_id).most() or job.least
+        except Forbidden:  # then the first look at what waits for room tells more
+            return None
+
+    def _saved(self, job_id: str) -> Seen:
+        saved = self._store.saved(job_id)
+        return {} if saved is None else {saved.job_id: (saved.files, saved.size_bytes, saved.newest)}
+
+    def _make(self, job: JobSpec, job_id: str, watch: _Watch, wanted: _Wanted) -> None:
+        """Have the ranks stop, and then the gang begin with other replicas."""
+        attempt, taken = self._store.attempt(job_id)
+        if taken and not self._store.stop(job_id, attempt=attempt) and self._clock() < wanted.until:
+            watch.next = 0.0
+            return
+        watch.wanted, watch.growth, watch.waits = None, None, None
+        self._store.begin(job_id, after=attempt, replicas=wanted.replicas)
+        line = (
+            f"[muster] {wanted.why}: the gang goes on from its checkpoint with {wanted.replicas} of up to "
+            f"{job.replicas} replicas\n"
+        )
+        self._store.ledger.append(job_id, line.encode(), request=f"resized-{attempt}")
+        self._submitter.go_on(job, job_id)
