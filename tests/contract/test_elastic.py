@@ -121,8 +121,8 @@ class ElasticContract:
         self.wait(told)
 
     def test_it_starts_with_all_where_there_is_room(self, backend: Backend, training: Made) -> None:
-        self.end(backend)
         backend.submit(training(), job_id=self.own("gang"))
+        self.end(backend)
         status, _ = self.finish(backend, self.own("gang"))
         assert status.result is not None
         assert written(backend, status.result.outputs["made"]) == {"0": "4", "1": "4", "2": "4", "3": "4"}
@@ -131,7 +131,7 @@ class ElasticContract:
     def test_it_starts_with_what_can_be_had_and_grows_at_a_checkpoint(
         self, backend: Backend, training: Made
     ) -> None:
-        backend.submit(other(training(), memory_gib=self.one.memory_gib * 1.5), job_id=self.own("other"))
+        backend.submit(other(training(), memory_gib=1.5), job_id=self.own("other"))
         self.wait(lambda: "up" in log_of(backend, self.own("other")))
         backend.submit(training(), job_id=self.own("gang"))
         self.wait(lambda: trains(backend, self.own("gang"), ranks=2))
@@ -156,8 +156,8 @@ class ElasticContract:
         backend.submit(training(), job_id=self.own("gang"))
         self.wait(lambda: trains(backend, self.own("gang"), ranks=4))
         backend.submit(other(training(), memory_gib=1), job_id=self.own("other"))
-        self.wait(lambda: "up" in log_of(backend, self.own("other")))
         self.wait(lambda: trains(backend, self.own("gang"), ranks=3))
+        self.wait(lambda: "up" in log_of(backend, self.own("other")))
         backend.cancel(self.own("other"))
         self.wait(lambda: trains(backend, self.own("gang"), ranks=4))
         self.end(backend)
@@ -175,14 +175,26 @@ class ElasticContract:
         backend.submit(other(training(), memory_gib=3), job_id=self.own("big"))
         self.wait(lambda: backend.status(self.own("big")).state is JobState.QUEUED)
         backend.submit(other(training(), memory_gib=2, code="print('up')"), job_id=self.own("fits"))
-        self.finish(backend, self.own("fits"))
         self.wait(lambda: trains(backend, self.own("gang"), ranks=2))
+        self.finish(backend, self.own("fits"))
         assert backend.status(self.own("big")).state is JobState.QUEUED
         self.end(backend)
         assert self.finish(backend, self.own("gang"))[0].state is JobState.SUCCEEDED
         assert sizes(backend, self.own("gang")) == [4, 2], (
             "room is kept for the job that waits, not grown into"
         )
+
+    def test_what_a_job_of_higher_priority_takes_it_goes_on_without(
+        self, backend: Backend, training: Made
+    ) -> None:
+        backend.submit(training(priority="normal"), job_id=self.own("gang"))
+        self.wait(lambda: trains(backend, self.own("gang"), ranks=4))
+        backend.submit(other(training(), memory_gib=2, priority="high"), job_id=self.own("other"))
+        self.wait(lambda: trains(backend, self.own("gang"), ranks=2))
+        self.wait(lambda: "up" in log_of(backend, self.own("other")))
+        self.end(backend)
+        assert self.finish(backend, self.own("gang"))[0].state is JobState.SUCCEEDED
+        assert begun_at(backend, self.own("gang")) == sorted(begun_at(backend, self.own("gang")))
 
 
 @pytest.fixture(scope="module")

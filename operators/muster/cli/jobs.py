@@ -204,10 +204,11 @@ def _spec_fields(spec: JobSpec) -> Iterator[tuple[str, object]]:
         asked = role.resources
         runs = role.entrypoint or " ".join(role.command or ())
         gpus = f", {asked.gpus} GPUs" if asked.gpus else ""
+        replicas = f"{role.least} to {role.replicas}" if role.least < role.replicas else f"{role.replicas}"
         yield (
             f"role {role.name}",
             (
-                f"{role.replicas} x {role.ranks} ranks of {runs}  ({asked.cpus:g} CPUs, {asked.memory_gib:g} GiB{gpus})"
+                f"{replicas} x {role.ranks} ranks of {runs}  ({asked.cpus:g} CPUs, {asked.memory_gib:g} GiB{gpus})"
             ),
         )
     for name, source in spec.inputs.items():

@@ -62,6 +62,8 @@ def test_a_job_refuses_nonsense_when_built(changes, message):
         ({"command": ("a\0",)}, "without NUL"),
         ({"command": ("\udc80",)}, "in UTF-8"),
         ({"command": ("x",), "replicas": 0}, "replicas of role main is 0"),
+        ({"command": ("x",), "replicas": 2, "least_replicas": 0}, "least_replicas of role main is 0"),
+        ({"command": ("x",), "replicas": 2, "least_replicas": 4}, "at least 4 replicas and at most 2"),
         ({"command": ("x",), "ranks": True}, "ranks of role main is True"),
     ],
 )
@@ -166,3 +168,17 @@ def test_the_how_to_says_of_each_cause_who_tries_again():
     for cause in Cause:
         assert ("by the gang" in told[cause.value]) is cause.restarts_gang
         assert ("as a retry" in told[cause.value]) is cause.retried
+
+
+def test_an_elastic_gang_of_one_size_is_a_gang_like_any_other():
+    elastic = spec(roles=(Role(command=("x",), replicas=4, least_replicas=2, ranks=2),))
+    assert (elastic.elastic, elastic.least, elastic.replicas, elastic.world_size) == (True, 2, 4, 8)
+    three = elastic.sized(3)
+    assert (three.elastic, three.least, three.replicas, three.world_size) == (False, 3, 3, 6)
+    assert three.sized(2) is three
+    assert Role(command=("x",), replicas=4, least_replicas=4) == Role(command=("x",), replicas=4)
+
+
+def test_an_elastic_gang_has_one_role():
+    with pytest.raises(SpecError, match="only a gang of one role shrinks and grows, and this has main, ps"):
+        spec(roles=(Role(command=("x",), replicas=2, least_replicas=1), Role(name="ps", command=("x",))))

@@ -299,4 +299,4 @@ def _needs(spec: JobSpec) -> dict[str, float]:
 
 
 def _total(spec: JobSpec, what: str) -> float:
-    return float(sum(role.replicas * getattr(role.resources, what) for role in spec.roles))
+    return float(sum(role.least * getattr(role.resources, what) for role in spec.roles))

@@ -15,8 +15,9 @@ from tests.unit.volumes.service.gang import Gang, make_spec
 from tests.unit.volumes.service.inside import Inside
 from tests.unit.volumes.service.process import until
 
+from muster.core.errors import Conflict
 from muster.core.going_on import Going, Gone, Outlook
-from muster.core.job import JobSpec
+from muster.core.job import JobSpec, Role
 from muster.core.replica import Report
 from muster.core.status import JobState
 from muster.core.verdict import Cause, ExitCode, Verdict
@@ -112,6 +113,41 @@ def test_a_gang_starts_again_once_all_of_it_is_gone(begun: Callable[..., Gang]) 
     assert late.status_code == 409
     gang.attempt = 2
     assert gang.lines(b"new\n") == 4
+
+
+def test_a_gang_that_is_to_go_on_with_fewer_stops_and_its_checkpoints_are_handed_on(service: Inside) -> None:
+    role = Role(replicas=3, least_replicas=1, entrypoint="etl:features")
+    gang = Gang(service, "elastic", replace(make_spec(), roles=(role,)))
+    for index in range(3):
+        gang.bundle(index).raise_for_status()
+    (gang.root() / "checkpoints" / "step").write_bytes(b"weights")
+    number = (gang.root() / "checkpoints").stat().st_ino
+    with gang, service.client() as store:
+        assert store.size("elastic") == 3
+        assert store.stop("elastic", attempt=1) is False
+        assert outlook(gang).going is Going.STOPS
+        for index in range(3):
+            gone(gang, index, STOPPED)
+        assert outlook(gang).going is Going.ENDS
+        assert store.stop("elastic", attempt=1) is True
+        for _ in range(2):  # every call may be repeated
+            assert store.begin("elastic", after=1, replicas=2) == 2
+        with pytest.raises(Conflict, match="attempt 1 is fenced"):
+            store.stop("elastic", attempt=1)
+        assert store.size("elastic") == 2
+        assert (folder(gang) / "2" / "checkpoints").stat().st_ino == number
+        assert store.ledger.status("elastic").restarts == 0
+        gang.submitted = gang.attempt = 2
+        token = store.token("elastic", attempt=2, lifetime_seconds=600)
+    gang.pods = service.asking(token)
+    with gang:
+        for index in range(2):
+            gang.bundle(index).raise_for_status()
+        gone(gang, 0)
+        assert gone(gang, 1, STOPPED) == Outlook(going=Going.AGAIN, attempt=3), "two are the whole gang now"
+        with service.client() as store:
+            assert store.size("elastic") == 2, "a start in the same pods has as many"
+            assert store.ledger.status("elastic").restarts == 1
 
 
 def test_who_waits_is_told_at_once_and_holds_no_thread(

@@ -66,13 +66,13 @@ class ClusterDocuments:
 
 
 def wanted_of(job: JobSpec, *, resource: str) -> tuple[PodNeeds, ...]:
-    """Return what a job asks for, by role. :param resource: what a card is called."""
+    """Return what a job asks for, by role, the least where it is elastic. :param resource: what a card is called."""
     return tuple(
         PodNeeds(
             needs=times(
                 {CPU: role.resources.cpus, MEMORY: role.resources.memory_gib * GIB}
                 | ({resource: float(role.resources.gpus)} if role.resources.gpus else {}),
-                role.replicas,
+                role.least,
             ),
             classes=frozenset(role.resources.gpu_class),
         )
@@ -102,7 +102,7 @@ def with_queues(
                 choices=places.choices(wanted_of(job, resource=resource), places.team(queue)),
                 line=places.team(queue),
                 priority=priority,
-                gpus=sum(role.replicas * role.resources.gpus for role in job.roles),
+                gpus=sum(role.least * role.resources.gpus for role in job.roles),
             )
             for job, queue, priority in jobs
         ),
@@ -128,7 +128,7 @@ def without_queues(found: ClusterDocuments, jobs: Iterable[JobSpec], *, resource
             Demand(
                 name=job.name,
                 choices=_on_nodes(wanted_of(job, resource=resource), {node.gpu_class for node in nodes}),
-                gpus=sum(role.replicas * role.resources.gpus for role in job.roles),
+                gpus=sum(role.least * role.resources.gpus for role in job.roles),
             )
             for job in jobs
         ),
