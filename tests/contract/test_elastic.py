@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import random
 import re
 import secrets
 from collections.abc import Callable, Iterator, Sequence
@@ -23,7 +24,7 @@ from tests.waiting import GUARD_SECONDS, eventually
 from muster.backends.base import Backend
 from muster.backends.local.places import Places
 from muster.core.errors import CannotSchedule
-from muster.core.job import JobSpec, Output, Role
+from muster.core.job import JobSpec, Launcher, Output, Role
 from muster.core.resources import Resources
 from muster.core.settings import Settings
 from muster.core.status import JobState, JobStatus
@@ -45,6 +46,50 @@ while not ends.exists():
         saved.with_suffix(".part").replace(saved)
         print("epoch", epoch, "of", world, flush=True)
 (made / rank).write_text(world)
+"""
+# Learns with DDP, and a batch of the same rows for any number of ranks. Rank 1 is killed once, at the epoch that says so.
+LEARN = """
+import os, signal, sys, time
+from pathlib import Path
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data.distributed import DistributedSampler
+saved, killed, made = Path(sys.argv[1], "state"), Path(sys.argv[1], "killed"), Path(sys.argv[2])
+epochs, kill_at, epoch_seconds = int(sys.argv[3]), int(sys.argv[4]), float(sys.argv[5])
+dist.init_process_group("gloo")
+rank, world = dist.get_rank(), dist.get_world_size()
+torch.manual_seed(1)
+x = torch.randn(960, 8)
+net = DistributedDataParallel(torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1)))
+optimizer, first = torch.optim.SGD(net.parameters(), lr=0.02, momentum=0.9), 0
+if saved.exists():
+    state = torch.load(saved)
+    net.load_state_dict(state["net"]), optimizer.load_state_dict(state["optimizer"])
+    first = state["epochs"]
+print("begins at", first, "as", rank, "of", world, flush=True)
+rows = TensorDataset(x, x.prod(1, keepdim=True))
+sampler = DistributedSampler(rows, seed=1)
+for epoch in range(first, epochs):
+    if epoch == kill_at and rank == 1 and not killed.exists():
+        killed.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    sampler.set_epoch(epoch)
+    for ours, targets in DataLoader(rows, batch_size=48 // world, sampler=sampler):
+        optimizer.zero_grad()
+        torch.nn.functional.mse_loss(net(ours), targets).backward()
+        optimizer.step()
+    if rank == 0:
+        state = {"net": net.state_dict(), "optimizer": optimizer.state_dict(), "epochs": epoch + 1}
+        torch.save(state, saved.with_suffix(".part"))
+        saved.with_suffix(".part").replace(saved)
+        print("epoch", epoch + 1, "of", world, flush=True)
+    time.sleep(epoch_seconds)
+if rank == 0:
+    with torch.no_grad():
+        loss = torch.nn.functional.mse_loss(net.module(x), x.prod(1, keepdim=True)).item()
+    (made / "loss").write_text(repr(loss))
 """
 HOLD = "import time; print('up', flush=True); time.sleep(600)"
 ONE = Resources(memory_gib=1)
@@ -184,6 +229,41 @@ class ElasticContract:
             "room is kept for the job that waits, not grown into"
         )
 
+    @pytest.mark.soak
+    def test_gangs_that_are_disturbed_learn_what_an_undisturbed_one_learns(
+        self, backend: Backend, training: Made, tmp_path: Path, record_property: Callable[[str, object], None]
+    ) -> None:
+        folders = image_folders(Settings(home=tmp_path, cache=tmp_path))
+        image = put_image(backend.store, find_image("train", folders))
+        losses = {}
+        for number in range(11):
+            dice, job_id, beside = (
+                random.Random(number),
+                self.own(f"gang-{number}"),
+                self.own(f"beside-{number}"),
+            )
+            kill_at = dice.randrange(2, 6) if number else -1
+            words = ("python", "-c", LEARN, "{checkpoints}", "{outputs.made}", "12", str(kill_at))
+            role = replace(training().roles[0], command=(*words, str(self.epoch_seconds)))
+            job = training(image="train", image_digest=image, roles=(role,), launcher=Launcher.TORCHRUN)
+            backend.submit(job, job_id=job_id)
+            if number:
+                first = dice.randrange(1, 4)
+                self.wait(lambda job_id=job_id, first=first: epochs(backend, job_id) >= first)
+                backend.submit(other(training(), memory_gib=dice.choice((1, 2))), job_id=beside)
+                self.wait(lambda job_id=job_id: len(sizes(backend, job_id)) >= 2)
+                later = epochs(backend, job_id) + dice.randrange(1, 4)
+                self.wait(lambda job_id=job_id, later=later: epochs(backend, job_id) >= later)
+                backend.cancel(beside)
+            self.wait(lambda job_id=job_id: epochs(backend, job_id) == 12)
+            status, _ = self.finish(backend, job_id)
+            assert status.result is not None, status.verdict
+            losses[number] = float(written(backend, status.result.outputs["made"])["loss"])
+            record_property(job_id, (kill_at, sizes(backend, job_id), status.restarts, losses[number]))
+            print(job_id, "killed at", kill_at, sizes(backend, job_id), status.restarts, losses[number])
+            assert status.restarts <= 1, "a change of size is no restart"
+        assert all(loss == pytest.approx(losses[0], abs=1e-6) for loss in losses.values()), losses
+
     def test_what_a_job_of_higher_priority_takes_it_goes_on_without(
         self, backend: Backend, training: Made
     ) -> None:
@@ -322,6 +402,13 @@ def trains(backend: Backend, job_id: str, *, ranks: int) -> bool:
     backend.statuses([job_id])
     epochs = re.findall(r"epoch \d+ of (\d+)", log_of(backend, job_id))
     return bool(epochs) and int(epochs[-1]) == ranks
+
+
+def epochs(backend: Backend, job_id: str) -> int:
+    """How many epochs a gang has trained; see :func:`trains` for why its status is asked for."""
+    backend.statuses([job_id])
+    found = re.findall(r"epoch (\d+) of", log_of(backend, job_id))
+    return max(map(int, found), default=0)
 
 
 def begun_at(backend: Backend, job_id: str) -> list[int]:

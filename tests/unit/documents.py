@@ -70,7 +70,12 @@ VALID: Mapping[str, Mapping[str, Any]] = {
     "Pinned": {"address": ADDRESS, "digest": DIGEST},
     "Plan": {"steps": (5, 100)},
     "Replica": {"staging": {"model": "/staging"}, "index": 1},
-    "Role": {"entrypoint": "train:train", "command": None},  # a role has one of the two
+    "Role": {
+        "entrypoint": "train:train",  # a role has one of the two
+        "command": None,
+        "replicas": 3,
+        "least_replicas": 2,
+    },
     "Rules": {"max_error_share": 0.5},
     "SearchSpec": {
         "space": {"rate": Dimension(low=0.0, high=1.0, step=0.5)},

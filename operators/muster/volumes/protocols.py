@@ -430,7 +430,7 @@ class ServedStore(LocalStore, Protocol):
         """Return the current attempt, 0 before the first, and whether a pod has asked for it."""
 
     def size(self, job_id: str) -> int | None:
-        """Return how many replicas the current attempt of a gang has; None before the first."""
+        """Return how many replicas the current attempt of an elastic gang has; None before the first, and of others."""
 
     def stop(self, job_id: str, *, attempt: int) -> bool:
         """Have the pods of an attempt stop their ranks, in 3 s; whether no process of it is left.

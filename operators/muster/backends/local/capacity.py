@@ -67,7 +67,7 @@ class LocalCapacity:
             return ()
         pids = ranks(Places(self._settings.home).mark(job_id))
         staging, spec = store.staging(job_id), store.ledger.spec(job_id)
-        whole = staging is not None and len(pids) == as_begun(staging, spec).world_size
+        whole = len(pids) == (spec if staging is None else as_begun(staging, spec)).world_size
         return tuple(
             Part(name=f"rank {number}" if whole else "a rank", process=f"pid {pid}")
             for number, pid in enumerate(pids)

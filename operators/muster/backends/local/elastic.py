@@ -12,6 +12,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import islice
 from pathlib import Path
 
 from muster.backends.jobs.growth import Growth
@@ -21,6 +22,7 @@ from muster.core.job import JobSpec
 from muster.volumes.tree import files_of
 
 LOOK_SECONDS = 1.0
+_MOST_FILES = 10_000
 
 
 @dataclass
@@ -95,7 +97,7 @@ def _seen(checkpoints: Path) -> dict[str, tuple[float, ...]]:
     """Return inode, size and time of change of each file."""
     found: dict[str, tuple[float, ...]] = {}
     with suppress(OSError):  # a rank moves or deletes what is listed: the next look sees what is there then
-        for entry in files_of(checkpoints):
+        for entry in islice(files_of(checkpoints), _MOST_FILES):
             stat = entry.stat(follow_symlinks=False)
             found[entry.path] = stat.st_ino, stat.st_size, stat.st_mtime_ns
     return found

@@ -72,7 +72,7 @@ def _own(served: Served) -> Mapping[Callable[..., Any], Callable[..., Any]]:
             job_id=staging.job_id,
             attempt=staging.attempt,
             root=str(staging.root),
-            replicas=as_begun(staging, spec).replicas,
+            replicas=as_begun(staging, spec).replicas if spec.elastic else None,
         )
 
     def begun(job_id: str, request: str, replicas: int | None = None) -> Place:

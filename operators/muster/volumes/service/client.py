@@ -331,7 +331,7 @@ class ServiceStore(_Client):
         return (0 if found.place is None else found.place.attempt), found.taken
 
     def size(self, job_id: str) -> int | None:
-        """Return how many replicas the current attempt of a gang has; None before the first."""
+        """Return how many replicas the current attempt of an elastic gang has; None before the first, and of others."""
         place = self._current(job_id).place
         return None if place is None else place.replicas
 

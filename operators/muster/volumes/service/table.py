@@ -53,7 +53,7 @@ class Place:
     """The staging of one attempt.
 
     :param root: its folder on the service's side.
-    :param replicas: that it has; None where a service of an earlier release answers.
+    :param replicas: that it has, of an elastic gang; None of others, as clients of earlier releases expect it.
     """
 
     job_id: str
