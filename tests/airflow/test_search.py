@@ -133,8 +133,12 @@ def test_a_deferred_search_ends_with_its_best_model(site: Site) -> None:
     assert stage["jobs"] == []
 
 
-def test_a_triggerer_that_is_killed_and_a_process_too_lose_nothing(site: Site) -> None:
+@pytest.mark.parametrize(
+    "number", [0, *(pytest.param(number, marks=pytest.mark.soak) for number in range(1, 10))]
+)
+def test_a_triggerer_that_is_killed_loses_nothing(site: Site, number: int) -> None:
     run = Searching(site, 0.3)
+    assert until(lambda: len(run.state.trials) > number % 5)  # each time at another moment
     os.kill(site.component("triggerer") or 0, signal.SIGKILL)
     run.ends_well()
 

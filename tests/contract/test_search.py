@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
-from tests.cluster import inside, kubectl, store
+from tests.cluster import cluster, inside, kubectl, left, store
 from tests.cluster.backend import SITE, connected
 from tests.cluster.layout import Layout
 from tests.contract.one_machine import one_machine
@@ -346,6 +346,48 @@ class TestSearchOnCluster(SearchContract):
             for job_id in self.jobs(backend):
                 backend.cancel(job_id, wait=False)
             self.wait(lambda: all(each.state.ended for each in backend.statuses(self.jobs(backend)).values()))
+
+    @pytest.mark.soak
+    @pytest.mark.parametrize("name", ["store", "API server"])
+    def test_ten_kills_of_what_it_rests_on_change_nothing(
+        self,
+        backend: Backend,
+        begin: Begin,
+        here: Layout,
+        name: str,
+        record_property: Callable[[str, object], None],
+    ) -> None:
+        kill = {
+            "store": lambda: store.kill(here),
+            "API server": lambda: cluster.restart(here, "kube-apiserver"),
+        }[name]
+        driver = Driver(backend, begin(replace(SPEC, trials=18), pause="time.sleep(0.5)"))
+        kills = 0
+
+        def step() -> Ended | None:
+            nonlocal kills
+            ended = driver.step()
+            if kills < 10 and len(driver.state.trials) > kills:
+                kill()
+                kills += 1
+            return ended
+
+        ended = self.wait(step)
+        best = min(driver.state.trials, key=lambda trial: abs(trial.params["rate"] - 0.6))
+        told = [
+            (event.trial, event.rung)
+            for event in backend.store.search_events(driver.search_id).events
+            if event.what is What.REACHED
+        ]
+        record_property(
+            "a search whose store or API server is killed again and again",
+            f"{name}: {kills} kills, {len(driver.state.trials)} trials, {len(told)} rungs, best {ended}",
+        )
+        assert kills == 10
+        assert ended == Ended(trial=best.number)
+        assert len(told) == len(set(told)), "a rung counts once"
+        assert all(trial.failures == 0 for trial in driver.state.trials)
+        self.wait(lambda: not left.objects(here, self.jobs(backend)))
 
 
 @pytest.fixture(scope="module")
