@@ -387,6 +387,7 @@ class TestSearchOnCluster(SearchContract):
         assert ended == Ended(trial=best.number)
         assert len(told) == len(set(told)), "a rung counts once"
         assert all(trial.failures == 0 for trial in driver.state.trials)
+        backend.sweep()  # of what ended while its store or API server was away
         self.wait(lambda: not left.objects(here, self.jobs(backend)))
 
 

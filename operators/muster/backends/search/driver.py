@@ -271,6 +271,7 @@ class Driver:
         self._stopping.discard(number)
         self._judged.discard(number)
         self._offsets.pop(status.job_id, None)
+        self._backend.cancel(status.job_id, wait=False)  # it has ended: what it left where it ran goes
 
     # What comes next
 
