@@ -22,12 +22,14 @@ from benchmarks.cluster_site import Site, site
 from benchmarks.pairs import Ratio
 from benchmarks.restarts import (
     DELETED_SECONDS,
+    FEWER_SECONDS,
     KILLED_SECONDS,
     PREEMPTED_SECONDS,
     SAME_SECONDS,
     URGENT_SECONDS,
     begun,
     gang,
+    one_fewer,
     rank_killed,
     row,
     same,
@@ -57,6 +59,8 @@ def in_the_cluster(root: Path | None, sizes: Sequence[int], *, runs: int) -> Ite
             yield made
         if len(medians) > 1:
             yield same(medians, promised=SAME_SECONDS)
+        fewer = [_one_fewer(there, next(names)) for _ in range(runs)]
+        yield row("cluster: a job waits, goes on with n - 1", fewer, promised=FEWER_SECONDS)
         took = [_preempted(there, next(names)) for _ in range(runs)]
         yield row("cluster: preempted, from when there is room", took, promised=PREEMPTED_SECONDS)
         with Recorder(there.layout) as recorder:
@@ -65,6 +69,14 @@ def in_the_cluster(root: Path | None, sizes: Sequence[int], *, runs: int) -> Ite
         more = [mine - theirs for theirs, mine in zip(by_hand, ours, strict=True)]
         print(f"by hand: {by_hand}\nmuster: {ours}", file=sys.stderr)
         yield row("cluster: pod deleted, above a JobSet by hand", more, promised=DELETED_SECONDS)
+
+
+def _one_fewer(there: Site, name: str) -> float:
+    """Have an elastic gang of all cards give a replica to a job that waits."""
+    try:
+        return one_fewer(there.backend, name, resources=CARDS)
+    finally:
+        _end(there, name)
 
 
 def _preempted(there: Site, name: str) -> float:

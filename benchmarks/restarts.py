@@ -3,7 +3,7 @@
 ``python -m benchmarks.restarts [--runs N] [--megabytes A,B] [--cluster] [--root FOLDER] [--json]``
 
 A gang of two writes checkpoints of each size, then loses a rank (`kill -9`), on this machine and with ``--cluster`` in
-the test cluster. There a pod is deleted, too, and the gang is preempted by one that takes all its cards for seconds. The
+the test cluster. An elastic gang gives a replica to a job that waits. In the cluster a pod is deleted, too, and the gang is preempted by one that takes all its cards for seconds. The
 script itself needs next to nothing from its start to its first step, and says when both were. A row is a median, beside
 the promised seconds.
 """
@@ -15,14 +15,16 @@ import re
 import statistics
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
 from textwrap import dedent
 from typing import Protocol
 
 from benchmarks.pairs import Ratio, ratio, show
+from muster.backends.base import Backend
 from muster.backends.local.backend import LocalBackend
 from muster.backends.local.machine import Machine
 from muster.core.errors import MusterError
@@ -35,7 +37,7 @@ from muster.core.status import JobState
 from muster.images.folders import find_image, put_image
 from muster.volumes.protocols import Store
 
-KILLED_SECONDS, DELETED_SECONDS, PREEMPTED_SECONDS = 1.0, 3.0, 10.0
+KILLED_SECONDS, DELETED_SECONDS, PREEMPTED_SECONDS, FEWER_SECONDS = 1.0, 3.0, 10.0, 5.0
 SAME_SECONDS = 1.0
 LONGEST_SECONDS = 300.0
 URGENT_SECONDS = 3.0
@@ -181,6 +183,32 @@ def on_one_machine(sizes: Sequence[int], *, runs: int, folder: Path) -> Iterator
         yield row(f"one machine: rank killed, {megabytes} MB", took, promised=KILLED_SECONDS)
     if len(medians) > 1:
         yield same(medians, promised=SAME_SECONDS)
+    narrow = LocalBackend(settings, machine=Machine(memory_gib=2 * resources.memory_gib))
+    fewer = [one_fewer(narrow, name, resources=resources) for name in (next(names) for _ in range(runs))]
+    yield row("one machine: a job waits, goes on with n - 1", fewer, promised=FEWER_SECONDS)
+
+
+def one_fewer(place: Backend, job_id: str, *, resources: Resources) -> float:
+    """Have an elastic gang give a replica to a job that waits; return the seconds until its next step."""
+    spec = gang(place.store, megabytes=10, fault="none", resources=resources)
+    (role,) = spec.roles
+    place.submit(replace(spec, roles=(replace(role, least_replicas=1),)), job_id=job_id)
+    until(f"{job_id} trains", lambda: steps(place, job_id) == 2)
+    waits = replace(
+        spec, roles=(replace(role, replicas=1, command=("sleep", "0.1")),), launcher=Launcher.PLAIN
+    )
+    began = time.time()
+    place.submit(waits, job_id=f"{job_id}-waits")
+    until(f"{job_id} goes on", lambda: steps(place, job_id) == 3)
+    *_, (_, own, _) = _STEP.findall(log_of(place.store, job_id))
+    until(f"{job_id} has ended", lambda: place.status(job_id).state.ended)
+    return float(own) - began
+
+
+def steps(place: Backend, job_id: str) -> int:
+    """Return how many ranks have done their first step, over all starts; who looks has a gang change its size."""
+    place.statuses([job_id])
+    return len(_STEP.findall(log_of(place.store, job_id)))
 
 
 def same(medians: Sequence[float], *, promised: float) -> Ratio:
