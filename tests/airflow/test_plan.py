@@ -109,6 +109,31 @@ def test_a_volume_that_a_stage_before_writes_is_not_known(
     assert found["other"].inputs == {"rows": (f"volume://{name}/rows@1",)}
 
 
+def test_what_is_not_there_yet_is_no_refusal_where_a_stage_before_makes_it(
+    write_dag: Write, dag_folder: Path, plan: Callable[..., RunPlan]
+) -> None:
+    name = dag_folder.name
+    write_dag(f"""
+        first = JobOperator(
+            task_id="first", image="python", command=["true"], outputs={{"rows": Output(volume="{name}/rows", partition="*")}}
+        )
+        second = JobOperator(
+            task_id="second", image="python", command=["true"], inputs={{"rows": "volume://{name}/rows@<2013-10"}}
+        )
+        alone = JobOperator(
+            task_id="alone", image="python", command=["true"], inputs={{"rows": "volume://{name}/rows@latest"}}
+        )
+        gate = GateOperator(task_id="gate", volume="volume://{name}/rows@latest", require={{"n": "> 1"}})
+        first >> [second, gate]
+    """)
+    found = stages(plan())
+    assert found["second"].does is Does.RUNS
+    assert found["second"].inputs == {"rows": ("what first makes",)}
+    assert found["gate"].does is Does.ASKS
+    assert found["alone"].does is Does.REFUSED
+    assert "holds none yet" in found["alone"].why
+
+
 def test_mapped_instances_are_planned_one_by_one(write_dag: Write, plan: Callable[..., RunPlan]) -> None:
     write_dag("""
         JobOperator.partial(task_id="fit", image="python", command=["true"], resources=SMALL).expand(

@@ -6,7 +6,8 @@ A stage is rendered as its task would be. A stage after one that would run is no
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -117,6 +118,9 @@ class Planner:
         try:
             return self._of_rendered(stage, rendered, mapped=mapped)
         except (SpecError, NotFound) as error:
+            before = self._writer(stage.task_id, _read_by(rendered)) if isinstance(error, NotFound) else ""
+            if before:  # which makes what is not there yet
+                return self._behind(stage, rendered, before)
             return replace(stage, does=Does.REFUSED, why=one_line(str(error)))
 
     def _of_rendered(self, stage: PlannedStage, operator: MusterOperator, *, mapped: bool) -> PlannedStage:
@@ -129,7 +133,8 @@ class Planner:
         spec = operator.job_spec(self._task(operator))
         if spec is None:
             return replace(stage, does=Does.RUNS)
-        before = self._making(stage.task_id, spec)
+        pinned = (each.address for given in spec.inputs.values() for each in given.versions)
+        before = self._writer(stage.task_id, {Address.parse(each).volume for each in pinned})
         if before:
             return self._behind(stage, operator, before)
         kept, why = self._kept(operator, spec)
@@ -154,11 +159,8 @@ class Planner:
         inputs = dict.fromkeys(spec.inputs, (f"what {before} makes",))
         return replace(made, does=Does.MAYBE if kept else Does.RUNS, inputs=inputs)
 
-    def _making(self, task_id: str, spec: JobSpec) -> str:
-        """Return the earlier stage that would write a volume that this one reads; empty if there is none."""
-        read = {
-            Address.parse(each.address).volume for given in spec.inputs.values() for each in given.versions
-        }
+    def _writer(self, task_id: str, read: Set[str]) -> str:
+        """Return the earlier stage that would write a volume that a task reads; empty if there is none."""
         for name in self._dag.get_task(task_id).get_flat_relative_ids(upstream=True):
             if read & self._writes.get(name, set()):
                 return str(name)
@@ -275,6 +277,20 @@ class Planner:
             cpu_hours=hours * _total(spec, "cpus"),
             gpu_hours=hours * demand.gpus,
         )
+
+
+def _read_by(operator: MusterOperator) -> set[str]:
+    """Return the volumes that an operator names, as far as it gives addresses of versions."""
+    named = [
+        *getattr(operator, "inputs", {}).values(),
+        getattr(operator, "volume", ""),
+        getattr(operator, "model", ""),
+    ]
+    found = set()
+    for text in (each for value in named for each in (value if isinstance(value, list) else [value])):
+        with suppress(SpecError):
+            found.add(Address.parse(str(text)).volume)
+    return found
 
 
 def _result(operator: MusterOperator, spec: JobSpec, made: Made) -> dict[str, Any]:
