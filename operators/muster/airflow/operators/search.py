@@ -115,7 +115,7 @@ class SearchOperator(GangOperator):
             with self.refusing("until"):
                 raise SpecError(f"param {self.until!r:.60} is in params, too: the search sets it")
         with self.refusing("the search"):
-            spec = self._search_spec(())
+            spec = self.search_spec()
         if self.cache:
             with self.refusing("cache"):
                 raise SpecError(
@@ -155,6 +155,11 @@ class SearchOperator(GangOperator):
         outputs = {name: replace(each, volume=f"{each.volume}{TRIALS}") for name, each in job.outputs.items()}
         return replace(job, outputs=outputs)
 
+    def written(self, spec: JobSpec) -> set[str]:
+        """The volumes that the task writes, with those of its trials."""
+        own = {name.removesuffix(TRIALS) for name in super().written(spec)}
+        return super().written(spec) | own | ({self.results} if self.results is not None else set())
+
     def wish(self) -> None:
         """None: a search always searches."""
 
@@ -183,7 +188,8 @@ class SearchOperator(GangOperator):
         """The best trial's versions, and the results."""
         return {name: (address,) for name, address in result["versions"].items()}
 
-    def _search_spec(self, earlier: Sequence[str]) -> SearchSpec:
+    def search_spec(self, earlier: Sequence[str] = ()) -> SearchSpec:
+        """Return the space and the rules. :param earlier: addresses of earlier searches' results."""
         return SearchSpec(
             space=self.space,
             metric=self.metric,
@@ -226,7 +232,7 @@ class SearchOperator(GangOperator):
     def _search(self, task: TaskRun) -> Search:
         store, names = task.backend.store, [self.earlier] if isinstance(self.earlier, str) else self.earlier
         earlier = [version.address for name in names for version in store.resolve(name)]
-        return Search(spec=self._search_spec(earlier), trial=self.job_spec(task), began=time.time())
+        return Search(spec=self.search_spec(earlier), trial=self.job_spec(task), began=time.time())
 
     def _begin(self, store: LocalStore, search_id: str, search: Search) -> None:
         rungs = ", ".join(f"{each:g}" for each in search.spec.rungs)
