@@ -15,7 +15,17 @@ from enum import Enum
 from typing import Any
 
 from muster.core.address import pinned, shown
-from muster.core.job import TRACEPARENT, Input, Interpreter, JobSpec, Origin, Pinned, Role, SecretRef
+from muster.core.job import (
+    MLFLOW_TAGS,
+    TRACEPARENT,
+    Input,
+    Interpreter,
+    JobSpec,
+    Origin,
+    Pinned,
+    Role,
+    SecretRef,
+)
 from muster.core.wire import dumps, plain
 
 MOST_FILES = 3
@@ -256,7 +266,7 @@ def _env(_: str, then: JobSpec, now: JobSpec) -> Iterator[Difference]:
 
 
 def _untraced(env: Mapping[str, str]) -> dict[str, str]:
-    return {name: value for name, value in env.items() if name != TRACEPARENT}
+    return {name: value for name, value in env.items() if name not in (TRACEPARENT, MLFLOW_TAGS)}
 
 
 def _secrets(_: str, then: JobSpec, now: JobSpec) -> Iterator[Difference]:

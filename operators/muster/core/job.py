@@ -31,6 +31,8 @@ CHECKPOINTS = "checkpoints"
 RESERVED = frozenset({CHECKPOINTS})
 MLFLOW_TAG = "muster.job_id"
 """The tag with the job's id on each MLflow run that a rank begins."""
+MLFLOW_TAGS = "MLFLOW_RUN_CONTEXT"
+"""The variable with the tags, as JSON, that MLflow puts on each run that a rank begins."""
 TRACEPARENT = "TRACEPARENT"
 """The variable in which a job finds the span of its task, where Airflow traces: W3C Trace Context."""
 

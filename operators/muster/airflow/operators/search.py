@@ -255,6 +255,8 @@ class SearchOperator(GangOperator):
                 driver.pause()
                 self.log.info("the search is paused: the task goes on with it when it runs again as it was")
             raise
+        finally:
+            driver.leave()
         return ended
 
     def _hand_over(self, task: TaskRun, driver: Driver, *, waited: float) -> None:
