@@ -88,6 +88,7 @@ BY_HAND = {
     "volumes.service.refusals": "an error's text",
     "volumes.service.starts": "attempts by start",
     "volumes.service.tokens": "wire.build",
+    "volumes.service.writing": "an object of texts",
     "worker.launchers.launcher": "tags for MLflow, which an author may give",
     "worker.store": "a count, and an error's text",
 }

@@ -172,7 +172,9 @@ def _inputs(_: str, then: JobSpec, now: JobSpec) -> Iterator[Difference]:
         if (
             before is None
             or here is None
-            or not _same((before.many, _contents(before)), (here.many, _contents(here)))
+            or not _same(
+                (before.many, before.path, _contents(before)), (here.many, here.path, _contents(here))
+            )
         ):
             yield Difference(What.INPUT, f"input {name}: {_arrow(_given(before), _given(here))}")
 
@@ -181,6 +183,7 @@ def _given(given: Input | None) -> str:
     if given is None:
         return "none"
     text = shown([version.address for version in given.versions]) or "no version"
+    text += f"/{given.path}" if given.path else ""
     return f"a list of {text}" if given.many and len(given.versions) == 1 else text
 
 
