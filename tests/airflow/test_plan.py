@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -194,3 +195,96 @@ def test_what_is_kept_makes_the_stages_behind_it_known(
     other, behind = plan({"count": "5"}).stages
     assert (other.does, behind.inputs) == (Does.RUNS, {"rows": ("what first makes",)})
     assert "count 4 → 5" in other.why
+
+
+CLIMB = """
+    from pathlib import Path
+
+    def climb(model: Path, checkpoints: Path, *, x: float, epochs: int) -> None:
+        saved = checkpoints / "epoch"
+        epoch = int(saved.read_text()) if saved.exists() else 0
+        while epoch < epochs:
+            epoch += 1
+            saved.with_suffix(".part").write_text(str(epoch))
+            saved.with_suffix(".part").replace(saved)
+            print(f"muster: epoch={epoch}/9 height={1 - (x - 0.6) ** 2}", flush=True)
+        (model / "x").write_text(str(x))
+
+    def forgets(model: Path, *, x: float, epochs: int) -> None:
+        pass
+"""
+
+
+LISTED = """
+listed = JobOperator(
+    task_id="listed", image="python", command=["true"], inputs={{"rows": "volume://{name}/table@latest"}}
+)
+found >> listed
+"""
+
+
+def write_search(write_dag: Write, dag_folder: Path, function: str, *, also: str = LISTED) -> None:
+    name = dag_folder.name
+    write_dag(
+        f"""
+        from muster.airflow import SearchOperator, uniform
+        found = SearchOperator(
+            task_id="search", image="python", entrypoint="{name}.steps:{function}", outputs={{"model": "{name}/model"}},
+            space={{"x": uniform(0, 1)}}, metric="height", trials=9, rungs=(1, 3, 9), until="epochs", at_once=2,
+            resources=Resources(cpus=0.2, memory_gib=0.2), results="{name}/table",
+        )
+        score = JobOperator(
+            task_id="score", image="python", command=["true"], inputs={{"model": found.versions["model"]}},
+        )
+        """
+        + textwrap.indent(also.format(name=name), " " * 8),
+        steps=CLIMB,
+    )
+
+
+def test_a_search_says_how_many_trials_and_epochs_and_from_earlier_ones_how_long(
+    write_dag: Write, dag_folder: Path, plan: Callable[..., RunPlan], run: Callable[..., Any]
+) -> None:
+    write_search(write_dag, dag_folder, "climb")
+    first = plan()
+    search, score = first.stages[:2]
+    assert search.search is not None
+    assert (search.search.trials, search.search.at_once, search.search.full) == (9, 2, 81)
+    assert 9 < search.search.units.p50 <= search.search.most < 81
+    assert search.search.checkpoints is True
+    assert "at most 9 trials, 2 at once" in search.why
+    assert "no trial of it has told its metric here" in search.why
+    assert search.start is not None
+    assert (search.start.when, search.start.ends, search.search.seconds) == (When.NOW, None, None)
+    assert score.inputs == {"model": ("what search makes",)}
+    assert score.start is not None
+    assert score.start.when is When.UNKNOWN
+    assert first.ends is None
+    write_search(write_dag, dag_folder, "climb", also="")
+    assert run().succeeded
+    write_search(write_dag, dag_folder, "climb")
+    search, score, listed = plan().stages
+    assert listed.inputs == {"rows": ("what search makes",)}
+    assert search.search is not None
+    assert search.search.seconds is not None
+    assert search.search.known > 0
+    assert search.search.checkpoints is True
+    assert search.start is not None
+    assert search.start.ends is not None
+    assert search.start.ends.p50 > 0
+    assert f"at the pace of {search.search.known} earlier jobs" in search.why
+    assert score.start is not None
+    assert score.start.starts is not None
+    assert score.start.starts.p50 >= search.start.ends.p50
+
+
+def test_a_search_whose_trials_keep_no_checkpoints_says_what_that_costs(
+    write_dag: Write, dag_folder: Path, plan: Callable[..., RunPlan]
+) -> None:
+    write_search(write_dag, dag_folder, "forgets")
+    search = plan().stages[0]
+    assert search.search is not None
+    assert search.search.checkpoints is False
+    assert search.search.repeated > 0
+    (warning,) = [each for each in search.warnings if "checkpoints" in each]
+    assert f"about {search.search.repeated:.4g} epochs are trained twice" in warning

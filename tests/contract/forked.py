@@ -28,6 +28,7 @@ from muster.backends.jobs.ending import decide, is_decided, record
 from muster.backends.jobs.lifecycle import Lifecycle
 from muster.backends.jobs.runner import Look
 from muster.backends.local.processes import MARK_VARIABLE, descendants, end_descendants, end_strays
+from muster.backends.tracking import URI, Tracking
 from muster.core.errors import BadOutput, CannotSchedule, ImageError, MusterError, SpecError
 from muster.core.job import JobSpec
 from muster.core.linux import adopt_orphans
@@ -80,6 +81,10 @@ class ForkRunner:
 
     def side_by_side(self, job: JobSpec) -> int | None:
         return None
+
+    def tracking(self, job: JobSpec) -> Tracking:
+        found = {**job.env, **secret_values(job, from_environment)}
+        return Tracking(variables=found, chosen=URI in found, containers=True)
 
     def build(self, image: str, lock: Path, digest: str, say: Callable[[str], None]) -> None:
         Environments(self._cache).ensure(image, lock, digest, say)

@@ -572,6 +572,22 @@ class BackendContract:
         assert "[rank 0] token *** 12" in lines
         assert [path for path in self.written(tmp_path) if b"s3cr3t-value" in path.read_bytes()] == []
 
+    def test_what_reaches_mlflow_is_what_the_ranks_are_given(
+        self, backend: Backend, job: Callable[..., JobSpec], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("TOKEN_HERE", "s3cret")
+        assert not backend.tracking(job("pass")).chosen
+        spec = job(
+            "pass",
+            env={"MLFLOW_TRACKING_URI": "https://mlflow.example"},
+            secrets={"MLFLOW_TRACKING_TOKEN": SecretRef(source="environment", name="TOKEN_HERE")},
+        )
+        found = backend.tracking(spec)
+        assert found.chosen
+        wanted = {"MLFLOW_TRACKING_URI": "https://mlflow.example", "MLFLOW_TRACKING_TOKEN": "s3cret"}
+        assert wanted.items() <= found.variables.items()
+        assert not [name for name in found.variables if name.startswith("MUSTER_")]
+
     def test_a_secret_that_is_not_here_is_refused_by_name(
         self, backend: Backend, job: Callable[..., JobSpec]
     ) -> None:

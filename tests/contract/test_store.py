@@ -1010,6 +1010,73 @@ class StoreContract:
         with pytest.raises(SpecError, match="16 hex digits"):
             store.copy(made.address, "flights/best", request="an x")
 
+    def test_a_version_takes_in_the_checkpoints_of_ended_trials_and_a_job_starts_from_one_of_them(
+        self, store, again, tmp_path
+    ):
+        def ends(job_id, state):
+            verdict = Verdict(cause=Cause.CANCELLED, message="m", advice="a")
+            status = JobStatus(job_id=job_id, state=state, submitted=1.0, ended=time.time(), verdict=verdict)
+            store.ledger.update(status if state is JobState.CANCELLED else replace(status, verdict=None))
+
+        jobs = ("stopped", "ended", "none", "runs")
+        for number, job_id in enumerate(jobs):
+            spec = replace(ONE, origin=replace(LATER, trial=number))
+            store.ledger.create(job_id, spec)
+            staging = store.stage(job_id)
+            if job_id != "none":
+                (staging.checkpoints / "step-1").mkdir()
+                (staging.checkpoints / "step-1" / "weights").write_bytes(job_id.encode())
+                (staging.checkpoints / "latest").symlink_to("step-1")
+                (staging.checkpoints / "no\nname").write_bytes(b"")
+            if job_id == "ended":
+                write_and_seal(staging, spec, {"features": {"x": b"1"}})
+                store.commit(job_id, attempt=1)
+                ends(job_id, JobState.SUCCEEDED)
+                assert store.saved(job_id) is None, "a job that follows it starts anew"
+            elif job_id != "runs":
+                ends(job_id, JobState.CANCELLED)
+        store.ledger.create("later", replace(ONE, follows="stopped", origin=replace(LATER, trial=0)))
+        ends(
+            "later", JobState.CANCELLED
+        )  # it never began, so the trial's last checkpoints are its first job's
+        assert not {"stopped", "ended"} & {*store.plan().staging}, "gc leaves them to the search"
+        (tmp_path / "table").mkdir()
+        (tmp_path / "table" / "trials.json").write_text("{}")
+
+        def put(to, **given):
+            return to.add("flights/search", tmp_path / "table", request="ab" * 8, checkpoints=given)
+
+        with pytest.raises(SpecError, match=r"queued|running"):
+            put(store, **{"checkpoints/3": "runs"})
+        with pytest.raises(NotFound):
+            put(store, **{"checkpoints/3": "nobody"})
+        with pytest.raises(SpecError, match=r"there already"):
+            put(store, **{"trials.json": "stopped"})
+        with pytest.raises((SpecError, BadOutput)):
+            put(store, **{"../3": "stopped"})
+        with pytest.raises(SpecError, match="at most"):
+            put(store, **{f"checkpoints/{number}": "s" * 40 for number in range(501)})
+        wanted = {"checkpoints/0": "later", "checkpoints/1": "ended", "checkpoints/2": "none"}
+        made = put(store, **wanted)
+        found = {"step-1/weights": b"stopped"}
+        assert contents(store.path(made.address)) == {
+            "trials.json": b"{}",
+            "checkpoints/0/step-1/weights": b"stopped",
+            "checkpoints/1/step-1/weights": b"ended",
+        }
+        assert {each.job_id for each in store.held()} >= {"stopped", "ended"}, (
+            "they stay until they are let go"
+        )
+        assert store.let_go(["stopped", "ended", "none", "later"]) > 0
+        assert put(again, **wanted) == made
+        start = {"checkpoints": Input(versions=(made.pinned,), path="checkpoints/0")}
+        store.ledger.create("b-1", replace(ONE, inputs=start))
+        first = store.stage("b-1")
+        assert contents(first.checkpoints) == found
+        (first.checkpoints / "step-1" / "weights").write_bytes(b"trained on")
+        assert contents(store.path(f"{made.address}/checkpoints/0")) == found
+        end(store, "runs", JobState.CANCELLED)
+
     def test_what_is_put_twice_by_one_request_is_one_version(self, store, again, tmp_path):
         (tmp_path / "x").write_text("abc")
         put = [each.add("flights/raw", tmp_path, request="ab" * 8) for each in (store, again)]

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import muster
-from muster.core.job import Output
+from muster.core.job import Input, Output, Pinned
 from muster.core.space import Dimension
 from muster.core.wire import SCHEMA_VERSION, written
 
@@ -63,13 +63,17 @@ VALID: Mapping[str, Mapping[str, Any]] = {
     "JobSpec": {
         "image_digest": DIGEST,
         "code": DIGEST,
+        "inputs": {  # of checkpoints alone a part of a version is named
+            "checkpoints": Input(versions=(Pinned(address=ADDRESS, digest=DIGEST),), path="checkpoints/3"),
+            "rows": Input(versions=(Pinned(address=ADDRESS, digest=DIGEST),), many=True),
+        },
         "outputs": {"model": Output(volume="raw/model", partition="*")},
         "params": {"rate": 0.1, "names": ["a", None]},
         "env": {"A": "1"},
     },
     "Pinned": {"address": ADDRESS, "digest": DIGEST},
     "Plan": {"steps": (5, 100)},
-    "Replica": {"staging": {"model": "/staging"}, "index": 1},
+    "Replica": {"inputs": {"rows": ("/rows",)}, "staging": {"model": "/staging"}, "index": 1},
     "Role": {
         "entrypoint": "train:train",  # a role has one of the two
         "command": None,

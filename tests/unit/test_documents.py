@@ -66,6 +66,9 @@ BY_HAND = {
     "backends.local.serving.platform": "a model server's",
     "backends.local.serving.server": "a model server's",
     "backends.local.spawn": "of the process that starts it",
+    "backends.mlflow.beside": "of a process of the same release, which answers with MLflow's own values",
+    "backends.mlflow.helper": "calls, of the process that starts it",
+    "backends.search.tracking": "tags for MLflow, which an author may give",
     "cli.notebook": "what its own --check prints",
     "cli.warm.messages": "of a process of the same release: the key compares all imported files",
     "cli.warm.place": "likewise",
@@ -85,6 +88,8 @@ BY_HAND = {
     "volumes.service.refusals": "an error's text",
     "volumes.service.starts": "attempts by start",
     "volumes.service.tokens": "wire.build",
+    "volumes.service.writing": "an object of texts",
+    "worker.launchers.launcher": "tags for MLflow, which an author may give",
     "worker.store": "a count, and an error's text",
 }
 

@@ -18,6 +18,7 @@ from muster.volumes.protocols import LocalStore
 
 if TYPE_CHECKING:
     from muster.backends.releases.deployments import Deployments
+    from muster.backends.tracking import Tracking
 
 PATIENCE_SECONDS = 90.0  # with a cluster that is away: an API server that restarts, or moves, is back by then
 
@@ -41,6 +42,12 @@ class Backend(Protocol):
 
     def side_by_side(self, job: JobSpec) -> int | None:
         """Return how many such jobs should run at once, if nothing else does; None where a queue sees to that."""
+
+    def tracking(self, job: JobSpec) -> Tracking:
+        """Return how such a job's ranks reach MLflow, as far as this process is told it.
+
+        :raises SpecError: this process lacks one of the job's secrets.
+        """
 
     def build(self, image: str, lock: Path, digest: str, say: Callable[[str], None]) -> None:
         """Have an image ready before a job asks for it, where images are built here; else do nothing.

@@ -67,10 +67,18 @@ class Outlook:
 
 @dataclass(frozen=True, kw_only=True)
 class Span:
-    """Seconds from now: the median of all simulations, and their 90th percentile."""
+    """The median of all simulations, and their 90th percentile: seconds from now where nothing else is said."""
 
     p50: float
     p90: float
+
+    @classmethod
+    def of(cls, numbers: Sequence[float]) -> Span:
+        """Return the span of some numbers; of none it is 0."""
+        if not numbers:
+            return cls(p50=0.0, p90=0.0)
+        ordered = sorted(numbers)
+        return cls(p50=ordered[len(ordered) // 2], p90=ordered[min(len(ordered) - 1, len(ordered) * 9 // 10)])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,8 +129,8 @@ def forecast(
             found[name].append(times)
     return {
         each.name: Forecast(
-            starts=_span([start for start, _ in found[each.name]]),
-            ends=_span([end for _, end in found[each.name]]),
+            starts=Span.of([start for start, _ in found[each.name]]),
+            ends=Span.of([end for _, end in found[each.name]]),
             ahead=_ahead(each, outlook),
             known=(each.history or each.name) in history,
         )
@@ -140,13 +148,6 @@ def _draw(demand: Demand, history: Sequence[float], dice: random.Random, now: fl
     if longer == len(history):
         return history[-1] if not ran else ran * _OVERDUE
     return history[dice.randrange(longer, len(history))] - ran
-
-
-def _span(seconds: list[float]) -> Span:
-    if not seconds:
-        return Span(p50=0.0, p90=0.0)
-    seconds.sort()
-    return Span(p50=seconds[len(seconds) // 2], p90=seconds[min(len(seconds) - 1, len(seconds) * 9 // 10)])
 
 
 def _ahead(planned: Demand, outlook: Outlook) -> tuple[str, ...]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Mapping
 from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,6 +16,7 @@ from muster.core.progress import MLFLOW
 if TYPE_CHECKING:
     from muster.volumes.protocols import Ledger
 
+URI = "MLFLOW_TRACKING_URI"
 PORT = 5000
 SHOWN_AT = f"http://127.0.0.1:{PORT}"
 """The address of ``muster mlflow`` unless it was given another port."""
@@ -21,6 +24,24 @@ _FIND = """
 SELECT runs.experiment_id, runs.run_uuid FROM runs JOIN tags ON tags.run_uuid = runs.run_uuid
 WHERE tags.key = ? AND tags.value = ? ORDER BY runs.start_time DESC LIMIT 1
 """
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tracking:
+    """How the ranks of a job reach MLflow.
+
+    :param variables: what they find in their environment; :data:`URI` is among them where any place is set.
+    :param chosen: whether the author set that place, and it is not this machine's file.
+    :param python: of the job's image, where that is on this machine.
+    :param containers: whether images are containers, so that there never is such a Python.
+    :param hidden: the variables of MLflow whose values only pods are given.
+    """
+
+    variables: Mapping[str, str]
+    chosen: bool
+    python: Path | None = None
+    containers: bool = False
+    hidden: tuple[str, ...] = ()
 
 
 def run_link(ledger: Ledger, job_id: str, *, home: Path, shown_at: str) -> str:

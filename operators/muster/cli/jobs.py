@@ -212,7 +212,8 @@ def _spec_fields(spec: JobSpec) -> Iterator[tuple[str, object]]:
             ),
         )
     for name, source in spec.inputs.items():
-        yield f"input {name}", ", ".join(version.address for version in source.versions)
+        within = f"/{source.path}" if source.path else ""
+        yield f"input {name}", ", ".join(f"{version.address}{within}" for version in source.versions)
     for name, value in spec.params.items():
         yield f"param {name}", value
     yield "goes on from", spec.follows

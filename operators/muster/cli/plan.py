@@ -33,7 +33,7 @@ def plan(
 
     For each stage: whether it is kept or runs and why, its image, what it asks for, and when it starts: now, after a
     wait (the median, and what nine in ten stay below), or never, and why. Durations are those of earlier runs. A
-    stage whose inputs come from one that would run is not known further.
+    stage whose inputs come from one that would run is not known further. Of a search: its trials, epochs and time.
     """
     from muster.airflow.embedded.planning import plan_dag
 

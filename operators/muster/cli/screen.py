@@ -20,7 +20,7 @@ from typing import TextIO
 import typer
 
 from muster.core.room import size as size
-from muster.core.text import escaped, shortened
+from muster.core.text import escaped, lasting, shortened
 from muster.core.wire import plain
 
 _STDOUT, _STDERR = 1, 2
@@ -112,17 +112,8 @@ def when(epoch_seconds: float | None) -> str:
 
 
 def seconds(duration_seconds: float | None) -> str:
-    """Return a duration for people: ``0.42 s``, ``12.3 s``, ``4 min 05 s``, ``2 h 10 min``."""
-    if duration_seconds is None:
-        return "-"
-    if duration_seconds < 1:
-        return f"{duration_seconds:.2f} s"
-    if duration_seconds < 60:
-        return f"{duration_seconds:.1f} s"
-    whole = round(duration_seconds)
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60:02d} s"
-    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+    """Return a duration for people, as :func:`muster.core.text.lasting`; ``-`` for None."""
+    return "-" if duration_seconds is None else lasting(duration_seconds)
 
 
 def digest(text: str | None, *, digits: int = 8) -> str:

@@ -15,7 +15,17 @@ from enum import Enum
 from typing import Any
 
 from muster.core.address import pinned, shown
-from muster.core.job import TRACEPARENT, Input, Interpreter, JobSpec, Origin, Pinned, Role, SecretRef
+from muster.core.job import (
+    MLFLOW_TAGS,
+    TRACEPARENT,
+    Input,
+    Interpreter,
+    JobSpec,
+    Origin,
+    Pinned,
+    Role,
+    SecretRef,
+)
 from muster.core.wire import dumps, plain
 
 MOST_FILES = 3
@@ -162,7 +172,9 @@ def _inputs(_: str, then: JobSpec, now: JobSpec) -> Iterator[Difference]:
         if (
             before is None
             or here is None
-            or not _same((before.many, _contents(before)), (here.many, _contents(here)))
+            or not _same(
+                (before.many, before.path, _contents(before)), (here.many, here.path, _contents(here))
+            )
         ):
             yield Difference(What.INPUT, f"input {name}: {_arrow(_given(before), _given(here))}")
 
@@ -171,6 +183,7 @@ def _given(given: Input | None) -> str:
     if given is None:
         return "none"
     text = shown([version.address for version in given.versions]) or "no version"
+    text += f"/{given.path}" if given.path else ""
     return f"a list of {text}" if given.many and len(given.versions) == 1 else text
 
 
@@ -256,7 +269,7 @@ def _env(_: str, then: JobSpec, now: JobSpec) -> Iterator[Difference]:
 
 
 def _untraced(env: Mapping[str, str]) -> dict[str, str]:
-    return {name: value for name, value in env.items() if name != TRACEPARENT}
+    return {name: value for name, value in env.items() if name not in (TRACEPARENT, MLFLOW_TAGS)}
 
 
 def _secrets(_: str, then: JobSpec, now: JobSpec) -> Iterator[Difference]:

@@ -31,6 +31,8 @@ CHECKPOINTS = "checkpoints"
 RESERVED = frozenset({CHECKPOINTS})
 MLFLOW_TAG = "muster.job_id"
 """The tag with the job's id on each MLflow run that a rank begins."""
+MLFLOW_TAGS = "MLFLOW_RUN_CONTEXT"
+"""The variable with the tags, as JSON, that MLflow puts on each run that a rank begins."""
 TRACEPARENT = "TRACEPARENT"
 """The variable in which a job finds the span of its task, where Airflow traces: W3C Trace Context."""
 
@@ -75,12 +77,16 @@ class Input:
     """The version or versions that a job gets under one input name.
 
     :param many: the job gets ``list[Path]``, also of one version or none.
+    :param path: the folder in the version from which checkpoints are filled; empty: the whole version.
     """
 
     versions: tuple[Pinned, ...]
     many: bool = False
+    path: str = ""
 
     def __post_init__(self) -> None:
+        if self.path:
+            Address.parse(f"{self.versions[0].address}/{self.path}" if self.versions else "")
         if not self.many and len(self.versions) != 1:
             raise SpecError(f"an input of one version was given {len(self.versions)}")
 
@@ -216,6 +222,11 @@ class Origin:
     def stage(self) -> str:
         """The task, as :func:`stage_title` writes it."""
         return stage_title(self.task_id, self.map_index)
+
+    @property
+    def is_trial(self) -> bool:
+        """Whether the job trains a trial of a search."""
+        return self.trial >= 0
 
     @property
     def by_muster_run(self) -> bool:
@@ -357,13 +368,21 @@ class JobSpec:
                 if name in seen:
                     raise SpecError(f"{name!r} is both {seen[name]} and {what}; each becomes one parameter")
                 seen[name] = what
+        self._check_checkpoints()
+        targets = [(o.volume, o.partition) for o in self.outputs.values()]
+        if len(set(targets)) != len(targets):
+            raise SpecError(f"job {self.name}: two outputs go to the same volume and partition")
+
+    def _check_checkpoints(self) -> None:
+        for name, given in self.inputs.items():
+            if given.path and name != CHECKPOINTS:
+                raise SpecError(
+                    f"input {name!r} names {given.path!r:.80} in a version: an input is a whole one"
+                )
         if CHECKPOINTS in self.inputs and self.inputs[CHECKPOINTS].many:
             raise SpecError("input 'checkpoints' names several versions: a job goes on from one")
         if CHECKPOINTS in self.outputs and self.outputs[CHECKPOINTS].partition == EVERY_PARTITION:
             raise SpecError("output 'checkpoints' has partition '*': the folder is one version")
-        targets = [(o.volume, o.partition) for o in self.outputs.values()]
-        if len(set(targets)) != len(targets):
-            raise SpecError(f"job {self.name}: two outputs go to the same volume and partition")
 
     def _check_params(self) -> None:
         for name, value in self.params.items():

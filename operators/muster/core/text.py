@@ -1,4 +1,4 @@
-"""Text that others wrote, made safe to show: in a log, in a line of a verdict, in a terminal; and text that is too long."""
+"""Text that others wrote, made safe to show: in a log, a verdict, a terminal; text that is too long; durations."""
 
 from __future__ import annotations
 
@@ -25,6 +25,18 @@ def shortened(text: str, length: int) -> str:
 def one_line(text: str) -> str:
     """Return `text` as one line for people: no control characters, at most :data:`LINE_LENGTH` characters."""
     return shortened(_CONTROL.sub(" ", text).strip(), LINE_LENGTH)
+
+
+def lasting(seconds: float) -> str:
+    """Return a duration for people: ``0.42 s``, ``12.3 s``, ``4 min 05 s``, ``2 h 10 min``."""
+    if seconds < 1:
+        return f"{seconds:.2f} s"
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02d} s"
+    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
 
 
 def has_control(text: str) -> bool:

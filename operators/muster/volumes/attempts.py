@@ -161,11 +161,19 @@ class FolderAttempts:
 
     def last_saved(self, job_id: str | None) -> Staging | None:
         """The staging with the checkpoints that a job continues from: its own, or one of a job it follows."""
+        return self._saved(job_id, done=False)
+
+    def left(self, job_id: str) -> Staging | None:
+        """The same, and also what a trial's job that succeeded has left: nothing goes on from that."""
+        return self._saved(job_id, done=True)
+
+    def _saved(self, job_id: str | None, *, done: bool) -> Staging | None:
         seen = set[str]()
         while job_id is not None and job_id not in seen:
             seen.add(job_id)
             try:
-                if self.ledger.status(job_id).state is JobState.SUCCEEDED:
+                succeeded = self.ledger.status(job_id).state is JobState.SUCCEEDED
+                if succeeded and not (done and self.ledger.spec(job_id).origin.is_trial):
                     return None
                 staging, follows = self._latest_or_first(job_id), self.ledger.spec(job_id).follows
             except NotFound:  # gc has deleted it, with its checkpoints
@@ -188,7 +196,7 @@ class FolderAttempts:
         if given is None:
             return None
         address = Address.parse(given.versions[0].address)
-        return self.layout.version(address.volume, int(address.value)) / "data"
+        return self.layout.version(address.volume, int(address.value)) / "data" / given.path
 
     def beside_checkpoints(self, job_id: str) -> list[Path]:
         """All staged files of a job but its checkpoints: gc deletes these where checkpoints are kept."""
@@ -237,9 +245,15 @@ class FolderAttempts:
         )
 
     def clear(self, staging: Staging) -> None:
-        """Delete a committed attempt's files, but keep its seals, and how many they are: they show that it must not run again."""
+        """Delete a committed attempt's files, but keep its seals, and how many they are: they show that it must not run again.
+
+        A trial's checkpoints stay, too, until its search has ended.
+        """
+        kept = {"sealed", staging.replicas.name}
+        if self.ledger.spec(staging.job_id).origin.is_trial:
+            kept.add(staging.checkpoints.name)
         for entry in list(staging.root.iterdir()):
-            if entry.name not in ("sealed", staging.replicas.name):
+            if entry.name not in kept:
                 self.layout.delete(entry)
 
     def _refuse_settled(self, job_id: str) -> None:

@@ -249,6 +249,10 @@ class Held:
     checkpoints_bytes: int
 
 
+MOST_CHECKPOINTS = 500
+"""Of so many jobs at most one version takes in the checkpoints."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Saved:
     """The checkpoints of a job that did not succeed.

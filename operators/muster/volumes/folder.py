@@ -201,8 +201,9 @@ class FolderStore:
         partition: str | None = None,
         note: str = "",
         request: str | None = None,
+        checkpoints: Mapping[str, str] | None = None,
     ) -> Version:
-        """Copy a folder or file into a new version."""
+        """Copy a folder or file, and the checkpoints of jobs, into a new version."""
         check_volume(volume)
         if partition is not None:
             check_partition(partition)
@@ -212,7 +213,11 @@ class FolderStore:
                 return self.commits.put(
                     job_id,
                     volume,
-                    lambda ready: draft_copy(ready, Path(source), volume=volume, partition=partition),
+                    lambda ready: held.take_in(
+                        self,
+                        draft_copy(ready, Path(source), volume=volume, partition=partition),
+                        checkpoints or {},
+                    ),
                     note=note,
                 )
             except BaseException:

@@ -18,7 +18,16 @@ from muster.core.names import check_partition
 from muster.core.replica import PartManifest
 from muster.core.text import has_control
 from muster.volumes.base import Staging
-from muster.volumes.tree import copy_file, files_of, graft, held_files_of, make_folders, prune, unlock
+from muster.volumes.tree import (
+    copy_file,
+    files_of,
+    graft,
+    held_files_of,
+    make_folders,
+    prune,
+    remove,
+    unlock,
+)
 
 _NOT_PLAIN = re.compile(r"(?:\A|/)\.{0,2}(?:/|\Z)")
 
@@ -242,6 +251,7 @@ def draft_copy(ready: Path, source: Path, *, volume: str, partition: str | None)
     :raises StoreError: there is no `source`, is empty, or holds links or devices.
     """
     data = ready / "0" / "data"
+    remove(data)  # a kill may have left a part of it
     data.mkdir(parents=True)
     files = sources(source, volume=volume)
     for name, path in files.items():

@@ -8,20 +8,22 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from muster.core.errors import Corrupt, MusterError, NotFound, SpecError, StoreError
-from muster.core.job import JobSpec, Origin
+from muster.core.errors import BadOutput, Corrupt, MusterError, NotFound, SpecError, StoreError
+from muster.core.job import CHECKPOINTS, JobSpec, Origin
 from muster.core.room import size_of
 from muster.core.status import JobState, JobStatus
 from muster.core.verdict import Cause
 from muster.volumes import trash
-from muster.volumes.base import Held, Staging
+from muster.volumes.base import MOST_CHECKPOINTS, Held, Staging
+from muster.volumes.gather import Draft, check_path
 from muster.volumes.handing_over import KEPT
-from muster.volumes.tree import copy_file, held_files_of, lengthen, open_regular, unlock
+from muster.volumes.tree import copy_file, held_files_of, lengthen, make_folders, open_regular, unlock
 
 if TYPE_CHECKING:
     from muster.volumes.folder import FolderStore
@@ -85,6 +87,45 @@ def let_go(store: FolderStore, job_ids: Iterable[str]) -> int:
         size_bytes = size_of(_listable(folder))
         freed += max(size_bytes, trash.delete(store.layout, folder))
     return freed
+
+
+def take_in(store: FolderStore, draft: Draft, checkpoints: Mapping[str, str]) -> Draft:
+    """Copy the checkpoints of ended jobs into a draft, sharing blocks where the file system can; they stay where they are.
+
+    :param checkpoints: the job of each folder of the draft.
+    :raises SpecError: a job has not ended, a folder is no plain path or is there already. :raises NotFound: no such job.
+    """
+    if len(checkpoints) > MOST_CHECKPOINTS:
+        raise SpecError(
+            f"checkpoints of {len(checkpoints)} jobs: a version takes in those of {MOST_CHECKPOINTS} at most"
+        )
+    files = dict(draft.files)
+    for folder, job_id in checkpoints.items():
+        check_path(folder, output=draft.volume)
+        if any(path == folder or path.startswith(f"{folder}/") for path in files):
+            raise SpecError(
+                f"{folder!r:.120} is to hold the checkpoints of job {job_id}, and is there already"
+            )
+        _check_ended(store, job_id)
+        staging = store.attempts.left(job_id)
+        if staging is None:
+            continue
+        with store.attempts.alone(staging.job_id):  # gc leaves it alone meanwhile
+            files |= _taken_in(_listable(staging.checkpoints), draft.folder, folder)
+    return replace(draft, files=files)
+
+
+def _taken_in(checkpoints: Path, data: Path, folder: str) -> dict[str, int]:
+    """Copy the regular files of a folder of checkpoints, and return their sizes by path; what no manifest can name is left out."""
+    taken = {}
+    for inner, entry in held_files_of(checkpoints):
+        with suppress(BadOutput):
+            path = check_path(f"{folder}/{inner}", output=CHECKPOINTS)
+            if entry.is_file(follow_symlinks=False):
+                make_folders((data / path).parent)
+                copy_file(entry.path, str(data / path))
+                taken[path] = (data / path).stat().st_size
+    return taken
 
 
 def fetchable(store: FolderStore, job_id: str) -> Iterator[tuple[str, os.DirEntry[str]]]:
@@ -207,8 +248,8 @@ def leftovers(store: FolderStore, *, but: Collection[str]) -> Iterator[str]:
 def resumable(store: FolderStore, *, days: float = CHECKPOINT_DAYS) -> tuple[str, ...]:
     """Return the ended jobs whose checkpoints stay, sorted.
 
-    These are jobs of a task that ended less than `days` ago and has not succeeded since, and jobs with
-    checkpoints that a job that has not ended yet will copy at its start.
+    These are jobs of a task that ended less than `days` ago and has not succeeded since, jobs with checkpoints that a job that
+    has not ended yet will copy at its start, and trials that ended, whose search may take them into its results.
     """
     since, ledger = time.time() - days * DAY_SECONDS, store.ledger
     folders = [folder.name for folder in named(store.layout.root / "staging")]
@@ -235,7 +276,7 @@ def _task(spec: JobSpec) -> tuple[Origin, str]:
 
 def _saved_by(store: FolderStore, job_id: str) -> bool:
     try:
-        staging = store.attempts.last_saved(job_id)
+        staging = store.attempts.left(job_id)
     except Corrupt:  # its spec is unknown, so nothing continues from it
         return False
     return staging is not None and staging.job_id == job_id

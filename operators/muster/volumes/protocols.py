@@ -90,10 +90,15 @@ class Versions(Protocol):
         partition: str | None = None,
         note: str = "",
         request: str | None = None,
+        checkpoints: Mapping[str, str] | None = None,
     ) -> Version:
         """Copy a folder or file into a new version, for ``muster volumes put``.
 
         :param request: 16 hex digits; a second call with the same ones returns the same version. None: each makes one.
+        :param checkpoints: at most :data:`~muster.volumes.base.MOST_CHECKPOINTS` folders of the version, each with the ended job of
+            which it gets the checkpoints, or those of a job that it follows. The store copies them, sharing blocks where it can; they stay
+            with the job. Links are left out, and a job without checkpoints is.
+        :raises SpecError: a job has not ended. :raises NotFound: no such job.
         """
 
     def copy(

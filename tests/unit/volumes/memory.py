@@ -28,8 +28,10 @@ from muster.core.room import Room
 from muster.core.search import Event, EventPage, Search
 from muster.core.series import Folding, Series, segments
 from muster.core.status import JobState, JobStatus
+from muster.core.text import has_control
 from muster.volumes import snapshot
 from muster.volumes.base import (
+    MOST_CHECKPOINTS,
     Checked,
     Collected,
     Held,
@@ -45,7 +47,7 @@ from muster.volumes.base import (
     Version,
 )
 from muster.volumes.fsck import Problem, Progress, Report, summary
-from muster.volumes.gather import gather, give_back_checkpoints, plan_drafts, sources, union
+from muster.volumes.gather import check_path, gather, give_back_checkpoints, plan_drafts, sources, union
 from muster.volumes.held import DAY_SECONDS
 from muster.volumes.manifest import Entry, render
 from muster.volumes.retention import check as check_rules
@@ -288,6 +290,7 @@ class MemoryStore:
         partition: str | None = None,
         note: str = "",
         request: str | None = None,
+        checkpoints: Mapping[str, str] | None = None,
     ) -> Version:
         check_volume(volume)
         if partition is not None:
@@ -296,6 +299,10 @@ class MemoryStore:
         job_id = f"put-{check_request(request or os.urandom(8).hex())}"
         if (found := self._made_by(job_id)) is not None:
             return found.version()
+        if len(checkpoints or {}) > MOST_CHECKPOINTS:
+            raise SpecError(f"a version takes in the checkpoints of {MOST_CHECKPOINTS} jobs at most")
+        for folder, wanted in (checkpoints or {}).items():
+            files |= self._checkpoints_of(check_path(folder, output=volume), wanted, files)
         record = Record(
             volume=volume, number=0, digest="", created=time.time(), job_id=job_id, output="", note=note
         )
@@ -416,7 +423,7 @@ class MemoryStore:
             before = job.staging
             saved = before or self._saved_by(job.spec.follows)
             given = job.spec.inputs.get(CHECKPOINTS)
-            first = self.path(given.versions[0].address) if given else None
+            first = self.path(given.versions[0].address) / given.path if given else None
             source = saved.checkpoints if saved else first
             attempt = 1 if before is None else before.attempt + 1
             root = self._folder / "staging" / job_id / str(attempt)
@@ -785,16 +792,29 @@ class MemoryStore:
         made: dict[str, tuple[str, ...]] = {}
         for each in self._keep(records, files):
             made[each.record.output] = (*made.get(each.record.output, ()), each.version().address)
+        kept = {"sealed", "checkpoints"} if job.spec.origin.is_trial else {"sealed"}
         for entry in staging.root.iterdir():
-            if entry.name != "sealed":
+            if entry.name not in kept:
                 remove(entry)
         return made
 
-    def _saved_by(self, job_id: str | None) -> Staging | None:
-        """The staging whose checkpoints a job goes on from: its own, or that of one it follows."""
+    def _checkpoints_of(self, folder: str, job_id: str, others: Collection[str]) -> dict[str, bytes]:
+        """What a version takes in below a folder."""
+        self._check_ended(job_id)
+        if any(path == folder or path.startswith(f"{folder}/") for path in others):
+            raise SpecError(f"{folder!r:.120} is there already")
+        staging = self._saved_by(job_id, done=True)
+        return {
+            f"{folder}/{path}": Path(entry.path).read_bytes()
+            for path, entry in (held_files_of(staging.checkpoints) if staging else ())
+            if entry.is_file(follow_symlinks=False) and not has_control(path)
+        }
+
+    def _saved_by(self, job_id: str | None, *, done: bool = False) -> Staging | None:
+        """The staging whose checkpoints a job goes on from: its own, or that of one it follows; or what a trial left."""
         while job_id is not None and job_id in self.ledger.jobs():
             job = self.ledger.job(job_id)
-            if job.status.state is JobState.SUCCEEDED:
+            if job.status.state is JobState.SUCCEEDED and not (done and job.spec.origin.is_trial):
                 return None
             if job.staging is not None and _size(job.staging.checkpoints):
                 return job.staging
@@ -821,7 +841,7 @@ class MemoryStore:
         for job_id, status in ended.items():
             staging = self.staging(job_id)
             fetchable = status.state is JobState.FAILED and self.sealed(job_id) is not None
-            resumes = self._saved_by(job_id) is not None and (status.ended or 0.0) >= since
+            resumes = self._saved_by(job_id, done=True) is not None and (status.ended or 0.0) >= since
             if staging is not None and staging.root.is_dir() and not (fetchable or resumes):
                 yield job_id
 

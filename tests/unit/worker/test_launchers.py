@@ -49,6 +49,14 @@ def test_plain_names_the_rank_and_no_more(bench, tmp_path: Path) -> None:
     assert found == {**common(tmp_path, 1, 5), "OMP_NUM_THREADS": "2", "CUDA_VISIBLE_DEVICES": "0,3"}
 
 
+def test_tags_for_mlflow_stand_beside_those_of_the_author(bench) -> None:
+    given = {"MLFLOW_RUN_CONTEXT": '{"team": "ana"}'}
+    found = environment(bench, 1, roles=ROLES, role="chief", attempt=2, env=given)["MLFLOW_RUN_CONTEXT"]
+    assert json.loads(found) == {"team": "ana", "muster.job_id": "train-abc-1"}
+    broken = environment(bench, 1, roles=ROLES, role="chief", attempt=2, env={"MLFLOW_RUN_CONTEXT": "no"})
+    assert json.loads(broken["MLFLOW_RUN_CONTEXT"]) == {"muster.job_id": "train-abc-1"}
+
+
 def test_torchrun_counts_ranks_over_all_roles(bench, tmp_path: Path) -> None:
     found = environment(
         bench, roles=ROLES, role="workers", index=2, attempt=2, launcher="torchrun", port=29501

@@ -284,8 +284,11 @@ class SearchTrigger(DrivingTrigger):
         ours = search_hub()
         async with ours.joined() as backend:
             driver = await ours.look(lambda: Driver(backend, self.search_id, say=self.say))
-            while await ours.look(driver.step) is None:
-                pass
+            try:
+                while await ours.look(driver.step) is None:
+                    pass
+            finally:
+                driver.leave()
             return {}
 
     def stop_unless_wanted(self) -> bool:

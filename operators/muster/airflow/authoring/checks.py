@@ -21,6 +21,7 @@ from muster.core.names import check_identifier, check_label, check_volume
 from muster.core.resources import Resources
 from muster.core.search import Budget
 from muster.core.space import check_space
+from muster.volumes.base import MOST_CHECKPOINTS
 
 Check = Callable[[Any], object]
 
@@ -183,6 +184,12 @@ def check_paths(value: Any) -> tuple[str, ...]:
     return tuple(paths)
 
 
+def check_kept(value: Any) -> None:
+    """Refuse what is no number of trials whose checkpoints are kept."""
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= MOST_CHECKPOINTS:
+        raise SpecError(f"{_shown(value)}: expected a whole number from 0 to {MOST_CHECKPOINTS}, or None")
+
+
 def check_one(value: Any) -> None:
     """Refuse what cannot name one version."""
     if isinstance(value, (list, tuple)):
@@ -199,12 +206,25 @@ def check_some(value: Any) -> None:
 
 def check_input(value: Any) -> None:
     """Refuse what cannot name versions."""
+    check_address(value)
+    check_whole(value)
+
+
+def check_whole(value: Any) -> None:
+    """Refuse the address of a part of a version."""
+    for item in value if isinstance(value, (list, tuple)) else [value]:
+        if isinstance(item, str) and is_known(item) and Address.parse(item).path:
+            raise SpecError(f"{item!r:.120} names a file; an input is a whole version")
+
+
+def check_address(value: Any) -> None:
+    """Refuse what cannot name versions, or a part of one."""
     if isinstance(value, (list, tuple)):
         for item in value:
-            check_input(item)
+            check_address(item)
     elif isinstance(value, str):
-        if is_known(value) and Address.parse(value).path:
-            raise SpecError(f"{value!r:.120} names a file; an input is a whole version")
+        if is_known(value):
+            Address.parse(value)
     elif is_known(value):
         raise SpecError(f"{_shown(value)}: expected an address, a list of them, or a task's .versions[…]")
     elif isinstance(value, XComArg) and not isinstance(value, VersionReference):

@@ -7,13 +7,16 @@ any signature; the worker, which imports it, checks again.
 from __future__ import annotations
 
 import ast
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 
 from muster.airflow.authoring.code import Code
 from muster.core.errors import SpecError
-from muster.core.job import RESERVED
+from muster.core.job import CHECKPOINTS, RESERVED, Role
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+_VARIABLE = b"MUSTER_CHECKPOINTS"  # where each rank finds the folder
+_SOURCES = (".py", ".sh")
 
 
 def check_entrypoint(
@@ -134,3 +137,25 @@ def _listed(inputs: set[str], outputs: set[str], params: set[str]) -> str:
 
 def _kind(name: str, inputs: set[str], outputs: set[str]) -> str:
     return "input" if name in inputs else "output" if name in outputs else "param"
+
+
+def uses_checkpoints(roles: Iterable[Role], code: Code) -> bool | None:
+    """Whether a job's code can use its folder of checkpoints; None where the text does not show it.
+
+    A function can if it has such a parameter, a command if it is given the place. Any code can that reads the variable.
+    """
+    if any(_VARIABLE in (code.content(file) or b"") for file in code.files if file.endswith(_SOURCES)):
+        return True
+    found = [_uses(role, code) for role in roles]
+    return True if True in found else None if None in found else False
+
+
+def _uses(role: Role, code: Code) -> bool | None:
+    if role.command is not None:
+        return any(f"{{{CHECKPOINTS}}}" in word or _VARIABLE.decode() in word for word in role.command)
+    module, _, name = (role.entrypoint or "").partition(":")
+    file = _file_of(module, code)
+    function = None if file is None else _defined(_parse(code, file), name)
+    if function is None or function.decorator_list:
+        return None
+    return CHECKPOINTS in {each.arg for each in (*function.args.args, *function.args.kwonlyargs)}

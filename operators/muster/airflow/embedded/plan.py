@@ -8,6 +8,7 @@ from enum import Enum
 from typing import Any
 
 from muster.backends.forecast import Span
+from muster.backends.search.cost import SearchCost
 
 
 class Does(str, Enum):
@@ -71,9 +72,10 @@ class PlannedStage:
     :param why: why it is kept, how it differs from the version before, or what is unknown.
     :param image: its image; `image_built` says whether it is built on this machine, None if images are containers.
     :param inputs: addresses by input, or the stage that makes them.
-    :param needs: cores, GiB and cards of all replicas together.
+    :param needs: cores, GiB and cards of all replicas together; of a search, of one trial.
     :param warnings: where the run differs from what was asked for.
-    :param cpu_hours: at its median duration, like `gpu_hours`; None if it does not run.
+    :param cpu_hours: at its median duration, like `gpu_hours`; None if it does not run, or that is not known.
+    :param search: what a search costs; None of other stages.
     """
 
     task_id: str
@@ -89,6 +91,7 @@ class PlannedStage:
     cpu_hours: float | None = None
     gpu_hours: float | None = None
     deploys: Deploys | None = None
+    search: SearchCost | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,12 +16,14 @@ from muster.airflow.attempts.watcher import called
 from muster.airflow.authoring.code import DagFolder
 from muster.airflow.connection import connection_id
 from muster.airflow.embedded.plan import Deploys, Does, PlannedStage, RunPlan, Starts, When
+from muster.airflow.embedded.planned_search import search_cost, with_search
 from muster.airflow.embedded.rendering import Unknown, plan_context, render
 from muster.airflow.operators.base import MusterOperator
 from muster.airflow.operators.cached import CachedOperator
 from muster.airflow.operators.deploy import DeployOperator
 from muster.airflow.operators.gate import GateOperator
 from muster.airflow.operators.mapping import Mapped
+from muster.airflow.operators.search import SearchOperator
 from muster.airflow.operators.spec import arrives_as_list
 from muster.airflow.operators.validate import ValidateOperator
 from muster.airflow.site import interpreter_path
@@ -41,6 +43,7 @@ if TYPE_CHECKING:
     from muster.airflow.attempts.run import TaskRun
     from muster.backends.base import Backend
     from muster.backends.capacity import Capacity
+    from muster.backends.search.cost import Estimate
     from muster.volumes.base import Made
 
 GIB = 1 << 30
@@ -71,7 +74,8 @@ class Planner:
         self._cache = cache
         self._folder = DagFolder.of(dag)
         self._results: dict[str, Any] = {}
-        self._specs: dict[str, JobSpec] = {}  # of the stages that run, by label
+        self._specs: dict[str, JobSpec] = {}  # of the stages that run, by label; of a search, of a trial
+        self._searches: dict[str, SearchOperator] = {}  # of those that search, by label
         self._writes: dict[str, set[str]] = {}  # volumes by the stage that would write them
 
     def plan(self) -> RunPlan:
@@ -79,7 +83,8 @@ class Planner:
         stages = [stage for task in self._dag.topological_sort() for stage in self._of_task(task)]  # type: ignore[no-untyped-call]
         outlook = self._capacity.outlook(list(self._specs.values()))
         found = self._forecast(stages, outlook)
-        ends = [each.start.ends for each in found if each.start and each.start.ends]
+        spans = [each.start.ends for each in found if each.start and each.start.starts]
+        ends = [] if None in spans else [span for span in spans if span is not None]
         return RunPlan(
             dag_id=self._dag.dag_id,
             params=self._given,
@@ -174,7 +179,9 @@ class Planner:
             never = Starts(when=When.NEVER, why=one_line(str(error)))
             return replace(about, does=Does.RUNS, start=never)
         self._specs[stage.label] = spec
-        self._writes.setdefault(stage.task_id, set()).update(each.volume for each in spec.outputs.values())
+        self._writes.setdefault(stage.task_id, set()).update(operator.written(spec))
+        if isinstance(operator, SearchOperator):
+            self._searches[stage.label] = operator
         return replace(about, does=Does.RUNS, warnings=warnings)
 
     def _about(self, stage: PlannedStage, spec: JobSpec, operator: MusterOperator) -> PlannedStage:
@@ -244,15 +251,37 @@ class Planner:
             )
             for label, demand in zip(self._specs, outlook.planned, strict=True)
         }
-        told = forecast(
-            list(demands.values()), outlook, durations(self._backend.store.ledger), now=time.time()
-        )
-        return [
-            self._timed(stage, told.get(stage.label), demands[stage.label])
-            if stage.label in demands
-            else stage
-            for stage in stages
-        ]
+        costs = {
+            label: search_cost(
+                operator, self._specs[label], demands[label], outlook, self._backend, self._folder
+            )
+            for label, operator in self._searches.items()
+        }
+        took = dict(durations(self._backend.store.ledger))
+        for label, cost in costs.items():  # a job of the task is one trial of many
+            demands[label] = replace(demands[label], history=f"search {label}")
+            took[demands[label].history] = cost.durations
+        told = forecast(list(demands.values()), outlook, took, now=time.time())
+        return [self._costed(stage, told, demands, costs) for stage in stages]
+
+    def _costed(
+        self,
+        stage: PlannedStage,
+        told: Mapping[str, Forecast],
+        demands: Mapping[str, Demand],
+        costs: Mapping[str, Estimate],
+    ) -> PlannedStage:
+        """Add start and cost to a stage, if it runs."""
+        if stage.label not in demands:
+            return stage
+        demand = demands[stage.label]
+        found = self._timed(stage, told.get(stage.label), demand)
+        unknown = [label for label in demand.after if label in costs and not costs[label].durations]
+        if unknown and found.start is not None:
+            why = f"how long {unknown[0]} searches is not known: no trial of it has run here"
+            found = replace(found, start=Starts(when=When.UNKNOWN, why=why))
+        cost = costs.get(stage.label)
+        return found if cost is None else with_search(found, cost)
 
     def _before(self, task_id: str, by_task: Mapping[str, list[str]]) -> Iterator[str]:
         for name in sorted(self._dag.get_task(task_id).get_flat_relative_ids(upstream=True)):

@@ -292,6 +292,10 @@ class MusterOperator(BaseOperator, metaclass=AuthorKeywords):
         """Return such a job as far as the Dag file tells it, with stand-ins for the rest; None likewise."""
         return None
 
+    def written(self, spec: JobSpec) -> set[str]:
+        """The volumes that the task writes with this job."""
+        return {each.volume for each in spec.outputs.values()}
+
     def changed_since(
         self,
         result: Mapping[str, Any],  # noqa: ARG002 - for those below

@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any
 from muster.airflow.assets import announce, announce_nothing, outlets_of
 from muster.airflow.attempts.resuming import resume_of
 from muster.airflow.authoring.checks import (
+    check_address,
     check_count,
     check_flag,
     check_image,
-    check_input,
     check_pause,
     check_span,
+    check_whole,
     optional,
 )
 from muster.airflow.authoring.keywords import keyword
@@ -45,7 +46,7 @@ from muster.airflow.operators.spec import (
     draft,
     roles_of,
 )
-from muster.core.job import EVERY_PARTITION, JobSpec, Launcher, Role, SecretRef
+from muster.core.job import CHECKPOINTS, EVERY_PARTITION, JobSpec, Launcher, Role, SecretRef
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -68,9 +69,10 @@ class FunctionOperator(CachedOperator, CodeOperator):
 
     image: str = keyword(default=None, check=check_image, for_all=True, late=True)
     """The locked environment it runs in; given here or in the Dag's ``default_args``."""
-    inputs: Mapping[str, Any] = keyword(default=None, read=by_name, each=check_input, templated=True)
+    inputs: Mapping[str, Any] = keyword(default=None, read=by_name, each=check_address, templated=True)
     """Addresses by name, ``"volume://flights/features@latest"``, another operator's ``.versions["features"]``, or
-    a list of these, which arrives as ``list[Path]``."""
+    a list of these, which arrives as ``list[Path]``. The input ``checkpoints`` fills the folder of checkpoints; it may be a folder in a
+    version, ``"flights/search@7/checkpoints/3"``."""
     outputs: Mapping[str, str | Output] = keyword(
         default=None, read=read_outputs, each=known_output, spec=outputs_of, templated=True
     )
@@ -136,6 +138,10 @@ class JobOperator(FunctionOperator):
 
     def check_together(self) -> None:
         """Build the spec as far as it is known, and read the commands."""
+        for name, value in self.inputs.items():
+            if name != CHECKPOINTS or isinstance(value, (list, tuple)):
+                with self.refusing(f"inputs[{name!r:.60}]"):
+                    check_whole(value)
         with self.refusing("the job"):
             draft(self)
         with self.refusing("command"):

@@ -19,6 +19,7 @@ from muster.airflow.authoring.checks import (
     check_count,
     check_input,
     check_input_name,
+    check_kept,
     check_retries,
     check_searched,
     check_volume_name,
@@ -28,12 +29,15 @@ from muster.airflow.authoring.keywords import keyword
 from muster.airflow.links import JobLink, ReportLink, TrackingLink, VersionsLink, push_job_link
 from muster.airflow.operators.job import GangOperator
 from muster.airflow.operators.running import report, summary
+from muster.core.address import SCHEME
 from muster.core.errors import MusterError, NotFound, SpecError
-from muster.core.job import EVERY_PARTITION, JobSpec
+from muster.core.job import CHECKPOINTS, EVERY_PARTITION, JobSpec
 from muster.core.names import make_job_id
+from muster.core.room import size
 from muster.core.search import Budget, Mode, Sampler, Search, SearchSpec, Stopping
 from muster.core.space import Dimension, sample
 from muster.core.status import JobStatus
+from muster.volumes.base import MOST_CHECKPOINTS
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -105,6 +109,8 @@ class SearchOperator(GangOperator):
     """Results of earlier searches, ``"flights/search@latest"``, which ``tpe`` knows from the start."""
     results: str | None = keyword(default=None, check=optional(check_volume_name), templated=True)
     """The volume for the table of all trials: params, values at each rung, curves. None: none is kept."""
+    keep_checkpoints: int | None = keyword(default=10, check=optional(check_kept))
+    """Of how many trials, the best, `results` keeps the checkpoints, for a later job to start from. None: of all, at most 500; 0: of none."""
 
     def check_together(self) -> None:
         """Check the space with the rules, and the job of a trial with a point of the space."""
@@ -115,7 +121,7 @@ class SearchOperator(GangOperator):
             with self.refusing("until"):
                 raise SpecError(f"param {self.until!r:.60} is in params, too: the search sets it")
         with self.refusing("the search"):
-            spec = self._search_spec(())
+            spec = self.search_spec()
         if self.cache:
             with self.refusing("cache"):
                 raise SpecError(
@@ -155,6 +161,11 @@ class SearchOperator(GangOperator):
         outputs = {name: replace(each, volume=f"{each.volume}{TRIALS}") for name, each in job.outputs.items()}
         return replace(job, outputs=outputs)
 
+    def written(self, spec: JobSpec) -> set[str]:
+        """The volumes that the task writes, with those of its trials."""
+        own = {name.removesuffix(TRIALS) for name in super().written(spec)}
+        return super().written(spec) | own | ({self.results} if self.results is not None else set())
+
     def wish(self) -> None:
         """None: a search always searches."""
 
@@ -183,7 +194,8 @@ class SearchOperator(GangOperator):
         """The best trial's versions, and the results."""
         return {name: (address,) for name, address in result["versions"].items()}
 
-    def _search_spec(self, earlier: Sequence[str]) -> SearchSpec:
+    def search_spec(self, earlier: Sequence[str] = ()) -> SearchSpec:
+        """Return the space and the rules. :param earlier: addresses of earlier searches' results."""
         return SearchSpec(
             space=self.space,
             metric=self.metric,
@@ -226,7 +238,7 @@ class SearchOperator(GangOperator):
     def _search(self, task: TaskRun) -> Search:
         store, names = task.backend.store, [self.earlier] if isinstance(self.earlier, str) else self.earlier
         earlier = [version.address for name in names for version in store.resolve(name)]
-        return Search(spec=self._search_spec(earlier), trial=self.job_spec(task), began=time.time())
+        return Search(spec=self.search_spec(earlier), trial=self.job_spec(task), began=time.time())
 
     def _begin(self, store: LocalStore, search_id: str, search: Search) -> None:
         rungs = ", ".join(f"{each:g}" for each in search.spec.rungs)
@@ -249,6 +261,8 @@ class SearchOperator(GangOperator):
                 driver.pause()
                 self.log.info("the search is paused: the task goes on with it when it runs again as it was")
             raise
+        finally:
+            driver.leave()
         return ended
 
     def _hand_over(self, task: TaskRun, driver: Driver, *, waited: float) -> None:
@@ -272,12 +286,14 @@ class SearchOperator(GangOperator):
         outputs = {
             name: (self._copied(store, driver, name, places[0]),) for name, places in _made(status).items()
         }
+        kept = 0
         if self.results is not None:
             outputs[RESULTS] = (self._kept(store, driver, self.results),)
+            kept = self._tell_kept(store, outputs[RESULTS][0])
         jobs = [job_id for trial in driver.state.trials for job_id in trial.jobs]
         try:
-            freed = store.let_go(jobs)
-            self.log.info("what the trials left is deleted: %.1f MB", freed / 1e6)
+            freed = max(0, store.let_go(jobs) - kept)
+            self.log.info("what else the trials left is deleted: %.1f MB", freed / 1e6)
         except MusterError as error:
             self.log.warning("what the trials left stays until gc: %s", error)
         assert status.result is not None
@@ -308,12 +324,28 @@ class SearchOperator(GangOperator):
         ).address
 
     def _kept(self, store: LocalStore, driver: Driver, volume: str) -> str:
-        from muster.backends.search.results import write_results
+        from muster.backends.search.results import kept_checkpoints, write_results
 
+        most = MOST_CHECKPOINTS if self.keep_checkpoints is None else self.keep_checkpoints
         with tempfile.TemporaryDirectory(prefix="muster-search-") as folder:
             write_results(Path(folder), driver.search, driver.state, store.ledger)
             note, request = f"search {driver.search_id}", _request(driver.search_id, RESULTS)
-            return store.add(volume, Path(folder), note=note, request=request).address
+            checkpoints = kept_checkpoints(driver.state, most=most)
+            return store.add(
+                volume, Path(folder), note=note, request=request, checkpoints=checkpoints
+            ).address
+
+    def _tell_kept(self, store: LocalStore, address: str) -> int:
+        """Say what the results hold of checkpoints, and return their bytes."""
+        from muster.backends.search.results import sizes_of_checkpoints
+
+        sizes = sizes_of_checkpoints(store.manifest(address))
+        if sizes:
+            self.tell(
+                f"checkpoints of {len(sizes)} trials are kept, {size(sum(sizes.values()))}: "
+                f"{address.removeprefix(SCHEME)}/{CHECKPOINTS}/…"
+            )
+        return sum(sizes.values())
 
 
 def _resumed(store: LocalStore, before: str | None, wanted: Search) -> str | None:

@@ -16,7 +16,7 @@ from muster.airflow.authoring.references import is_known
 from muster.airflow.authoring.values import known_output, outputs_of, plain, seconds
 from muster.core.address import Address
 from muster.core.errors import NotFound, SpecError
-from muster.core.job import Input, JobSpec, Pinned, Role
+from muster.core.job import CHECKPOINTS, Input, JobSpec, Pinned, Role
 from muster.core.places import KINDS, check_word
 from muster.core.resources import Resources
 
@@ -260,15 +260,36 @@ def pin(store: LocalStore, name: str, value: Any) -> Input:
 
     :raises SpecError: it is no address. :raises NotFound: nothing is there.
     """
-    versions = []
+    versions, many = [], arrives_as_list(value)
+    path = ""
     for text in value if isinstance(value, (list, tuple)) else [value]:
         try:
-            if Address.parse(text).path:
+            path = Address.parse(text).path
+            if path and (name != CHECKPOINTS or many):
                 raise SpecError(f"{text!r:.120} names a file; an input is a whole version")
             versions += [version.pinned for version in store.resolve(text)]
+            if path:
+                _check_folder(store, versions[0].address, path)
         except (SpecError, NotFound) as error:
             raise type(error)(f"input {name!r}: {error}") from error
-    return Input(versions=tuple(versions), many=arrives_as_list(value))
+    return Input(versions=tuple(versions), many=many, path=path)
+
+
+def _check_folder(store: LocalStore, address: str, path: str) -> None:
+    """Refuse a folder that a version does not hold. :raises NotFound: the message says what is beside it."""
+    files = store.manifest(address)
+    if any(each.startswith(f"{path}/") for each in files):
+        return
+    above = path.rpartition("/")[0]
+    beside = {
+        each.removeprefix(f"{above}/" if above else "").partition("/")[0]
+        for each in files
+        if each.startswith(above)
+    }
+    there = ", ".join(sorted(beside)[:8]) or "nothing"
+    raise NotFound(
+        f"{address} holds no folder {path!r:.120}; {f'in {above}' if above else 'at its top'} there is {there}"
+    )
 
 
 def arrives_as_list(value: Any) -> bool:

@@ -16,6 +16,7 @@ from pathlib import Path
 from muster.backends.base import PATIENCE_SECONDS
 from muster.backends.jobs.checks import check_store
 from muster.backends.jobs.runner import Look, Runner
+from muster.backends.tracking import Tracking
 from muster.core.cancelling import UNKNOWN
 from muster.core.errors import (
     BackendError,
@@ -59,6 +60,10 @@ class Lifecycle:
     def side_by_side(self, job: JobSpec) -> int | None:
         """Return how many such jobs should run at once; see :meth:`muster.backends.base.Backend.side_by_side`."""
         return self._runner.side_by_side(job)
+
+    def tracking(self, job: JobSpec) -> Tracking:
+        """Return how such a job's ranks reach MLflow; see :meth:`muster.backends.base.Backend.tracking`."""
+        return self._runner.tracking(job)
 
     def build(self, image: str, lock: Path, digest: str, say: Callable[[str], None]) -> None:
         """Have an image ready before a job asks for it, where images are built here; else do nothing."""

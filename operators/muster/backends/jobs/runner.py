@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Protocol
 
+from muster.backends.tracking import Tracking
 from muster.core.job import JobSpec
 from muster.core.status import JobStatus
 from muster.core.verdict import Verdict
@@ -33,6 +34,9 @@ class Runner(Protocol):
 
     def side_by_side(self, job: JobSpec) -> int | None:
         """Return how many such jobs should run at once, if nothing else does; None where a queue sees to that."""
+
+    def tracking(self, job: JobSpec) -> Tracking:
+        """Return how such a job's ranks reach MLflow, as far as this process is told it."""
 
     def build(self, image: str, lock: Path, digest: str, say: Callable[[str], None]) -> None:
         """Have an image ready before a job asks for it, where images are built here; else do nothing.

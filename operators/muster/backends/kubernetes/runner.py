@@ -15,7 +15,7 @@ from functools import lru_cache, partial
 from pathlib import Path
 
 from muster.backends.capacity import Place
-from muster.backends.jobs.checks import Resolve
+from muster.backends.jobs.checks import Resolve, secret_values
 from muster.backends.jobs.ending import is_decided
 from muster.backends.jobs.runner import Look
 from muster.backends.kubernetes.api.client import Client
@@ -37,6 +37,7 @@ from muster.backends.kubernetes.state.roots import find_root
 from muster.backends.kubernetes.state.seen import Seen, seconds
 from muster.backends.kubernetes.state.sight import Sight
 from muster.backends.kubernetes.state.verdicts import overdue, vanished, verdict
+from muster.backends.tracking import URI, Tracking
 from muster.core.errors import BackendError, Forbidden, Unreachable
 from muster.core.job import JobSpec
 from muster.core.status import JobState, JobStatus
@@ -79,6 +80,7 @@ class KubernetesRunner:
         self._client = client.patient(QUICK_SECONDS)
         self._site = site
         self._store = store
+        self._resolve = resolve
         self._clock = clock
         self._survey = Survey(client, site)
         self._sight = Sight(self._client, site=site, survey=self._survey)
@@ -99,6 +101,16 @@ class KubernetesRunner:
 
     def side_by_side(self, job: JobSpec) -> None:
         """None: the cluster's queues count CPUs, too."""
+
+    def tracking(self, job: JobSpec) -> Tracking:
+        """Return the variables of the job: pods reach MLflow by nothing else."""
+        hidden = (name for name, secret in job.secrets.items() if secret.source == "kubernetes")
+        return Tracking(
+            variables={**job.env, **secret_values(job, self._resolve)},
+            chosen=URI in job.env or URI in job.secrets,
+            containers=True,
+            hidden=tuple(name for name in hidden if name.startswith("MLFLOW_")),
+        )
 
     def build(self, image: str, lock: Path, digest: str, say: Callable[[str], None]) -> None:
         """Do nothing: an image is a container, which was pushed to its registry before."""

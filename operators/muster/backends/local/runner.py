@@ -22,10 +22,12 @@ from muster.backends.local.finish import commit
 from muster.backends.local.limits import end_left_behind
 from muster.backends.local.machine import Machine, cores
 from muster.backends.local.places import Places
-from muster.backends.local.processes import Process
+from muster.backends.local.processes import JOB_VARIABLE, MARK_VARIABLE, Process
 from muster.backends.local.queue import Ticket, gpus_needed, memory_needed
 from muster.backends.local.room import PRIORITIES
 from muster.backends.local.start import Starter
+from muster.backends.local.variables import variables
+from muster.backends.tracking import URI, Tracking
 from muster.core.errors import CannotSchedule
 from muster.core.job import JobSpec
 from muster.core.settings import Settings
@@ -90,6 +92,28 @@ class LocalRunner:
         """Return how many such jobs the cores are enough for: the queue here counts memory and GPUs alone."""
         cpus = sum(role.replicas * role.resources.cpus for role in job.roles)
         return max(1, int(cores() / cpus)) if cpus else cores()
+
+    def tracking(self, job: JobSpec) -> Tracking:
+        """Return the variables that the job's ranks find, and its image's Python once that is built."""
+        python = Path(job.interpreter.path) if job.interpreter is not None else None
+        python = python or Environments(self._settings.cache).find(job.image, job.image_digest)
+        secrets = secret_values(job, self._resolve)
+        found = variables(
+            job,
+            job_id="",
+            mark="",
+            python=python or Path("/usr/bin/python3"),
+            mlflow=self._places.mlflow,
+            cache=self._settings.cache,
+            secrets=secrets,
+        )
+        return Tracking(
+            variables={
+                name: text for name, text in found.items() if name not in (JOB_VARIABLE, MARK_VARIABLE)
+            },
+            chosen=URI in job.env or URI in secrets,
+            python=python,
+        )
 
     def build(self, image: str, lock: Path, digest: str, say: Callable[[str], None]) -> None:
         """Build the image's environment, unless it is there."""

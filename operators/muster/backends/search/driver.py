@@ -21,6 +21,7 @@ from muster.backends.search.results import earlier_of
 from muster.backends.search.rules import Ask, Close, Spent, Take, next_move, passes
 from muster.backends.search.sampling import Sampling
 from muster.backends.search.state import SearchState, Trial
+from muster.backends.search.tracking import Tracker, with_tags
 from muster.core.cancelling import by_person, pausing
 from muster.core.errors import BackendError, Conflict, Corrupt, NotFound, StoreError, Unavailable
 from muster.core.names import make_job_id
@@ -82,6 +83,13 @@ class Driver:
         self._spec = self.search.spec
         self._at_once = self._spec.at_once or backend.side_by_side(self.search.trial)
         self.state = SearchState(self._spec)
+        self._tracker = Tracker(
+            search_id,
+            self.search,
+            tracking=lambda: backend.tracking(self.search.trial),
+            say=say,
+            clock=clock,
+        )
         self._end = 0
         self._exhausted = False
         self._reports: dict[int, Reports] = {}
@@ -133,6 +141,10 @@ class Driver:
                 self._tell(Event(what=What.CLOSED, at=self._clock(), reason=reason))
                 return True
 
+    def leave(self) -> None:
+        """Give back what is held open; the search goes on with another driver. Idempotent."""
+        self._tracker.close()
+
     def cancel(self, reason: str) -> bool:
         """End the search and its jobs, whether or not anyone drives it. False where it had ended."""
         if not self.close(reason):
@@ -149,6 +161,7 @@ class Driver:
             self._mind(trial, statuses.get(trial.jobs[-1]))
         if self.state.closed is None:
             self._fill(statuses)
+        self._tracker.tell(self.state)
         return self._closed()
 
     def _closed(self) -> Ended | None:
@@ -157,13 +170,14 @@ class Driver:
         if closed is None or self.state.running:
             return None
         self._store.release(self.search_id)
+        self.leave()
         return Ended(trial=closed.trial, reason=closed.reason)
 
     def _read(self) -> None:
         while True:
             page = self._store.search_events(self.search_id, after=self._end)
             for event in page.events:
-                self.state.apply(event)
+                self._apply(event)
             self._end = page.end
             if not page.events:
                 return
@@ -171,7 +185,11 @@ class Driver:
     def _tell(self, *events: Event) -> None:
         self._end = self._store.tell_search(self.search_id, events, after=self._end)
         for event in events:
-            self.state.apply(event)
+            self._apply(event)
+
+    def _apply(self, event: Event) -> None:
+        self.state.apply(event)
+        self._tracker.note(event)
 
     def _event(self, what: What, trial: int, **fields: Any) -> Event:
         return Event(what=what, at=self._clock(), trial=trial, **fields)
@@ -338,7 +356,8 @@ class Driver:
         last = trial.began if trial.is_finishing else self._spec.last
         follows = trial.jobs[-2] if len(trial.jobs) > 1 else None
         job = self.search.job(trial.params, until=self._spec.rungs[last], follows=follows)
-        return replace(job, origin=replace(job.origin, trial=trial.number))
+        tags = self._tracker.tags(trial, trial.jobs[-1], trial.began)
+        return replace(job, origin=replace(job.origin, trial=trial.number), env=with_tags(job.env, tags))
 
     def _spent(self) -> Spent:
         hours = sum((self._gpu_seconds or {}).values()) / 3600

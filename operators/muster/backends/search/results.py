@@ -5,24 +5,27 @@
     trials.json     the space, the rules and each trial: params, value, how it ended, its value at each rung, its jobs
     trials.csv      the same as a table
     curves.csv      trial, job, resource, value: what rank 0 told
+    checkpoints/3/  the last checkpoints of trial 3, which the store adds
 """
 
 from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from muster.core import wire
 from muster.core.errors import NotFound, SpecError
+from muster.core.job import CHECKPOINTS
 
 if TYPE_CHECKING:
     from muster.backends.search.sampling import Earlier
     from muster.backends.search.state import SearchState, Trial
     from muster.core.search import Search, SearchSpec
+    from muster.volumes.manifest import Entry
     from muster.volumes.protocols import Ledger, LocalStore
 
 TRIALS, TABLE, CURVES = "trials.json", "trials.csv", "curves.csv"
@@ -57,6 +60,25 @@ def write_results(folder: Path, search: Search, state: SearchState, ledger: Ledg
                 table.writerows(
                     (trial.number, job_id, *point) for point in curve(ledger, job_id, spec.metric)
                 )
+
+
+def kept_checkpoints(state: SearchState, *, most: int) -> dict[str, str]:
+    """Return the job whose checkpoints are kept by folder: those of the best trials, that with which the search ended first."""
+    ended = state.closed.trial if state.closed is not None else -1
+    known = [each for each in state.trials if each.jobs and (each.value is not None or each.number == ended)]
+    known.sort(key=lambda each: (each.number != ended, state.spec.order(each.value), each.number))
+    return {f"{CHECKPOINTS}/{each.number}": each.jobs[-1] for each in known[:most]}
+
+
+def sizes_of_checkpoints(manifest: Mapping[str, Entry]) -> dict[int, int]:
+    """Return the bytes of the checkpoints of each trial that the results hold, by its number."""
+    sizes: dict[int, int] = {}
+    for path, entry in manifest.items():
+        top, _, below = path.partition("/")
+        number = below.partition("/")[0]
+        if top == CHECKPOINTS and number.isdecimal():
+            sizes[int(number)] = sizes.get(int(number), 0) + entry.size_bytes
+    return sizes
 
 
 def curve(ledger: Ledger, job_id: str, metric: str) -> Iterator[tuple[float, float]]:

@@ -8,12 +8,20 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from muster.backends.search.rules import Ask, Close, Spent, Take, next_move, passes
 from muster.backends.search.sampling import Sampling
 from muster.backends.search.state import SearchState, Trial
 from muster.core.search import Event, SearchSpec, What
+
+
+class Points(Protocol):
+    """What chooses the params of new trials; see :class:`muster.backends.search.sampling.Sampling`."""
+
+    def ask(self, state: SearchState) -> dict[str, Any] | None:
+        """Return the params of the next trial; None where there is no further point."""
+
 
 Curve = Callable[[Mapping[str, Any], float], float | None]
 """What a trial with these params tells at this value of the resource; None is NaN."""
@@ -26,11 +34,15 @@ class Costs:
     :param unit: for one of what rungs count, of a trial with these params.
     :param start: from a free place to a trial's first step.
     :param stop: from a rung at which a trial pauses to a free place.
+    :param anew: a trial that is taken up again trains from its beginning: it has no checkpoint.
+    :param gpus: that each worker holds, for a budget of them.
     """
 
     unit: Callable[[Mapping[str, Any]], float] = lambda _: 1.0
     start: float = 0.0
     stop: float = 0.0
+    anew: bool = False
+    gpus: float = 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,6 +51,7 @@ class Played:
 
     :param seconds: from its beginning to its end.
     :param busy: worker-seconds in which trials trained, started or stopped.
+    :param trained: of what rungs count, what all trials have trained; `repeated` is what was trained before.
     :param best: the trial that it ended with, and its value.
     """
 
@@ -46,6 +59,8 @@ class Played:
     events: list[Event] = field(default_factory=list)
     seconds: float = 0.0
     busy: float = 0.0
+    trained: float = 0.0
+    repeated: float = 0.0
     best: int = -1
     value: float | None = None
 
@@ -59,6 +74,7 @@ def play(
     fails: Callable[[Trial], bool] = lambda _: False,
     preempts: Callable[[Trial], bool] = lambda _: False,
     restart: Callable[[int], bool] = lambda _: False,
+    sampling: Callable[[SearchSpec], Points] = Sampling,
 ) -> Played:
     """Play a search to its end.
 
@@ -67,8 +83,9 @@ def play(
         priority. The half is lost, the place is free for other trials at once, and the trial goes on from its last rung.
     :param restart: asked after each event, by its number: whether state and sampling are built anew from the events, as by a
         process that begins where another was killed.
+    :param sampling: makes what chooses the params of new trials.
     """
-    return _Play(spec, curve, workers, costs or Costs(), fails, preempts, restart).run()
+    return _Play(spec, curve, workers, costs or Costs(), fails, preempts, restart, sampling).run()
 
 
 class _Play:
@@ -81,15 +98,17 @@ class _Play:
         fails: Callable[[Trial], bool],
         preempts: Callable[[Trial], bool],
         restart: Callable[[int], bool],
+        sampling: Callable[[SearchSpec], Points],
     ) -> None:
         self._spec, self._curve, self._costs = spec, curve, costs
         self._fails, self._preempts, self._restart = fails, preempts, restart
         self._free = min(workers, spec.at_once or workers)
-        self._now = self._busy = 0.0
+        self._now = self._busy = self._trained = self._repeated = 0.0
         self._events: list[Event] = []
         self._coming: list[tuple[float, int, Callable[[], None]]] = []
         self._exhausted = False
-        self._state, self._sampling = SearchState(spec), Sampling(spec)
+        self._choose = sampling
+        self._state, self._sampling = SearchState(spec), sampling(spec)
 
     def run(self) -> Played:
         """Play it."""
@@ -106,6 +125,8 @@ class _Play:
             events=self._events,
             seconds=self._now,
             busy=self._busy,
+            trained=self._trained,
+            repeated=self._repeated,
             best=closed.best,
             value=value,
         )
@@ -129,7 +150,8 @@ class _Play:
         return None
 
     def _spent(self) -> Spent:
-        return Spent(seconds=self._now, gpu_hours=self._busy / 3600, exhausted=self._exhausted)
+        hours = self._busy * self._costs.gpus / 3600
+        return Spent(seconds=self._now, gpu_hours=hours, exhausted=self._exhausted)
 
     def _take(self, trial: Trial, rung: int) -> None:
         self._free -= 1
@@ -137,19 +159,30 @@ class _Play:
         trial = self._state.trials[trial.number]
         if self._fails(trial):
             self._later(self._costs.start, lambda: self._fail(trial.number))
-        elif trial.is_finishing:
-            self._later(self._costs.start, lambda: self._end(trial.number))
+            return
+        again = self._again(trial)
+        if trial.is_finishing:
+            self._later(self._costs.start + again, lambda: self._end(trial.number))
         else:
-            self._train(trial.number, rung, before=self._costs.start)
+            self._train(trial.number, rung, before=self._costs.start + again)
+
+    def _again(self, trial: Trial) -> float:
+        """The seconds in which a trial trains what it has trained before."""
+        if not self._costs.anew or not trial.values:
+            return 0.0
+        units = self._spec.rungs[trial.rung]
+        self._trained += units
+        self._repeated += units
+        return units * self._costs.unit(trial.params)
 
     def _train(self, number: int, rung: int, *, before: float = 0.0) -> None:
         trial = self._state.trials[number]
-        reached = self._spec.rungs[trial.rung] if trial.values else 0.0
-        seconds = (self._spec.rungs[rung] - reached) * self._costs.unit(trial.params)
-        if self._preempts(trial):
-            self._later(before + seconds / 2, lambda: self._preempt(number))
-        else:
-            self._later(before + seconds, lambda: self._reach(number, rung))
+        units = self._spec.rungs[rung] - (self._spec.rungs[trial.rung] if trial.values else 0.0)
+        preempted = self._preempts(trial)
+        units = units / 2 if preempted else units
+        self._trained += units
+        happen = (lambda: self._preempt(number)) if preempted else (lambda: self._reach(number, rung))
+        self._later(before + units * self._costs.unit(trial.params), happen)
 
     def _preempt(self, number: int) -> None:
         self._tell(What.PAUSED, number)
@@ -187,4 +220,4 @@ class _Play:
         self._events.append(event)
         self._state.apply(event)
         if self._restart(len(self._events)):
-            self._state, self._sampling = SearchState(self._spec, self._events), Sampling(self._spec)
+            self._state, self._sampling = SearchState(self._spec, self._events), self._choose(self._spec)

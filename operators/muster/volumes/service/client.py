@@ -363,8 +363,9 @@ class ServiceStore(_Client):
         partition: str | None = None,
         note: str = "",
         request: str | None = None,
+        checkpoints: Mapping[str, str] | None = None,
     ) -> Version:
-        """Send a folder or file that becomes a new version."""
+        """Send a folder or file that becomes a new version, with checkpoints that the service has."""
         check_volume(volume)
         if partition is not None:
             check_partition(partition)
@@ -375,7 +376,12 @@ class ServiceStore(_Client):
         answer = self._connection.request(
             "PUT",
             f"/v1/uploads/{check_request(request or _new_request())}",
-            query={"volume": volume, "partition": partition, "note": note},
+            query={
+                "volume": volume,
+                "partition": partition,
+                "note": note,
+                "checkpoints": json.dumps(dict(checkpoints), separators=(",", ":")) if checkpoints else None,
+            },
             content=lambda: pack(files),
             slow=True,
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from collections.abc import Iterator
@@ -17,6 +18,7 @@ from muster.volumes import snapshot
 from muster.volumes.base import Version
 from muster.volumes.durability import translated, write_whole
 from muster.volumes.gather import Draft, check_path
+from muster.volumes.held import take_in
 from muster.volumes.service.archives import unpack
 from muster.volumes.service.calls import LIMIT_LINES_BYTES, LIMIT_WORKER_BYTES, WORKER, Call, Count, route
 from muster.volumes.service.journal import ONCE
@@ -65,13 +67,27 @@ def _add(call: Call) -> Version:
     volume, partition = check_volume(call.query("volume")), call.query("partition", "") or None
     if partition is not None:
         check_partition(partition)
+    checkpoints = _checkpoints(call.query("checkpoints", "{}"))
     with translated(f"put into {volume}"):
         return store.commits.put(
             f"put-{request}",
             volume,
-            lambda ready: _receive(call, ready / "0" / "data", volume, partition),
+            lambda ready: take_in(
+                store, _receive(call, ready / "0" / "data", volume, partition), checkpoints
+            ),
             note=call.query("note", ""),
         )
+
+
+def _checkpoints(text: str) -> dict[str, str]:
+    """Read which job's checkpoints go into which folder."""
+    try:
+        found = json.loads(text)
+    except ValueError:
+        found = None
+    if not isinstance(found, dict) or not all(isinstance(each, str) for each in found.values()):
+        raise SpecError(f"checkpoints is {text!r:.120}: need an object of a job's id by folder")
+    return found
 
 
 def _receive(call: Call, data: Path, volume: str, partition: str | None) -> Draft:

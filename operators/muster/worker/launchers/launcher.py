@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from importlib import import_module
 from typing import Protocol, cast
 
-from muster.core.job import MLFLOW_TAG, Launcher
+from muster.core.job import MLFLOW_TAG, MLFLOW_TAGS, Launcher
 from muster.core.replica import LOOPBACK, Replica
 
 
@@ -46,7 +46,20 @@ def rank_environment(
     chosen = launcher_of(replica.spec.launcher).environment(
         replica, local_rank, base=base, error_file=error_file
     )
-    return {**_defaults(replica), **base, **replica.spec.env, **_common(replica, local_rank, base), **chosen}
+    found = {**_defaults(replica), **base, **replica.spec.env, **_common(replica, local_rank, base), **chosen}
+    return {
+        **found,
+        MLFLOW_TAGS: json.dumps({**_tags(found.get(MLFLOW_TAGS, "")), MLFLOW_TAG: replica.job_id}),
+    }
+
+
+def _tags(text: str) -> dict[str, object]:
+    """The tags that the author gives to MLflow's runs, or a search; none where the text is no JSON object."""
+    try:
+        found = json.loads(text)
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def replica_number(replica: Replica) -> int:
@@ -68,9 +81,6 @@ def _defaults(replica: Replica) -> dict[str, str]:
         "OMP_NUM_THREADS": str(threads),
         "PYTHONUNBUFFERED": "1",  # a line is logged as soon as it is written
         "PYTHONFAULTHANDLER": "1",  # a crash in C shows the Python stack
-        "MLFLOW_RUN_CONTEXT": json.dumps(
-            {MLFLOW_TAG: replica.job_id}
-        ),  # MLflow puts these tags on each run that it begins
         **(dict.fromkeys(loopback, "lo") if replica.master_address == LOOPBACK else {}),
     }
 

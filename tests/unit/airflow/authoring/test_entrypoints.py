@@ -8,8 +8,9 @@ from textwrap import dedent
 import pytest
 
 from muster.airflow.authoring.code import Code
-from muster.airflow.authoring.entrypoints import check_entrypoint
+from muster.airflow.authoring.entrypoints import check_entrypoint, uses_checkpoints
 from muster.core.errors import SpecError
+from muster.core.job import Role
 
 TRAIN = """
 from other import imported
@@ -84,3 +85,28 @@ def test_what_is_wrong_is_named_with_its_line(
 ) -> None:
     with pytest.raises(SpecError, match=says):
         check(code, entrypoint, **params)
+
+
+@pytest.mark.parametrize(
+    ("entrypoint", "uses"),
+    [
+        ("flights.train:train", True),
+        ("flights.train:exact", False),
+        ("flights.train:greedy", False),  # it is given no place that it does not name
+        ("flights.train:imported", None),
+        ("flights.train:decorated", None),
+        ("installed.package:main", None),
+    ],
+)
+def test_a_function_uses_its_checkpoints_if_it_asks_for_them(
+    code: Code, entrypoint: str, uses: bool | None
+) -> None:
+    code = Code(root=code.root, files=("flights/train.py",))
+    assert uses_checkpoints([Role(entrypoint=entrypoint)], code) is uses
+
+
+def test_a_command_uses_its_checkpoints_if_it_is_given_the_place(code: Code) -> None:
+    assert uses_checkpoints([Role(command=("train", "{checkpoints}/last"))], code) is True
+    assert uses_checkpoints([Role(command=("train", "out"))], code) is False
+    reads = code.having("train.py", "import os\nos.environ['MUSTER_CHECKPOINTS']\n")
+    assert uses_checkpoints([Role(command=("python", "train.py"))], reads) is True
