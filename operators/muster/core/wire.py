@@ -172,6 +172,8 @@ def _build(hint: Any, value: Any, where: str) -> Any:
         return tuple(_build(arguments[0], item, f"{where}[{i}]") for i, item in enumerate(value))
     if origin is not None and issubclass(origin, Mapping):
         _need(isinstance(value, dict), where, "an object", value)
+        if arguments[1] is Any:
+            return value
         return {key: _build(arguments[1], item, f"{where}.{key}") for key, item in value.items()}
     if isinstance(hint, type) and issubclass(hint, enum.Enum):
         try:
@@ -201,7 +203,13 @@ def _dataclass(kind: type, value: Any, where: str) -> Any:
     unknown = value.keys() - hints.keys()
     if unknown:
         raise SpecError(f"{where}: unknown field {min(unknown)!r}; known are {', '.join(hints)}")
-    fields = {name: _build(hints[name], item, f"{where}.{name}") for name, item in value.items()}
+    fields = {
+        name: item
+        if type(item) is hints[name]
+        and type(item) in _SCALARS  # first: the events of a search are tens of thousands
+        else _build(hints[name], item, f"{where}.{name}")
+        for name, item in value.items()
+    }
     try:
         return kind(**fields)
     except TypeError as error:
