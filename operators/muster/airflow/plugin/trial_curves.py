@@ -34,9 +34,15 @@ class TrialCurves:
 
         :param told: whether the user may see what jobs print; else a curve has what the search itself knows, its rungs.
         """
-        chosen = sorted(drawn(found.trials, MOST_CURVES), key=lambda each: each.trial != found.best)
+        trials = [each for each in found.trials if each.values or each.phase is Phase.RUNNING]
+        chosen = sorted(drawn(trials, MOST_CURVES), key=lambda each: each.trial != found.best)
         curves = [self._curve(found, each, told=told) for each in chosen]
-        return {"curves": [each for each in curves if each["points"]], "of": len(found.trials), "told": told}
+        return {
+            "curves": [each for each in curves if each["points"]],
+            "chosen": len(chosen),
+            "of": len(trials),
+            "told": told,
+        }
 
     def _curve(self, found: SearchOverview, trial: TrialRow, *, told: bool) -> dict[str, Any]:
         known = dict(self._told(found, trial)) if told else {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -14,6 +15,7 @@ from muster.core.search import Search
 from muster.core.status import JobState
 
 if TYPE_CHECKING:
+    from muster.core.space import Dimension
     from muster.volumes.protocols import Store
 
 
@@ -127,7 +129,7 @@ def overview(search_id: str, search: Search, state: SearchState) -> SearchOvervi
         resource=state.resource,
         best=None if best < 0 else best,
         reason="" if closed is None else closed.reason,
-        space={name: str(each) for name, each in spec.space.items()},
+        space={name: f"{each}{_asked_where(each)}" for name, each in spec.space.items()},
         rungs=tuple(_rung(search, state, rung) for rung in range(len(spec.rungs))),
         trials=tuple(_row(search, each) for each in ordered),
         waits=waits(search, state),
@@ -176,6 +178,15 @@ def find_search(store: Store, text: str) -> str:
         if text in (origin.dag_id, f"{origin.dag_id}/{origin.task_id}"):
             return search_id
     raise NotFound(f"no search {text!r:.80}: `muster search ls` lists what is there")
+
+
+def _asked_where(dimension: Dimension) -> str:
+    """When a param is asked, as an author writes it."""
+    given = [
+        f"{name}={json.dumps(values[0] if len(values) == 1 else list(values))}"
+        for name, values in dimension.given.items()
+    ]
+    return f".when({', '.join(given)})" if given else ""
 
 
 def _rung(search: Search, state: SearchState, rung: int) -> Rung:

@@ -62,7 +62,7 @@ function details(found) {
   return [
     h("div", { class: "halves" },
       h("section", {}, under("Search", facts(rules(found)))),
-      h("section", {}, under("Best trial", found.best ? facts(best(found)) : h("p", { class: "quiet" }, `No trial has told ${found.metric} yet.`)))),
+      h("section", {}, under("Best trial", found.best ? facts(best(found)) : h("p", { class: "quiet" }, `No trial has told ${found.metric}${found.ended === null ? " yet" : ""}.`)))),
     h("div", { class: "halves" },
       h("section", {}, under("Rungs", rungs(found))),
       h("section", {}, under("What matters", matters(found)))),

@@ -18,16 +18,16 @@ export class Curves {
   }
 
   async more(found, signal) {
-    const { curves, of, told } = await get(`${this.where}/curves`, {}, signal);
-    const now = JSON.stringify([curves, of, found.best]);
-    if (now !== this.last) redraw(this.element, () => draw(found, curves, of, told));
+    const { curves, chosen, of, told } = await get(`${this.where}/curves`, {}, signal);
+    const now = JSON.stringify([curves, of, found.best?.trial]);
+    if (now !== this.last) redraw(this.element, () => draw(found, curves, { chosen, of, told }));
     this.last = now;
   }
 }
 
-function draw(found, curves, of, told) {
+function draw(found, curves, { chosen, of, told }) {
   const title = `Learning curves: ${found.metric}`;
-  if (!curves.length) return [h("h2", {}, title), h("p", { class: "quiet" }, `No trial has told ${found.metric} yet.`)];
+  if (!curves.length) return [h("h2", {}, title), h("p", { class: "quiet" }, `No trial has told ${found.metric}${found.ended === null ? " yet" : ""}.`)];
   const said = h("span", { class: "quiet" });
   const [place, outside] = [h("div", { class: "plot tall" }), h("p", { class: "quiet" })];
   const [low, high] = span(found, curves);
@@ -47,7 +47,7 @@ function draw(found, curves, of, told) {
     h("p", { class: "legend" }, there.map(([kind, words]) => h("span", { class: "key" }, h("i", { class: `trial-${kind}` }), words)), said),
     place,
     outside,
-    drawnOf(curves.length, of, "are drawn"),
+    drawnOf(chosen, of, "are drawn"),
     !told && h("p", {}, quiet("Airflow does not let you read the logs of this Dag: only the values at rungs are drawn.")),
   ].filter(Boolean);
 }

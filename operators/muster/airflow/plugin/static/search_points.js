@@ -1,8 +1,8 @@
 // Draws the params of a search's trials as parallel coordinates: one axis a param, one line a trial, its colour by the metric.
 
 import { get } from "./api.js";
-import { h, s } from "./dom.js";
-import { cell, number } from "./format.js";
+import { h, s, written } from "./dom.js";
+import { number } from "./format.js";
 import { middle } from "./search_curves.js";
 import { drawnOf } from "./search_rungs.js";
 import { redraw } from "./watch.js";
@@ -11,6 +11,7 @@ const [TALL, TOP, BOTTOM, SIDE, NONE, NEAR, LEAST] = [304, 40, 34, 46, 18, 10, 9
 export const SHADES = 5;
 const NAME = 13; // characters of a name, or of a choice, that there is room for
 const MOST_LABELS = 8;
+const MANY = 60; // lines, from which on they are drawn more faintly
 const short = (text) => (text.length > NAME ? `${text.slice(0, NAME - 1)}…` : text);
 
 export class Points {
@@ -63,7 +64,7 @@ function coloured(trials, mode) {
 
 function picture(title, found, axes, shown, wide, said) {
   const values = shown.map(([[, , value]]) => value).filter((value) => value !== null);
-  const [low, high] = values.length ? middle(values, [Math.max(...values), Math.min(...values)].slice(found.mode === "max" ? 0 : 1, found.mode === "max" ? 1 : 2)) : [0, 0];
+  const [low, high] = values.length ? middle(values, [Math.max(...values), Math.min(...values)].slice(found.mode === "max" ? 0 : 1, found.mode === "max" ? 1 : 2)) : [null, null];
   const all = [...axes, { name: found.metric, choices: [], low, high, metric: true }];
   const step = (wide - 2 * SIDE) / (all.length - 1 || 1);
   const at = (n) => SIDE + n * step;
@@ -72,7 +73,7 @@ function picture(title, found, axes, shown, wide, said) {
   const drawn = lines.map(({ shade, trial, ys }) =>
     s("polyline", { class: `curve shade-${shade} ${trial === found.best?.trial ? "best" : ""}`, points: ys.map((y, n) => `${at(n).toFixed(1)},${y.toFixed(1)}`).join(" ") }));
   const missing = all.map((_, n) => lines.some(({ places, value }) => (n < axes.length ? places[n] : value) === null));
-  const svg = s("svg", { width: wide, height: TALL, viewBox: `0 0 ${wide} ${TALL}`, role: "img", class: "parallel", "aria-label": `${title} of ${shown.length} trials` },
+  const svg = s("svg", { width: wide, height: TALL, viewBox: `0 0 ${wide} ${TALL}`, role: "img", class: shown.length > MANY ? "parallel many" : "parallel", "aria-label": `${title} of ${shown.length} trials` },
     drawn, all.map((axis, n) => scaleOf(axis, at(n), ups[n], missing[n], n === all.length - 1)));
   const point = (x, y) => name(lines, drawn, [x, y], { step, axes, said, found });
   svg.addEventListener("pointermove", (event) => {
@@ -96,7 +97,7 @@ function upwards({ low, high, log }) {
 
 function scaleOf({ name: title, choices, low, high, metric }, x, up, missing, last) {
   const every = Math.ceil(choices.length / MOST_LABELS) || 1;
-  const labels = choices.length ? choices.map((each, n) => [n, cell(each) || '""']).filter(([n]) => n % every === 0) : [[low, number(low)], ...(high > low ? [[high, number(high)]] : [])];
+  const labels = low === null ? [] : choices.length ? choices.map((each, n) => [n, written(each)]).filter(([n]) => n % every === 0) : [[low, number(low)], ...(high > low ? [[high, number(high)]] : [])];
   const text = (y, words, kind = "label") => s("text", { class: kind, x: last ? x + 6 : x + 5, y, "text-anchor": last ? "end" : "start" }, short(words), s("title", {}, words));
   return s("g", {},
     s("line", { class: metric ? "post metric" : "post", x1: x, x2: x, y1: TOP, y2: TALL - BOTTOM }),
@@ -116,5 +117,5 @@ function name(lines, drawn, [x, y], { step, axes, said, found }) {
   drawn.forEach((each, place) => each.classList.toggle("pointed", place === nearest));
   const line = lines[nearest];
   said.textContent = !line ? "" : [`trial ${line.trial}: ${found.metric} ${line.value === null ? "none" : number(line.value)}`,
-    ...axes.flatMap((axis, place) => (line.places[place] === null ? [] : [`${axis.name} ${axis.choices.length ? cell(axis.choices[line.places[place]]) : number(line.places[place])}`]))].join(", ");
+    ...axes.flatMap((axis, place) => (line.places[place] === null ? [] : [`${axis.name} ${axis.choices.length ? written(axis.choices[line.places[place]]) : number(line.places[place])}`]))].join(", ");
 }

@@ -14,7 +14,7 @@ export function rungs({ rungs: found, metric, trials, resource_name: name, until
     `${number(rung.at)}`,
     bar(parts(rung), most, `at ${number(rung.at)}`),
     number(rung.reached),
-    [number(rung.passed), n === last && h("small", {}, "to the end")],
+    [number(rung.passed), n === last && rung.passed > 0 && h("small", {}, "to the end")],
     rung.best === null ? "" : number(rung.best),
   ]]);
   return [

@@ -1,8 +1,8 @@
 // The table of a search's trials, a page at a time: sorted and chosen by the server, since all may be ten thousand.
 
 import { get } from "./api.js";
-import { h, note, quiet, state, tag } from "./dom.js";
-import { cell, number } from "./format.js";
+import { h, note, quiet, state, tag, written } from "./dom.js";
+import { number } from "./format.js";
 import { told } from "./job_cells.js";
 import { toJob } from "./links.js";
 import { chooser, table } from "./table.js";
@@ -95,10 +95,12 @@ export class Trials {
   }
 }
 
-const param = (value) => {
-  const text = typeof value === "string" ? value : JSON.stringify(value);
-  return h("span", { title: text.length > 20 ? text : null }, typeof value === "number" ? number(value) : text.length > 20 ? `${text.slice(0, 19)}…` : cell(value));
-};
+const LONG = 20;
+
+function param(value) {
+  const text = typeof value === "number" ? number(value) : written(value);
+  return text.length > LONG ? h("span", { title: text }, `${text.slice(0, LONG - 1)}…`) : text;
+}
 
 const doing = (now) => now && [now.state !== "running" && h("small", {}, now.state), told(now.progress)];
 
