@@ -30,15 +30,8 @@ def curve(params: Mapping[str, Any], epoch: float) -> float | None:
     return (quality + 0.02 * params.get("momentum", 0)) * (1 - math.exp(-epoch / 4))
 
 
-def begin(
-    store: Searches,
-    search_id: str,
-    spec: SearchSpec = SPEC,
-    *,
-    dag_id: str = "flights",
-    run_id: str = "manual__1",
-) -> None:
-    """Enter a search that has no event yet."""
+def search_of(spec: SearchSpec = SPEC, *, dag_id: str = "flights", run_id: str = "manual__1") -> Search:
+    """A search that began at the second 1."""
     trial = JobSpec(
         name=f"{dag_id}.search",
         image="python",
@@ -49,7 +42,12 @@ def begin(
         priority="low",
         origin=Origin(instance="test", dag_id=dag_id, run_id=run_id, task_id="search"),
     )
-    store.begin_search(search_id, Search(spec=spec, trial=trial, began=1.0))
+    return Search(spec=spec, trial=trial, began=1.0)
+
+
+def begin(store: Searches, search_id: str, spec: SearchSpec = SPEC, **more: Any) -> None:
+    """Enter a search that has no event yet. `more` goes to :func:`search_of`."""
+    store.begin_search(search_id, search_of(spec, **more))
 
 
 def tell(store: Searches, search_id: str, events: Iterable[Event], *, after: int = 0) -> int:

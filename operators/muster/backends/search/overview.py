@@ -156,11 +156,11 @@ def waits(search: Search, state: SearchState, *, now: float | None = None) -> st
     running = len(state.running)
     if not running:
         return over or "no trial runs: its task begins the next one, or goes on with it when it runs again"
-    trials = f"{running} {'trial' if running == 1 else 'trials'}"
+    one = running == 1
     if over:
-        return f"{over}: {trials} run to their next rung"
+        return f"{over}: {running} {'trial runs to its' if one else 'trials run to their'} next rung"
     if len(state.trials) >= search.spec.points:
-        return f"all points were asked for, and {trials} run"
+        return f"all points were asked for, and {running} {'trial runs' if one else 'trials run'}"
     return ""
 
 
