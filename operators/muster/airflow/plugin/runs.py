@@ -77,8 +77,13 @@ def brief(run: Run) -> dict[str, Any]:
     stages |= {
         stage: {"job_id": end.kept_of, "stage": stage, "state": _word(end)} for stage, end in ends.items()
     }
+    for stage, jobs in run.trials.items():
+        known = searching.get(stage) or stages.get(stage, {"state": "cancelled"})
+        stages[stage] = {"job_id": "", "search_id": _owner(jobs), "stage": stage, "state": known["state"]}
     began = [*(status.submitted for status in statuses), *(end.began for end in ends.values())]
+    began += [each["submitted"] for each in searching.values()]
     order = {stage: end.began for stage, end in ends.items()}
+    order |= {stage: each["submitted"] for stage, each in searching.items()}
     order |= {job.stage: job.status.submitted for job in reversed(run.jobs) if job.status}
     states = [job.state for job in newest if job.stage not in ends]
     states += [each["state"] for each in searching.values()]
