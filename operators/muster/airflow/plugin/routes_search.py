@@ -10,7 +10,7 @@ from fastapi import APIRouter, Depends, Query
 from muster.airflow.plugin import audit, trials
 from muster.airflow.plugin.access import Reader, Who, same_site
 from muster.airflow.plugin.asked import Here, Json, Limit, Offset, Site, Text
-from muster.airflow.plugin.searches import Known, brief
+from muster.airflow.plugin.searches import Known, brief, described
 from muster.airflow.plugin.task import task
 from muster.backends.search.driver import Driver
 from muster.backends.search.state import Phase
@@ -43,23 +43,12 @@ def searches(
 def search(here: Here, who: Who, search_id: str) -> Json:
     """Return one search without its trials, and the user's rights on it."""
     known = _search(here, who, search_id)
-    found, spec = known.overview, known.search.spec
-    facts = ("rules", "sampler", "stopping", "seed", "at_once", "retries", "resource_name", "earlier")
     return Json(
         {
-            **brief(found),
-            **task(known.origin),
-            **{name: plain(getattr(found, name)) for name in facts},
-            "until": spec.until,
-            "space": {name: trials.cut(text) for name, text in found.space.items()},
-            "budget": dict(found.budget),
-            "resource": found.resource,
-            "rungs": plain(found.rungs),
-            "importance": plain(known.importance),
+            **described(known),
             "made": _made(here, known),
-            "version": known.end,
             "may": {
-                "cancel": found.ended is None and who.may(known.origin.dag_id, method="PUT"),
+                "cancel": known.overview.ended is None and who.may(known.origin.dag_id, method="PUT"),
                 "log": _told(who, known),
             },
         }

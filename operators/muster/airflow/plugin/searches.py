@@ -8,7 +8,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from muster.airflow.plugin.board import UNREADABLE
-from muster.airflow.plugin.trials import shown
+from muster.airflow.plugin.task import task
+from muster.airflow.plugin.trials import cut, shown
 from muster.backends.search.importance import Importance, importance
 from muster.backends.search.overview import SearchOverview, overview, waits
 from muster.backends.search.state import SearchState
@@ -16,10 +17,14 @@ from muster.core.errors import Corrupt, MusterError, NotFound, SpecError
 from muster.core.job import Origin
 from muster.core.names import check_job_id
 from muster.core.search import Search
+from muster.core.wire import plain
 from muster.volumes.protocols import Searches as Stored
 
 MOST_KNOWN = 32
 """Searches whose trials are kept in memory; 10,000 trials are about 20 MB."""
+
+
+_FACTS = ("sampler", "stopping", "seed", "at_once", "retries", "resource_name", "earlier")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,6 +87,23 @@ def brief(found: SearchOverview) -> dict[str, Any]:
         "reason": found.reason,
         "waits": found.waits,
         "best": best and {"trial": best.trial, "value": best.value, "params": shown(best.params)},
+    }
+
+
+def described(known: Known) -> dict[str, Any]:
+    """Return everything that the page shows of one search but its trials, as JSON values."""
+    found = known.overview
+    return {
+        **brief(found),
+        **task(known.origin),
+        **{name: plain(getattr(found, name)) for name in _FACTS},
+        "until": known.search.spec.until,
+        "space": {name: cut(text) for name, text in found.space.items()},
+        "budget": dict(found.budget),
+        "resource": found.resource,
+        "rungs": plain(found.rungs),
+        "importance": plain(known.importance),
+        "version": known.end,
     }
 
 

@@ -8,7 +8,7 @@ import { drawnOf } from "./search_rungs.js";
 import { redraw } from "./watch.js";
 
 const [TALL, TOP, RIGHT, BOTTOM, DIGIT, NEAR] = [280, 10, 16, 24, 6.6, 24];
-const FAR = 3; // times the middle nine tenths: what lies further out is cut
+const FAR = 3; // times the distance of the quartiles from these: Tukey's "far out"
 
 export class Curves {
   constructor(where) {
@@ -59,7 +59,7 @@ const ORDER = ["other", "running", "best"];
 export function middle(values, keep) {
   const sorted = [...values].sort((one, other) => one - other);
   const at = (share) => sorted[Math.round(share * (sorted.length - 1))];
-  const [low, high, spread] = [at(0.05), at(0.95), at(0.95) - at(0.05)];
+  const [low, high, spread] = [at(0.25), at(0.75), at(0.75) - at(0.25)];
   const inside = sorted.filter((each) => !spread || (each >= low - FAR * spread && each <= high + FAR * spread));
   return range([...inside, ...keep]);
 }
