@@ -24,7 +24,7 @@ export function facts(pairs) {
 
 // Names with values; a long one is folded.
 const LONG = 160;
-export const written = (value) => (typeof value === "string" ? value : JSON.stringify(value, null, 1));
+const written = (value) => (typeof value === "string" ? value : JSON.stringify(value, null, 1));
 
 export function value(given) {
   const text = written(given);

@@ -1,8 +1,8 @@
 // Draws the params of a search's trials as parallel coordinates: one axis a param, one line a trial, its colour by the metric.
 
 import { get } from "./api.js";
-import { h, s, written } from "./dom.js";
-import { number } from "./format.js";
+import { h, s } from "./dom.js";
+import { inline, number } from "./format.js";
 import { middle } from "./search_curves.js";
 import { drawnOf } from "./search_rungs.js";
 import { redraw } from "./watch.js";
@@ -65,7 +65,7 @@ function coloured(trials, mode) {
 function picture(title, found, axes, shown, wide, said) {
   const values = shown.map(([[, , value]]) => value).filter((value) => value !== null);
   const [low, high] = values.length ? middle(values, [Math.max(...values), Math.min(...values)].slice(found.mode === "max" ? 0 : 1, found.mode === "max" ? 1 : 2)) : [null, null];
-  const all = [...axes, { name: found.metric, choices: [], low, high, metric: true }];
+  const all = [...axes, { name: found.metric, choices: [], low, high, metric: true, beyond: [Math.min(...values) < low, Math.max(...values) > high] }];
   const step = (wide - 2 * SIDE) / (all.length - 1 || 1);
   const at = (n) => SIDE + n * step;
   const ups = all.map((axis) => upwards(axis));
@@ -95,9 +95,9 @@ function upwards({ low, high, log }) {
   };
 }
 
-function scaleOf({ name: title, choices, low, high, metric }, x, up, missing, last) {
+function scaleOf({ name: title, choices, low, high, metric, beyond: [below, above] = [] }, x, up, missing, last) {
   const every = Math.ceil(choices.length / MOST_LABELS) || 1;
-  const labels = low === null ? [] : choices.length ? choices.map((each, n) => [n, written(each)]).filter(([n]) => n % every === 0) : [[low, number(low)], ...(high > low ? [[high, number(high)]] : [])];
+  const labels = low === null ? [] : choices.length ? choices.map((each, n) => [n, inline(each)]).filter(([n]) => n % every === 0) : [[low, `${below ? "≤ " : ""}${number(low)}`], ...(high > low ? [[high, `${above ? "≥ " : ""}${number(high)}`]] : [])];
   const text = (y, words, kind = "label") => s("text", { class: kind, x: last ? x + 6 : x + 5, y, "text-anchor": last ? "end" : "start" }, short(words), s("title", {}, words));
   return s("g", {},
     s("line", { class: metric ? "post metric" : "post", x1: x, x2: x, y1: TOP, y2: TALL - BOTTOM }),
@@ -117,5 +117,5 @@ function name(lines, drawn, [x, y], { step, axes, said, found }) {
   drawn.forEach((each, place) => each.classList.toggle("pointed", place === nearest));
   const line = lines[nearest];
   said.textContent = !line ? "" : [`trial ${line.trial}: ${found.metric} ${line.value === null ? "none" : number(line.value)}`,
-    ...axes.flatMap((axis, place) => (line.places[place] === null ? [] : [`${axis.name} ${axis.choices.length ? written(axis.choices[line.places[place]]) : number(line.places[place])}`]))].join(", ");
+    ...axes.flatMap((axis, place) => (line.places[place] === null ? [] : [`${axis.name} ${axis.choices.length ? inline(axis.choices[line.places[place]]) : number(line.places[place])}`]))].join(", ");
 }

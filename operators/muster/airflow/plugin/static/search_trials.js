@@ -1,8 +1,8 @@
 // The table of a search's trials, a page at a time: sorted and chosen by the server, since all may be ten thousand.
 
 import { get } from "./api.js";
-import { h, note, quiet, state, tag, written } from "./dom.js";
-import { number } from "./format.js";
+import { h, note, quiet, state, tag } from "./dom.js";
+import { inline, number } from "./format.js";
 import { told } from "./job_cells.js";
 import { toJob } from "./links.js";
 import { chooser, table } from "./table.js";
@@ -98,7 +98,7 @@ export class Trials {
 const LONG = 20;
 
 function param(value) {
-  const text = typeof value === "number" ? number(value) : written(value);
+  const text = typeof value === "number" ? number(value) : inline(value);
   return text.length > LONG ? h("span", { title: text }, `${text.slice(0, LONG - 1)}…`) : text;
 }
 
