@@ -165,7 +165,7 @@ class Searches:
             line = brief(self.of(head.search_id).overview)
         except MusterError as error:
             return {"search_id": head.search_id, "state": UNREADABLE, "error": str(error)}
-        if line["ended"] is not None:
+        if line["ended"] is not None and not line["running"]:
             self._ended[head.search_id] = line
         return line
 

@@ -73,7 +73,7 @@ def doing(status: JobStatus | None) -> dict[str, Any] | None:
 
 
 def drawn(trials: Sequence[TrialRow], most: int) -> list[TrialRow]:
-    """Choose the trials of a picture: a third are the best, as many as there may be of those that run, and the others evenly.
+    """Choose the trials of a picture: a third are the best, at most a third run, and the others are evenly from better to worse.
 
     :param trials: the best first.
     """

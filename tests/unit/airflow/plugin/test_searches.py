@@ -133,6 +133,16 @@ def test_a_list_reads_nothing_again_of_searches_that_have_ended(store: FolderSto
     assert {each["best"] for each in lines} == {None}
 
 
+def test_trials_that_end_after_their_search_are_seen_to_end(store: FolderStore) -> None:
+    begin(store, "s-1")
+    end = tell(store, "s-1", [*running(PARAMS), event(What.CLOSED, reason="a person cancelled it")])
+    searches = Searches(store)
+    (head,) = searches.heads()
+    assert searches.brief(head)["running"] == 1
+    tell(store, "s-1", [event(What.PAUSED, 0)], after=end)
+    assert searches.brief(head)["running"] == 0
+
+
 def test_a_search_that_cannot_be_read_is_listed_with_what_is_wrong(
     store: FolderStore, tmp_path: Path
 ) -> None:

@@ -1,6 +1,6 @@
 // The runs of Dags, and one run: its stages over time, and what each was given and made.
 
-import { get } from "./api.js";
+import { get, Refused } from "./api.js";
 import { crumbs, facts, h, quiet, spaced, state, under, value } from "./dom.js";
 import { cell, span } from "./format.js";
 import { COLUMNS, line } from "./job_cells.js";
@@ -77,7 +77,7 @@ export async function run(screen, dag, id) {
     if (now !== last || live) draw();
     last = now;
     if (live || searches === null) {
-      ({ searches } = await get("searches", { dag, run: id }, screen.signal));
+      searches = await searchesOf(dag, id, screen.signal);
       if (searches.length) draw();
     }
     if (before === undefined) {
@@ -87,6 +87,15 @@ export async function run(screen, dag, id) {
     }
     return live;
   });
+}
+
+async function searchesOf(dag, run, signal) {
+  try {
+    return (await get("searches", { dag, run }, signal)).searches;
+  } catch (error) { // a store service of an earlier release has none: the run is shown nevertheless
+    if (!(error instanceof Refused)) throw error;
+    return [];
+  }
 }
 
 function describe(found, before, searches) {
