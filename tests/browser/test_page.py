@@ -984,6 +984,18 @@ def test_searches_that_know_little_are_shown_all_the_same(page: Page, server: Se
     expect(page.get_by_role("row", name="torn-1")).to_contain_text("search.json cannot be read")
     page.get_by_role("link", name="one-1", exact=True).click()
     expect(page.get_by_role("heading", name="one-1")).to_be_visible()
+    stage = {"stage": "search", "state": "running", "search_id": "one-1", "job_id": ""}
+    run = {"dag_id": "flights", "run_id": "manual__1", "run_url": None, "state": "running", "began": 1.0}
+    searching = [stage | {"submitted": 1.0, "started": 2.0, "ended": None}]
+    more = {"ended": None, "stages": [stage], "jobs": [], "ends": [], "searching": searching}
+    server.answers["/muster/api/run"] = (200, run | more)
+    server.answers["/muster/api/runs"] = (200, {"runs": [run | more], "total": 1, "dags": ["flights"]})
+    page.get_by_role("link", name="manual__1").click()
+    stages = page.get_by_role("table", name="Stages over time")
+    expect(stages.get_by_role("rowheader", name="search")).to_have_attribute("href", "#/searches/one-1")
+    expect(page.get_by_role("table", name="Searches of this run")).to_contain_text("failed-1")
+    page.get_by_role("link", name="Runs", exact=True).first.click()
+    expect(page.get_by_role("link", name="search", exact=True)).to_have_attribute("href", "#/searches/one-1")
     server.answers["/muster/api/searches/gone-1"] = (404, {"detail": "no search gone-1 in this store"})
     page.goto(f"{HOST}/muster/#/searches/gone-1")
     expect(page.get_by_role("alert")).to_contain_text("no search gone-1 in this store")

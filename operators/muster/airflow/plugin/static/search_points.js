@@ -12,6 +12,7 @@ export const SHADES = 5;
 const NAME = 13; // characters of a name, or of a choice, that there is room for
 const MOST_LABELS = 8;
 const MANY = 60; // lines, from which on they are drawn more faintly
+const middling = (text) => (text.length > NAME ? `${text.slice(0, 4)}…${text.slice(5 - NAME)}` : text); // names often differ at their end
 const short = (text) => (text.length > NAME ? `${text.slice(0, NAME - 1)}…` : text);
 
 export class Points {
@@ -101,7 +102,7 @@ function scaleOf({ name: title, choices, low, high, metric, beyond: [below, abov
   const text = (y, words, kind = "label") => s("text", { class: kind, x: last ? x + 6 : x + 5, y, "text-anchor": last ? "end" : "start" }, short(words), s("title", {}, words));
   return s("g", {},
     s("line", { class: metric ? "post metric" : "post", x1: x, x2: x, y1: TOP, y2: TALL - BOTTOM }),
-    s("text", { class: "title", x: last ? x + SIDE - 6 : x, y: 16, "text-anchor": last ? "end" : "middle" }, short(title), s("title", {}, title)),
+    s("text", { class: "title", x: last ? x + SIDE - 6 : x, y: 16, "text-anchor": last ? "end" : "middle" }, middling(title), s("title", {}, title)),
     labels.map(([each, words]) => text(up(each) + (choices.length ? 4 : each === high && high > low ? -6 : 14), words)),
     missing && text(TALL - BOTTOM + NONE + 12, "none"));
 }

@@ -6,6 +6,8 @@ import { table } from "./table.js";
 
 const KINDS = [["passed", "went on"], ["going", "run on"], ["paused", "paused"], ["left", "failed or ended there"]];
 
+const MOST = 10; // params that are shown
+
 export function rungs({ rungs: found, metric, trials, resource_name: name, until }) {
   const most = Math.max(1, trials);
   const last = found.length - 1;
@@ -42,7 +44,7 @@ function bar(given, most, where) {
 export function matters({ importance, rungs: [first] }) {
   const known = importance.filter(({ share }) => share !== null);
   if (!known.length) return h("p", { class: "quiet" }, "Too few trials have been compared to say which params matter.");
-  const rows = importance.map(({ param, share, trials }) => [[
+  const rows = importance.slice(0, MOST).map(({ param, share, trials }) => [[
     h("code", {}, param),
     share === null ? quiet("too little to say") : whole(share, param),
     share === null ? "" : `${Math.round(share * 100)} %`,
@@ -51,6 +53,7 @@ export function matters({ importance, rungs: [first] }) {
   return [
     h("div", { class: "plain" }, table("How much each param explains", [["Param", "name"], ["", "picture-cell"], ["Share", "number"], ["Trials", "number"]], rows, "")),
     h("p", { class: "quiet" }, `How much of the ranking at the first rung, ${number(first.at)}, each param explains by itself (η² of ranks); what params do only together is not seen.`),
+    importance.length > MOST && h("p", { class: "quiet" }, `${count(importance.length - MOST, "more param")}: less, or too few trials have one.`),
   ];
 }
 
