@@ -100,12 +100,10 @@ def show(
         bar = "█" * round(30 * rung.reached / max(1, len(found.trials)))
         rungs.add(f"{rung.at:g}", rung.reached, rung.paused, _number(rung.best), bar or " ")
     rungs.show(empty="")
-    shares = [each for each in importance(spec.spec, state.trials) if each.share is not None]
+    shares = [each for each in importance(spec.spec, state.trials) if each.matters]
     if shares:
-        say(
-            f"\nmatters at {found.rungs[0].at:g}: "
-            + ", ".join(f"{safe(each.param)} {each.share:.0%}" for each in shares)
-        )
+        told = ", ".join(f"{safe(each.param)} {each.share:.0%}" for each in shares)
+        say(f"\nmatters at {found.rungs[0].at:g}: {told}; the others no more than chance would")
     say()
     _show_trials(found, trials, backend)
 

@@ -10,11 +10,16 @@ where the param explains no more of the ranking than chance would, and 1 where i
 - Ranks, so that one trial that diverged counts as one; NaN is the worst.
 - The groups of a choice are its values, those of a number about as many parts of equal count as the cube root of the trials.
 - A param that only some trials have is compared among these.
+
+Of few trials a param that does nothing may explain much by chance: H is then distributed as chi squared with ``k - 1`` degrees of
+freedom, whose 95th percentile (by Wilson and Hilferty, *The distribution of chi-square*, PNAS 17, 1931) gives what 19 of 20 such
+params stay below.
 """
 
 from __future__ import annotations
 
 import json
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -27,18 +32,27 @@ from muster.core.space import Dimension
 FEWEST = 8
 """Of fewer trials nothing can be said."""
 _MOST_PARTS = 10
+_NINETEEN_OF_TWENTY = 1.6449  # of the normal distribution
 
 
 @dataclass(frozen=True, kw_only=True)
 class Importance:
-    """What one param explains. :param share: from 0 to 1; None: too few of the trials have it, or they have one value of it.
+    """What one param explains.
 
+    :param share: from 0 to 1; None: too few of the trials have it, or they have one value of it.
+    :param chance: the share below which 19 of 20 params stay that do nothing.
     :param trials: how many were compared.
     """
 
     param: str
     share: float | None
+    chance: float
     trials: int
+
+    @property
+    def matters(self) -> bool:
+        """Whether it explains more than chance would."""
+        return self.share is not None and self.share > self.chance
 
 
 def importance(spec: SearchSpec, trials: Sequence[Trial]) -> tuple[Importance, ...]:
@@ -52,7 +66,16 @@ def _of(spec: SearchSpec, name: str, dimension: Dimension, trials: Sequence[Tria
     having = [each for each in trials if name in each.params]
     values = [spec.order(each.values[0]) for each in having]
     groups = _groups(dimension, [each.params[name] for each in having])
-    return Importance(param=name, share=effect(values, groups), trials=len(having))
+    share = effect(values, groups)
+    chance = 1.0 if share is None else by_chance(len(values), len(set(groups)))
+    return Importance(param=name, share=share, chance=chance, trials=len(having))
+
+
+def by_chance(count: int, groups: int) -> float:
+    """Return the :func:`effect` below which 19 of 20 groupings stay that explain nothing, of `count` values in `groups`."""
+    free = groups - 1
+    statistic = free * (1 - 2 / (9 * free) + _NINETEEN_OF_TWENTY * math.sqrt(2 / (9 * free))) ** 3
+    return min(1.0, (statistic - free) / (count - groups))
 
 
 def effect(values: Sequence[float], groups: Sequence[Any]) -> float | None:

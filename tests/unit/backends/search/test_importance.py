@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from tests.searched import SPEC, of
 
-from muster.backends.search.importance import FEWEST, effect, importance
+from muster.backends.search.importance import FEWEST, by_chance, effect, importance
 from muster.backends.search.state import Trial
 from muster.core.space import choice, uniform
 
@@ -67,6 +67,23 @@ def test_a_param_that_ends_in_nan_matters_and_one_value_far_out_does_not() -> No
     assert all((each.share or 0) < 0.2 for each in importance(of(space=SPACE), noise))
 
 
+@pytest.mark.parametrize(("groups", "percentile"), [(2, 3.841), (3, 5.991), (10, 16.919)])
+def test_what_chance_explains_is_the_percentile_of_chi_squared(groups: int, percentile: float) -> None:
+    exact = (percentile - groups + 1) / (100 - groups)
+    assert by_chance(100, groups) == pytest.approx(exact, rel=0.05)
+
+
+def test_of_few_trials_most_params_that_do_nothing_are_known_for_it() -> None:
+    space = {f"p{n}": uniform(0, 1) for n in range(200)}
+    draw = random.Random(3)
+    noise = [Trial(n, {name: draw.random() for name in space}, values={0: draw.random()}) for n in range(30)]
+    assert sum(each.matters for each in importance(of(space=space), noise)) < 20  # 10 are to be expected
+    decided = [Trial(n, {**each.params}, values={0: each.params["p0"]}) for n, each in enumerate(noise)]
+    assert importance(of(space=space), decided)[0].matters
+
+
 def test_only_what_reached_the_first_rung_is_compared() -> None:
     silent = [Trial(number, {"rate": 0.01, "optimizer": "adam"}) for number in range(20)]
-    assert [(each.share, each.trials) for each in importance(SPEC, silent)] == [(None, 0)] * 3
+    assert [(each.share, each.matters, each.trials) for each in importance(SPEC, silent)] == [
+        (None, False, 0)
+    ] * 3

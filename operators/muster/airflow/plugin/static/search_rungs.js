@@ -44,21 +44,24 @@ function bar(given, most, where) {
 export function matters({ importance, rungs: [first] }) {
   const known = importance.filter(({ share }) => share !== null);
   if (!known.length) return h("p", { class: "quiet" }, "Too few trials have been compared to say which params matter.");
-  const rows = importance.slice(0, MOST).map(({ param, share, trials }) => [[
+  const rows = importance.slice(0, MOST).map(({ param, share, chance, trials }) => [[
     h("code", {}, param),
-    share === null ? quiet("too little to say") : whole(share, param),
+    share === null ? quiet("too little to say") : whole(share, chance, param),
     share === null ? "" : `${Math.round(share * 100)} %`,
     number(trials),
   ]]);
   return [
     h("div", { class: "plain" }, table("How much each param explains", [["Param", "name"], ["", "picture-cell"], ["Share", "number"], ["Trials", "number"]], rows, "")),
-    h("p", { class: "quiet" }, `How much of the ranking at the first rung, ${number(first.at)}, each param explains by itself (η² of ranks); what params do only together is not seen.`),
+    h("p", { class: "quiet" }, `How much of the ranking at the first rung, ${number(first.at)}, each param explains by itself (η² of ranks). Grey is no more than chance would: 19 of 20 params that do nothing stay below. What params do only together is not seen.`),
     importance.length > MOST && h("p", { class: "quiet" }, `${count(importance.length - MOST, "more param")}: less, or too few trials have one.`),
   ];
 }
 
-const whole = (share, param) => s("svg", { class: "rungs", width: "100%", height: 14, role: "img", "aria-label": `${param}: ${Math.round(share * 100)} %` },
-  s("rect", { x: 0, width: `${Math.max(0.4, share * 100)}%`, height: 14, class: "rung-share" }));
+function whole(share, chance, param) {
+  const said = `${param}: ${Math.round(share * 100)} %${share > chance ? "" : ", no more than chance would"}`;
+  return s("svg", { class: "rungs", width: "100%", height: 14, role: "img", "aria-label": said },
+    s("rect", { x: 0, width: `${Math.max(0.4, share * 100)}%`, height: 14, class: share > chance ? "rung-share" : "rung-paused" }, s("title", {}, said)));
+}
 
 export const drawnOf = (many, all, what) => (many < all
   ? h("p", { class: "quiet" }, `${count(many, "trial")} of ${number(all)} ${what}: the best, those that run, and others evenly from better to worse.`) : null);
