@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests import searched
 from tests.airflow.fresh import printed
 from tests.unit.volumes.service.process import Service
 
@@ -150,6 +151,8 @@ def made(home: EmbeddedHome) -> dict[str, Version]:
         state=JobState.FAILED,
         verdict=killed,
     )
+    for search_id, dag_id in (("page-search-1", "flights"), ("page-secret-1", "secret")):
+        searched.played(store, search_id, dag_id=dag_id)
     return {"raw": raw, "report": report, "hidden": hidden}
 
 
@@ -159,6 +162,11 @@ READS = (
     "/muster/static/app.js",
     "/muster/api/jobs",
     "/muster/api/jobs/page-report-1",
+    "/muster/api/searches",
+    "/muster/api/searches/page-search-1",
+    "/muster/api/searches/page-search-1/trials?sort=param.rate&down=true&phase=paused",
+    "/muster/api/searches/page-search-1/points?param=rate&param=momentum",
+    "/muster/api/searches/page-search-1/curves",
     "/muster/api/jobs/page-report-1/log",
     "/muster/api/volumes",
     "/muster/api/volumes/pages/report",
@@ -265,6 +273,10 @@ class TestPermissions:
             "api/jobs/page-hidden-1/found?text=second",
             "api/jobs/page-hidden-1/series",
             "api/jobs/page-hidden-1/whole.log",
+            "api/searches/page-secret-1",
+            "api/searches/page-secret-1/trials",
+            "api/searches/page-secret-1/points",
+            "api/searches/page-secret-1/curves",
             "api/run?dag=secret&run=manual__1",
             "api/run_diff?old_dag=flights&old=manual__1&new_dag=secret&new=manual__1",
             "files/pages/hidden@1/index.html",
@@ -393,6 +405,112 @@ class TestCancel:
             == 405
         )
         assert store.ledger.status(waiting).state is JobState.QUEUED
+
+
+class TestSearches:
+    """A search is its Dag's, as a job is."""
+
+    @pytest.fixture
+    def running(self, store: FolderStore, request: pytest.FixtureRequest) -> str:
+        """A search with a trial whose job was never submitted."""
+        search_id = f"page-searches-{abs(hash(request.node.name)) % 10**9}"
+        searched.begin(store, search_id)
+        searched.tell(store, search_id, searched.running({"rate": 0.01, "optimizer": "adam"}))
+        return search_id
+
+    def test_a_search_with_its_trials(self, viewer: Client, made: dict[str, Version]) -> None:
+        found = viewer.get("/muster/api/searches/page-search-1").json()
+        assert (found["state"], found["trials"], found["most"]) == ("succeeded", 27, 27)
+        assert (found["sampler"], found["stopping"], found["seed"]) == ("random", "asha", 5)
+        assert found["rungs"][0]["reached"] == 27
+        assert found["importance"][0]["param"] == "rate"
+        assert found["may"] == {"cancel": False, "log": True}
+        told = viewer.get("/muster/api/searches/page-search-1/trials?limit=5").json()
+        assert (len(told["trials"]), told["total"], told["trials"][0]["trial"]) == (
+            5,
+            27,
+            found["best"]["trial"],
+        )
+        curves = viewer.get("/muster/api/searches/page-search-1/curves").json()["curves"]
+        assert curves[0]["trial"] == found["best"]["trial"]
+        assert [at for at, _ in curves[0]["points"]] == [1, 3, 9]
+
+    @pytest.mark.parametrize(
+        ("path", "status", "said"),
+        [
+            ("gone-1", 404, "no search gone-1 in this store"),
+            ("gone-1/trials", 404, "no search gone-1"),
+            ("NOT A JOB", 400, "NOT A JOB"),
+            ("page-search-1/trials?sort=%3Cscript%3E", 400, "expected one of trial, phase"),
+            ("page-search-1/trials?phase=nonsense", 422, "phase"),
+            ("page-search-1/trials?limit=100000", 422, "limit"),
+            ("page-search-1/points?param=nonsense", 400, "the space has rate, optimizer, momentum"),
+        ],
+    )
+    def test_what_is_not_there_or_asked_wrongly(
+        self, viewer: Client, made: dict[str, Version], path: str, status: int, said: str
+    ) -> None:
+        answer = viewer.get(f"/muster/api/searches/{path}")
+        assert answer.status_code == status
+        assert said in answer.text
+
+    def test_searches_of_other_dags_are_not_listed(
+        self, viewer: Client, made: dict[str, Version], forbid: Callable[..., None]
+    ) -> None:
+        def listed(**asked: str) -> set[str]:
+            return {
+                each["search_id"]
+                for each in viewer.get("/muster/api/searches", params=asked).json()["searches"]
+            }
+
+        assert {"page-search-1", "page-secret-1"} <= listed()
+        assert listed(dag="secret") == listed(run="manual__1", dag="secret") == {"page-secret-1"}
+        forbid(dag_id="secret")
+        assert "page-search-1" in listed()
+        assert listed(dag="secret") == set()
+        assert "secret" not in viewer.get("/muster/api/searches").json()["dags"]
+
+    def test_who_may_not_see_logs_sees_what_the_search_itself_knows(
+        self, viewer: Client, made: dict[str, Version], forbid: Callable[..., None]
+    ) -> None:
+        forbid(entity="TASK_LOGS")
+        found = viewer.get("/muster/api/searches/page-search-1/curves").json()
+        assert not found["told"]
+        assert found["curves"]
+
+    def test_who_may_change_the_dag_ends_its_search_and_the_audit_log_says_so(
+        self, let: Let, running: str, store: FolderStore
+    ) -> None:
+        from airflow.models.log import Log
+        from airflow.utils.session import create_session
+        from sqlalchemy import select
+
+        client = let("USER")
+        assert client.get(f"/muster/api/searches/{running}").json()["may"]["cancel"]
+        for _ in range(2):  # what has ended is not ended again
+            answer = client.post(f"/muster/api/searches/{running}/cancel", headers=OURS)
+            assert (answer.status_code, answer.json()["state"]) == (200, "failed")
+        with create_session() as session:
+            logs = session.scalars(select(Log).where(Log.event == "muster_cancel_search"))
+            (noted,) = [each for each in logs if running in (each.extra or "")]
+            assert (noted.dag_id, noted.task_id, noted.run_id) == ("flights", "search", "manual__1")
+            owner = noted.owner
+        closed = store.search_events(running).events[-1]
+        assert closed.reason == f"{owner} cancelled it on muster's page in Airflow"
+
+    @pytest.mark.parametrize(
+        ("role", "headers"),
+        [("VIEWER", OURS), ("ADMIN", {}), ("ADMIN", {"x-muster": "1", "sec-fetch-site": "cross-site"})],
+    )
+    def test_nobody_else_does(
+        self, let: Let, running: str, store: FolderStore, role: str, headers: dict[str, str]
+    ) -> None:
+        assert let(role).post(f"/muster/api/searches/{running}/cancel", headers=headers).status_code == 403
+        assert len(store.search_events(running).events) == 2
+
+    def test_a_running_trial_says_what_it_does(self, viewer: Client, running: str) -> None:
+        (trial,) = viewer.get(f"/muster/api/searches/{running}/trials").json()["trials"]
+        assert (trial["phase"], trial["now"], trial["held"]) == ("running", None, [])
 
 
 class TestWhatIsSaid:

@@ -117,6 +117,8 @@ class Searching:
 
 def test_a_deferred_search_ends_with_its_best_model(site: Site) -> None:
     run = Searching(site, 0.1)
+    link = site.xcom("hills", run.run_id, "search", "muster_search")  # while it goes on
+    assert link == f"/plugin/muster/muster/#/searches/{run.search_id}"
     run.ends_well()
     store = run.store
     (version,) = store.resolve("hills/model@latest")

@@ -4,21 +4,30 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
 from playwright.sync_api import Browser, Page, Route, expect
+from tests import searched
 from tests.browser.chromium import PATIENCE
 
 import muster
+from muster.airflow.plugin import trials
+from muster.airflow.plugin.searches import Searches, described
+from muster.airflow.plugin.trial_curves import TrialCurves
+from muster.core.search import Event, What
+from muster.core.series import Series
+from muster.core.space import choice, integers
+from muster.volumes.folder import FolderStore
 
 pytestmark = pytest.mark.slow
 
 STATIC = Path(muster.__file__).parent / "airflow" / "plugin" / "static"
 HOST = "http://airflow.test"
+SCRIPT = "<script>document.title = 'mine'</script><b>"
 NO_JOBS: dict[str, Any] = {"jobs": [], "total": 0, "states": {}, "dags": [], "warning": ""}
 NOTHING: dict[str, Any] = {
     "running": [],
@@ -788,3 +797,206 @@ def test_what_is_not_there_is_named_and_what_there_is_is_linked(page: Page, serv
     page.goto(f"{HOST}/muster/#/jobs/gone")
     expect(page.get_by_role("alert")).to_contain_text("no job gone in this store")
     assert page.get_by_role("link", name="Jobs that there are").get_attribute("href") == "#/jobs"
+
+
+class Seen:
+    """The answers of one search of a store, as the server makes them."""
+
+    def __init__(self, server: Server, folder: Path, search_id: str = "s-1") -> None:
+        self.server, self.search_id, self.store = server, search_id, FolderStore(folder / "store")
+        self.where = f"/muster/api/searches/{search_id}"
+
+    def answer(self, *, may: bool = True, held: Mapping[int, Any] | None = None, **more: Any) -> None:
+        """Have the server say how the search stands. :param more: of its trials, instead of what is there."""
+        known = Searches(self.store).of(self.search_id)
+        spec, found = known.search.spec, known.overview
+        best = found.best_row
+        made = {"job_id": best.jobs[-1] if best else "", "metrics": {"auc": 0.5}, "outputs": {}}
+        kept = {"model": ["volume://flights/model@7"]} if found.ended and best else {}
+        rights = {"cancel": may and found.ended is None, "log": True}
+        rows, counts = trials.page(found, offset=0, limit=50)
+        now = {"state": "running", "reason": "", "alive": True, "progress": {}}
+        lines = [
+            {
+                **trials.row(each),
+                "now": now if each.phase.value == "running" else None,
+                "held": (held or {}).get(each.trial, []),
+            }
+            for each in rows
+        ]
+        said = self.server.answers
+        said[self.where] = (200, described(known) | {"made": made | {"kept": kept}, "may": rights})
+        said[f"{self.where}/trials"] = (200, {"trials": lines, "unseen": "", **counts, **more})
+        many = {"of": more["total"]} if more else {}
+        points = trials.points(found, spec.space, [each.param for each in known.importance])
+        said[f"{self.where}/points"] = (200, points | many)
+        curves = TrialCurves(NoJobs()).of(found, told=True)  # type: ignore[arg-type]
+        said[f"{self.where}/curves"] = (200, curves | many)
+
+
+class NoJobs:
+    """A ledger without a job: of a trial its rungs are known."""
+
+    def series(self, job_id: str) -> Series:
+        return Series()
+
+
+def a_hostile_search(seen: Seen) -> int:
+    """A search that runs, of 12 trials, with markup wherever a person may write; return where its events end."""
+    space = searched.SPACE | {"notes": choice(SCRIPT, "x" * 3000, None), "depth": integers(1, 4)}
+    searched.begin(seen.store, seen.search_id, searched.of(space=space, trials=40), dag_id="hills")
+    events: list[Event] = []
+    for n in range(12):
+        kind = {"optimizer": "sgd", "momentum": n / 12} if n % 2 else {"optimizer": "adam"}
+        params = {
+            "rate": 0.001 * (n + 1),
+            "notes": (SCRIPT, "x" * 3000, None)[n % 3],
+            "depth": n % 4 + 1,
+            **kind,
+        }
+        events += searched.running(params, trial=n)
+        if n == 3:
+            events.append(searched.event(What.FAILED, n, reason=f"user error {SCRIPT}", final=True))
+        if n not in (3, 11):
+            value = None if n == 4 else 1e30 if n == 5 else n / 20
+            events.append(searched.event(What.REACHED, n, rung=0, value=-(value or 0) if n == 5 else value))
+        if n < 9 and n != 3:
+            events.append(searched.event(What.PAUSED, n, rung=0))
+    return searched.tell(seen.store, seen.search_id, events)
+
+
+def test_a_search_is_watched_sorted_and_ended(
+    page: Page, server: Server, tmp_path: Path, screens: Path
+) -> None:
+    seen = Seen(server, tmp_path)
+    end = a_hostile_search(seen)
+    cards = [{"node": "gpu-box", "gpus": 2, "which": ["0", "1"]}]
+    seen.answer(held={11: cards})
+    page.set_viewport_size({"width": 1400, "height": 900})
+    page.goto(f"{HOST}/muster/#/searches/s-1")
+    main = page.locator("main")
+    for text in (
+        "12 of at most 40 trials",
+        "asynchronous successive halving (asha)",
+        'uniform(0, 1).when(optimizer="sgd")',
+        "3 running",
+        "1 failed",
+        f"user error {SCRIPT}",
+    ):
+        expect(main).to_contain_text(text)
+    expect(page.get_by_role("img", name="at 1: 2 went on, 8 paused")).to_be_visible()
+    expect(page.get_by_role("img", name="Learning curves: auc of 9 trials, the best 0.5")).to_be_visible()
+    expect(page.get_by_text("1 trial told values that are not drawn")).to_be_visible()
+    drawn = page.get_by_role("img", name="Params and auc of 12 trials")
+    expect(drawn.locator("polyline")).to_have_count(12)
+    drawn.hover(position={"x": 50, "y": 100})
+    rows = page.get_by_role("table", name="Trials", exact=True).get_by_role("row")
+    expect(rows.nth(1)).to_contain_text("best")
+    expect(rows.nth(1)).to_contain_text("\N{EN DASH}")  # the best one has no momentum
+    expect(page.get_by_role("row", name="GPU 0, 1 of gpu-box")).to_contain_text("trial-11-1")
+    for what in ("script", "b"):
+        assert main.locator(what).count() == 0
+    seen.answer(held={11: cards})
+    for _ in range(2):
+        page.get_by_role("button", name=re.compile("^momentum")).click()
+    page.get_by_role("button", name="paused 8").click()
+    expect(page.get_by_role("button", name="paused 8")).to_have_attribute("aria-pressed", "true")
+    asked = [each.partition("?")[2] for each in server.queries if each.startswith(f"{seen.where}/trials")]
+    assert "sort=param.momentum&down=true&offset=0&limit=50" in asked
+    assert asked[-1] == "sort=param.momentum&down=true&phase=paused&offset=0&limit=50"
+    for width, scheme in ((420, "dark"), (1920, "light"), (1400, "dark")):
+        page.set_viewport_size({"width": width, "height": 900})
+        page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
+        expect(drawn).to_be_visible()
+        assert overflow(page) <= 0
+        page.screenshot(path=screens / f"search-{width}-{scheme}.png", full_page=True)
+    page.get_by_role("button", name="Cancel search").click()
+    expect(page.get_by_text("End this search and its trials?")).to_be_visible()
+    server.answers[f"{seen.where}/cancel"] = (200, {})
+    page.get_by_role("button", name="end it").click()
+    expect(page.get_by_text("ending: its trials get time to save …")).to_be_visible()
+    assert f"{seen.where}/cancel" in server.asked
+    over = [searched.event(What.CLOSED, reason=f"me {SCRIPT} cancelled it")]
+    over += [searched.event(What.PAUSED, n, rung=0 if n < 11 else -1) for n in (9, 10, 11)]
+    searched.tell(seen.store, "s-1", over, after=end)
+    seen.answer()
+    page.clock.run_for(4_000)
+    expect(page.get_by_text(f"me {SCRIPT} cancelled it")).to_be_visible()
+    expect(page.get_by_role("button", name="Cancel search")).to_have_count(0)
+    asked_before = len(server.asked)
+    page.clock.run_for(60_000)
+    assert len(server.asked) == asked_before  # it is over
+
+
+def test_a_search_of_ten_thousand_trials_is_turned_page_by_page(
+    page: Page, server: Server, tmp_path: Path
+) -> None:
+    seen = Seen(server, tmp_path)
+    searched.played(seen.store, "s-1")
+    seen.answer(total=10_000, phases={"paused": 9_613, "ended": 387})
+    page.goto(f"{HOST}/muster/#/searches/s-1")
+    expect(page.get_by_text("27 trials of 10,000 are drawn")).to_have_count(2)
+    expect(page.get_by_text("1 to 27 of 10,000 trials")).to_be_visible()
+    page.get_by_role("button", name="further").click()
+    expect(page.get_by_role("button", name="back")).to_be_visible()
+    assert any("offset=50&limit=50" in each for each in server.queries)
+    expect(page.get_by_role("link", name="flights/model@7")).to_be_visible()
+    expect(page.get_by_role("button", name="Cancel search")).to_have_count(0)
+
+
+def test_searches_that_know_little_are_shown_all_the_same(page: Page, server: Server, tmp_path: Path) -> None:
+    params = {"rate": 0.01, "optimizer": "adam"}
+    failed = [*searched.failed(params), searched.event(What.CLOSED, reason="1 of 1 trials failed")]
+    nan = [*searched.running(params), searched.event(What.REACHED, 0, rung=0, value=None)]
+    known: list[tuple[str, list[Event], tuple[str, ...]]] = [
+        (
+            "none-1",
+            [],
+            ("No trial yet.", "no trial runs: its task begins the next one", "No trial has told auc yet."),
+        ),
+        ("one-1", searched.running(params), ("1 of at most 27 trials", "Too few trials have been compared")),
+        ("failed-1", failed, ("1 of 1 trials failed", "it raises", "No trial has told auc.")),
+        ("nan-1", nan, ("NaN", "No trial has told auc yet.")),
+    ]
+    lines = []
+    for search_id, events, said in known:
+        seen = Seen(server, tmp_path, search_id)
+        searched.begin(seen.store, search_id)
+        searched.tell(seen.store, search_id, events)
+        seen.answer(may=False)
+        page.goto(f"{HOST}/muster/#/searches/{search_id}")
+        expect(page.get_by_role("heading", name=search_id)).to_be_visible()
+        for text in said:
+            expect(page.locator("main")).to_contain_text(text)
+        expect(page.get_by_role("button", name="Cancel search")).to_have_count(0)
+        searches = Searches(seen.store)
+        lines = [
+            searches.brief(head) | {"task": "flights.search", "task_url": None} for head in searches.heads()
+        ]
+    torn = {"search_id": "torn-1", "state": "unreadable", "error": "search.json cannot be read"}
+    server.answers["/muster/api/searches"] = (
+        200,
+        {"searches": [*lines, torn], "total": 5, "dags": ["flights"]},
+    )
+    page.get_by_role("link", name="Searches").first.click()
+    table = page.get_by_role("table", name="Searches for params, newest first")
+    expect(table.get_by_role("row")).to_have_count(6)
+    expect(page.get_by_role("row", name="torn-1")).to_contain_text("search.json cannot be read")
+    page.get_by_role("link", name="one-1", exact=True).click()
+    expect(page.get_by_role("heading", name="one-1")).to_be_visible()
+    stage = {"stage": "search", "state": "running", "search_id": "one-1", "job_id": ""}
+    run = {"dag_id": "flights", "run_id": "manual__1", "run_url": None, "state": "running", "began": 1.0}
+    searching = [stage | {"submitted": 1.0, "started": 2.0, "ended": None}]
+    more = {"ended": None, "stages": [stage], "jobs": [], "ends": [], "searching": searching}
+    server.answers["/muster/api/run"] = (200, run | more)
+    server.answers["/muster/api/runs"] = (200, {"runs": [run | more], "total": 1, "dags": ["flights"]})
+    page.get_by_role("link", name="manual__1").click()
+    stages = page.get_by_role("table", name="Stages over time")
+    expect(stages.get_by_role("rowheader", name="search")).to_have_attribute("href", "#/searches/one-1")
+    expect(page.get_by_role("table", name="Searches of this run")).to_contain_text("failed-1")
+    page.get_by_role("link", name="Runs", exact=True).first.click()
+    expect(page.get_by_role("link", name="search", exact=True)).to_have_attribute("href", "#/searches/one-1")
+    server.answers["/muster/api/searches/gone-1"] = (404, {"detail": "no search gone-1 in this store"})
+    page.goto(f"{HOST}/muster/#/searches/gone-1")
+    expect(page.get_by_role("alert")).to_contain_text("no search gone-1 in this store")
+    expect(page.get_by_role("link", name="Searches that there are")).to_be_visible()

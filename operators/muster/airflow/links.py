@@ -1,8 +1,8 @@
-"""Extra links on the tasks: from a task instance to its job and to the versions that the job made.
+"""Extra links on the tasks: from a task instance to its job or its search, and to the versions that were made.
 
 A worker computes them when its process lets go of a task, also of one that failed or waits from then
 on, and Airflow keeps them as XComs. The job's own is there from the moment it is submitted, because
-:func:`push_job_link` puts it there; all others are found through it, in the ledger.
+:func:`push_job_link` puts it there, and so is a search's; all others are found through it, in the ledger.
 
 Airflow sends an XCom for each link that an operator declares, empty or not, which for a short task is much of what it
 costs. So a process replaces an operator's links by those that are left to send (:func:`left`).
@@ -37,6 +37,14 @@ def push_job_link(ti: Any, job_id: str) -> None:
     ti.xcom_push(key=JobLink.KEY, value=page(f"#/jobs/{job_id}"))
 
 
+def push_search_link(ti: Any, search_id: str) -> None:
+    """Put the link of its search on a task while it runs.
+
+    :param ti: the task instance of this process.
+    """
+    ti.xcom_push(key=SearchLink.KEY, value=page(f"#/searches/{search_id}"))
+
+
 class _KnownLink(BaseOperatorLink):
     """A link that has been computed."""
 
@@ -56,13 +64,13 @@ class _KnownLink(BaseOperatorLink):
 
 
 def left(links: Iterable[BaseOperatorLink], operator: Any, ti: Any) -> tuple[BaseOperatorLink, ...]:
-    """Return the links that lead somewhere in this try, without the job's, which is there already.
+    """Return the links that lead somewhere in this try, without the job's and the search's, which are there already.
 
     A link that cannot be computed is returned as it is: Airflow asks again, and logs what is wrong.
     """
     found = list[BaseOperatorLink]()
     for link in links:
-        if isinstance(link, JobLink):
+        if isinstance(link, (JobLink, SearchLink)):
             continue
         try:
             value = link.get_link(operator, ti_key=ti)
@@ -130,6 +138,24 @@ class JobLink(_JobsLink):
     def of_job(self, job_id: str) -> str:
         """Return the job's place on the page."""
         return page(f"#/jobs/{job_id}")
+
+
+class SearchLink(BaseOperatorLink):
+    """The search on muster's page: its rungs, its trials and their curves, live."""
+
+    KEY: ClassVar[str] = "muster_search"
+    name = "Search"
+
+    @property
+    def xcom_key(self) -> str:
+        """The key under which :func:`push_search_link` puts it."""
+        return self.KEY
+
+    def get_link(self, operator: Any, *, ti_key: Any) -> str:  # noqa: ARG002 - Airflow passes it
+        """Return the link that was put there; empty where the task has not begun its search."""
+        from airflow.sdk.bases.xcom import BaseXCom
+
+        return str(BaseXCom.get_value(ti_key=ti_key, key=self.KEY) or "")
 
 
 class VersionsLink(_JobsLink):

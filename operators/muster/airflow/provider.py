@@ -38,6 +38,7 @@ def get_provider_info() -> dict[str, Any]:
         ],
         "extra-links": [
             "muster.airflow.links.JobLink",
+            "muster.airflow.links.SearchLink",
             "muster.airflow.links.VersionsLink",
             "muster.airflow.links.ReportLink",
             "muster.airflow.links.DataDocsLink",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -128,6 +128,15 @@ class Part:
     node: str = ""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Held:
+    """What a job has of one node now. :param gpus: its cards there; `which` are their numbers, where these are known."""
+
+    node: str
+    gpus: int = 0
+    which: tuple[str, ...] = ()
+
+
 class Capacity(Protocol):
     """Looks at what there is; one look costs a few requests, however much is found."""
 
@@ -139,6 +148,9 @@ class Capacity(Protocol):
 
     def parts(self, job_id: str) -> tuple[Part, ...]:
         """Return what of a job runs now, in the order of its ranks; nothing of one that does not run."""
+
+    def held(self, job_ids: Collection[str]) -> Mapping[str, tuple[Held, ...]]:
+        """Return what each of these jobs has now, node by node; one that has nothing is left out."""
 
     def outlook(self, jobs: Sequence[JobSpec] = ()) -> Outlook:
         """Return what jobs compete for here, which do now, and what each of `jobs` would take.

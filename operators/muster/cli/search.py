@@ -15,7 +15,7 @@ from muster.core.errors import NotFound
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from muster.backends.search.overview import SearchOverview, TrialRow
+    from muster.backends.search.overview import SearchOverview
     from muster.volumes.protocols import Store
 
 app = group("Searches: the trials that they try, the rungs that these have reached, and the best one.")
@@ -61,10 +61,14 @@ def show(
     as_json: Json = False,
 ) -> None:
     """Show a search: its rungs and its trials, with what each does now."""
-    from muster.backends.search.overview import find_search
+    from muster.backends.search.driver import look_up
+    from muster.backends.search.importance import importance
+    from muster.backends.search.overview import find_search, overview
 
     backend = open_backend()
-    found = _look(backend.store, find_search(backend.store, search))
+    search_id = find_search(backend.store, search)
+    spec, state = look_up(backend.store, search_id)
+    found = overview(search_id, spec, state)
     if as_json:
         emit(found)
         return
@@ -75,6 +79,8 @@ def show(
             ("task", f"{found.dag_id}.{found.stage}, {found.run_id}"),
             ("state", found.state.value),
             ("reason", found.reason),
+            ("waits", found.waits),
+            ("rules", found.rules),
             (
                 "began",
                 f"{when(found.began)}, {seconds(took)} ago" if found.ended is None else when(found.began),
@@ -94,6 +100,10 @@ def show(
         bar = "█" * round(30 * rung.reached / max(1, len(found.trials)))
         rungs.add(f"{rung.at:g}", rung.reached, rung.paused, _number(rung.best), bar or " ")
     rungs.show(empty="")
+    shares = [each for each in importance(spec.spec, state.trials) if each.matters]
+    if shares:
+        told = ", ".join(f"{safe(each.param)} {each.share:.0%}" for each in shares)
+        say(f"\nmatters at {found.rungs[0].at:g}: {told}; the others no more than chance would")
     say()
     _show_trials(found, trials, backend)
 
@@ -130,7 +140,7 @@ def best(search: Which, *, as_json: Json = False) -> None:
 
     store = open_store()
     found = _look(store, find_search(store, search))
-    row = _best_row(found)
+    row = found.best_row
     if row is None:
         raise NotFound(f"search {found.search_id}: no trial has told {found.metric} yet")
     status = store.ledger.status(row.jobs[-1])
@@ -175,12 +185,8 @@ def _look(store: Store, search_id: str) -> SearchOverview:
     return overview(search_id, *look_up(store, search_id))
 
 
-def _best_row(found: SearchOverview) -> TrialRow | None:
-    return next((each for each in found.trials if each.trial == found.best), None)
-
-
 def _best(found: SearchOverview) -> str:
-    row = _best_row(found)
+    row = found.best_row
     return (
         ""
         if row is None

@@ -29,6 +29,7 @@ from muster.core.errors import SpecError
 SCHEMA_VERSION = 1
 
 _SCALARS = frozenset({str, int, bool})
+_AS_READ = _SCALARS | {float}
 
 T = TypeVar("T")
 
@@ -160,7 +161,7 @@ def _shape(hint: Any) -> tuple[Any, tuple[Any, ...]]:
 
 
 def _build(hint: Any, value: Any, where: str) -> Any:
-    if hint is Any or hint is object or (type(value) is hint and hint in _SCALARS):
+    if hint is Any or hint is object or (type(value) is hint and hint in _AS_READ):
         return value  # first, because a seal holds one for each file that a job wrote
     origin, arguments = _shape(hint)
     if origin in (Union, types.UnionType):
@@ -172,7 +173,12 @@ def _build(hint: Any, value: Any, where: str) -> Any:
         return tuple(_build(arguments[0], item, f"{where}[{i}]") for i, item in enumerate(value))
     if origin is not None and issubclass(origin, Mapping):
         _need(isinstance(value, dict), where, "an object", value)
-        return {key: _build(arguments[1], item, f"{where}.{key}") for key, item in value.items()}
+        kind = arguments[1]
+        return (
+            value
+            if kind is Any
+            else {key: _build(kind, item, f"{where}.{key}") for key, item in value.items()}
+        )
     if isinstance(hint, type) and issubclass(hint, enum.Enum):
         try:
             return hint(value)
@@ -201,7 +207,13 @@ def _dataclass(kind: type, value: Any, where: str) -> Any:
     unknown = value.keys() - hints.keys()
     if unknown:
         raise SpecError(f"{where}: unknown field {min(unknown)!r}; known are {', '.join(hints)}")
-    fields = {name: _build(hints[name], item, f"{where}.{name}") for name, item in value.items()}
+    fields = {
+        name: item
+        if type(item) is hints[name]
+        and type(item) in _SCALARS  # first: the events of a search are tens of thousands
+        else _build(hints[name], item, f"{where}.{name}")
+        for name, item in value.items()
+    }
     try:
         return kind(**fields)
     except TypeError as error:

@@ -87,7 +87,10 @@ class FolderSearches:
             return EventPage(events=(), end=after)
         whole = data[: data.rfind(b"\n") + 1]
         try:
-            events = tuple(wire.build(Event, json.loads(line)) for line in whole.splitlines())
+            lines = json.loads(
+                b"[%s]" % b",".join(whole.splitlines())
+            )  # at once: 10,000 trials have 45,000 of them
+            events = tuple(wire.build(Event, line) for line in lines)
         except (ValueError, SpecError) as error:
             raise Corrupt(f"{folder / 'events'} cannot be read behind byte {after}: {error}") from error
         return EventPage(events=events, end=after + len(whole))

@@ -77,6 +77,15 @@ def test_cards_that_jobs_hold(capacity: LocalCapacity, settings: Settings) -> No
     assert capacity.gpus().by_node[0].used == 0
 
 
+def test_which_cards_each_job_has(capacity: LocalCapacity, settings: Settings) -> None:
+    assert capacity.held(["runs-1"]) == {}
+    started = hold(settings, "runs-1", gpus=2)
+    (held,) = capacity.held(["runs-1", "unknown-1"])["runs-1"]
+    assert (held.gpus, held.which) == (2, ("0", "1"))
+    assert capacity.held(["another-1"]) == {}
+    started.close()
+
+
 def test_what_waits_with_its_place_and_why(capacity: LocalCapacity, settings: Settings) -> None:
     store = FolderStore(settings.store)
     started = hold(settings, "runs-1", gpus=2)

@@ -50,6 +50,7 @@ from muster.core.job import CHECKPOINTS, EVERY_PARTITION, JobSpec, Launcher, Rol
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
+    from airflow.sdk.bases.operatorlink import BaseOperatorLink
 
     from muster.airflow.attempts.run import TaskRun
     from muster.airflow.authoring.code import Code, DagFolder
@@ -65,7 +66,12 @@ class FunctionOperator(CachedOperator, CodeOperator):
 
     runs_a_job = True
     ui_color = "#e8f0fe"
-    operator_extra_links = (JobLink(), VersionsLink(), ReportLink(), TrackingLink())
+    operator_extra_links: tuple[BaseOperatorLink, ...] = (
+        JobLink(),
+        VersionsLink(),
+        ReportLink(),
+        TrackingLink(),
+    )
 
     image: str = keyword(default=None, check=check_image, for_all=True, late=True)
     """The locked environment it runs in; given here or in the Dag's ``default_args``."""

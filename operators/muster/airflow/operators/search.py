@@ -26,7 +26,15 @@ from muster.airflow.authoring.checks import (
     optional,
 )
 from muster.airflow.authoring.keywords import keyword
-from muster.airflow.links import JobLink, ReportLink, TrackingLink, VersionsLink, push_job_link
+from muster.airflow.links import (
+    JobLink,
+    ReportLink,
+    SearchLink,
+    TrackingLink,
+    VersionsLink,
+    push_job_link,
+    push_search_link,
+)
 from muster.airflow.operators.job import GangOperator
 from muster.airflow.operators.running import report, summary
 from muster.core.address import SCHEME
@@ -75,7 +83,7 @@ class SearchOperator(GangOperator):
 
     runs_a_job = False
     ui_color = "#e6f4ea"
-    operator_extra_links = (JobLink(), VersionsLink(), ReportLink(), TrackingLink())
+    operator_extra_links = (SearchLink(), JobLink(), VersionsLink(), ReportLink(), TrackingLink())
     priority = "low"
 
     space: Mapping[str, Dimension] = keyword(check=check_searched)
@@ -233,6 +241,7 @@ class SearchOperator(GangOperator):
                 store.search(search_id)
             except NotFound:  # the process died between the two writes
                 self._begin(store, search_id, self._search(task))
+        push_search_link(task.context["ti"], search_id)
         return Driver(task.backend, search_id, say=self.tell)
 
     def _search(self, task: TaskRun) -> Search:

@@ -7,6 +7,7 @@ user who may not read a Dag sees neither its jobs nor their logs nor their versi
 a job, its verdict       GET on the Dag's task instances
 a job's log              GET on the Dag's task logs
 ending a job             PUT on the Dag's task instances, as for marking one failed
+a search, ending it      as a job, by the Dag that searches; its curves need the Dag's task logs, too
 volumes, deployments     GET on assets: a volume is one
 a version's record       also GET on the task instances of the Dag that made it; its ancestors, too
 a version's files        also GET on the XComs of that Dag, for their contents and names

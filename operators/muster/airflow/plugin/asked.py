@@ -14,6 +14,8 @@ from fastapi.responses import JSONResponse
 
 from muster.airflow.plugin.answering import Answering
 from muster.airflow.plugin.board import STATES, Board
+from muster.airflow.plugin.searches import Searches
+from muster.airflow.plugin.trial_curves import TrialCurves
 from muster.backends.base import Backend
 from muster.backends.capacity import Capacity
 
@@ -60,6 +62,16 @@ class Site:
     def capacity(self) -> Capacity:
         """Who has what, opened when it is first asked: the first screen needs none."""
         return self.open_capacity()
+
+    @cached_property
+    def searches(self) -> Searches:
+        """What is known of every search."""
+        return Searches(self.backend.store)
+
+    @cached_property
+    def curves(self) -> TrialCurves:
+        """The curves of trials."""
+        return TrialCurves(self.backend.store.ledger)
 
 
 def site(request: Request) -> Iterator[Site]:

@@ -43,6 +43,11 @@ class Job:
         return self.spec.origin.stage if self.spec else ""
 
     @property
+    def is_trial(self) -> bool:
+        """Whether it trains a trial of a search; its owner is the search."""
+        return self.spec is not None and self.spec.origin.trial >= 0
+
+    @property
     def words(self) -> str:
         """The text that a search looks through, in lower case."""
         origin = self.spec.origin if self.spec else None

@@ -82,6 +82,7 @@ def detail(job: Job) -> dict[str, Any]:
     result = job.status.result
     return {
         **row(job),
+        "search": job.status.owner if job.is_trial else None,
         "image": job.spec.image,
         "launcher": job.spec.launcher.value,
         "roles": plain(job.spec.roles),

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence, Set
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass, field, replace
 from typing import Any
 from urllib.parse import quote
 
@@ -21,18 +21,21 @@ from muster.volumes.runs import RunStage, tells_more
 class Run:
     """One run of a Dag.
 
-    :param jobs: oldest first. :param ends: of tasks that no job records, newest first.
+    :param jobs: oldest first; those of trials are in `trials`, by the task that searches.
+    :param ends: of tasks that no job records, newest first.
     """
 
     dag_id: str
     run_id: str
     jobs: tuple[Job, ...] = ()
     ends: tuple[TaskEnd, ...] = ()
+    trials: Mapping[str, tuple[Job, ...]] = field(default_factory=dict)
 
     @property
     def last(self) -> float:
         """When its newest job was submitted, or its newest task without one ended."""
-        submitted = [job.status.submitted for job in self.jobs[-1:] if job.status]
+        newest = [*self.jobs[-1:], *(jobs[-1] for jobs in self.trials.values())]
+        submitted = [job.status.submitted for job in newest if job.status]
         return max([*submitted, *(end.at for end in self.ends[:1])], default=0.0)
 
 
@@ -45,31 +48,45 @@ def of_jobs(jobs: Iterable[Job], ends: Iterable[TaskEnd] = ()) -> list[Run]:
             members[job.dag_id, job.run_id].append(job)
     for end in ends:
         ended[end.origin.dag_id, end.origin.run_id].append(end)
-    found = [
-        Run(
-            dag_id=key[0],
-            run_id=key[1],
-            jobs=tuple(reversed(members.get(key, ()))),
-            ends=tuple(ended.get(key, ())),
-        )
-        for key in dict.fromkeys([*members, *ended])
-    ]
+    keys = dict.fromkeys([*members, *ended])
+    found = [_run(key, members.get(key, ()), ended.get(key, ())) for key in keys]
     return sorted(found, key=lambda run: run.last, reverse=True)
+
+
+def _run(key: tuple[str, str], jobs: Sequence[Job], ends: Sequence[TaskEnd]) -> Run:
+    trials: dict[str, list[Job]] = defaultdict(list)
+    for job in reversed(jobs):
+        if job.is_trial:
+            trials[job.stage].append(job)
+    return Run(
+        dag_id=key[0],
+        run_id=key[1],
+        jobs=tuple(job for job in reversed(jobs) if not job.is_trial),
+        ends=tuple(ends),
+        trials={stage: tuple(each) for stage, each in trials.items()},
+    )
 
 
 def brief(run: Run) -> dict[str, Any]:
     """Return a run in short: its state and times, and the newest job of each stage, or how its task ended without."""
-    newest, ends = _newest(run.jobs), _telling(run)
+    newest, ends, searching = _newest(run.jobs), _telling(run), _searching(run)
     statuses = [job.status for job in run.jobs if job.status]
-    ended = [*(status.ended for status in statuses), *(end.at for end in ends.values())]
+    going = [each["ended"] for each in searching.values()]
+    ended = [*(status.ended for status in statuses), *(end.at for end in ends.values()), *going]
     stages = {job.stage: {"job_id": job.job_id, "stage": job.stage, "state": job.state} for job in newest}
     stages |= {
         stage: {"job_id": end.kept_of, "stage": stage, "state": _word(end)} for stage, end in ends.items()
     }
+    for stage, jobs in run.trials.items():
+        known = searching.get(stage) or stages.get(stage, {"state": "cancelled"})
+        stages[stage] = {"job_id": "", "search_id": _owner(jobs), "stage": stage, "state": known["state"]}
     began = [*(status.submitted for status in statuses), *(end.began for end in ends.values())]
+    began += [each["submitted"] for each in searching.values()]
     order = {stage: end.began for stage, end in ends.items()}
+    order |= {stage: each["submitted"] for stage, each in searching.items()}
     order |= {job.stage: job.status.submitted for job in reversed(run.jobs) if job.status}
     states = [job.state for job in newest if job.stage not in ends]
+    states += [each["state"] for each in searching.values()]
     return {
         "dag_id": run.dag_id,
         "run_id": run.run_id,
@@ -90,7 +107,11 @@ def whole(run: Run, *, now: Iterable[Job]) -> dict[str, Any]:
     return {
         **brief(replace(run, jobs=jobs)),
         "jobs": [_line(job) for job in jobs],
-        "ends": [_end(stage, end) for stage, end in _telling(run).items()],
+        "ends": [
+            {**_end(stage, end), "search_id": _owner(run.trials.get(stage, ()))}
+            for stage, end in _telling(run).items()
+        ],
+        "searching": list(_searching(run).values()),
     }
 
 
@@ -106,7 +127,33 @@ def of_records(run: RecordedRun) -> dict[str, Any]:
         "stages": [{"job_id": "", "stage": stage.title, "state": stage.state.value} for stage in run.stages],
         "jobs": [_recorded(stage) for stage in run.stages],
         "ends": [],
+        "searching": [],
     }
+
+
+def _searching(run: Run) -> dict[str, dict[str, Any]]:
+    """Return the searches whose task has not ended since their newest trial began, by stage."""
+    told = {stage: end.at for stage, end in _telling(run).items()}
+    found = {}
+    for stage, jobs in run.trials.items():
+        statuses = [job.status for job in jobs if job.status]
+        if not statuses or told.get(stage, 0.0) >= statuses[-1].submitted:
+            continue
+        over = all(status.state.ended for status in statuses)
+        found[stage] = {
+            "stage": stage,
+            "state": "cancelled" if over else "running",
+            "search_id": _owner(jobs),
+            "submitted": statuses[0].submitted,
+            "started": statuses[0].started,
+            "ended": max((status.ended or 0.0 for status in statuses), default=0.0) if over else None,
+        }
+    return found
+
+
+def _owner(trials: Sequence[Job]) -> str:
+    """Return the search of some trials, by the newest; empty where it is not known."""
+    return next((job.status.owner or "" for job in reversed(trials) if job.status), "")
 
 
 def _end(stage: str, end: TaskEnd) -> dict[str, Any]:

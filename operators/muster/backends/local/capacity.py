@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import platform
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from types import MappingProxyType
 
-from muster.backends.capacity import Cards, Gpus, Line, Part, Place, Queues, Waiting
+from muster.backends.capacity import Cards, Gpus, Held, Line, Part, Place, Queues, Waiting
 from muster.backends.forecast import Amounts, Demand, Outlook
 from muster.backends.local.machine import GIB, Machine
 from muster.backends.local.places import Places
@@ -72,6 +72,14 @@ class LocalCapacity:
             Part(name=f"rank {number}" if whole else "a rank", process=f"pid {pid}")
             for number, pid in enumerate(pids)
         )
+
+    def held(self, job_ids: Collection[str]) -> Mapping[str, tuple[Held, ...]]:
+        """Return which cards of this machine each of these jobs has."""
+        return {
+            claim.job_id: (Held(node=platform.node(), gpus=len(claim.gpus), which=claim.gpus),)
+            for claim in self._queue.claims()
+            if claim.job_id in job_ids
+        }
 
     def outlook(self, jobs: Sequence[JobSpec] = ()) -> Outlook:
         """Return this machine's memory and cards, who holds them and who waits for them."""

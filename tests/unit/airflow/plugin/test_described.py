@@ -6,8 +6,8 @@ import pytest
 
 from muster.airflow.operators.validate import ENTRYPOINT
 from muster.airflow.plugin.board import Job
-from muster.airflow.plugin.described import VALIDATION, row
-from muster.core.job import JobSpec, Role
+from muster.airflow.plugin.described import VALIDATION, detail, row
+from muster.core.job import JobSpec, Origin, Role
 from muster.core.status import JobResult, JobState, JobStatus
 
 FAILED = {"expectations": 30.0, "failed": 2.0, "rows": 7.0}
@@ -30,3 +30,13 @@ def test_a_validation_whose_data_failed_says_so_though_its_job_succeeded(
     )
     status = JobStatus(job_id="j", state=JobState.SUCCEEDED, submitted=1.0, result=JobResult(metrics=metrics))
     assert row(Job(job_id="j", status=status, spec=spec))["failed_expectations"] == said
+
+
+@pytest.mark.parametrize(("trial", "search"), [(-1, None), (3, "search-1")])
+def test_a_trials_job_names_its_search_and_another_job_names_no_owner(trial: int, search: str | None) -> None:
+    origin = Origin(dag_id="d", run_id="r", task_id="search", trial=trial)
+    spec = JobSpec(
+        name="a.b", image="etl", image_digest="b3:" + "0" * 64, roles=(Role(entrypoint="a:b"),), origin=origin
+    )
+    status = JobStatus(job_id="j", state=JobState.RUNNING, submitted=1.0, owner="search-1")
+    assert detail(Job(job_id="j", status=status, spec=spec))["search"] == search

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,17 +17,27 @@ NAMES = ("failed", "succeeded", "cancelled")
 
 
 def job(
-    job_id: str, state: str, *, task: str = "train", run: str = "r1", at: float = 1.0, dag: str = "d"
+    job_id: str,
+    state: str,
+    *,
+    task: str = "train",
+    run: str = "r1",
+    at: float = 1.0,
+    dag: str = "d",
+    trial: int = -1,
 ) -> Job:
     spec = JobSpec(
         name=f"{dag}.{task}",
         image="etl",
         image_digest="b3:" + "0" * 64,
         roles=(Role(entrypoint="a.b:c"),),
-        origin=Origin(dag_id=dag, run_id=run, task_id=task),
+        origin=Origin(dag_id=dag, run_id=run, task_id=task, trial=trial),
     )
+    owner = "search-1" if trial >= 0 else None
     ended = at + 10 if state in NAMES else None
-    status = JobStatus(job_id=job_id, state=JobState(state), submitted=at, started=at + 1, ended=ended)
+    status = JobStatus(
+        job_id=job_id, state=JobState(state), submitted=at, started=at + 1, ended=ended, owner=owner
+    )
     return Job(job_id=job_id, status=status, spec=spec)
 
 
@@ -136,6 +147,37 @@ def test_a_task_that_was_tried_again_is_told_by_its_newest_job() -> None:
         "running",
         [{"job_id": "t2", "stage": "train", "state": "running"}],
     )
+
+
+def test_trials_are_one_stage_of_their_run_that_leads_to_their_search() -> None:
+    """A trial that its search has paused is a cancelled job: neither the stage nor the run is cancelled for it."""
+    trials = [
+        job("s3", "cancelled", task="search", at=9.0, trial=1),
+        job("s2", "running", task="search", at=8.0, trial=0),
+        job("t1", "succeeded", at=1.0),
+    ]
+    (found,) = runs.of_jobs(trials)
+    goes_on = runs.whole(found, now=found.jobs)
+    assert [each["job_id"] for each in goes_on["jobs"]] == ["t1"]
+    assert (goes_on["state"], goes_on["ended"]) == ("running", None)
+    assert goes_on["stages"][1] == {
+        "job_id": "",
+        "search_id": "search-1",
+        "stage": "search",
+        "state": "running",
+    }
+    (searching,) = goes_on["searching"]
+    assert (searching["search_id"], searching["submitted"], searching["ended"]) == ("search-1", 8.0, None)
+    over = [
+        replace(each, status=replace(each.status, state=JobState.SUCCEEDED, ended=30.0))
+        for each in trials[:2]
+    ]  # type: ignore[type-var]
+    (found,) = runs.of_jobs([*over, trials[2]], [end("search", at=40.0)])
+    whole = runs.whole(found, now=found.jobs)
+    assert (whole["state"], whole["ended"], whole["searching"]) == ("succeeded", 40.0, [])
+    assert [(each["stage"], each["search_id"]) for each in whole["ends"]] == [("search", "search-1")]
+    (stopped,) = map(runs.brief, runs.of_jobs(over, []))
+    assert (stopped["state"], stopped["ended"]) == ("cancelled", 30.0)
 
 
 def test_what_tasks_of_another_dag_did_is_not_shown() -> None:

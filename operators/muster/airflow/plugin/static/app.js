@@ -14,6 +14,8 @@ import { plan, plans } from "./plan.js";
 import { queue } from "./queue.js";
 import { runDiff } from "./run_diff.js";
 import { run, runs } from "./runs.js";
+import { oneSearch } from "./search.js";
+import { searches } from "./searches.js";
 import { store } from "./store.js";
 import { version } from "./version.js";
 import { volume } from "./volume.js";
@@ -38,6 +40,7 @@ function choose(hash) {
   if (room === "deployments") return name ? [room, deployment, name] : [room, deployments];
   if (room === "runs") return rest.length > 1 ? [room, run, rest[0], rest.slice(1).join("/")] : [room, runs, { ...asked, dag: asked.dag ?? rest[0] }];
   if (room === "jobs") return name ? [room, job, name] : [room, jobs, asked];
+  if (room === "searches") return name ? [room, oneSearch, name] : [room, searches, asked];
   if (room === "diff") return ["runs", runDiff, asked];
   if (room === "store") return [room, store, asked];
   if (room === "plan") return ["runs", ...(name ? [plan, name, asked] : [plans])];

@@ -95,7 +95,7 @@ function keys(lines, write) {
 const said = (title, lines, write) =>
   `${title}: ${lines.map(({ name, points }) => `${name} ${write(points.at(-1)[1])}`).join(", ")}`;
 
-function range(values, from) {
+export function range(values, from) {
   let [low, high] = [from ?? Infinity, from ?? -Infinity];
   for (const value of values) {
     if (value < low) low = value;
@@ -122,7 +122,7 @@ function pace(low, high, many) {
 }
 
 // Round values around all from low to high; they need not be far from them.
-function scale(low, high) {
+export function scale(low, high) {
   if (!(high > low)) return [low];
   const step = pace(low, high, 3);
   return ticks(Math.floor(low / step) * step, Math.ceil(high / step) * step, 3, step);

@@ -44,3 +44,6 @@ export function cell(value) {
   const text = typeof value === "string" ? value : JSON.stringify(value);
   return text.length > 60 ? `${text.slice(0, 59)}…` : text;
 }
+
+// Any param in one line.
+export const inline = (value) => (typeof value === "string" ? value : JSON.stringify(value));

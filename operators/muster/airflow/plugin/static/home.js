@@ -76,7 +76,7 @@ const failed = (each) => entry(
 const run = (each) => entry(
   h("div", { class: "line" }, state(each.state, ""), toRun(each, each.dag_id),
     h("span", { class: "dots" }, each.stages.map((stage) =>
-      h("a", { href: stage.job_id ? `#/jobs/${encodeURIComponent(stage.job_id)}` : null, class: `state ${stage.state}`, title: `${stage.stage}: ${stage.state}`, "aria-label": `${stage.stage}: ${stage.state}` }))),
+      h("a", { href: stage.job_id ? `#/jobs/${encodeURIComponent(stage.job_id)}` : stage.search_id ? `#/searches/${encodeURIComponent(stage.search_id)}` : null, class: `state ${stage.state}`, title: `${stage.stage}: ${stage.state}`, "aria-label": `${stage.stage}: ${stage.state}` }))),
     h("span", { class: "end quiet" }, ago(each.began))),
   h("small", { class: "run", title: each.run_id }, each.run_id, each.ended ? ` · ${span(each.ended - each.began)}` : ""));
 

@@ -5,7 +5,7 @@ import { Curves } from "./curves.js";
 import { crumbs, facts, h, quiet, spaced, state, twice, under, value } from "./dom.js";
 import { count, number, span } from "./format.js";
 import { cause, ENDED, reason, told, took, waited } from "./job_cells.js";
-import { outward, several, toRun, toTask, toVolume } from "./links.js";
+import { outward, several, toRun, toSearch, toTask, toVolume } from "./links.js";
 import { Log } from "./log.js";
 import { when } from "./time.js";
 import { timeline } from "./timeline.js";
@@ -36,7 +36,8 @@ export async function job(screen, id) {
 function describe(found, cancel) {
   const goesOn = !ENDED.includes(found.state);
   return [
-    crumbs(h("a", { href: "#/jobs" }, "Jobs"), found.origin.run_id && [" / ", toRun(found.origin)]),
+    crumbs(h("a", { href: "#/jobs" }, "Jobs"), found.origin.run_id && [" / ", toRun(found.origin)],
+      found.search && [" / ", toSearch(found.search), ` trial ${found.origin.trial}`]),
     h("h1", { tabindex: -1 }, h("span", { class: "mono" }, found.job_id), quiet(` ${found.name}`)),
     h("div", { class: "bar" }, state(found.state), told(found.progress), goesOn && reason(found),
       h("span", { class: "end" }, found.may.cancel && cancel)),

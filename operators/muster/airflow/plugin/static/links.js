@@ -37,6 +37,8 @@ export const toVolume = (name) => mono(`#/volumes/${path(name)}`, name);
 
 export const toJob = (id, text) => mono(`#/jobs/${encodeURIComponent(id)}`, text ?? id);
 
+export const toSearch = (id, text) => mono(`#/searches/${encodeURIComponent(id)}`, text ?? id);
+
 export const toDeployment = (name) => h("a", { href: `#/deployments/${encodeURIComponent(name)}` }, name);
 
 export const runPlace = (dag, run) => `#/runs/${encodeURIComponent(dag)}/${encodeURIComponent(run)}`;

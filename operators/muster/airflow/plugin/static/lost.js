@@ -3,8 +3,8 @@
 import { h, spaced } from "./dom.js";
 
 const ROOMS = [
-  ["now", "Now"], ["runs", "Runs"], ["plan", "Plans"], ["jobs", "Jobs"], ["queue", "Queue"],
-  ["volumes", "Volumes"], ["deployments", "Deployments"], ["store", "Store"],
+  ["now", "Now"], ["runs", "Runs"], ["plan", "Plans"], ["jobs", "Jobs"], ["searches", "Searches"],
+  ["queue", "Queue"], ["volumes", "Volumes"], ["deployments", "Deployments"], ["store", "Store"],
 ];
 
 const link = ([room, text]) => h("a", { href: `#/${room}` }, text);

@@ -1,11 +1,12 @@
 // The runs of Dags, and one run: its stages over time, and what each was given and made.
 
-import { get } from "./api.js";
+import { get, Refused } from "./api.js";
 import { crumbs, facts, h, quiet, spaced, state, under, value } from "./dom.js";
 import { cell, span } from "./format.js";
 import { COLUMNS, line } from "./job_cells.js";
 import { diffPlace } from "./run_diff.js";
-import { outward, query, several, toJob, toRun } from "./links.js";
+import { outward, query, several, toJob, toRun, toSearch } from "./links.js";
+import { searchTable } from "./search_cells.js";
 import { table, turn } from "./table.js";
 import { ago, when } from "./time.js";
 import { timeline } from "./timeline.js";
@@ -52,7 +53,7 @@ function list(found, dag, offset, ticked) {
     run.dag_id,
     ago(run.began),
     span((run.ended ?? Date.now() / 1000) - run.began),
-    spaced(run.stages.map((stage) => h("span", { class: `state ${stage.state}` }, stage.job_id ? toJob(stage.job_id, stage.stage) : stage.stage))),
+    spaced(run.stages.map((stage) => h("span", { class: `state ${stage.state}` }, toStage(stage)))),
   ]]);
   const to = (given) => `#/runs${query({ dag, ...given })}`;
   return [
@@ -67,13 +68,18 @@ function list(found, dag, offset, ticked) {
 export async function run(screen, dag, id) {
   let last;
   let before;
+  let searches = null;
   await watch(screen, 3, async () => {
     const found = await get("run", { dag, run: id }, screen.signal);
     const now = JSON.stringify(found);
     const live = found.ended === null;
-    const draw = () => { if (!reading(document.body)) screen.put(...describe(found, before)); };
+    const draw = () => { if (!reading(document.body)) screen.put(...describe(found, before, searches ?? [])); };
     if (now !== last || live) draw();
     last = now;
+    if (live || searches === null) {
+      searches = await searchesOf(dag, id, screen.signal);
+      if (searches.length) draw();
+    }
     if (before === undefined) {
       const { runs: others } = await get("runs", { dag, limit: ROWS }, screen.signal);
       before = others.find((other) => other.run_id !== id && other.began < found.began) ?? null;
@@ -83,7 +89,16 @@ export async function run(screen, dag, id) {
   });
 }
 
-function describe(found, before) {
+async function searchesOf(dag, run, signal) {
+  try {
+    return (await get("searches", { dag, run }, signal)).searches;
+  } catch (error) { // a store service of an earlier release has none: the run is shown nevertheless
+    if (!(error instanceof Refused)) throw error;
+    return [];
+  }
+}
+
+function describe(found, before, searches) {
   const newest = new Map(found.jobs.map((job) => [job.stage, job]));
   const told = new Set(found.ends.map((end) => end.stage));
   const known = [
@@ -101,14 +116,18 @@ function describe(found, before) {
     facts(known),
     under("Stages", timeline("Stages over time", [
       ...found.jobs.map((job) => ({ ...job, name: job.stage, href: jobPlace(job.job_id) })),
-      ...found.ends.map((end) => ({ ...end, name: end.stage, href: end.kept_of ? jobPlace(end.kept_of) : null })),
+      ...found.searching.map((each) => ({ ...each, name: each.stage, href: searchPlace(each.search_id) })),
+      ...found.ends.map((end) => ({ ...end, name: end.stage, href: end.kept_of ? jobPlace(end.kept_of) : end.search_id ? searchPlace(end.search_id) : null })),
     ])),
     under("What each made", table("Stages", [["Stage", "name"], ["Params", "name"], ["Metrics", "name"], ["From", "tight"], ["Made", "tight"]],
       [...[...newest.values()].filter((job) => !told.has(job.stage)).map((job) => [stage(job)]), ...found.ends.map((end) => [ended(end)])], "")),
     newest.size > 0 && !found.jobs[0].job_id && quiet("Its jobs were deleted by gc; the records of their versions are kept."),
+    searches.length > 0 && under("Searches", searchTable("Searches of this run", searches, "")),
     found.jobs[0]?.job_id && under("Jobs", table("Jobs of this run", COLUMNS, [...found.jobs].reverse().map((job) => [line(job)]), "")),
   ].filter(Boolean);
 }
+
+const toStage = ({ stage: name, job_id: job, search_id: search }) => (job ? toJob(job, name) : search ? toSearch(search, name) : name);
 
 const stage = (job) => [
   [state(job.state, ""), job.job_id ? toJob(job.job_id, job.stage) : job.stage],
@@ -118,11 +137,13 @@ const stage = (job) => [
   several(Object.values(job.outputs).flat()),
 ];
 
+const searchPlace = (id) => `#/searches/${encodeURIComponent(id)}`;
+
 const jobPlace = (id) => `#/jobs/${encodeURIComponent(id)}`;
 
 // A task without a job of its own: what it says, or the job whose versions it kept.
 const ended = (end) => [
-  [state(end.state, ""), end.stage],
+  [state(end.state, ""), toStage({ stage: end.stage, search_id: end.search_id })],
   end.kept_of ? [quiet("kept, made by "), toJob(end.kept_of, end.kept_of)] : h("span", {}, end.line),
   "",
   "",

@@ -3,7 +3,7 @@
 import { h } from "./dom.js";
 
 // A table with a caption for those who do not see it. A column is [title, class, value]: `value` gives what a row is
-// sorted by, from its third entry. A row is [cells, class, data].
+// sorted by, from its third entry; or it is { by, way, id }: `by` has all rows sorted elsewhere, `way` how they are. A row is [cells, class, data].
 export function table(caption, columns, rows, empty) {
   if (!rows.length) return h("p", { class: "quiet" }, empty);
   const body = h("tbody", {}, rows.map((row) => line(columns, row)));
@@ -26,6 +26,11 @@ function heading([title, kind, value], body, columns, rows) {
   const cell = h("th", { scope: "col", class: kind, title });
   if (!value) {
     cell.append(title);
+    return cell;
+  }
+  if (value.by) {
+    cell.ariaSort = value.way;
+    cell.append(h("button", { type: "button", class: "sort", id: value.id, onclick: value.by }, title));
     return cell;
   }
   const sort = () => {

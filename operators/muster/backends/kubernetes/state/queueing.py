@@ -29,7 +29,7 @@ def gpus(nodes: Iterable[Mapping[str, Any]], pods: Iterable[Mapping[str, Any]], 
     cards = {node.name: node for node in map(Node.of, nodes) if node.room.get(resource)}
     used, teams = Counter[str](), Counter[str]()
     for pod in pods:
-        node, count = pod["spec"].get("nodeName"), _cards(pod, resource)
+        node, count = pod["spec"].get("nodeName"), cards_of(pod, resource)
         if count and node and pod.get("status", {}).get("phase") not in _ENDED:
             used[node] += count
             teams[_team(pod)] += count
@@ -50,7 +50,8 @@ def gpus(nodes: Iterable[Mapping[str, Any]], pods: Iterable[Mapping[str, Any]], 
     )
 
 
-def _cards(pod: Mapping[str, Any], resource: str) -> int:
+def cards_of(pod: Mapping[str, Any], resource: str) -> int:
+    """Return how many cards a pod asks for."""
     return int(pod_requests(pod["spec"]).get(resource, 0))
 
 

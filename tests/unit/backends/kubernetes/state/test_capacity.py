@@ -9,8 +9,9 @@ from tests.unit.backends.kubernetes.recordings import recorded
 from tests.unit.backends.kubernetes.site_api import SiteApi
 from tests.unit.backends.kubernetes.state.test_queueing import pod, workload
 
-from muster.backends.capacity import Line, Part, Place
+from muster.backends.capacity import Held, Line, Part, Place
 from muster.backends.kubernetes.api.kinds import CLUSTER_QUEUE, QUEUE_VIEW, RESOURCE_FLAVOR, WORKLOAD
+from muster.backends.kubernetes.labels import JOB
 from muster.backends.kubernetes.state.capacity import ClusterCapacity
 from muster.core.errors import Forbidden
 
@@ -249,3 +250,21 @@ class TestParts:
 
     def test_of_a_job_that_does_not_run_there_are_none(self, capacity: ClusterCapacity) -> None:
         assert capacity.parts("unknown-1") == ()
+
+
+class TestHeld:
+    def test_what_each_job_has_by_node_in_one_request(self, site: SiteApi, capacity: ClusterCapacity) -> None:
+        def of_job(job_id: str, node: str | None, cards: int, **more: Any) -> dict[str, Any]:
+            return in_namespace(pod(node, cards=cards), labels={JOB: job_id}, **more)
+
+        site.documents += [
+            of_job("one-1", "a100-0", 2, name="p0"),
+            of_job("one-1", "a100-1", 1, name="p1"),
+            of_job("one-1", "a100-1", 1, name="p2"),
+            of_job("two-1", None, 4, name="p3"),
+            of_job("three-1", "a100-0", 1, name="p4"),
+            of_job("two-1", "a100-0", 4, name="p5", deletionTimestamp="2026-11-26T00:00:00Z"),
+        ]
+        found = capacity.held(["one-1", "two-1"])
+        assert found == {"one-1": (Held(node="a100-0", gpus=2), Held(node="a100-1", gpus=2))}
+        assert capacity.held([]) == {}

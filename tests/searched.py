@@ -1,0 +1,91 @@
+"""Searches for tests to look at: played without jobs, or told event by event, in any store."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from muster.backends.search.simulation import Played, play
+from muster.core.job import JobSpec, Origin, Output, Role
+from muster.core.search import Event, Search, SearchSpec, What
+from muster.core.space import choice, loguniform, uniform
+from muster.volumes.protocols import Searches
+
+SPACE = {
+    "rate": loguniform(1e-4, 1e-1),
+    "optimizer": choice("adam", "sgd"),
+    "momentum": uniform(0, 1).when(optimizer="sgd"),
+}
+SPEC = SearchSpec(space=SPACE, metric="auc", trials=27, rungs=(1, 3, 9), seed=5, until="epochs")
+EVENTS_AT_ONCE = 2000
+
+
+def curve(params: Mapping[str, Any], epoch: float) -> float | None:
+    """Best at a rate of 0.01; NaN above 0.09."""
+    if params["rate"] > 0.09:
+        return None
+    quality = 1 - abs(math.log10(params["rate"]) + 2) / 4
+    return (quality + 0.02 * params.get("momentum", 0)) * (1 - math.exp(-epoch / 4))
+
+
+def search_of(spec: SearchSpec = SPEC, *, dag_id: str = "flights", run_id: str = "manual__1") -> Search:
+    """A search that began at the second 1."""
+    trial = JobSpec(
+        name=f"{dag_id}.search",
+        image="python",
+        image_digest="b3:" + "0" * 64,
+        roles=(Role(command=("true",)),),
+        params={**dict.fromkeys(spec.space, 0), **({spec.until: 1} if spec.until else {})},
+        outputs={"model": Output(volume="flights/model-trials")},
+        priority="low",
+        origin=Origin(instance="test", dag_id=dag_id, run_id=run_id, task_id="search"),
+    )
+    return Search(spec=spec, trial=trial, began=1.0)
+
+
+def begin(store: Searches, search_id: str, spec: SearchSpec = SPEC, **more: Any) -> None:
+    """Enter a search that has no event yet. `more` goes to :func:`search_of`."""
+    store.begin_search(search_id, search_of(spec, **more))
+
+
+def tell(store: Searches, search_id: str, events: Iterable[Event], *, after: int = 0) -> int:
+    """Write events down; return where they end."""
+    told = list(events)
+    for first in range(0, len(told), EVENTS_AT_ONCE):
+        after = store.tell_search(search_id, told[first : first + EVENTS_AT_ONCE], after=after)
+    return after
+
+
+def played(
+    store: Searches, search_id: str, spec: SearchSpec = SPEC, *, workers: int = 4, **more: Any
+) -> Played:
+    """Play a search to its end, and write it down. `more` goes to :func:`begin`."""
+    begin(store, search_id, spec, **more)
+    found = play(spec, curve, workers=workers)
+    tell(store, search_id, found.events)
+    return found
+
+
+def event(what: What, trial: int = -1, **fields: Any) -> Event:
+    """One event, at the second 2."""
+    return Event(what=what, at=2.0, trial=trial, **fields)
+
+
+def running(params: Mapping[str, Any], *, trial: int = 0, job_id: str = "") -> list[Event]:
+    """What begins a trial."""
+    return [
+        event(What.ASKED, trial, params=params),
+        event(What.STARTED, trial, job_id=job_id or f"trial-{trial}-1", rung=0),
+    ]
+
+
+def failed(params: Mapping[str, Any], *, trial: int = 0, reason: str = "it raises") -> list[Event]:
+    """A trial whose job failed for good."""
+    return [*running(params, trial=trial), event(What.FAILED, trial, reason=reason, final=True)]
+
+
+def of(spec: SearchSpec = SPEC, **changes: Any) -> SearchSpec:
+    """The spec with other fields."""
+    return replace(spec, **changes)
