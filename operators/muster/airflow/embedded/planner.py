@@ -122,6 +122,9 @@ class Planner:
         try:
             return self._of_rendered(stage, rendered, mapped=mapped)
         except (SpecError, NotFound) as error:
+            before = self._missing_from(rendered) if isinstance(error, NotFound) else ""
+            if before:
+                return self._behind(stage, rendered, before)
             return replace(stage, does=Does.REFUSED, why=one_line(str(error)))
 
     def _of_rendered(self, stage: PlannedStage, operator: MusterOperator, *, mapped: bool) -> PlannedStage:
@@ -164,8 +167,16 @@ class Planner:
         read = {
             Address.parse(each.address).volume for given in spec.inputs.values() for each in given.versions
         }
+        return self._writer(task_id, read)
+
+    def _missing_from(self, operator: MusterOperator) -> str:
+        """Return the earlier stage that would write a volume that this one names, of which there is no such version yet."""
+        given = [each for value in getattr(operator, "inputs", {}).values() for each in _texts(value)]
+        return self._writer(operator.task_id, {Address.parse(each).volume for each in given})
+
+    def _writer(self, task_id: str, volumes: set[str]) -> str:
         for name in self._dag.get_task(task_id).get_flat_relative_ids(upstream=True):
-            if read & self._writes.get(name, set()):
+            if volumes & self._writes.get(name, set()):
                 return str(name)
         return ""
 
@@ -319,6 +330,12 @@ def _result(operator: MusterOperator, spec: JobSpec, made: Made) -> dict[str, An
         checked = [version.address for version in spec.inputs["data"].versions]
         found["passed"] = checked if arrives_as_list(operator.volume) else checked[0]
     return found
+
+
+def _texts(value: Any) -> list[str]:
+    return [
+        each for each in (value if isinstance(value, (list, tuple)) else [value]) if isinstance(each, str)
+    ]
 
 
 def _needs(spec: JobSpec) -> dict[str, float]:
