@@ -56,6 +56,9 @@ def flights_search() -> None:
         },
         outputs={"model": Output(volume="flights/model", partition="{{ params.month }}")},
         params={"seed": "{{ params.seed }}"},
+        env={
+            "MLFLOW_EXPERIMENT_NAME": "flights"
+        },  # where flights.tracking has its runs: they are below their trials
         space={
             "rate": loguniform(5e-4, 5e-2),
             "hidden": choice(32, 64, 128, 256),

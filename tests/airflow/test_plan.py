@@ -247,7 +247,8 @@ def test_a_search_says_how_many_trials_and_epochs_and_from_earlier_ones_how_long
 ) -> None:
     write_search(write_dag, dag_folder, "climb")
     first = plan()
-    search, score = first.stages[:2]
+    search, score, listed = first.stages
+    assert listed.inputs == {"rows": ("what search makes",)}, "there is no version of it yet"
     assert search.search is not None
     assert (search.search.trials, search.search.at_once, search.search.full) == (9, 2, 81)
     assert 9 < search.search.units.p50 <= search.search.most < 81
@@ -272,7 +273,7 @@ def test_a_search_says_how_many_trials_and_epochs_and_from_earlier_ones_how_long
     assert search.start is not None
     assert search.start.ends is not None
     assert search.start.ends.p50 > 0
-    assert f"at the pace of {search.search.known} earlier jobs" in search.why
+    assert f"at the pace of {search.search.known} earlier job" in search.why
     assert score.start is not None
     assert score.start.starts is not None
     assert score.start.starts.p50 >= search.start.ends.p50

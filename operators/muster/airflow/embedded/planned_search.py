@@ -70,8 +70,9 @@ def _lines(cost: SearchCost) -> Iterator[str]:
         yield "how long is not known: no trial of it has told its metric here"
     else:
         low, high = lasting(cost.seconds.p50), lasting(cost.seconds.p90)
-        cards = f", {cost.gpu_hours * 3600:.3g} card-seconds" if cost.gpu_hours else ""
-        yield f"{low if low == high else f'{low} to {high}'}{cards}, at the pace of {cost.known} earlier jobs"
+        cards = f", {cost.gpu_hours * 3600:,.0f} card-seconds" if cost.gpu_hours else ""
+        jobs = f"{cost.known} earlier job{'s' * (cost.known != 1)}"
+        yield f"{low if low == high else f'{low} to {high}'}{cards}, at the pace of {jobs}"
 
 
 def _warnings(cost: SearchCost) -> Iterator[str]:

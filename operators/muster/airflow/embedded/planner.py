@@ -6,7 +6,7 @@ A stage is rendered as its task would be. A stage after one that would run is no
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -123,8 +123,8 @@ class Planner:
         try:
             return self._of_rendered(stage, rendered, mapped=mapped)
         except (SpecError, NotFound) as error:
-            before = self._writer(stage.task_id, _read_by(rendered)) if isinstance(error, NotFound) else ""
-            if before:  # which makes what is not there yet
+            before = self._missing_from(rendered) if isinstance(error, NotFound) else ""
+            if before:
                 return self._behind(stage, rendered, before)
             return replace(stage, does=Does.REFUSED, why=one_line(str(error)))
 
@@ -138,8 +138,7 @@ class Planner:
         spec = operator.job_spec(self._task(operator))
         if spec is None:
             return replace(stage, does=Does.RUNS)
-        pinned = (each.address for given in spec.inputs.values() for each in given.versions)
-        before = self._writer(stage.task_id, {Address.parse(each).volume for each in pinned})
+        before = self._making(stage.task_id, spec)
         if before:
             return self._behind(stage, operator, before)
         kept, why = self._kept(operator, spec)
@@ -164,10 +163,25 @@ class Planner:
         inputs = dict.fromkeys(spec.inputs, (f"what {before} makes",))
         return replace(made, does=Does.MAYBE if kept else Does.RUNS, inputs=inputs)
 
-    def _writer(self, task_id: str, read: Set[str]) -> str:
-        """Return the earlier stage that would write a volume that a task reads; empty if there is none."""
+    def _making(self, task_id: str, spec: JobSpec) -> str:
+        """Return the earlier stage that would write a volume that this one reads; empty if there is none."""
+        read = {
+            Address.parse(each.address).volume for given in spec.inputs.values() for each in given.versions
+        }
+        return self._writer(task_id, read)
+
+    def _missing_from(self, operator: MusterOperator) -> str:
+        """Return the earlier stage that would write a volume that this one names, of which there is no such version yet."""
+        named = [*getattr(operator, "inputs", {}).values(), getattr(operator, "model", "")]
+        volumes = set()
+        for text in (each for value in named for each in _texts(value)):
+            with suppress(SpecError):  # it is no address
+                volumes.add(Address.parse(text).volume)
+        return self._writer(operator.task_id, volumes)
+
+    def _writer(self, task_id: str, volumes: set[str]) -> str:
         for name in self._dag.get_task(task_id).get_flat_relative_ids(upstream=True):
-            if read & self._writes.get(name, set()):
+            if volumes & self._writes.get(name, set()):
                 return str(name)
         return ""
 
@@ -308,20 +322,6 @@ class Planner:
         )
 
 
-def _read_by(operator: MusterOperator) -> set[str]:
-    """Return the volumes that an operator names, as far as it gives addresses of versions."""
-    named = [
-        *getattr(operator, "inputs", {}).values(),
-        getattr(operator, "volume", ""),
-        getattr(operator, "model", ""),
-    ]
-    found = set()
-    for text in (each for value in named for each in (value if isinstance(value, list) else [value])):
-        with suppress(SpecError):
-            found.add(Address.parse(str(text)).volume)
-    return found
-
-
 def _result(operator: MusterOperator, spec: JobSpec, made: Made) -> dict[str, Any]:
     """Return what a task that keeps its versions returns, as far as other stages refer to it."""
     many = {name for name, each in spec.outputs.items() if each.partition == EVERY_PARTITION}
@@ -335,6 +335,12 @@ def _result(operator: MusterOperator, spec: JobSpec, made: Made) -> dict[str, An
         checked = [version.address for version in spec.inputs["data"].versions]
         found["passed"] = checked if arrives_as_list(operator.volume) else checked[0]
     return found
+
+
+def _texts(value: Any) -> list[str]:
+    return [
+        each for each in (value if isinstance(value, (list, tuple)) else [value]) if isinstance(each, str)
+    ]
 
 
 def _needs(spec: JobSpec) -> dict[str, float]:

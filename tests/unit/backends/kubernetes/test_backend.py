@@ -13,7 +13,7 @@ from tests.unit.backends.kubernetes.fake_cluster import BARE, KUEUE
 
 from muster.backends.kubernetes.api.kinds import JOB, JOB_SET, POD_GROUP
 from muster.core.errors import CannotSchedule, NotFound, SpecError
-from muster.core.job import Role
+from muster.core.job import Role, SecretRef
 from muster.core.resources import Resources
 from muster.core.status import JobState
 from muster.core.verdict import Cause
@@ -42,6 +42,19 @@ def test_with_job_sets_alone_a_gang_starts_in_part_where_the_site_says_so(tmp_pa
         (root,) = there.roots("parts")
         assert root["kind"] == JOB_SET.name
         assert "suspend" not in root["spec"]
+
+
+def test_what_of_mlflow_pods_alone_are_given_is_named(bare: World) -> None:
+    secret = SecretRef(source="kubernetes", name="mlflow/password")
+    found = bare.backend().tracking(
+        bare.job(
+            env={"MLFLOW_TRACKING_URI": "https://mlflow.example"},
+            secrets={"MLFLOW_TRACKING_PASSWORD": secret, "OTHER": secret},
+        )
+    )
+    assert (found.chosen, found.containers, found.python) == (True, True, None)
+    assert found.hidden == ("MLFLOW_TRACKING_PASSWORD",)
+    assert not bare.backend().tracking(bare.job()).chosen
 
 
 class TestWithoutJobSets:
