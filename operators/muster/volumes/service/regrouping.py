@@ -108,11 +108,14 @@ class Regrouping:
         self.committer.check_going_on(job_id)
         spec = as_begun(staging, self.starts.store.ledger.spec(job_id))
         gone = _gone(staging)
-        if not gone and not (staging.gone / _STOP).exists():
+        told = (staging.gone / _STOP).exists()
+        if not gone and not told:
             return Outlook(going=Going.RUNS)
         missing = [replica for replica in replicas_of(spec) if replica not in gone]
         said = news if missing else _said(staging, spec)
         why = self._why_not(staging, spec, said, missing)
+        if not why and told and not missing:  # whose peer was told first says that it was lost
+            why = "it goes on with another number of replicas"
         if why:
             write_whole(staging.gone / _ENDS, why, durable=False)
             return _ends(why)

@@ -126,8 +126,8 @@ def test_a_gang_that_is_to_go_on_with_fewer_stops_and_its_checkpoints_are_handed
         assert store.size("elastic") == 3
         assert store.stop("elastic", attempt=1) is False
         assert outlook(gang).going is Going.STOPS
-        for index in range(3):
-            gone(gang, index, STOPPED)
+        for index, report in enumerate((STOPPED, LOST, STOPPED)):  # one whose peer was told first
+            gone(gang, index, report)
         assert outlook(gang).going is Going.ENDS
         assert store.stop("elastic", attempt=1) is True
         for _ in range(2):  # every call may be repeated
