@@ -13,10 +13,10 @@ unexport PYTHONDONTWRITEBYTECODE
 READY := .venv/.ready
 PYTEST := $(BIN)/python -m pytest
 # What each needs more than this machine and this folder has a command of its own.
-HERE := not soak and not horovod and not gpu and not cluster and not chart and not nfs and not releases
+HERE := not soak and not horovod and not gpu and not cluster and not chart and not nfs and not releases and not data
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo up test check lint soak cluster-up cluster-down test-cluster bench compiler test-horovod test-gpu test-chart test-nfs test-releases lock wheel clean
+.PHONY: help setup demo up test check lint soak cluster-up cluster-down test-cluster bench compiler test-horovod test-gpu test-chart test-nfs test-releases test-data lock wheel clean
 
 help:  ## Say what can be made
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -84,6 +84,9 @@ test-nfs: $(READY)  ## The store's tests on what an NFS client sees (root, FUSE)
 
 test-releases: $(READY)  ## This release beside earlier ones, which are built of the repository's history
 	$(PYTEST) -m "releases and not soak" -n 2 --dist loadfile
+
+test-data: $(READY)  ## Spark and Dask as gangs (their environments are built once)
+	$(PYTEST) -m "data and not cluster and not soak"
 
 bench: $(READY)  ## Ratios against the same stages run by hand, side by side
 	$(BIN)/python -m benchmarks

@@ -51,11 +51,18 @@ class Launcher(str, Enum):
     TORCHRUN = "torchrun"
     HOROVOD = "horovod"
     TENSORFLOW = "tensorflow"
+    DASK = "dask"
+    SPARK = "spark"
 
     @property
     def listens(self) -> bool:
         """Whether each rank listens on a port of its own that all other ranks know."""
         return self is Launcher.TENSORFLOW
+
+    @property
+    def drives(self) -> bool:
+        """Whether the first replica alone runs what the author wrote, and the others are the workers of a data engine."""
+        return self in (Launcher.DASK, Launcher.SPARK)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -350,6 +357,11 @@ class JobSpec:
             raise SpecError(f"job {self.name}: a gang needs a role")
         if len(set(names)) != len(names):
             raise SpecError(f"job {self.name}: two roles are called the same: {', '.join(names)}")
+        if self.launcher.drives and (len(names) > 1 or self.roles[0].ranks > 1 or self.least < 2):
+            raise SpecError(
+                f"job {self.name}: a gang of {self.launcher.value} has one role, one rank in each replica, and two replicas or "
+                "more: the first drives, the others work; give it replicas=, and CPUs with resources="
+            )
         if self.elastic and len(names) > 1:
             raise SpecError(
                 f"job {self.name}: only a gang of one role shrinks and grows, and this has {', '.join(names)}: "

@@ -75,6 +75,11 @@ class Replica:
         raise SpecError(f"no role {self.role!r} in job {self.spec.name}")
 
     @property
+    def works(self) -> bool:
+        """Whether it is a worker of a data engine, and runs nothing that the author wrote."""
+        return self.spec.launcher.drives and self.index > 0
+
+    @property
     def first_rank(self) -> int:
         """The global rank of this replica's first rank: roles in the spec's order, then replicas."""
         before = 0

@@ -36,7 +36,11 @@ class Doubles:
         names = [f"{role.name}-{index}" for role in spec.roles for index in range(role.replicas)]
         self._name = f"{replica.role}-{replica.index}"
         self._before = names[: names.index(self._name)]  # so only one of the two reports it
-        self._due = time.monotonic() + EVERY_SECONDS if len(names) > 1 and replica.staging else float("inf")
+        self._due = (
+            time.monotonic() + EVERY_SECONDS
+            if len(names) > 1 and replica.staging and not replica.works
+            else float("inf")
+        )
 
     def left(self) -> float:
         """Seconds until :meth:`look` is due."""

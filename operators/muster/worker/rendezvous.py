@@ -1,4 +1,4 @@
-"""Waits until the name of another replica resolves, which may be late."""
+"""Waits until another replica has a name, which may be late, or answers."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import socket
 from muster.core.patience import Patience
 from muster.worker.ranks import say
 
-NAME_SECONDS = 60.0
+NAME_SECONDS, TIMEOUT_SECONDS = 60.0, 600
 RETRY_SECONDS = 0.2
 
 
@@ -21,3 +21,25 @@ def await_name(host: str) -> None:
         Patience(NAME_SECONDS, first=RETRY_SECONDS).persist(lambda: socket.getaddrinfo(host, None))
     except OSError as error:
         say(f"rank 0's name {host} is not known after {NAME_SECONDS:g} s, going on: {error}")
+
+
+def reached(host: str, port: int) -> str:
+    """Return the address at which rank 0's replica answers.
+
+    A name may resolve late, or still to a pod that is gone: each try looks it up again.
+
+    :raises OSError: it does not answer within :data:`TIMEOUT_SECONDS`.
+    """
+
+    def answering() -> str:
+        address = socket.gethostbyname(host)
+        socket.create_connection((address, port), timeout=5).close()
+        return address
+
+    try:
+        return Patience(TIMEOUT_SECONDS, first=RETRY_SECONDS).persist(answering)
+    except OSError as error:
+        raise OSError(
+            f"rank 0 does not serve its meeting place at {host}:{port} "
+            f"after {TIMEOUT_SECONDS} s ({error}); see the log of its replica"
+        ) from error

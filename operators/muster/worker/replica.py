@@ -15,7 +15,7 @@ import shutil
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
 from muster.core.advice import advice_on
 from muster.core.errors import SpecError
@@ -31,7 +31,7 @@ from muster.worker.disks import IN_POD, Disks
 from muster.worker.doubles import Doubles
 from muster.worker.faults import EXIT_CODES, WorkerFault, faults, hang, lost_peer
 from muster.worker.last_words import read_json
-from muster.worker.launchers.launcher import launcher_of, rank_environment
+from muster.worker.launchers.launcher import EngineLauncher, launcher_of, rank_environment
 from muster.worker.mounts import protect
 from muster.worker.pruning import Pruning
 from muster.worker.ranks import InRank, Rank, RankPlan, Ranks, say
@@ -140,7 +140,7 @@ def _plan(replica: Replica, local_rank: int) -> RankPlan:
     rank = replica.first_rank + local_rank
     error_file = os.path.join(replica.scratch, f"rank-{rank}-error.json")
     environment = rank_environment(replica, local_rank, base=os.environ, error_file=error_file)
-    arguments, folder = command.prepare(replica, environment)
+    arguments, folder = _program(replica, environment)
     return RankPlan(
         rank=rank,
         arguments=arguments,
@@ -150,6 +150,14 @@ def _plan(replica: Replica, local_rank: int) -> RankPlan:
         error_file=error_file,
         code=replica.code,
     )
+
+
+def _program(replica: Replica, environment: dict[str, str]) -> tuple[list[str] | None, str]:
+    """Return the words to run, none for an entrypoint, and the folder to start in."""
+    if not replica.works:
+        return command.prepare(replica, environment)
+    engine = cast("EngineLauncher", launcher_of(replica.spec.launcher))
+    return engine.worker(replica, environment), replica.scratch
 
 
 def _succeeded(replica: Replica, ended: Sequence[Rank], disks: Disks) -> Report:

@@ -28,7 +28,11 @@ def seal(replica: Replica) -> PartManifest:
     """
     for name, folder in replica.staging.items():
         _check_folder(name, folder)
-    staged = {name: dict(sorted(_files(name, folder))) for name, folder in sorted(replica.staging.items())}
+    # What the workers of an engine write belongs to the first replica, whose folders they may see as theirs.
+    own = {} if replica.works else replica.staging
+    staged = {
+        name: dict(sorted(_files(name, own[name]))) if name in own else {} for name in sorted(replica.staging)
+    }
     kept = [replica.checkpoints] if CHECKPOINTS in replica.spec.outputs else []
     for folder in (*replica.staging.values(), *kept):
         sync(folder)

@@ -48,8 +48,8 @@ def test_a_name_is_looked_up_again_until_somebody_answers_there(bench, port, mon
 
 
 def test_nobody_there(bench, monkeypatch) -> None:
-    monkeypatch.setattr(horovod, "TIMEOUT_SECONDS", 0)
-    monkeypatch.setattr(horovod, "RETRY_SECONDS", 0)
+    monkeypatch.setattr(rendezvous, "TIMEOUT_SECONDS", 0)
+    monkeypatch.setattr(rendezvous, "RETRY_SECONDS", 0)
     with pytest.raises(OSError, match=rf"at {HOST}:1 after 0 s .*; see the log of its replica"):
         horovod.meet(second(bench, 1), [{}])
 

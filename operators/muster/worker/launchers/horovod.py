@@ -12,12 +12,9 @@ import socket
 import sys
 from collections.abc import Mapping, Sequence
 
-from muster.core.patience import Patience
 from muster.core.replica import LOOPBACK, Replica
 from muster.worker.launchers.launcher import replica_number
-
-TIMEOUT_SECONDS = 600
-RETRY_SECONDS = 0.2
+from muster.worker.rendezvous import TIMEOUT_SECONDS, reached
 
 # It gets the open port as stdin, and dies with the worker (prctl 1 is PR_SET_PDEATHSIG).
 _SERVER = """
@@ -73,7 +70,7 @@ def meet(replica: Replica, environments: Sequence[dict[str, str]]) -> list[int]:
     if replica.first_rank == 0:
         servers.append(_serve(replica, environments[0]))
     else:
-        address = _reached(replica.master_address, replica.master_port)
+        address = reached(replica.master_address, replica.master_port)
     for environment in environments:
         environment["HOROVOD_GLOO_RENDEZVOUS_ADDR"] = address
     return servers
@@ -106,23 +103,3 @@ def _serve(replica: Replica, environment: Mapping[str, str]) -> int:
             dict(environment),
             file_actions=[(os.POSIX_SPAWN_DUP2, door.fileno(), 0)],
         )
-
-
-def _reached(host: str, port: int) -> str:
-    """Return the address at which the rendezvous answers.
-
-    A name may resolve late, or still to a pod that is gone: each try looks it up again.
-    """
-
-    def answering() -> str:
-        address = socket.gethostbyname(host)
-        socket.create_connection((address, port), timeout=5).close()
-        return address
-
-    try:
-        return Patience(TIMEOUT_SECONDS, first=RETRY_SECONDS).persist(answering)
-    except OSError as error:
-        raise OSError(
-            f"rank 0 does not serve its meeting place at {host}:{port} "
-            f"after {TIMEOUT_SECONDS} s ({error}); see the log of its replica"
-        ) from error

@@ -34,6 +34,16 @@ class RankLauncher(Protocol):
         """
 
 
+class EngineLauncher(RankLauncher, Protocol):
+    """A module of this package whose first replica drives; see :attr:`muster.core.job.Launcher.drives`."""
+
+    def worker(self, replica: Replica, environment: Mapping[str, str]) -> list[str]:
+        """Return the words that a rank of any other replica runs, in place of what the author wrote.
+
+        They end well once the first replica has sealed.
+        """
+
+
 def launcher_of(launcher: Launcher) -> RankLauncher:
     """Return the module of a launcher; only this one is loaded."""
     return cast("RankLauncher", import_module(f"muster.worker.launchers.{launcher.value}"))

@@ -201,7 +201,9 @@ def _outputs(submission: wiring.Submission, role: Role) -> list[Document]:
     """What this start of the gang writes, and nothing else of the store."""
     places = {wiring.GANG: "gang", wiring.CHECKPOINTS: "checkpoints"}
     if submission.job.staged:
-        places[wiring.OUTPUTS] = f"{role.name}-$(MUSTER_REPLICA)"
+        # The workers of an engine write what its driver, the first replica, has them write.
+        whose = "0" if submission.job.launcher.drives else "$(MUSTER_REPLICA)"
+        places[wiring.OUTPUTS] = f"{role.name}-{whose}"
     return [
         {"name": _CLAIM, "mountPath": path, "subPathExpr": f"{submission.staging}/{folder}"}
         for path, folder in places.items()

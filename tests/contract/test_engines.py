@@ -1,0 +1,222 @@
+"""Data engines as gangs: the first replica drives, the others work, and what they write is one version."""
+
+from __future__ import annotations
+
+import functools
+import os
+import secrets
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.cluster import inside, kubectl, store
+from tests.cluster.backend import SITE, connected
+from tests.cluster.layout import Layout
+from tests.contract.one_machine import one_machine
+from tests.contract.test_backend import finish, room
+from tests.waiting import eventually
+
+from muster.backends.base import Backend
+from muster.backends.local import processes
+from muster.backends.local.places import Places
+from muster.core.job import JobSpec, Launcher, Output, Role
+from muster.core.resources import Resources
+from muster.core.settings import Settings
+from muster.core.status import JobState
+from muster.core.verdict import Cause
+from muster.images.folders import find_image, image_folders, put_image
+
+pytestmark = [pytest.mark.slow, pytest.mark.data]
+
+# As in the engines' own documentation: nothing says where the cluster is.
+DASK = """
+import os, sys, time
+from dask.distributed import Client
+
+def square(x):
+    time.sleep(0.05)
+    return x * x, os.getpid()
+
+with Client() as client:
+    client.wait_for_workers(2)
+    print("workers", len(client.scheduler_info()["workers"]), flush=True)
+    HOOK
+    found = client.gather(client.map(square, range(40)))
+    assert os.getpid() not in {pid for _, pid in found}
+    with open(sys.argv[1] + "/sum", "w") as file:
+        file.write(str(sum(x for x, _ in found)))
+    print("by", len({pid for _, pid in found}), "workers", flush=True)
+"""
+SPARK = """
+import sys
+from pyspark.sql import SparkSession, functions
+
+spark = SparkSession.builder.appName("rows").getOrCreate()
+print("master", spark.sparkContext.master.partition(":")[0], flush=True)
+rows = spark.range(100_000, numPartitions=8).withColumn("odd", functions.col("id") % 2)
+rows.repartition(4).write.parquet(sys.argv[1] + "/rows")
+total = {row["odd"]: row["total"] for row in rows.groupBy("odd").agg(functions.sum("id").alias("total")).collect()}
+twice = rows.rdd.map(lambda row: row.id * 2).sum()
+print("totals", total[0], total[1], twice, flush=True)
+spark.stop()
+"""
+
+
+Made = Callable[..., JobSpec]
+QUEUE = "engines"
+
+
+class EnginesContract:
+    """Inherit it and give a `backend` with room for three replicas."""
+
+    @functools.cached_property
+    def unique(self) -> str:
+        return secrets.token_hex(3)
+
+    def own(self, name: str) -> str:
+        """A name that no other test has: a cluster has one store for all of them."""
+        return f"{name}-{self.unique}"
+
+    @pytest.fixture
+    def backend(self, tmp_path: Path) -> Iterator[Backend]:
+        raise NotImplementedError
+
+    @pytest.fixture
+    def gang(self, backend: Backend, tmp_path: Path) -> Made:
+        """Makes a gang of an engine: one driver, two workers."""
+
+        def make(
+            launcher: Launcher, code: str, *, image: str = "", replicas: int = 3, **changes: Any
+        ) -> JobSpec:
+            name = image or launcher.value
+            folders = image_folders(Settings(home=tmp_path, cache=tmp_path))
+            role = Role(
+                command=("python", "-c", code, "{outputs.made}"),
+                replicas=replicas,
+                resources=Resources(memory_gib=1.5),
+            )
+            return JobSpec(
+                name="test.engine",
+                image=name,
+                image_digest=put_image(backend.store, find_image(name, folders)),
+                roles=(role,),
+                launcher=launcher,
+                outputs={"made": Output(volume=f"a/{self.own('made')}")},
+                **changes,
+            )
+
+        return make
+
+    def test_dask_finds_its_scheduler_and_its_workers(self, backend: Backend, gang: Made) -> None:
+        backend.submit(gang(Launcher.DASK, DASK.replace("HOOK", "pass")), job_id=self.own("dask"))
+        status, log = finish(backend, self.own("dask"))
+        assert status.state is JobState.SUCCEEDED, log[-20:]
+        assert "[rank 0] workers 2" in log
+        assert "[rank 0] by 2 workers" in log
+        assert status.result is not None
+        (made,) = status.result.outputs["made"]
+        assert (backend.store.path(made) / "sum").read_text() == str(sum(x * x for x in range(40)))
+
+    def test_spark_finds_its_master_and_writes_with_its_workers(self, backend: Backend, gang: Made) -> None:
+        backend.submit(gang(Launcher.SPARK, SPARK), job_id=self.own("spark"))
+        status, log = finish(backend, self.own("spark"))
+        assert status.state is JobState.SUCCEEDED, log[-40:]
+        assert "[rank 0] master spark" in log
+        assert (
+            f"[rank 0] totals {sum(range(0, 100_000, 2))} {sum(range(1, 100_000, 2))} {2 * sum(range(100_000))}"
+            in log
+        )
+        assert status.result is not None
+        (made,) = status.result.outputs["made"]
+        assert len(list((backend.store.path(made) / "rows").glob("part-*.parquet"))) == 4
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("cache")
+
+
+class TestEnginesOnThisMachine(EnginesContract):
+    @pytest.fixture
+    def places(self, tmp_path: Path) -> Places:
+        return Places(tmp_path / "home")
+
+    @pytest.fixture
+    def backend(self, places: Places, cache: Path) -> Iterator[Backend]:
+        yield from one_machine(places, cache, memory_gib=8)
+
+    def test_a_lost_worker_is_the_engines_to_survive(
+        self, backend: Backend, gang: Made, places: Places
+    ) -> None:
+        waits = "time.sleep(2)"
+        backend.submit(
+            gang(Launcher.DASK, DASK.replace("HOOK", waits), max_restarts=0), job_id=self.own("dask")
+        )
+        eventually(lambda: b"workers 2" in backend.store.ledger.read(self.own("dask"))[0])
+        mark = places.mark(self.own("dask"))
+        worker = next(
+            pid for pid in processes.marked(mark) if b"dask_worker" in words(pid) and not keeps(pid)
+        )
+        os.kill(worker, signal.SIGKILL)
+        status, log = finish(backend, self.own("dask"))
+        assert status.state is JobState.SUCCEEDED, log[-20:]
+        assert any(
+            "the engine's worker ended with exit status -9: another one begins" in line for line in log
+        )
+
+    def test_a_driver_that_fails_is_told_as_any_rank(self, backend: Backend, gang: Made) -> None:
+        backend.submit(gang(Launcher.DASK, "raise ValueError('no rows')"), job_id=self.own("dask"))
+        status, _ = finish(backend, self.own("dask"))
+        assert status.verdict is not None
+        assert status.verdict.cause is Cause.USER_ERROR
+        assert status.verdict.rank == 0
+        assert "no rows" in status.verdict.message
+
+    def test_an_image_without_the_engine_is_called_that(self, backend: Backend, gang: Made) -> None:
+        for launcher, lacks in ((Launcher.SPARK, "pyspark"), (Launcher.DASK, "distributed")):
+            job_id = launcher.value
+            backend.submit(gang(launcher, "pass", image="python"), job_id=job_id)
+            status, _ = finish(backend, job_id)
+            assert status.verdict is not None
+            assert status.verdict.cause is Cause.SPEC_ERROR
+            assert f"image python has no {lacks}" in status.verdict.message
+
+
+@pytest.mark.cluster
+@pytest.mark.nightly
+class TestEnginesOnCluster(EnginesContract):
+    @pytest.fixture
+    def backend(self, here: Layout, tmp_path: Path) -> Iterator[Backend]:
+        with closing(connected(here, tmp_path, site=replace(SITE, queue=QUEUE))) as backend:
+            yield backend
+            for job_id in backend.store.ledger.jobs():
+                if job_id.endswith(self.unique):
+                    backend.cancel(job_id)
+
+
+@pytest.fixture(scope="module")
+def here() -> Iterator[Layout]:
+    """A cluster with the store service, and with a queue in which a gang has room."""
+    of, queue = inside.layout(), room(QUEUE, memory_gib=8)
+    store.deploy(of)
+    kubectl.apply(of, queue)
+    try:
+        yield of
+    finally:
+        kubectl.delete(of, queue)
+
+
+def words(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except FileNotFoundError:
+        return b""
+
+
+def keeps(pid: int) -> bool:
+    """Whether it is the rank that runs an engine's worker, not that one itself."""
+    return b"-c" in words(pid).split(b"\0")
