@@ -28,6 +28,17 @@ FAILS = [
     {"type": "expect_column_values_to_not_be_null", "kwargs": {"column": "minute"}},
 ]
 
+# Of a distribution: altair draws it, and scipy computes it.
+DISTRIBUTIONS = [
+    {
+        "type": "expect_column_kl_divergence_to_be_less_than",
+        "kwargs": {
+            "column": "hour",
+            "partition_object": {"values": list(range(24)), "weights": [1 / 24] * 24},
+            "threshold": 0.1,
+        },
+    },
+]
 
 CSV = [
     {"type": "expect_table_row_count_to_equal", "kwargs": {"value": 12}},
@@ -81,6 +92,7 @@ def main(folder: Path) -> dict[str, Any]:
     answers: dict[str, Any] = {
         "holds": run(folder, HOLDS, "holds"),
         "fails": run(folder, HOLDS + FAILS, "fails"),
+        "distributions": run(folder, DISTRIBUTIONS, "distributions")["result"],
     }
     nonsense = {
         "no list": {},
