@@ -68,16 +68,6 @@ def run(folder: Path, *, blind: bool = False, die_after: int = 0) -> dict[str, A
     }
 
 
-def year(folder: Path) -> dict[str, float]:
-    """The demo's split of the real year, whose features lie in ``features``."""
-    months = sorted((folder / "features").iterdir())
-    model = folder / "model" if os.environ["RANK"] == "0" else folder / "unused"
-    for each in (model, folder / "checkpoints"):
-        each.mkdir(exist_ok=True)
-    before = [month for month in months if month.name < "2013-10"]
-    return train(before, months[len(before) :], model, folder / "checkpoints") or sys.exit()
-
-
 def _die_after(epochs: int) -> None:
     save = fit.State.save
 
@@ -157,6 +147,6 @@ def _digest(file: Path) -> str:
 if __name__ == "__main__":
     case, where, *more = sys.argv[1:]
     options = {"blind": {"blind": True}, "die": {"die_after": 2}}
-    cases = {"run": run, "serve": serve, "year": year, "known": known, "refused": refused}
+    cases = {"run": run, "serve": serve, "known": known, "refused": refused}
     answer = cases[case](Path(where), **options[more[0]] if more else {})
     print(json.dumps(answer))
