@@ -112,6 +112,7 @@ def starts(backend: Backend, job_id: str) -> Sequence[str]:
     return [line.split()[-1] for line in lines if line.startswith("[rank 0] from")]
 
 
+@pytest.mark.slow
 def test_the_best_trial_trains_to_the_end_and_the_others_stop_early(backend: Backend, begin: Begin) -> None:
     said: list[str] = []
     driver = Driver(backend, begin(pause="time.sleep(0.2)"), say=said.append)
@@ -129,6 +130,7 @@ def test_the_best_trial_trains_to_the_end_and_the_others_stop_early(backend: Bac
     assert any(f"trial {best.number} ended with auc=" in line for line in said), said
 
 
+@pytest.mark.slow
 def test_a_trial_goes_on_from_its_checkpoint_when_it_is_taken_up_again(
     backend: Backend, begin: Begin
 ) -> None:
@@ -144,6 +146,7 @@ def test_a_trial_goes_on_from_its_checkpoint_when_it_is_taken_up_again(
     assert follows == again[0].jobs[0]
 
 
+@pytest.mark.slow
 def test_a_driver_that_is_killed_after_any_event_is_replaced_and_nothing_is_done_twice(
     backend: Backend, begin: Begin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -175,6 +178,7 @@ def test_a_driver_that_is_killed_after_any_event_is_replaced_and_nothing_is_done
     assert ended.trial == best.number
 
 
+@pytest.mark.slow
 def test_two_drivers_at_once_make_one_search(backend: Backend, begin: Begin) -> None:
     search_id = begin(pause="time.sleep(0.1)")
     one, other = Driver(backend, search_id), Driver(backend, search_id)
@@ -185,6 +189,7 @@ def test_two_drivers_at_once_make_one_search(backend: Backend, begin: Begin) -> 
     assert len(state.trials) == 9
 
 
+@pytest.mark.slow
 def test_trials_that_always_fail_end_the_search_with_their_reason(backend: Backend, begin: Begin) -> None:
     driver = Driver(backend, begin(before="raise SystemExit('no such column: fare')"))
     ended = drive(driver)
@@ -258,6 +263,7 @@ def test_a_paused_search_has_no_job_and_goes_on(backend: Backend, begin: Begin) 
     )
 
 
+@pytest.mark.slow
 def test_a_gang_that_waits_gets_the_places_of_trials_and_no_trial_is_lost(
     backend: Backend, begin: Begin
 ) -> None:
@@ -278,6 +284,7 @@ def test_a_gang_that_waits_gets_the_places_of_trials_and_no_trial_is_lost(
     assert all(trial.phase is Phase.ENDED and trial.failures == 0 for trial in driver.state.trials)
 
 
+@pytest.mark.slow
 def test_the_results_of_a_search_are_where_a_later_one_begins(
     backend: Backend, begin: Begin, tmp_path: Path
 ) -> None:
@@ -298,6 +305,7 @@ def test_the_results_of_a_search_are_where_a_later_one_begins(
         earlier_of(backend.store, replace(later, earlier=(other.address,)))
 
 
+@pytest.mark.slow
 def test_a_metric_that_is_never_told_fails_the_search(backend: Backend, begin: Begin) -> None:
     said: list[str] = []
     space = {"rate": uniform(0, 1), "how": choice("a", "b")}
