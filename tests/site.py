@@ -88,6 +88,7 @@ class Site(Author):
         """
         if not self.paused:
             self.set("core", dags_are_paused_at_creation=False)
+            self.set("dag_processor", min_file_process_interval=600)  # what is written anew is read at once
             self.set("muster", maintenance=False)
         said = self.log.stat().st_size if self.log.exists() else 0
         none = ("--metrics-port", "0") if metrics and "--metrics-port" not in words else ()
