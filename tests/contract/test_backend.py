@@ -1063,6 +1063,7 @@ class TestLocalBackendWithNursery(TestLocalBackend):
         backend.cancel("one")
 
 
+@pytest.mark.slow
 class TestForkBackend(BackendContract):
     """A third backend is small: ``tests/contract/forked.py`` is all of it."""
 
