@@ -45,7 +45,7 @@ test: $(READY)  ## Run the tests, slow ones included (below 13 minutes warm)
 	$(PYTEST) -m "$(HERE)" -n 4 --dist loadfile --no-loadscope-reorder
 
 check: lint  ## Lint, types, layers and the fast tests
-	$(PYTEST) -q -m "not slow and $(HERE)" -n 2 --dist loadfile
+	$(PYTEST) -q -m "not slow and $(HERE)" -n 3 --dist loadfile
 
 lint: $(READY)  ## Lint, types and layers
 	$(BIN)/ruff check --no-cache .

@@ -42,7 +42,7 @@ class Running:
     def measure(self, requests: int) -> tuple[float, float]:
         """Send about this number of requests; return CPU microseconds per request and requests a second."""
         before, began = cpu_seconds(self.pid), time.perf_counter()
-        with Load(self.port, f"/v2/models/{NAME}/infer", request()) as load:
+        with Load(self.port, f"/v2/models/{NAME}/infer", request(), pause_seconds=0) as load:
             while load.sent < requests:
                 time.sleep(PACE_SECONDS)  # the load runs in its own thread
         seconds, cpu = time.perf_counter() - began, cpu_seconds(self.pid) - before

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import heapq
 import os
 import shutil
@@ -21,6 +22,7 @@ _HOME = pytest.StashKey[EmbeddedHome]()
 
 def pytest_configure(config: pytest.Config) -> None:
     """Name the home; it is made ready, which takes longer, for the tests that ask for it."""
+    gc.disable()  # what is collected stays: to look through it again and again would take a quarter of the time
     root = Path(tempfile.mkdtemp(prefix="muster-airflow-"))
     (root / "dags").mkdir()
     settings = Settings(home=root / ".muster", cache=Settings.load().cache)
@@ -31,6 +33,12 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ.update(
         {name: value for name, value in home.environment().items() if name.startswith("AIRFLOW")}
     )
+
+
+def pytest_collection_finish() -> None:
+    """Have garbage collected from here on, without a look at what was made before."""
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:

@@ -12,7 +12,7 @@ T = TypeVar("T")
 GUARD_SECONDS = 120.0
 # Of asking, not guesses at how long anything takes: what takes long is asked for less often, since each question to a
 # real server costs it some time, too.
-_FIRST_PACE_SECONDS, _LONGEST_PACE_SECONDS, _GROWTH = 0.05, 0.3, 1.15
+_FIRST_PACE_SECONDS, _LONGEST_PACE_SECONDS, _GROWTH = 0.05, 0.8, 1.15
 
 
 def until(condition: Callable[[], object], *, seconds: float = GUARD_SECONDS) -> bool:

@@ -16,13 +16,10 @@ from collections.abc import Coroutine, Iterator
 from pathlib import Path
 from typing import Any
 
-import kserve
 import uvicorn
 import uvloop
-from fastapi import FastAPI
-from kserve.model_server import app as kserve_app
-from kserve.protocol.rest.server import RESTServer
 
+from muster_serving import sdk
 from muster_serving.connection import Connection
 from muster_serving.control import Control
 from muster_serving.front import Front
@@ -32,7 +29,7 @@ GRACE_SECONDS = 30
 SEE_OFF_SECONDS = 0.2
 
 
-class DeployedModel(kserve.Model):  # type: ignore[misc]
+class DeployedModel(sdk.Model):  # type: ignore[misc]
     """A deployment as a model of KServe's repository."""
 
     def __init__(self, revisions: Revisions) -> None:
@@ -44,10 +41,10 @@ class DeployedModel(kserve.Model):  # type: ignore[misc]
         return self._revisions.serving is not None
 
 
-class Pages(RESTServer):  # type: ignore[misc]
+class Pages(sdk.RESTServer):  # type: ignore[misc]
     """KServe's own endpoints without its TimingMiddleware, which takes a seventh of each request's time."""
 
-    def _add_middlewares(self, app: FastAPI) -> None:
+    def _add_middlewares(self, app: Any) -> None:
         """Add none."""
 
 
@@ -78,7 +75,7 @@ class Listener(uvicorn.Server):
         return await super().on_tick(counter)
 
 
-class DeploymentServer(kserve.ModelServer):  # type: ignore[misc]
+class DeploymentServer(sdk.ModelServer):  # type: ignore[misc]
     """A KServe model server of one deployment, on sockets that are already open.
 
     :param public: the users' socket, which answers after :meth:`open`.
@@ -90,7 +87,7 @@ class DeploymentServer(kserve.ModelServer):  # type: ignore[misc]
             logging.WARNING
         )  # an access log costs each request 200 microseconds
         self.register_model(DeployedModel(revisions))
-        Pages(kserve_app, self.dataplane, self.model_repository_extension, http_port=0).create_application()
+        Pages(sdk.app, self.dataplane, self.model_repository_extension, http_port=0).create_application()
         self._revisions = revisions
         self._public = public
         self._answering: Listener | None = None
@@ -126,7 +123,7 @@ class DeploymentServer(kserve.ModelServer):  # type: ignore[misc]
 
     async def listen(self, sock: socket.socket, *, candidates: bool) -> Listener:
         """Answer on a socket from now on; see :class:`~muster_serving.front.Front` for `candidates`."""
-        front = Front(self._revisions, kserve_app, candidates=candidates)
+        front = Front(self._revisions, sdk.app, candidates=candidates)
         listener = Listener(
             uvicorn.Config(
                 front,

@@ -190,13 +190,13 @@ def test_a_backfill_makes_only_the_months_that_changed(
     months = ("2024-01", "2024-02", "2024-03")
     for month in months:
         put(month, f"rows of {month}")
-    runs = site.backfill("sheets", "2024-01-01", "2024-03-01", at_once=1)
+    runs = site.backfill("sheets", "2024-01-01", "2024-03-01", at_once=1, on_page=True)
     assert [run["state"] for run in runs] == ["success"] * 3
     before = numbers()
     assert set(before) == set(months)
 
     put("2024-02", "other rows")
-    runs = site.backfill("sheets", "2024-01-01", "2024-03-01", at_once=1, again=True)
+    runs = site.backfill("sheets", "2024-01-01", "2024-03-01", at_once=1, on_page=True, again=True)
     assert [run["state"] for run in runs] == ["success"] * 3
     assert numbers() == before | {"2024-02": 4}, (
         "the others are kept, though the backfill cleared their tasks"

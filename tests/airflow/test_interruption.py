@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.e2e.author import MUSTER, WARM
 from tests.waiting import eventually
 
 from muster.airflow.embedded.home import EmbeddedHome
@@ -19,7 +21,8 @@ from muster.airflow.embedded.result import RunResult, Silent
 from muster.airflow.embedded.runner import run_dag
 from muster.backends.local.backend import LocalBackend
 from muster.backends.local.places import Places
-from muster.backends.local.processes import Process
+from muster.backends.local.processes import Process, children
+from muster.cli.warm.place import waiting
 from muster.core.cancelling import overtaken
 from muster.core.errors import MusterError, SpecError
 from muster.core.status import JobState
@@ -52,18 +55,6 @@ def slow(out: Path, checkpoints: Path, gate: str) -> None:
     (out / "x").write_text("done")
 """
 
-RUNNER = """
-import sys
-from pathlib import Path
-from muster.airflow.embedded.runner import run_dag
-from muster.core.settings import Settings
-
-home, cache, dags, dag_id = sys.argv[1:]
-result = run_dag(dag_id, settings=Settings(home=Path(home), cache=Path(cache)), dags=Path(dags))
-print(result.state)
-"""
-
-
 ONE = 'JobOperator({job}, params={{"gate": "{gate}"}})'
 TWO = (
     'JobOperator(task_id="first", image="python", entrypoint="{name}.steps:first", '
@@ -84,14 +75,42 @@ def slow(write_dag: Write, dag_folder: Path, tmp_path: Path, request: pytest.Fix
     return gate
 
 
+@pytest.fixture(scope="module")
+def warm(home: EmbeddedHome) -> Iterator[dict[str, str]]:
+    """Variables with which one process waits for all runs of these tests."""
+    yield os.environ | home.environment() | WARM
+    for note in waiting(home.settings.home):
+        os.kill(note.pid, signal.SIGKILL)
+
+
 @pytest.fixture
-def other(home: EmbeddedHome, dag_folder: Path, slow: Path) -> Iterator[subprocess.Popen[str]]:
+def other(
+    home: EmbeddedHome, dag_folder: Path, slow: Path, warm: dict[str, str]
+) -> Iterator[subprocess.Popen[str]]:
     """Another process that runs the Dag."""
-    arguments = [str(home.settings.home), str(home.settings.cache), str(home.dags), dag_folder.name]
-    process = subprocess.Popen([sys.executable, "-c", RUNNER, *arguments], stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        [MUSTER, "run", dag_folder.name, "--dags", home.dags, "--json"],
+        env=warm,
+        stdout=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )
     yield process
+    kill(process, home)
+    assert process.stdout is not None
+    process.stdout.close()
+
+
+def kill(process: subprocess.Popen[str], home: EmbeddedHome) -> None:
+    """Kill -9, and return when what ran for it is gone, too."""
     process.kill()
-    process.communicate()
+    process.wait()
+    eventually(lambda: not [fork for note in waiting(home.settings.home) for fork in children(note.pid)])
+
+
+def ended(process: subprocess.Popen[str]) -> str:
+    """How its run ended, once it has."""
+    return str(json.loads(process.communicate(timeout=60)[0])["state"])
 
 
 @pytest.fixture
@@ -110,10 +129,15 @@ def job(dag_folder: Path, backend: LocalBackend, other: subprocess.Popen[str]) -
 
 
 def test_after_a_kill_a_resume_adopts_the_running_job(
-    other: subprocess.Popen[str], job: str, slow: Path, run: Run, store: FolderStore, dag_folder: Path
+    other: subprocess.Popen[str],
+    job: str,
+    slow: Path,
+    run: Run,
+    store: FolderStore,
+    dag_folder: Path,
+    home: EmbeddedHome,
 ) -> None:
-    other.kill()
-    other.wait()
+    kill(other, home)
     slow.touch()
     result = run(resume="keep")
     assert result.state == "success"
@@ -123,10 +147,9 @@ def test_after_a_kill_a_resume_adopts_the_running_job(
 
 @pytest.mark.parametrize("slow", [TWO], indirect=True)
 def test_after_a_kill_a_strict_resume_adopts_nothing_that_follows_what_is_made_anew(
-    other: subprocess.Popen[str], job: str, slow: Path, run: Run, dag_folder: Path
+    other: subprocess.Popen[str], job: str, slow: Path, run: Run, dag_folder: Path, home: EmbeddedHome
 ) -> None:
-    other.kill()
-    other.wait()
+    kill(other, home)
     steps = dag_folder / "steps.py"
     steps.write_text(steps.read_text().replace('"first"', '"made otherwise"'))
     slow.touch()
@@ -136,10 +159,15 @@ def test_after_a_kill_a_strict_resume_adopts_nothing_that_follows_what_is_made_a
 
 
 def test_after_a_kill_a_resume_goes_on_at_once_where_the_job_failed_meanwhile(
-    other: subprocess.Popen[str], job: str, slow: Path, run: Run, backend: LocalBackend, seen: Any
+    other: subprocess.Popen[str],
+    job: str,
+    slow: Path,
+    run: Run,
+    backend: LocalBackend,
+    seen: Any,
+    home: EmbeddedHome,
 ) -> None:
-    other.kill()
-    other.wait()
+    kill(other, home)
     slow.write_text("broken")
     eventually(lambda: backend.status(job).state is JobState.FAILED)
     slow.write_text("")
@@ -151,10 +179,15 @@ def test_after_a_kill_a_resume_goes_on_at_once_where_the_job_failed_meanwhile(
 
 
 def test_after_a_kill_a_new_run_ends_the_old_ones_job(
-    other: subprocess.Popen[str], job: str, slow: Path, run: Run, backend: LocalBackend, seen: Any
+    other: subprocess.Popen[str],
+    job: str,
+    slow: Path,
+    run: Run,
+    backend: LocalBackend,
+    seen: Any,
+    home: EmbeddedHome,
 ) -> None:
-    other.kill()
-    other.wait()
+    kill(other, home)
     assert backend.status(job).state is JobState.RUNNING
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("muster.airflow.embedded.loop.Loop.run", lambda self, *ended: None)
@@ -169,7 +202,7 @@ def test_a_stop_ends_the_job_and_the_run(
     other: subprocess.Popen[str], job: str, backend: LocalBackend, number: signal.Signals
 ) -> None:
     other.send_signal(number)
-    assert other.communicate(timeout=60)[0].split() == ["interrupted"]
+    assert ended(other) == "interrupted"
     assert backend.status(job).state is JobState.CANCELLED
 
 
@@ -219,7 +252,7 @@ def test_after_a_kill_of_everything_a_resume_goes_on(
     for pid in (other.pid, supervisor.pid, *backend.ranks(job)):
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
-    other.wait()
+    kill(other, home)
     slow.touch()
     if edited:
         steps = dag_folder / "steps.py"
@@ -300,7 +333,7 @@ def test_a_run_that_goes_on_elsewhere_is_neither_resumed_nor_given_up(
         run()
     assert backend.status(job).state is JobState.RUNNING
     slow.touch()
-    assert other.communicate(timeout=60)[0].split() == ["success"]
+    assert ended(other) == "success"
 
 
 class Stopper(Silent):

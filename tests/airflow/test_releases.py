@@ -103,7 +103,7 @@ def test_a_release_in_three_steps_loses_no_request_and_is_an_event(
     with released.users() as users:
         run = site.trigger("stepwise", {"model": new})
         assert site.wait("stepwise", run) == "success"
-        eventually(lambda: users.sent > 3000)
+        eventually(lambda: users.sent > 1000)
     assert users.failed == {}
     assert len(users.answers) == 2
     log = released.log("stepwise", run)
@@ -141,7 +141,7 @@ def test_one_that_answers_users_wrongly_is_taken_back_and_the_task_says_why(
         assert site.wait("stepwise", run) == "failed"
         lost = dict(users.failed)
         before = users.sent
-        eventually(lambda: users.sent > before + 1000)
+        eventually(lambda: users.sent > before + 300)
     assert users.failed == lost
     assert released.status.shares == {released.status.revision(good).name: 100}  # type: ignore[union-attr]
     first, second, third, fourth = why(site, "stepwise", run)

@@ -64,11 +64,16 @@ def session(browser: Browser, site: Site) -> Iterator[BrowserContext]:
     context.close()
 
 
-@pytest.fixture
-def page(session: BrowserContext) -> Iterator[Page]:
-    """A tab. What muster's own page writes to its console as an error fails the test."""
+@pytest.fixture(scope="module")
+def complaints() -> list[str]:
+    """What a page has written to its console as an error."""
+    return []
+
+
+@pytest.fixture(scope="module")
+def tab(session: BrowserContext, complaints: list[str]) -> Page:
+    """One for all tests: a new one would have Airflow's page compiled again."""
     page = session.new_page()
-    complaints: list[str] = []
 
     def note(said: ConsoleMessage) -> None:
         where = f"{said.location['url']} {said.text}"
@@ -78,8 +83,15 @@ def page(session: BrowserContext) -> Iterator[Page]:
 
     page.on("console", note)
     page.on("pageerror", lambda error: complaints.append(str(error)))
-    yield page
-    page.close()
+    return page
+
+
+@pytest.fixture
+def page(tab: Page, complaints: list[str]) -> Iterator[Page]:
+    """A tab. What muster's own page writes to its console as an error fails the test."""
+    complaints.clear()
+    yield tab
+    tab.goto("about:blank")
     assert complaints == []
 
 

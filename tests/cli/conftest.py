@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from tests.e2e.author import WARM
+
+from muster.cli.warm.place import waiting
 
 Muster = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -64,15 +68,17 @@ def wait(out: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a small Dag and an image that needs nothing."""
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A folder with a small Dag and an image that needs nothing; the process that waits in it is ended."""
     folder = tmp_path_factory.mktemp("author")
     hello = folder / "dags" / "hello"
     (hello / "images" / "bare").mkdir(parents=True)
     (hello / "images" / "bare" / "requirements.txt").write_text("")
     (hello / "dag.py").write_text(DAG)
     (hello / "work.py").write_text(WORK)
-    return folder
+    yield folder
+    for note in waiting(folder / ".muster"):
+        os.kill(note.pid, signal.SIGKILL)
 
 
 @pytest.fixture(scope="module")
@@ -85,12 +91,18 @@ def environment() -> dict[str, str]:
 
 
 @pytest.fixture(scope="module")
-def muster(folder: Path, environment: dict[str, str]) -> Muster:
+def warm(environment: dict[str, str]) -> dict[str, str]:
+    """The same, with a process that waits for the next run of the folder."""
+    return environment | WARM
+
+
+@pytest.fixture(scope="module")
+def muster(folder: Path, warm: dict[str, str]) -> Muster:
     def run(*words: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             ["muster", *words],
             cwd=folder,
-            env=environment,
+            env=warm,
             capture_output=True,
             text=True,
             check=False,

@@ -14,6 +14,9 @@ from typing import Any
 import pytest
 from tests.waiting import eventually
 
+from muster.core.status import JobState
+from muster.volumes.folder import FolderStore
+
 pytestmark = pytest.mark.slow
 
 Muster = Callable[..., subprocess.CompletedProcess[str]]
@@ -100,7 +103,7 @@ def {name}():
 
 
 def test_two_runs_at_once_of_dags_that_are_new_both_end_well_and_print_one_document_each(
-    folder: Path, environment: dict[str, str]
+    folder: Path, warm: dict[str, str]
 ) -> None:
     for name in ("newx", "newy"):
         (folder / "dags" / name).mkdir()
@@ -109,7 +112,7 @@ def test_two_runs_at_once_of_dags_that_are_new_both_end_well_and_print_one_docum
         subprocess.Popen(
             ["muster", "run", name, "--json"],
             cwd=folder,
-            env=environment,
+            env=warm,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -149,9 +152,7 @@ def slow(out, gate):
 
 
 @pytest.fixture
-def start_twice(
-    folder: Path, environment: dict[str, str]
-) -> Iterator[Callable[[Path], subprocess.Popen[str]]]:
+def start_twice(folder: Path, warm: dict[str, str]) -> Iterator[Callable[[Path], subprocess.Popen[str]]]:
     """Start runs of a Dag whose stage ends once a file is there; what still runs is killed at the end."""
     home = folder / "dags" / "twice"
     (home / "images" / "bare").mkdir(parents=True, exist_ok=True)
@@ -165,7 +166,7 @@ def start_twice(
             subprocess.Popen(
                 ["muster", "run", "twice", "--param", f"gate={gate}"],
                 cwd=folder,
-                env=environment,
+                env=warm,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
                 text=True,
@@ -193,35 +194,42 @@ def read_until(run: subprocess.Popen[str], words: str) -> None:
     raise AssertionError("".join(seen))
 
 
-def jobs_of(muster: Muster, gate: Path) -> list[str]:
+def jobs_of(folder: Path, gate: Path) -> list[str]:
     """Return the states of the jobs that were given this file, newest first."""
-    jobs = json.loads(muster("jobs", "ls", "--json").stdout or "[]")  # before the first run there is no home
-    specs = [json.loads(muster("jobs", "show", job["job_id"], "--json").stdout) for job in jobs]
-    return [each["status"]["state"] for each in specs if each["spec"]["params"].get("gate") == str(gate)]
+    ledger = FolderStore(folder / ".muster" / "store").ledger
+    theirs = [job for job in ledger.jobs() if ledger.spec(job).params.get("gate") == str(gate)]
+    found = sorted(ledger.statuses(theirs), key=lambda status: status.submitted, reverse=True)
+    return [status.state.value for status in found]
+
+
+def running(folder: Path) -> list[str]:
+    """Return the jobs that run."""
+    ledger = FolderStore(folder / ".muster" / "store").ledger
+    return [each.job_id for each in ledger.statuses(ledger.jobs()) if each.state is JobState.RUNNING]
 
 
 def one_that_waits_for_the_other(
-    start: Callable[[Path], subprocess.Popen[str]], muster: Muster, gate: Path
+    start: Callable[[Path], subprocess.Popen[str]], folder: Path, gate: Path
 ) -> tuple[subprocess.Popen[str], subprocess.Popen[str]]:
     """Start two runs that want the same, and return when the second says that it waits."""
     first = start(gate)
-    eventually(lambda: jobs_of(muster, gate) == ["running"])
+    eventually(lambda: jobs_of(folder, gate) == ["running"])
     second = start(gate)
     read_until(second, "waits for muster__")
     return first, second
 
 
 def test_of_two_runs_that_want_the_same_the_second_takes_what_the_first_made(
-    start_twice: Callable[[Path], subprocess.Popen[str]], muster: Muster, tmp_path: Path
+    start_twice: Callable[[Path], subprocess.Popen[str]], muster: Muster, folder: Path, tmp_path: Path
 ) -> None:
     gate = tmp_path / "gate"
-    first, second = one_that_waits_for_the_other(start_twice, muster, gate)
+    first, second = one_that_waits_for_the_other(start_twice, folder, gate)
     gate.touch()
     said, _ = first.communicate(timeout=100)
     assert (first.returncode, "slow" in said) == (0, True), said
     said, _ = second.communicate(timeout=100)
     assert (second.returncode, "kept twice/out@1 of " in said) == (0, True), said
-    assert jobs_of(muster, gate) == ["succeeded"]
+    assert jobs_of(folder, gate) == ["succeeded"]
     runs = json.loads(muster("runs", "ls", "--dag", "twice", "--json").stdout)
     kept, made = (run["stages"][0] for run in runs)
     assert kept["kept_of"] == made["jobs"][0]["job_id"]
@@ -229,18 +237,18 @@ def test_of_two_runs_that_want_the_same_the_second_takes_what_the_first_made(
 
 
 def test_of_two_runs_that_want_the_same_the_second_makes_it_where_the_first_is_cancelled(
-    start_twice: Callable[[Path], subprocess.Popen[str]], muster: Muster, tmp_path: Path
+    start_twice: Callable[[Path], subprocess.Popen[str]], folder: Path, tmp_path: Path
 ) -> None:
     gate = tmp_path / "gate"
-    first, second = one_that_waits_for_the_other(start_twice, muster, gate)
+    first, second = one_that_waits_for_the_other(start_twice, folder, gate)
     first.send_signal(signal.SIGINT)
     said, _ = first.communicate(timeout=100)
     assert first.returncode == 130, said
-    eventually(lambda: jobs_of(muster, gate) == ["running", "cancelled"])
+    eventually(lambda: jobs_of(folder, gate) == ["running", "cancelled"])
     gate.touch()
     said, _ = second.communicate(timeout=100)
     assert second.returncode == 0, said
-    assert jobs_of(muster, gate) == ["succeeded", "cancelled"]
+    assert jobs_of(folder, gate) == ["succeeded", "cancelled"]
 
 
 @pytest.mark.parametrize(
@@ -263,13 +271,13 @@ def test_what_is_wrong_is_said_before_anything_starts(
 
 
 def test_following_is_left_by_ctrl_c_and_the_run_is_ended_by_it(
-    muster: Muster, folder: Path, environment: dict[str, str]
+    muster: Muster, folder: Path, warm: dict[str, str]
 ) -> None:
     def start(*words: str) -> subprocess.Popen[str]:
         return subprocess.Popen(
             ["muster", *words],
             cwd=folder,
-            env=environment,
+            env=warm,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -279,10 +287,7 @@ def test_following_is_left_by_ctrl_c_and_the_run_is_ended_by_it(
 
     run = start("run", "endless")
     try:
-        jobs = eventually(
-            lambda: json.loads(muster("jobs", "ls", "--state", "running", "--json").stdout or "[]")
-        )
-        job = jobs[0]["job_id"]
+        (job,) = eventually(lambda: running(folder))
         follow = start("jobs", "logs", job, "-f")
         assert follow.stdout is not None
         assert eventually(follow.stdout.readline) == "[rank 0] waiting\n"
@@ -304,15 +309,13 @@ def test_following_is_left_by_ctrl_c_and_the_run_is_ended_by_it(
             run.wait()
 
 
-def test_cancel_ends_the_job_and_with_it_the_run(
-    muster: Muster, folder: Path, environment: dict[str, str]
-) -> None:
+def test_cancel_ends_the_job_and_with_it_the_run(muster: Muster, folder: Path, warm: dict[str, str]) -> None:
     run = subprocess.Popen(
-        ["muster", "run", "endless", "--json"], cwd=folder, env=environment, stdout=subprocess.PIPE, text=True
+        ["muster", "run", "endless", "--json"], cwd=folder, env=warm, stdout=subprocess.PIPE, text=True
     )
-    jobs = eventually(lambda: json.loads(muster("jobs", "ls", "--state", "running", "--json").stdout or "[]"))
-    cancelled = muster("jobs", "cancel", jobs[0]["job_id"])
-    assert cancelled.stdout == f"{jobs[0]['job_id']}: cancelled\n"
+    (job,) = eventually(lambda: running(folder))
+    cancelled = muster("jobs", "cancel", job)
+    assert cancelled.stdout == f"{job}: cancelled\n"
     out, _ = run.communicate(timeout=60)
     assert json.loads(out)["state"] == "failed"
     assert run.returncode == 1

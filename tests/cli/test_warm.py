@@ -17,6 +17,8 @@ from tests.waiting import eventually
 
 from muster.cli.warm.place import Note, waiting
 
+pytestmark = pytest.mark.slow
+
 LOOK = """
 import json, locale, os, resource, signal, sys, time
 from airflow.sdk import dag, task

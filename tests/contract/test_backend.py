@@ -604,6 +604,7 @@ class BackendContract:
         backend.submit(job(code, env={"ASKED": "for"}), job_id=clean)
         assert "[rank 0] leaks [] for" in finish(backend, clean)[1]
 
+    @pytest.mark.slow
     def test_ten_at_once(self, backend: Backend, job: Callable[..., JobSpec]) -> None:
         made = self.own("a/made")
         for number in range(10):
@@ -861,6 +862,7 @@ class TestLocalBackend(BackendContract):
         written = [(tmp_path / "written" / f"main-{n}/made/snapshot.pt").read_text() for n in range(2)]
         assert written == ["0", "1"]
 
+    @pytest.mark.slow
     def test_killed_at_any_moment_the_job_ends_with_one_version(
         self, backend: LocalBackend, settings: Settings, job: Callable[..., JobSpec]
     ) -> None:
@@ -1032,6 +1034,7 @@ def test_libraries_that_report_home_write_nothing_there(tmp_path: Path) -> None:
     assert not list((tmp_path / "user").iterdir())
 
 
+@pytest.mark.slow
 class TestLocalBackendWithNursery(TestLocalBackend):
     """Supervisors are forked by a process that has imported them, as those of ``muster run`` are."""
 
@@ -1076,6 +1079,7 @@ class TestLocalBackendWithNursery(TestLocalBackend):
         backend.cancel("one")
 
 
+@pytest.mark.slow
 class TestForkBackend(BackendContract):
     """A third backend is small: ``tests/contract/forked.py`` is all of it."""
 

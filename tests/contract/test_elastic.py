@@ -282,6 +282,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("cache")
 
 
+@pytest.mark.slow
 class TestElasticOnThisMachine(ElasticContract):
     @pytest.fixture
     def places(self, tmp_path: Path) -> Places:

@@ -137,6 +137,7 @@ def test_ranks_have_their_grace_to_save(backend: LocalBackend, job: Callable[...
     assert "[rank 0] found saved" in lines
 
 
+@pytest.mark.slow
 def test_two_jobs_of_low_priority_wait_for_the_gang_and_both_end_well(
     backend: LocalBackend, job: Callable[..., JobSpec]
 ) -> None:
@@ -157,6 +158,7 @@ def made(job_id: str) -> dict[str, Output]:
     return {"made": Output(volume=f"a/made-{job_id}")}
 
 
+@pytest.mark.slow
 def test_many_small_jobs_neither_keep_the_gang_waiting_nor_are_lost(
     backend: LocalBackend, job: Callable[..., JobSpec]
 ) -> None:
@@ -216,6 +218,7 @@ def test_a_supervisor_that_is_killed_on_the_way_loses_nothing(
     assert not any("preempted" in line for line in lines)
 
 
+@pytest.mark.slow
 def test_killed_at_any_moment_of_it_the_job_ends_with_one_version(
     backend: LocalBackend, job: Callable[..., JobSpec], places: Places
 ) -> None:

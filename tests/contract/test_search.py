@@ -234,6 +234,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("cache")
 
 
+@pytest.mark.slow
 class TestSearchOnThisMachine(SearchContract):
     @pytest.fixture
     def backend(self, tmp_path: Path, cache: Path) -> Iterator[Backend]:

@@ -1160,6 +1160,7 @@ class TestMemoryStore(StoreContract):
         return store
 
 
+@pytest.mark.slow
 class TestServiceStore(StoreContract):
     """The service in a process of its own; what replicas write lies on the claim, as in a pod."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import signal
 import subprocess
-from pathlib import Path
+from collections.abc import Iterator
 
 import pytest
 from tests.docs.page import DOCS, ROOT, Typed, missing, pages, steps
@@ -21,11 +21,20 @@ RUN = [
 ]
 
 
+@pytest.fixture(scope="module")
+def reader(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Author]:
+    """Of one page after the other; one process waits for the runs of all of them."""
+    with Author(tmp_path_factory.mktemp("page"), **WARM) as author:
+        yield author
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", RUN)
-def test_the_examples_run(name: str, tmp_path: Path) -> None:
-    with Author(tmp_path, **WARM) as author:
-        follow(author, PAGES[name])
+def test_the_examples_run(name: str, reader: Author) -> None:
+    try:
+        follow(reader, PAGES[name])
+    finally:
+        reader.begin_anew()
 
 
 def test_a_shell_that_says_nothing_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,12 +7,16 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from textwrap import dedent
 from typing import Any
 
 from tests.waiting import until
+
+from muster.airflow.site import INSTANCE
+from muster.cli.warm.place import FOLDER, waiting
+from muster.volumes.tree import remove
 
 MUSTER = Path(sys.executable).with_name("muster")
 WARM = {"MUSTER_NO_WARM": ""}
@@ -112,9 +116,17 @@ class Author:
         """Whether nothing of this folder runs any more, or within ten seconds."""
         return until(lambda: not self.processes(), seconds=10)
 
-    def kill_everything(self) -> None:
+    def begin_anew(self) -> None:
+        """Leave nothing but the process that waits for the next ``muster run``, and the name of the home, which it has."""
+        self.kill_everything(but={note.pid for note in waiting(self.home)})
+        self._started.clear()
+        kept = (self.home, self.home / FOLDER, self.home / INSTANCE)
+        for entry in {*self.folder.iterdir(), *self.home.glob("*")} - {*kept}:
+            remove(entry)
+
+    def kill_everything(self, *, but: Collection[int] = ()) -> None:
         """Kill -9 of everything that runs in this folder."""
-        while processes := self.processes():
+        while processes := self.processes().keys() - but:
             for pid in processes:
                 try:
                     os.kill(pid, signal.SIGKILL)

@@ -9,9 +9,10 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from tests.gpu.contract import GpuContract
+from tests.gpu.contract import Figure, GpuContract, Make
 from tests.gpu.place import Place, standing_in
 
+from muster.backends.local.backend import LocalBackend
 from muster.core.settings import Settings
 from muster.images.environment import Environments
 from muster.images.folders import find_image, image_folders, put_image
@@ -53,3 +54,9 @@ class TestStandIn(GpuContract):
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", ",".join(on_cpus.cards))
         monkeypatch.setenv("LD_LIBRARY_PATH", str(driver))
         return on_cpus
+
+    @pytest.mark.soak  # for its ten CPU-seconds nothing is judged here
+    def test_training_is_as_fast_as_under_torchrun(
+        self, backend: LocalBackend, job: Make, place: Place, figure: Figure
+    ) -> None:
+        super().test_training_is_as_fast_as_under_torchrun(backend, job, place, figure)

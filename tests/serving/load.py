@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import Any
 
 CONNECTIONS = 8
+PAUSE_SECONDS = 0.01  # of each user after an answer: users without a pause keep a core busy
 
 
 @dataclass
@@ -18,6 +19,7 @@ class Load:
     """Sends one request over and over from the moment it is entered until it is left.
 
     :param host: what the requests say they are for.
+    :param pause_seconds: 0 for as many requests as there can be.
     :param answers: how often each answer came: the revision's name, or what went wrong.
     """
 
@@ -25,6 +27,7 @@ class Load:
     path: str
     body: Any
     host: str = "x"
+    pause_seconds: float = PAUSE_SECONDS
     answers: Counter[str] = field(default_factory=Counter)
 
     def __enter__(self) -> Load:
@@ -66,6 +69,7 @@ class Load:
             if closing and connection:
                 connection[1].close()
                 connection = None
+            await asyncio.sleep(self.pause_seconds)
         if connection:
             connection[1].close()
 

@@ -10,6 +10,7 @@ import select
 import signal
 import socket
 import struct
+import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -20,6 +21,8 @@ from tests.ports import free_port
 from tests.serving import onnx_graph
 from tests.serving.conftest import Server
 from tests.waiting import GUARD_SECONDS
+
+from muster.core.shipped import shipped
 
 pytestmark = pytest.mark.slow
 
@@ -558,3 +561,18 @@ def mutated(rng: random.Random, value: Any) -> Any:
             if rng.random() > 0.1
         }
     return rng.choice(odd) if rng.random() < 0.3 else value
+
+
+def test_what_it_does_not_use_is_not_imported(python: Callable[[str], Path]) -> None:
+    asked = (
+        "import sys, muster_serving.kserve_server; print(*sorted({'kubernetes', 'pandas'} & set(sys.modules)))\n"
+        "import gc, pandas; print(gc.isenabled(), pandas.DataFrame({'a': [1]}).shape)"
+    )
+    said = subprocess.run(
+        [python("serve"), "-c", asked],
+        cwd=shipped("serving"),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert said.stdout == "\nTrue (1, 1)\n"

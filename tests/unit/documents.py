@@ -31,6 +31,7 @@ from muster.core.wire import SCHEMA_VERSION, written
 LIST = Path(__file__).with_name("documents.txt")
 ROOT = Path(muster.__path__[0])
 READERS = {"loads", "loads_field", "wire.loads", "wire.loads_field", "wire.build", "call.message"}
+READS = "loads|build|message"
 DERIVED = {"kind", "row.sent.kind", "self.message"}
 """What the readers are told where one line reads many kinds: those of the table, and of the calls that are found."""
 DIGEST = "b3:" + "ab" * 32
@@ -100,7 +101,7 @@ NEEDED: Mapping[str, tuple[str, ...]] = {
 def named() -> set[tuple[str, str]]:
     """Return the module and the name of each document that the source names."""
     found = set()
-    for module, tree in sources():
+    for module, tree in sources(READS):
         origins = imports(tree)
         for call in calls(tree, READERS):
             name = ast.unparse(call.args[0]) if call.args else ""
@@ -111,18 +112,22 @@ def named() -> set[tuple[str, str]]:
     return found
 
 
-def sources() -> Iterator[tuple[str, ast.Module]]:
-    """Return each module of muster and its source."""
+def sources(words: str) -> Iterator[tuple[str, ast.Module]]:
+    """Return each module of muster in which one of the words stands, and its source."""
     for path in sorted(ROOT.rglob("*.py")):
-        parts = path.relative_to(ROOT.parent).with_suffix("").parts
-        yield ".".join(part for part in parts if part != "__init__"), ast.parse(path.read_text())
+        if re.search(words, text := path.read_text()):
+            parts = path.relative_to(ROOT.parent).with_suffix("").parts
+            yield ".".join(part for part in parts if part != "__init__"), ast.parse(text)
 
 
 def calls(tree: ast.Module, names: set[str]) -> Iterator[ast.Call]:
     """Return the calls of functions or methods that the source calls so."""
+    last = {name.rpartition(".")[2] for name in names}
     for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and ast.unparse(node.func) in names:
-            yield node
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute | ast.Name):
+            called = node.func.attr if isinstance(node.func, ast.Attribute) else node.func.id
+            if called in last and ast.unparse(node.func) in names:
+                yield node
 
 
 def imports(tree: ast.Module) -> dict[str, str]:
@@ -158,7 +163,7 @@ def triggers() -> dict[str, type]:
     """Return every trigger by the path that Airflow's database stores."""
     kinds = [
         getattr(import_module(module), node.name)
-        for module, tree in sources()
+        for module, tree in sources("Trigger")
         for node in ast.walk(tree)
         if isinstance(node, ast.ClassDef)
         and any(ast.unparse(base).endswith("Trigger") for base in node.bases)
@@ -245,6 +250,11 @@ def made(hint: Any, unlike: Any) -> Any:
     if hint is bool:
         return not unlike
     return {str: "text", int: 7, float: 1.5}.get(hint, ["any", {"value": 1}])
+
+
+def names() -> list[str]:
+    """Return the names of the listing, triggers among them, which takes no look at the source."""
+    return [line for line in LIST.read_text().splitlines()[1:] if ":" not in line]
 
 
 def lines() -> Iterator[str]:

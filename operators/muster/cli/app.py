@@ -7,6 +7,8 @@ is a usage message and 2; any other error is a bug of muster and keeps its trace
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
+from copy import copy
 from typing import Annotated
 
 import typer
@@ -113,6 +115,15 @@ def root(
     """Typer reads the options of `muster` itself from here."""
 
 
+def named(words: Sequence[str]) -> typer.Typer:
+    """Return the command with that part of it alone which the words name, or with all: to make all takes 0.03 s."""
+    name = next(iter(words), "")
+    found = copy(app)
+    found.registered_commands = [each for each in app.registered_commands if each.name == name]
+    found.registered_groups = [each for each in app.registered_groups if each.name == name]
+    return found if found.registered_commands or found.registered_groups else app
+
+
 def main() -> None:
     """Run the command; the entry point of the installed `muster`."""
     here.arguments = sys.argv[1:]
@@ -120,7 +131,7 @@ def main() -> None:
     for line in () if here.forked else warned:
         typer.echo(f"muster: {line}", err=True)
     try:
-        app(words, prog_name="muster")
+        named(words)(words, prog_name="muster")
     except SystemExit as end:
         if not isinstance(end.code, (int, type(None))):
             raise

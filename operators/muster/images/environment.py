@@ -134,7 +134,7 @@ class Environments:
                 digest=match["digest"],
                 path=path,
                 complete=_is_complete(path),
-                size_bytes=_size(path),
+                size_bytes=_noted_size(path),
             )
             for path, match in ours
             if match
@@ -156,7 +156,7 @@ class Environments:
                     remove(home)
                 raise
             sync_all(home)  # the marker must not outlive a power cut that the rest does not
-            write_whole(home / _COMPLETE, "")
+            write_whole(home / _COMPLETE, str(_size(home)))
         return _python(home)
 
 
@@ -168,11 +168,23 @@ def _is_complete(home: Path) -> bool:
     return (home / _COMPLETE).exists() and os.access(_python(home), os.X_OK)
 
 
+def _noted_size(home: Path) -> int:
+    """Return what a venv's marker says; those of earlier releases are looked through once, which takes a second for each."""
+    marker = home / _COMPLETE
+    with suppress(OSError, ValueError):
+        return int(marker.read_text(encoding="utf-8"))
+    size = _size(home)
+    if _is_complete(home):
+        with suppress(OSError):  # another user's cache
+            write_whole(marker, str(size))
+    return size
+
+
 def _size(root: Path) -> int:
     return sum(
-        entry.stat(follow_symlinks=False).st_size
+        os.lstat(os.path.join(folder, name)).st_size  # noqa: PTH118 of a hundred thousand files
         for folder, _, names in os.walk(root)
-        for entry in map(Path(folder).joinpath, names)
+        for name in names
     )
 
 

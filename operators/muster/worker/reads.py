@@ -14,6 +14,7 @@ from typing import Any
 
 _CACHES = "__pycache__"
 _STARTS = frozenset({"os.system", "os.exec", "os.posix_spawn", "os.spawn"})
+_HEARD = _STARTS | {"open", "import", "os.listdir", "os.scandir", "subprocess.Popen"}
 
 
 class Reads:
@@ -27,8 +28,18 @@ class Reads:
         self._started = False
 
     def begin(self) -> None:
-        """Begin to listen, until the process ends."""
-        sys.addaudithook(self._hear)
+        """Begin to listen, until the process ends.
+
+        Python 3.11 tells of each call of ``id``, too: half a million while Great Expectations is imported. What is not
+        heard passes as little code as can be.
+        """
+        hear, heard = self._hear, _HEARD
+
+        def listen(event: str, arguments: tuple[Any, ...]) -> None:
+            if event in heard:
+                hear(event, arguments)
+
+        sys.addaudithook(listen)
 
     def names(self) -> list[str] | None:
         """Return paths below the code folder, sorted; None where a program was started that may have read any file.
@@ -52,8 +63,8 @@ class Reads:
             if isinstance(name, str) and name.partition(".")[0] in self._tops:
                 self._wanted.add(name)
         elif event in ("os.listdir", "os.scandir"):
-            # the import system lists the folders that it searches
-            if not sys._getframe(1).f_code.co_filename.startswith("<frozen importlib"):
+            # the import system lists the folders that it searches; between it and here is `listen`
+            if not sys._getframe(2).f_code.co_filename.startswith("<frozen importlib"):
                 self._note(arguments[0], end="/")
         elif event == "subprocess.Popen":
             self._started = self._started or self._may_read(*arguments[:3])

@@ -18,14 +18,21 @@ def undisturbed(probe: Probe, tmp_path_factory: pytest.TempPathFactory) -> tuple
 
 
 @pytest.fixture(scope="module")
-def served(undisturbed: tuple[Path, dict[str, Any]], probe: Probe) -> dict[str, Any]:
-    return dict(probe("train", "train", "serve", undisturbed[0]))
+def alone(
+    undisturbed: tuple[Path, dict[str, Any]], probe: Probe, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, Any]:
+    return dict(probe("train", "train", "alone", tmp_path_factory.mktemp("alone"), undisturbed[0]))
+
+
+@pytest.fixture(scope="module")
+def served(alone: dict[str, Any]) -> dict[str, Any]:
+    return dict(alone["served"])
 
 
 def test_a_gang_killed_and_started_again_ends_with_the_same_model(
     undisturbed: tuple[Path, dict[str, Any]], probe: Probe, tmp_path: Path
 ) -> None:
-    probe("train", "train", "run", tmp_path, "die", ranks=2, fails=True)
+    probe("train", "train", "die", tmp_path, ranks=2, fails=True)
     assert not (tmp_path / "model" / "model.onnx").exists()
     again = probe("train", "train", "run", tmp_path, ranks=2, says="going on after epoch 2 of 4")
     assert again["model"] == undisturbed[1]["model"]
@@ -40,8 +47,8 @@ def test_it_learns_what_is_there_and_beats_the_baseline_where_it_is_not_linear(
     assert undisturbed[1]["files"] == ["model.onnx", "report.json", "signature.json", "tensorboard"]
 
 
-def test_where_nothing_is_to_be_learned_it_learns_nothing(probe: Probe, tmp_path: Path) -> None:
-    metrics = probe("train", "train", "run", tmp_path, "blind")["metrics"]
+def test_where_nothing_is_to_be_learned_it_learns_nothing(alone: dict[str, Any]) -> None:
+    metrics = alone["blind"]["metrics"]
     assert metrics["auc"] == pytest.approx(0.5, abs=0.05)
     assert metrics["auc_baseline"] == pytest.approx(0.5, abs=0.05)
 
@@ -76,8 +83,8 @@ def test_the_gates_score_is_the_trainings_own(
     assert score == {name: pytest.approx(undisturbed[1]["metrics"][name], abs=1e-6) for name in score}
 
 
-def test_metrics_are_what_their_definitions_say(probe: Probe, tmp_path: Path) -> None:
-    known = probe("train", "train", "known", tmp_path)
+def test_metrics_are_what_their_definitions_say(alone: dict[str, Any]) -> None:
+    known = alone["known"]
     assert known["auc"] == pytest.approx(known["auc_by_pairs"], abs=1e-12)
     assert known["fair"]["ece"] < 0.01
     assert known["fair"]["brier"] == pytest.approx(1 / 6, abs=0.005)
@@ -89,8 +96,8 @@ def test_metrics_are_what_their_definitions_say(probe: Probe, tmp_path: Path) ->
     }
 
 
-def test_rows_and_plans_that_cannot_be_trained_on_are_refused_by_name(probe: Probe, tmp_path: Path) -> None:
-    said = probe("train", "train", "refused", tmp_path)
+def test_rows_and_plans_that_cannot_be_trained_on_are_refused_by_name(alone: dict[str, Any]) -> None:
+    said = alone["refused"]
     assert said["nothing"] == "no Parquet file in an empty list of versions"
     assert said["no file"].startswith("no Parquet file in ")
     assert said["no column"].startswith("column 'hour' is missing in ")

@@ -70,6 +70,12 @@ def test_csv_files_are_read_beside_parquet(answers: dict[str, Any]) -> None:
     assert sorted(answers["csv"]["columns"]) == ["hour", "key"]
 
 
+def test_a_distribution_is_compared(answers: dict[str, Any]) -> None:
+    (compared,) = answers["distributions"]["results"]
+    assert compared["success"] is True
+    assert 0 < compared["result"]["observed_value"] < 0.001
+
+
 def test_the_catalogue_is_of_what_is_installed(answers: dict[str, Any]) -> None:
     """A new lock needs a new catalogue: `python images/validate/muster_validate.py` in the image writes it."""
     assert json.loads((shipped("images") / "validate" / "catalogue.json").read_text()) == answers["catalogue"]

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from muster.cli.app import app
+from muster.cli.app import named
 from muster.core import wire
 from muster.core.job import Input, JobSpec, Origin, Output, Role
 from muster.core.replica import PartManifest
@@ -51,7 +51,8 @@ def store(home: Path) -> FolderStore:
 @pytest.fixture
 def muster(home: Path) -> Callable[..., Answer]:
     def run(*words: object) -> Answer:
-        result = CliRunner().invoke(app, [str(word) for word in words], prog_name="muster")
+        typed = [str(word) for word in words]
+        result = CliRunner().invoke(named(typed), typed, prog_name="muster")
         error = result.exception if not isinstance(result.exception, SystemExit) else None
         return Answer(result.exit_code, result.stdout, result.stderr, error)
 

@@ -138,6 +138,7 @@ def test_a_lock_that_is_out_of_date_is_told_and_not_built(muster: Run, bare: Pat
         (bare / "requirements.txt").touch()
 
 
+@pytest.mark.slow
 def test_a_package_of_one_s_own_is_built_and_hashed(muster: Run, bare: Path) -> None:
     package = bare / "my-lib"
     (package / "my_lib").mkdir(parents=True)

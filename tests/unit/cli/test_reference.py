@@ -9,7 +9,7 @@ from typing import Any
 import typer
 from typer.testing import CliRunner
 
-from muster.cli.app import app
+from muster.cli.app import app, named
 
 PAGE = Path(__file__).parents[3] / "docs" / "command.md"
 HEAD = """# The command
@@ -30,7 +30,11 @@ def commands(group: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]
 def page() -> str:
     parts = [HEAD]
     for path in commands(typer.main.get_command(app)):
-        shown = CliRunner().invoke(app, [*path, "--help"], prog_name="muster", env={"COLUMNS": "100"}).stdout
+        shown = (
+            CliRunner()
+            .invoke(named(path), [*path, "--help"], prog_name="muster", env={"COLUMNS": "100"})
+            .stdout
+        )
         lines = "\n".join(line.rstrip() for line in shown.strip().splitlines())
         parts.append(f"## {' '.join(('muster', *path))}\n```\n{lines}\n```\n")
     return "\n".join(parts)

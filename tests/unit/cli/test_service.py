@@ -14,6 +14,8 @@ from tests.unit.volumes.service.process import Service
 from muster.volumes.folder import FolderStore
 from muster.volumes.service.tokens import operator_token
 
+pytestmark = pytest.mark.slow
+
 Run = Callable[..., Any]
 
 

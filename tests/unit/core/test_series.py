@@ -164,6 +164,7 @@ def test_of_a_flood_some_lines_are_read_and_they_lie_evenly():
     assert folding.series().lines_left_out > 390_000
 
 
+@pytest.mark.slow
 def test_another_process_goes_on_as_if_it_were_the_same():
     choose = random.Random(1)
     batches = [

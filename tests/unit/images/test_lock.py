@@ -39,6 +39,7 @@ def write(folder: Path, version: str) -> None:
     (folder / "mylib" / "backend.py").write_text(BACKEND.replace("{version}", version))
 
 
+@pytest.mark.slow
 def test_a_lock_that_cannot_be_made_leaves_the_wheels_of_the_one_that_is_there(tmp_path: Path) -> None:
     folder = tmp_path / "own"
     write(folder, "1.0")

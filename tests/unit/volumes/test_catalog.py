@@ -58,6 +58,7 @@ def test_a_count_of_what_has_just_changed_is_not_kept(store: FolderStore) -> Non
     assert store.count("raw/rows") == 2
 
 
+@pytest.mark.slow
 def test_of_many_records_the_last_ones_are_kept_in_memory_and_no_version_is_read_twice(
     store: FolderStore,
     tmp_path: Path,
@@ -75,6 +76,7 @@ def test_of_many_records_the_last_ones_are_kept_in_memory_and_no_version_is_read
     assert again.record("raw/rows@1").number == 1
 
 
+@pytest.mark.slow
 def test_of_more_versions_than_fit_all_are_read_and_the_facts_of_few_are_kept(
     store: FolderStore,
     monkeypatch: pytest.MonkeyPatch,

@@ -23,6 +23,7 @@ from muster.volumes.tree import make_folders, remove
 FAULTS = Path(__file__).parent / "commit_faults.py"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["kill", "ENOSPC", pytest.param("EIO", marks=pytest.mark.soak)])
 def test_a_commit_cut_off_at_any_step_shows_nothing_or_all_and_can_be_done_again(how):
     memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None  # 200 commits, and no power is cut
@@ -234,6 +235,7 @@ def test_a_commit_leaves_nothing_but_the_seal(work, store):
     assert [path.name for path in store.layout.volume("flights/features").iterdir()] == ["1"]
 
 
+@pytest.mark.slow
 def test_a_tree_deeper_than_python_recurs_is_committed_and_deleted(work, store, tmp_path):
     path = "/".join([*"d" * 1_200, "x"])
     staging = work.seal("a-1", work.spec(out="deep"), {"out": {"y": b"1"}})

@@ -192,11 +192,7 @@ def _minute(*when: int) -> int:
     return int(datetime(*when, tzinfo=timezone.utc).timestamp()) // 60  # type: ignore[misc]
 
 
-def year(folder: str) -> dict[str, float]:
-    return etl.features(Path(folder), since="2013-01", month="2013-12")
-
-
 if __name__ == "__main__":
     case, *more = sys.argv[1:]
-    cases = (future, months, rules, by_hand, refused, year)
+    cases = (future, months, rules, by_hand, refused)
     print(json.dumps({each.__name__: each for each in cases}[case](*more)))

@@ -78,6 +78,7 @@ def test_what_a_run_will_fill_in_waits_for_it() -> None:
     check_pod({"spec": {"serviceAccountName": "{{ params.account }}"}})
 
 
+@pytest.mark.slow
 def test_a_dag_that_names_no_class_of_kubernetes_does_not_import_it() -> None:
     code = (
         "import sys; from muster.airflow.authoring.values import check_pod, read_pod;"

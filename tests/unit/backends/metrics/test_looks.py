@@ -105,6 +105,7 @@ def test_the_cost_of_a_look_does_not_grow_beyond_its_volumes(scrapes: Scrapes) -
     assert ("muster_store_free_files",) not in found
 
 
+@pytest.mark.slow
 def test_of_a_volume_of_ten_thousand_versions_only_the_newest_is_read(
     store: FolderStore, tmp_path: Path, scrapes: Scrapes
 ) -> None:

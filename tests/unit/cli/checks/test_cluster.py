@@ -74,9 +74,23 @@ class Site:
         return found
 
 
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    with Service(tmp_path_factory.mktemp("service")) as service:
+        yield service
+
+
 @pytest.fixture
-def site(muster: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
-    with site_api() as (api, server), Service(tmp_path) as service:
+def service(running: Service) -> Service:
+    """A store service; a test may have ended it."""
+    if running.process is None:
+        running.start()
+    return running
+
+
+@pytest.fixture
+def site(muster: Run, service: Service, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
+    with site_api() as (api, server):
         kubeconfig(tmp_path / "config", server.host)
         found = Site(api, service, tmp_path, muster)
         found.write()
