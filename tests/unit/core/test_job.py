@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from muster.core.errors import SpecError
-from muster.core.job import Input, JobSpec, Origin, Output, Pinned, Role, SecretRef
+from muster.core.job import Input, JobSpec, Launcher, Origin, Output, Pinned, Role, SecretRef
 from muster.core.resources import Resources
 from muster.core.status import check_metrics
 from muster.core.verdict import Cause, Verdict
@@ -182,3 +182,19 @@ def test_an_elastic_gang_of_one_size_is_a_gang_like_any_other():
 def test_an_elastic_gang_has_one_role():
     with pytest.raises(SpecError, match="only a gang of one role shrinks and grows, and this has main, ps"):
         spec(roles=(Role(command=("x",), replicas=2, least_replicas=1), Role(name="ps", command=("x",))))
+
+
+@pytest.mark.parametrize(
+    "roles",
+    [
+        (Role(command=("x",)),),
+        (Role(command=("x",), replicas=3, ranks=2),),
+        (Role(command=("x",), replicas=3, least_replicas=1),),
+        (Role(command=("x",), replicas=3), Role(name="more", command=("x",))),
+    ],
+    ids=["no worker", "ranks", "too few at least", "two roles"],
+)
+@pytest.mark.parametrize("launcher", [each for each in Launcher if each.drives])
+def test_an_engine_has_a_driver_and_workers(launcher, roles):
+    with pytest.raises(SpecError, match=f"a gang of {launcher.value} has one role"):
+        spec(roles=roles, launcher=launcher)
