@@ -59,6 +59,7 @@ MEANT = {  # what of this is sense after all
     "a number": {
         "at_once",
         "keep",
+        "keep_checkpoints",
         "max_restarts",
         "ranks",
         "most_replicas",

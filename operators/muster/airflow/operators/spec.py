@@ -260,19 +260,19 @@ def pin(store: LocalStore, name: str, value: Any) -> Input:
 
     :raises SpecError: it is no address. :raises NotFound: nothing is there.
     """
-    versions, many = [], arrives_as_list(value)
-    path = ""
+    versions, path = [], ""
     for text in value if isinstance(value, (list, tuple)) else [value]:
         try:
-            path = Address.parse(text).path
-            if path and (name != CHECKPOINTS or many):
+            address = Address.parse(text)
+            path = address.path
+            if path and (name != CHECKPOINTS or address.many or text is not value):
                 raise SpecError(f"{text!r:.120} names a file; an input is a whole version")
             versions += [version.pinned for version in store.resolve(text)]
             if path:
                 _check_folder(store, versions[0].address, path)
         except (SpecError, NotFound) as error:
             raise type(error)(f"input {name!r}: {error}") from error
-    return Input(versions=tuple(versions), many=many, path=path)
+    return Input(versions=tuple(versions), many=arrives_as_list(value), path=path)
 
 
 def _check_folder(store: LocalStore, address: str, path: str) -> None:

@@ -208,7 +208,7 @@ def other_processes() -> Iterator[tuple[str, Stage]]:
         yield f"resources {changes}", resources(**changes)
     yield "another role", spec(roles=(ROLE, replace(ROLE, name="ps")))
     for launcher in Launcher:
-        if launcher is not Launcher.TORCHRUN:
+        if launcher is not Launcher.TORCHRUN and not launcher.drives:
             yield f"launcher {launcher.value}", spec(launcher=launcher)
     yield "GPUs are required", spec(require_gpus=True)
 
