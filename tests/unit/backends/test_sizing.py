@@ -7,6 +7,8 @@ import pytest
 from muster.backends.forecast import Demand, Outlook
 from muster.backends.jobs.growth import Growth
 from muster.backends.jobs.sizing import Sizing
+from muster.backends.kubernetes.lifecycle.resizing import Checkpoints
+from muster.volumes.base import Saved
 
 GPU = "gpu"
 
@@ -89,4 +91,28 @@ def test_a_checkpoint_counts_once_it_is_new_and_whole(
 ) -> None:
     seen = iter(looks)
     growth = Growth(lambda: next(seen))
+    assert [growth.look() for _ in looks[1:]][-1] is whole
+
+
+@pytest.mark.parametrize(
+    ("looks", "whole"),
+    [
+        ([(1, 5, 1.0), (1, 5, 2.0), (1, 5, 3.0)], True),
+        ([(1, 5, 1.0), (1, 7, 2.0), (1, 9, 3.0)], False),
+        ([(1, 5, 1.0), (2, 9, 2.0), (2, 9, 2.0)], True),
+        ([(1, 5, 1.0), (1, 5, 1.0), (1, 5, 1.0)], False),
+        ([None, None, None], False),
+    ],
+    ids=["replaced at each look", "grows", "one more", "an old one", "none"],
+)
+def test_of_a_store_service_all_checkpoints_together_are_looked_at(
+    looks: list[tuple[int, int, float] | None], whole: bool
+) -> None:
+    seen = iter(looks)
+
+    def saved() -> Saved | None:
+        each = next(seen)
+        return None if each is None else Saved(job_id="a", files=each[0], size_bytes=each[1], newest=each[2])
+
+    growth = Growth(Checkpoints(saved))
     assert [growth.look() for _ in looks[1:]][-1] is whole

@@ -27,6 +27,7 @@ from muster.backends.kubernetes.state.observe import ObservedJob
 from muster.core.errors import Conflict, Forbidden
 from muster.core.job import JobSpec
 from muster.core.status import JobState
+from muster.volumes.base import Saved
 from muster.volumes.service.client import ServiceStore
 
 log = logging.getLogger(__name__)
@@ -68,6 +69,28 @@ def as_made(job: JobSpec, root: Document | None) -> JobSpec:
         return job
     specs = [each["template"]["spec"] for each in root["spec"].get("replicatedJobs") or ()] or [root["spec"]]
     return job.sized(int(specs[0].get("parallelism") or 1))
+
+
+class Checkpoints:
+    """What is known of a job's checkpoints all together, as :class:`Growth` wants it.
+
+    The store tells how many files they are, how large, and when the last one was written. What is as large as before
+    and newer has been replaced; what becomes larger may still be written.
+    """
+
+    def __init__(self, saved: Callable[[], Saved | None]) -> None:
+        self._saved = saved
+        self._before: Saved | None = None
+        self._replaced = 0.0
+
+    def __call__(self) -> Seen:
+        saved, before = self._saved(), self._before
+        if saved is None:
+            return {}
+        if before is not None and (saved.files, saved.size_bytes) == (before.files, before.size_bytes):
+            self._replaced = saved.newest
+        self._before = saved
+        return {saved.job_id: (self._replaced, saved.files, saved.size_bytes, saved.newest)}
 
 
 class Resizing:
@@ -148,7 +171,7 @@ class Resizing:
             return None
         watch.next = now + 1.0
         if watch.growth is None:
-            watch.growth = Growth(lambda: self._saved(job_id))
+            watch.growth = Growth(Checkpoints(lambda: self._store.saved(job_id)))
             return None
         return self._to(most, "there is room for more") if watch.growth.look() else None
 
@@ -167,10 +190,6 @@ class Resizing:
             return self._sizing(job, job_id).most() or job.least
         except Forbidden:  # then the first look at what waits for room tells more
             return None
-
-    def _saved(self, job_id: str) -> Seen:
-        saved = self._store.saved(job_id)
-        return {} if saved is None else {saved.job_id: (saved.files, saved.size_bytes, saved.newest)}
 
     def _make(self, job: JobSpec, job_id: str, watch: _Watch, wanted: _Wanted) -> None:
         """Have the ranks stop, and then the gang begin with other replicas."""
