@@ -84,10 +84,11 @@ class Checkpoints:
         self._replaced = 0.0
 
     def __call__(self) -> Seen:
+        """Look at them once more."""
         saved, before = self._saved(), self._before
         if saved is None:
             return {}
-        if before is not None and (saved.files, saved.size_bytes) == (before.files, before.size_bytes):
+        if before is None or (saved.files, saved.size_bytes) == (before.files, before.size_bytes):
             self._replaced = saved.newest
         self._before = saved
         return {saved.job_id: (self._replaced, saved.files, saved.size_bytes, saved.newest)}
