@@ -33,7 +33,7 @@ class Sizing:
     def to_let_in(self, now: int) -> tuple[int, str] | None:
         """Return with how many replicas the gang, which has `now`, lets a job in that waits, and that job's name.
 
-        A job of a lower priority is let in by nobody. None where no other can be, and where one has room already.
+        The gang makes no room for a job of a lower priority. None where no job that waits would fit, and where one fits already.
         """
         waiting = [each for each in self._waiting if each.priority >= self._sizes[now].priority]
         for size in range(now, min(self._sizes) - 1, -1):

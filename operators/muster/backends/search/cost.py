@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from muster.volumes.protocols import Ledger
 
 NEWEST = 60
-"""So many of a task's jobs, the newest, say how fast it trains."""
+"""The number of a task's newest jobs from which its speed is estimated."""
 _MOST_PLAYS, _FEWEST_PLAYS, _TRIALS_IN_ALL = 40, 3, 4000
 _LOOKS_SECONDS = 0.5  # until a driver sees that a rung is reached, and then that the job has ended
 HOUR_SECONDS = 3600.0

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 Say = Callable[[str], None]
 
 _WAITING_SHARE = 4
-"""So many jobs that run for each one that waits for room; one may wait in any case. A card that comes free is then used at once."""
+"""One trial may wait for room, and one more for each of so many that run: it takes a card as soon as that is free."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -143,7 +143,9 @@ class Tracker:
         try:
             runs = self._connect(tracking)
         except (SpecError, ImageError):
-            self._said = self._said or not tracking.chosen  # nobody asked for it
+            self._said = (
+                self._said or not tracking.chosen
+            )  # without a server that the job names there is nothing to tell
             raise
         if runs is None:
             self._from = self._clock() + _UNBUILT_SECONDS

@@ -16,7 +16,7 @@ from importlib.util import find_spec
 from muster.core.errors import SpecError
 from muster.core.replica import LOOPBACK, Replica
 
-PARENT_MEMORY = 0.5
+ENGINE_MEMORY = 0.5
 """The part of a replica's memory that an engine's JVM or worker may fill; the rest is for Python and the system."""
 
 # prctl 1 is PR_SET_PDEATHSIG: what a rank starts does not outlive it.
@@ -31,7 +31,7 @@ signal.signal(signal.SIGTERM, lambda *_: told.append(True))
 while not told and not os.path.exists(sealed):
     engine = subprocess.Popen(words, preexec_fn=dies)
     while engine.poll() is None and not told and not os.path.exists(sealed):
-        time.sleep(0.2)
+        time.sleep(0.2)  # the pace of looking for the end
     if engine.poll() is None:
         engine.terminate()
         try:
@@ -41,7 +41,7 @@ while not told and not os.path.exists(sealed):
             engine.wait()
     elif not told and not os.path.exists(sealed):
         print(f"the engine's worker ended with exit status {engine.returncode}: another one begins", flush=True)
-        time.sleep(1)
+        time.sleep(1)  # one that ends at its start is not begun all the time
 sys.exit(143 if told else 0)
 """
 
@@ -79,7 +79,7 @@ def own_address(replica: Replica) -> str:
     return LOOPBACK if replica.master_address == LOOPBACK else socket.gethostbyname(socket.gethostname())
 
 
-def memory_mib(replica: Replica, share: float = PARENT_MEMORY) -> int:
+def memory_mib(replica: Replica, share: float = ENGINE_MEMORY) -> int:
     """Return a share of the replica's memory."""
     return max(256, int(replica.job_role.resources.memory_gib * 1024 * share))
 

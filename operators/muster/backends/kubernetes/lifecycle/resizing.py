@@ -4,8 +4,8 @@ A JobSet and its Workload have a fixed number of pods, so each size is an attemp
 
     its ranks stop → the store begins an attempt of the new size → its JobSet is deleted → one of the new size is made
 
-Whatever is cut off on the way: whoever submits the job again, as a task does that takes it up, makes the JobSet of the
-attempt that counts.
+A process that is killed between two steps leaves a job without the JobSet of its current attempt: the next submission of the
+job, such as that of a task's next try, makes it.
 """
 
 from __future__ import annotations
