@@ -6,7 +6,6 @@ import asyncio
 import functools
 import os
 import random
-import secrets
 import signal
 import subprocess
 import sys
@@ -17,14 +16,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.cluster import inside, kubectl
+from tests.cluster import inside, queues
 from tests.cluster import store as store_service
 from tests.cluster.backend import SITE, WithoutKueue, connected
-from tests.cluster.clearing import MADE
 from tests.cluster.images import USER
 from tests.cluster.layout import Layout
 from tests.cluster.scripted import connection, may_group
 from tests.contract.forked import ForkBackend, mark
+from tests.contract.named import Named
 from tests.waiting import GUARD_SECONDS, eventually, until
 
 from muster.backends.base import Backend
@@ -76,7 +75,7 @@ def words(pid: int) -> bytes:
     return Path(f"/proc/{pid}/cmdline").read_bytes()
 
 
-class BackendContract:
+class BackendContract(Named):
     """Inherit it and give a `backend` with room for 4 GiB of memory and no GPU, `leftovers` and `touch`.
 
     :cvar pace: how much longer everything may take than on one machine.
@@ -93,15 +92,6 @@ class BackendContract:
     too_much = Resources(memory_gib=9)
     no_such = Resources(gpus=1)
     no_room = "GiB"
-
-    @functools.cached_property
-    def unique(self) -> str:
-        """What the names of one test's jobs and volumes end with."""
-        return secrets.token_hex(3)
-
-    def own(self, name: str) -> str:
-        """A name that no other test has: a cluster has one store for all of them."""
-        return f"{name}-{self.unique}"
 
     @pytest.fixture
     def backend(self) -> Backend:
@@ -1103,14 +1093,9 @@ class TestForkBackend(BackendContract):
 
 @pytest.fixture(scope="module")
 def here() -> Iterator[Layout]:
-    """A cluster with the store service, and with a queue that has room for as much as the contract says."""
-    of, queue = inside.layout(), room(QUEUE, memory_gib=4)
-    store_service.deploy(of)
-    kubectl.apply(of, queue)
-    try:
+    """A cluster with a queue that has room for as much as the contract says."""
+    with queues.with_room(QUEUE, memory_gib=4) as of:
         yield of
-    finally:
-        kubectl.delete(of, queue)
 
 
 @pytest.fixture(scope="module")
@@ -1182,32 +1167,3 @@ class TestKubernetesBackendWithoutKueue(TestKubernetesBackend):
 
     def started(self, job_id: str) -> Sequence[object]:  # its pods are there, for the scheduler to look at
         return [pod for pod in self.objects(POD, job_id) if pod["spec"].get("nodeName")]
-
-
-def room(name: str, *, memory_gib: int) -> list[Document]:
-    """A queue of its own with quota for so much memory, many processors and no GPU."""
-    quotas = {"cpu": "100", "memory": f"{memory_gib}Gi", "nvidia.com/gpu": "0"}
-    flavor = {
-        "name": "cpu",
-        "resources": [{"name": key, "nominalQuota": text} for key, text in quotas.items()],
-    }
-    group = {"coveredResources": list(quotas), "flavors": [flavor]}
-    head = {"apiVersion": "kueue.x-k8s.io/v1beta2"}
-    return [
-        {
-            **head,
-            "kind": "ClusterQueue",
-            "metadata": {"name": name, "labels": {MADE: "yes"}},
-            "spec": {
-                "namespaceSelector": {},
-                "preemption": {"withinClusterQueue": "LowerPriority"},
-                "resourceGroups": [group],
-            },
-        },
-        {
-            **head,
-            "kind": "LocalQueue",
-            "metadata": {"name": name, "namespace": inside.NAMESPACE, "labels": {MADE: "yes"}},
-            "spec": {"clusterQueue": name},
-        },
-    ]

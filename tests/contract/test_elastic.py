@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import functools
 import random
 import re
-import secrets
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, suppress
 from dataclasses import replace
@@ -13,11 +11,12 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
-from tests.cluster import inside, kubectl, store
+from tests.cluster import queues
 from tests.cluster.backend import SITE, connected
 from tests.cluster.layout import Layout
+from tests.contract.named import Named
 from tests.contract.one_machine import one_machine
-from tests.contract.test_backend import finish, room
+from tests.contract.test_backend import finish
 from tests.contract.test_preemption import supervisor
 from tests.waiting import GUARD_SECONDS, eventually
 
@@ -99,7 +98,7 @@ T = TypeVar("T")
 QUEUE = "elastic"
 
 
-class ElasticContract:
+class ElasticContract(Named):
     """Inherit it and give a `backend` with room for four replicas, and `checkpoints`.
 
     :cvar pace: how much longer everything may take than on one machine.
@@ -108,14 +107,6 @@ class ElasticContract:
 
     pace = 1.0
     epoch_seconds = 0.3
-
-    @functools.cached_property
-    def unique(self) -> str:
-        return secrets.token_hex(3)
-
-    def own(self, name: str) -> str:
-        """A name that no other test has: a cluster has one store for all of them."""
-        return f"{name}-{self.unique}"
 
     @pytest.fixture
     def backend(self, tmp_path: Path) -> Iterator[Backend]:
@@ -374,13 +365,8 @@ class TestElasticOnCluster(ElasticContract):
 @pytest.fixture(scope="module")
 def here() -> Iterator[Layout]:
     """A cluster with the store service, and with a queue in which four replicas have room."""
-    of, queue = inside.layout(), room(QUEUE, memory_gib=4)
-    store.deploy(of)
-    kubectl.apply(of, queue)
-    try:
+    with queues.with_room(QUEUE, memory_gib=4) as of:
         yield of
-    finally:
-        kubectl.delete(of, queue)
 
 
 def other(job: JobSpec, *, memory_gib: float, code: str = HOLD, **changes: Any) -> JobSpec:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import functools
 import os
-import secrets
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -13,11 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.cluster import inside, kubectl, store
+from tests.cluster import queues
 from tests.cluster.backend import SITE, connected
 from tests.cluster.layout import Layout
+from tests.contract.named import Named
 from tests.contract.one_machine import one_machine
-from tests.contract.test_backend import finish, room
+from tests.contract.test_backend import finish
 from tests.waiting import eventually
 
 from muster.backends.base import Backend
@@ -70,16 +69,8 @@ Made = Callable[..., JobSpec]
 QUEUE = "engines"
 
 
-class EnginesContract:
+class EnginesContract(Named):
     """Inherit it and give a `backend` with room for three replicas."""
-
-    @functools.cached_property
-    def unique(self) -> str:
-        return secrets.token_hex(3)
-
-    def own(self, name: str) -> str:
-        """A name that no other test has: a cluster has one store for all of them."""
-        return f"{name}-{self.unique}"
 
     @pytest.fixture
     def backend(self, tmp_path: Path) -> Iterator[Backend]:
@@ -201,13 +192,8 @@ class TestEnginesOnCluster(EnginesContract):
 @pytest.fixture(scope="module")
 def here() -> Iterator[Layout]:
     """A cluster with the store service, and with a queue in which a gang has room."""
-    of, queue = inside.layout(), room(QUEUE, memory_gib=8)
-    store.deploy(of)
-    kubectl.apply(of, queue)
-    try:
+    with queues.with_room(QUEUE, memory_gib=8) as of:
         yield of
-    finally:
-        kubectl.delete(of, queue)
 
 
 def words(pid: int) -> bytes:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-import secrets
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
@@ -12,11 +10,11 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
-from tests.cluster import cluster, inside, kubectl, left, store
+from tests.cluster import cluster, left, queues, store
 from tests.cluster.backend import SITE, connected
 from tests.cluster.layout import Layout
+from tests.contract.named import Named
 from tests.contract.one_machine import one_machine
-from tests.contract.test_backend import room
 from tests.waiting import GUARD_SECONDS, eventually
 
 from muster.backends.base import Backend
@@ -60,7 +58,7 @@ QUEUE = "search"
 T = TypeVar("T")
 
 
-class SearchContract:
+class SearchContract(Named):
     """Inherit it and give a `backend` with room for two trials at once.
 
     :cvar pace: how much longer everything may take than on one machine.
@@ -73,11 +71,6 @@ class SearchContract:
     pace = 1.0
     trial = Resources(memory_gib=0.5)
     whole = Resources(memory_gib=1)
-
-    @functools.cached_property
-    def unique(self) -> str:
-        """What the names of one test's jobs, volumes and search end with: a cluster has one store for all tests."""
-        return secrets.token_hex(3)
 
     @pytest.fixture
     def backend(self, tmp_path: Path) -> Iterator[Backend]:
@@ -395,13 +388,8 @@ class TestSearchOnCluster(SearchContract):
 @pytest.fixture(scope="module")
 def here() -> Iterator[Layout]:
     """A cluster with the store service, and with a queue in which two trials have room."""
-    of, queue = inside.layout(), room(QUEUE, memory_gib=4)
-    store.deploy(of)
-    kubectl.apply(of, queue)
-    try:
+    with queues.with_room(QUEUE, memory_gib=4) as of:
         yield of
-    finally:
-        kubectl.delete(of, queue)
 
 
 def jobs_of(backend: Backend, driver: Driver) -> dict[str, int]:
