@@ -373,6 +373,8 @@ def test_versions_of_long_names_stay_readable(page: Page, server: Server, width:
         assert drawn is not None
         assert place["x"] >= drawn["x"]  # no digit of the scale is cut off
     assert "1e+300" in row.inner_text()
+    below = page.locator("svg").first.locator("text", has_text="@").all_text_contents()
+    assert len(below) == len(set(below)), "each version is named once"
 
 
 @pytest.mark.parametrize("width", [420, 1400])
@@ -626,7 +628,7 @@ def test_a_plan_is_read_before_the_trigger(page: Page, server: Server) -> None:
     for text in (
         "epochs 4 → 5",
         "to be built",
-        "16 CPUs, 68.7 GB",
+        "16 CPUs, 64 GiB",
         "2 GPUs",
         "in 1 min to 12 min",
         "~10 min",
@@ -690,6 +692,40 @@ def test_two_runs_are_ticked_and_compared(page: Page, server: Server) -> None:
         expect(main).to_contain_text(text)
     expect(page.get_by_role("row", name="params.epochs")).to_contain_text("5")
     assert any(each.endswith("old_dag=flights&old=r1&new_dag=flights&new=r2") for each in server.queries)
+
+
+def test_stages_are_in_the_order_in_which_they_began(page: Page, server: Server) -> None:
+    """A kept one among them, which has no job of the run."""
+    times = {"submitted": 1.0, "started": 1.0, "ended": 1.0}
+    kept = {
+        "stage": "features",
+        "state": "kept",
+        "line": "",
+        "kept_of": "older-1",
+        "outputs": {},
+        "search_id": "",
+    }
+    job = busy_job() | {"stage": "train", "outputs": {}, "inputs": {}, "params": {}, "metrics": {}}
+    run = {
+        "dag_id": "flights",
+        "run_id": "r1",
+        "run_url": None,
+        "state": "succeeded",
+        "began": 1.0,
+        "ended": 9.0,
+        "stages": [{"stage": name, "state": "succeeded", "job_id": ""} for name in ("features", "train")],
+        "jobs": [job | {"submitted": 2.0, "started": 3.0, "ended": 9.0}],
+        "ends": [kept | times],
+        "searching": [],
+    }
+    server.answers["/muster/api/run"] = (200, run)
+    server.answers["/muster/api/runs"] = (200, {"runs": [run], "total": 1, "dags": ["flights"]})
+    page.goto(f"{HOST}/muster/#/runs/flights/r1")
+    over_time = page.get_by_role("table", name="Stages over time").get_by_role("rowheader")
+    expect(over_time).to_have_text(["features", "train"])
+    expect(page.get_by_role("table", name="Stages", exact=True).get_by_role("row")).to_contain_text(
+        ["Stage", "features", "train"]
+    )
 
 
 def the_version(**more: Any) -> dict[str, Any]:

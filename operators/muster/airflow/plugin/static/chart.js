@@ -138,7 +138,11 @@ export function ticks(low, high, many, step = pace(low, high, many)) {
 
 function along(first, final, x, many) {
   if (!(final > first)) return [first];
-  if (x === "number") return ticks(first, final, many - 1).filter((each) => Number.isInteger(each) || final - first < 2);
+  if (x === "number") {
+    const found = ticks(first, final, many - 1);
+    const whole = found.filter(Number.isInteger); // epochs and versions are counted
+    return whole.length > 1 ? whole : found;
+  }
   return Array.from({ length: many }, (_, n) => first + ((final - first) * n) / (many - 1));
 }
 

@@ -16,10 +16,10 @@ export const h = (tag, attributes, ...children) => build(document.createElement(
 export const s = (tag, attributes, ...children) =>
   build(document.createElementNS(SVG, tag), attributes, children);
 
-// A list of facts; those without a value are left out.
+// A list of facts; those without a value are left out, and nothing where none has one.
 export function facts(pairs) {
   const known = pairs.filter(([, value]) => value !== null && value !== undefined && value !== "");
-  return h("dl", {}, known.map(([name, value]) => [h("dt", {}, name), h("dd", {}, value)]));
+  return known.length ? h("dl", {}, known.map(([name, value]) => [h("dt", {}, name), h("dd", {}, value)])) : null;
 }
 
 // Names with values; a long one is folded.

@@ -32,6 +32,8 @@ export const number = (value) =>
     ? value.toLocaleString("en")
     : Number(value.toPrecision(5)).toString();
 
+export const gib = (bytes) => `${number(bytes / 2 ** 30)} GiB`;
+
 export const milliseconds = (seconds) =>
   seconds === null || seconds === undefined ? "" : `${Number((seconds * 1000).toPrecision(3))} ms`;
 

@@ -2,7 +2,7 @@
 
 import { get, post } from "./api.js";
 import { crumbs, facts, h, note, quiet, state, under } from "./dom.js";
-import { bytes, count, number, span } from "./format.js";
+import { count, gib, number, span } from "./format.js";
 import { outward, query, several, short, toDeployment, toVersion } from "./links.js";
 import { table } from "./table.js";
 
@@ -79,7 +79,7 @@ const inputs = (given) => (given.every((each) => each.startsWith(ADDRESS)) ? sev
 
 function needs({ cpu, memory, gpu }) {
   if (!cpu) return "";
-  return [`${count(cpu, "CPU")}, ${bytes(memory)}`, gpu && h("small", {}, count(gpu, "GPU"))];
+  return [`${count(cpu, "CPU")}, ${gib(memory)}`, gpu && h("small", {}, count(gpu, "GPU"))];
 }
 
 function starts(start) {

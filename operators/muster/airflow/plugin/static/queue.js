@@ -2,12 +2,11 @@
 
 import { get } from "./api.js";
 import { h, note, quiet, state, under } from "./dom.js";
-import { count, number, span } from "./format.js";
+import { count, gib, number, span } from "./format.js";
 import { toJob } from "./links.js";
 import { table } from "./table.js";
 import { watch } from "./watch.js";
 
-const GIB = 1 << 30;
 
 export async function queue(screen) {
   let last;
@@ -47,7 +46,7 @@ function needs(amounts) {
   const parts = Object.entries(amounts).map(([name, amount]) => {
     if (name.endsWith("/gpu")) return [0, count(amount, "GPU")];
     if (name === "cpu") return [1, count(amount, "CPU")];
-    return name === "memory" ? [2, `${number(amount / GIB)} GiB`] : [3, `${number(amount)} ${name}`];
+    return name === "memory" ? [2, gib(amount)] : [3, `${number(amount)} ${name}`];
   });
   return parts.filter(([, text]) => !text.endsWith("ephemeral-storage")).sort(([one], [other]) => one - other).map(([, text]) => text).join(", ");
 }

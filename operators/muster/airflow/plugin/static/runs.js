@@ -101,6 +101,8 @@ async function searchesOf(dag, run, signal) {
 function describe(found, before, searches) {
   const newest = new Map(found.jobs.map((job) => [job.stage, job]));
   const told = new Set(found.ends.map((end) => end.stage));
+  const order = new Map(found.stages.map((each, n) => [each.stage, n]));
+  const inOrder = (parts) => parts.sort((one, other) => (order.get(one.stage) ?? 0) - (order.get(other.stage) ?? 0));
   const known = [
     ["state", state(found.state)],
     ["Dag", h("a", { href: `#/runs${query({ dag: found.dag_id })}` }, found.dag_id)],
@@ -114,13 +116,13 @@ function describe(found, before, searches) {
     crumbs(h("a", { href: "#/runs" }, "Runs"), " / ", h("a", { href: `#/runs${query({ dag: found.dag_id })}` }, found.dag_id)),
     h("h1", { class: "mono", tabindex: -1 }, found.run_id),
     facts(known),
-    under("Stages", timeline("Stages over time", [
+    under("Stages", timeline("Stages over time", inOrder([
       ...found.jobs.map((job) => ({ ...job, name: job.stage, href: jobPlace(job.job_id) })),
       ...found.searching.map((each) => ({ ...each, name: each.stage, href: searchPlace(each.search_id) })),
       ...found.ends.map((end) => ({ ...end, name: end.stage, href: end.kept_of ? jobPlace(end.kept_of) : end.search_id ? searchPlace(end.search_id) : null })),
-    ])),
+    ]))),
     under("What each made", table("Stages", [["Stage", "name"], ["Params", "name"], ["Metrics", "name"], ["From", "tight"], ["Made", "tight"]],
-      [...[...newest.values()].filter((job) => !told.has(job.stage)).map((job) => [stage(job)]), ...found.ends.map((end) => [ended(end)])], "")),
+      inOrder([...[...newest.values()].filter((job) => !told.has(job.stage)), ...found.ends]).map((each) => [each.job_id === undefined ? ended(each) : stage(each)]), "")),
     newest.size > 0 && !found.jobs[0].job_id && quiet("Its jobs were deleted by gc; the records of their versions are kept."),
     searches.length > 0 && under("Searches", searchTable("Searches of this run", searches, "")),
     found.jobs[0]?.job_id && under("Jobs", table("Jobs of this run", COLUMNS, [...found.jobs].reverse().map((job) => [line(job)]), "")),
