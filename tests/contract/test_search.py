@@ -202,7 +202,7 @@ class SearchContract(Named):
         )
 
     def test_a_gang_that_waits_gets_the_places_of_trials_and_no_trial_is_lost(
-        self, backend: Backend, begin: Begin
+        self, backend: Backend, begin: Begin, record_property: Callable[[str, object], None]
     ) -> None:
         driver = Driver(backend, begin(replace(SPEC, trials=3, rungs=(9,)), pause="time.sleep(0.2)"))
         self.train_a_while(driver, backend)
@@ -215,10 +215,25 @@ class SearchContract(Named):
             priority="normal",
             origin=Origin(),
         )
-        job_id = f"gang-{self.unique}"
+        job_id, trained = f"gang-{self.unique}", _running(driver)
+        submitted, seen = time.monotonic(), dict[str, float]()
+
+        def look() -> JobState:
+            gang, *trials = backend.statuses([job_id, *trained]).values()
+            found = [f"the gang: {gang.state.value}"]
+            found += ["a trial stops"] * any(each.state is not JobState.RUNNING for each in trials)
+            for each in found:
+                seen.setdefault(each, time.monotonic() - submitted)
+            return gang.state
+
         backend.submit(gang, job_id=job_id)
-        self.wait(lambda: backend.status(job_id).state is JobState.SUCCEEDED)
+        self.wait(lambda: look() is JobState.SUCCEEDED)
         assert self.drive(driver).trial >= 0
+        record_property(
+            "a gang of all cards in the middle of a search",
+            ", ".join(f"{what} after {seconds:.1f} s" for what, seconds in seen.items())
+            + f"; the search ends after {time.monotonic() - submitted:.1f} s; jobs of its trials: {jobs_of(backend, driver)}",
+        )
         assert all(trial.phase is Phase.ENDED and trial.failures == 0 for trial in driver.state.trials)
 
 
