@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import re
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, suppress
 from dataclasses import replace
@@ -11,9 +12,10 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
-from tests.cluster import queues
+from tests.cluster import nodes, queues
 from tests.cluster.backend import SITE, connected
-from tests.cluster.layout import Layout
+from tests.cluster.control_plane import NODE_GRACE_SECONDS
+from tests.cluster.layout import Layout, node_called
 from tests.contract.named import Named
 from tests.contract.one_machine import one_machine
 from tests.contract.test_backend import finish
@@ -92,6 +94,7 @@ if rank == 0:
 """
 HOLD = "import time; print('up', flush=True); time.sleep(600)"
 ONE = Resources(memory_gib=1)
+FOUR_CARDS = Resources(cpus=0.1, memory_gib=0.25, gpus=4, gpu_class=("gpu-a100",))  # half of a node
 
 Made = Callable[..., JobSpec]
 T = TypeVar("T")
@@ -204,6 +207,24 @@ class ElasticContract(Named):
         assert "the gang goes on from its checkpoint with 3 of up to 4 replicas" in log_of(
             backend, self.own("gang")
         )
+
+    def test_one_gang_alone_makes_room_for_a_job_that_waits(self, backend: Backend, training: Made) -> None:
+        role = replace(training().roles[0], replicas=2, least_replicas=1)
+        names = [self.own("gang"), self.own("second")]
+        for name in names:
+            outputs = {"made": Output(volume=f"a/{self.own(name)}")}
+            backend.submit(training(roles=(role,), outputs=outputs), job_id=name)
+            self.wait(lambda name=name: trains(backend, name, ranks=2))
+        backend.submit(other(training(), memory_gib=1), job_id=self.own("other"))
+        self.wait(lambda: "up" in log_of(backend, self.own("other")))
+        self.wait(lambda: any(trains(backend, name, ranks=1) for name in names))
+        epochs_before = [epochs(backend, name) for name in names]
+        self.wait(
+            lambda: all(
+                epochs(backend, name) >= before + 2 for name, before in zip(names, epochs_before, strict=True)
+            )
+        )
+        assert sorted(sizes(backend, name) for name in names) == [[2], [2, 1]]
 
     def test_it_never_has_fewer_than_its_least_number(self, backend: Backend, training: Made) -> None:
         backend.submit(training(), job_id=self.own("gang"))
@@ -360,6 +381,40 @@ class TestElasticOnCluster(ElasticContract):
         staging = backend.store.staging(job_id)
         assert staging is not None
         return self.here.claim / staging.checkpoints.relative_to("/claim")
+
+    @pytest.mark.soak
+    def test_it_goes_on_without_a_lost_node_and_takes_it_when_it_is_back(
+        self,
+        backend: Backend,
+        training: Made,
+        here: Layout,
+        tmp_path: Path,
+        record_property: Callable[[str, object], None],
+    ) -> None:
+        node = node_called("a100-1")
+        role = replace(training().roles[0], resources=FOUR_CARDS)
+        with closing(connected(here, tmp_path / "whole")) as whole:  # in the queue that has all cards
+            whole.submit(training(roles=(role,)), job_id=self.own("gang"))
+            self.wait(lambda: trains(whole, self.own("gang"), ranks=4))
+            lost = time.monotonic()
+            nodes.power_off(here, node)
+            try:
+                self.wait(lambda: trains(whole, self.own("gang"), ranks=2))
+                fewer = time.monotonic()
+            finally:
+                nodes.power_on(here, node)
+            back = time.monotonic()
+            self.wait(lambda: trains(whole, self.own("gang"), ranks=4))
+            record_property(
+                "an elastic gang on two nodes, of which one is lost and comes back",
+                f"trains with 2 of 4 replicas {fewer - lost:.1f} s after the loss (a node is given up after "
+                f"{NODE_GRACE_SECONDS:g} s), with 4 again {time.monotonic() - back:.1f} s after it is back; "
+                f"starts at {begun_at(whole, self.own('gang'))} of {sizes(whole, self.own('gang'))}",
+            )
+            self.end(whole)
+            status, _ = self.finish(whole, self.own("gang"))
+        assert status.state is JobState.SUCCEEDED
+        assert begun_at(backend, self.own("gang")) == sorted(begun_at(backend, self.own("gang")))
 
 
 @pytest.fixture(scope="module")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from muster.backends.forecast import Outlook, fitting, take
+from muster.backends.forecast import Demand, Outlook, fitting, take
 
 
 class Sizing:
@@ -30,8 +30,8 @@ class Sizing:
             (size for size, demand in self._sizes.items() if fitting(demand.choices, room)), default=None
         )
 
-    def to_let_in(self, now: int) -> tuple[int, str] | None:
-        """Return with how many replicas the gang, which has `now`, lets a job in that waits, and that job's name.
+    def to_let_in(self, now: int) -> tuple[int, Demand] | None:
+        """Return with how many replicas the gang, which has `now`, lets a job in that waits, and that job.
 
         The gang makes no room for a job of a lower priority. None where no job that waits would fit, and where one fits already.
         """
@@ -44,5 +44,5 @@ class Sizing:
             take(room, own)
             let_in = next((each for each in waiting if fitting(each.choices, room) is not None), None)
             if let_in is not None:
-                return None if size == now else (size, let_in.name)
+                return None if size == now else (size, let_in)
         return None

@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from muster.backends.forecast import Demand
 from muster.backends.jobs.growth import Growth, Seen
 from muster.backends.jobs.sizing import Sizing
 from muster.backends.kubernetes.api.client import Client
@@ -24,6 +25,7 @@ from muster.backends.kubernetes.lifecycle.submitting import Submitter
 from muster.backends.kubernetes.site import ClusterSite
 from muster.backends.kubernetes.state.capacity import ClusterCapacity
 from muster.backends.kubernetes.state.observe import ObservedJob
+from muster.backends.kubernetes.state.outlook import ClusterDocuments
 from muster.core.errors import Conflict, Forbidden
 from muster.core.job import JobSpec
 from muster.core.status import JobState
@@ -35,8 +37,11 @@ log = logging.getLogger(__name__)
 WAITS_SECONDS = 3.0
 """How long a gang waits for room before it makes do with fewer replicas."""
 
-LOOK_SECONDS = 5.0
-"""Between two looks at what others wait for; where there is room for more, a checkpoint is looked for every second."""
+LOOK_SECONDS = 1.0
+"""Between two looks of a gang at what others wait for. The cluster is read once for all gangs of a process that look then."""
+
+LET_IN_SECONDS = 15.0
+"""How long a job, for which one gang made room, has to start before another gang makes room for it, too."""
 
 STOP_SECONDS = 20.0
 """How long ranks may take to stop; after that what they write is left aside, and their checkpoints are copied."""
@@ -114,6 +119,8 @@ class Resizing:
         self._clock = clock
         self._watches: dict[str, _Watch] = {}
         self._looking = threading.Lock()
+        self._read: tuple[float, ClusterDocuments] | None = None
+        self._let_in: dict[str, tuple[str, float]] = {}
 
     def forget(self, job_id: str) -> None:
         """Know nothing more of a job, which has ended."""
@@ -162,15 +169,14 @@ class Resizing:
             return None
         watch.next = now + LOOK_SECONDS
         sizing = self._sizing(job, job_id)
-        if (let_in := sizing.to_let_in(replicas)) is not None:
-            return self._to(let_in[0], f"{let_in[1]} waits for room")
+        if (let_in := sizing.to_let_in(replicas)) is not None and self._may_let_in(let_in[1], job_id):
+            return self._to(let_in[0], f"{let_in[1].name} waits for room")
         most = sizing.most() or 0
         while most > replicas and watch.refused.get(most, 0.0) > now:
             most -= 1
         if most <= replicas:
             watch.growth = None
             return None
-        watch.next = now + 1.0
         if watch.growth is None:
             watch.growth = Growth(Checkpoints(lambda: self._store.saved(job_id)))
             return None
@@ -179,14 +185,26 @@ class Resizing:
     def _to(self, replicas: int, why: str) -> _Wanted:
         return _Wanted(replicas, why, until=self._clock() + STOP_SECONDS)
 
+    def _may_let_in(self, waits: Demand, job_id: str) -> bool:
+        """Note that this gang makes room for a job that waits, unless another gang has just done so."""
+        now = self._clock()
+        self._let_in = {each: kept for each, kept in self._let_in.items() if kept[1] > now}
+        return (
+            self._let_in.setdefault(waits.job_id or waits.name, (job_id, now + LET_IN_SECONDS))[0] == job_id
+        )
+
     def _sizing(self, job: JobSpec, job_id: str) -> Sizing:
         sizes = [job.sized(replicas) for replicas in range(job.least, job.replicas + 1)]
-        return Sizing(self._capacity.outlook(sizes), job_id=job_id, least=job.least)
+        read = self._read
+        if read is None or self._clock() >= read[0] + LOOK_SECONDS:
+            read = self._read = self._clock(), self._capacity.documents()
+        return Sizing(self._capacity.outlook(sizes, found=read[1]), job_id=job_id, least=job.least)
 
     def size(self, job: JobSpec, job_id: str) -> int | None:
         """Return with how many replicas a gang is submitted: as many as there is room for now; None for all."""
         if not job.elastic:
             return None
+        self._read = None
         try:
             return self._sizing(job, job_id).most() or job.least
         except Forbidden:  # then the first look at what waits for room tells more
@@ -199,6 +217,7 @@ class Resizing:
             watch.next = 0.0
             return
         watch.wanted, watch.growth, watch.waits = None, None, None
+        self._read = None
         self._store.begin(job_id, after=attempt, replicas=wanted.replicas)
         line = (
             f"[muster] {wanted.why}: the gang goes on from its checkpoint with {wanted.replicas} of up to "

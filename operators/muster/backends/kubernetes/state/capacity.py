@@ -118,22 +118,35 @@ class ClusterCapacity:
             found = waiting(workloads, owners=_all(heads), places=places, flavors=flavors)
             return Queues(lines=_lines(local.result(), workloads, found), waiting=found)
 
-    def outlook(self, jobs: Sequence[JobSpec] = ()) -> Outlook:
-        """Return the quotas and cards here, what holds them and what waits for them."""
+    def outlook(self, jobs: Sequence[JobSpec] = (), *, found: ClusterDocuments | None = None) -> Outlook:
+        """Return the quotas and cards here, what holds them and what waits for them.
+
+        :param found: what was read a moment ago; it is read now unless given.
+        """
+        found = self.documents() if found is None else found
+        if not found.kueue:
+            return without_queues(found, jobs, resource=self._resource)
+        ranks = {each["metadata"]["name"]: int(each.get("value") or 0) for each in found.priority_classes}
+        placed = [(job, self._queue_of(job, found), ranks.get(job.priority or "", 0)) for job in jobs]
+        return with_queues(found, placed, resource=self._resource)
+
+    def documents(self) -> ClusterDocuments:
+        """Read what an outlook is made of."""
         with ThreadPoolExecutor(_AT_ONCE) as pool:
             served = self._client.served()
             nodes = pool.submit(readable, self._client, NODE)
             kinds = [kind for kind in (JOB, JOB_SET) if serves(served, kind)]
             heads = [pool.submit(self._heads, kind) for kind in kinds]
             if not serves(served, WORKLOAD):
-                found = ClusterDocuments(nodes=nodes.result(), roots=_all(heads), pods=self._our_pods())
-                return without_queues(found, jobs, resource=self._resource)
+                return ClusterDocuments(
+                    kueue=False, nodes=nodes.result(), roots=_all(heads), pods=self._our_pods()
+                )
             asked = {
                 kind: pool.submit(readable, self._client, kind)
                 for kind in (CLUSTER_QUEUE, RESOURCE_FLAVOR, COHORT, WORKLOAD_PRIORITY_CLASS)
             }
             local = pool.submit(self._client.find, LOCAL_QUEUE, namespace=self._namespace)
-            found = ClusterDocuments(
+            return ClusterDocuments(
                 cluster_queues=_found(asked[CLUSTER_QUEUE]),
                 local_queues=local.result(),
                 flavors=_found(asked[RESOURCE_FLAVOR]),
@@ -141,13 +154,8 @@ class ClusterCapacity:
                 workloads=self._client.find(WORKLOAD, namespace=self._namespace),
                 nodes=nodes.result(),
                 roots=_all(heads),
+                priority_classes=_found(asked[WORKLOAD_PRIORITY_CLASS]),
             )
-            ranks = {
-                each["metadata"]["name"]: int(each.get("value") or 0)
-                for each in _found(asked[WORKLOAD_PRIORITY_CLASS])
-            }
-        placed = [(job, self._queue_of(job, found), ranks.get(job.priority or "", 0)) for job in jobs]
-        return with_queues(found, placed, resource=self._resource)
 
     def parts(self, job_id: str) -> tuple[Part, ...]:
         """Return a job's pods that have a node and have not ended, those of the start that counts."""

@@ -53,8 +53,10 @@ class ClusterDocuments:
 
     :param nodes: None where they may not be read. :param cohorts: None likewise.
     :param roots: JobSets and Jobs; `pods` those that have not ended, where there is no Kueue.
+    :param kueue: whether there is Kueue.
     """
 
+    kueue: bool = True
     cluster_queues: Sequence[Mapping[str, Any]] = ()
     local_queues: Sequence[Mapping[str, Any]] = ()
     flavors: Sequence[Mapping[str, Any]] = ()
@@ -63,6 +65,7 @@ class ClusterDocuments:
     nodes: Sequence[Mapping[str, Any]] | None = ()
     roots: Sequence[Mapping[str, Any]] = ()
     pods: Sequence[Mapping[str, Any]] = ()
+    priority_classes: Sequence[Mapping[str, Any]] = ()
 
 
 def wanted_of(job: JobSpec, *, resource: str) -> tuple[PodNeeds, ...]:
