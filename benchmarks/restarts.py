@@ -193,22 +193,23 @@ def one_fewer(place: Backend, job_id: str, *, resources: Resources) -> float:
     spec = gang(place.store, megabytes=10, fault="none", resources=resources)
     (role,) = spec.roles
     place.submit(replace(spec, roles=(replace(role, least_replicas=1),)), job_id=job_id)
-    until(f"{job_id} trains", lambda: steps(place, job_id) == 2)
+    until(f"{job_id} trains with both", lambda: {*steps(place, job_id)[-2:]} == {"0", "1"})
+    before = len(steps(place, job_id))
     waits = replace(
         spec, roles=(replace(role, replicas=1, command=("sleep", "0.1")),), launcher=Launcher.PLAIN
     )
     began = time.time()
     place.submit(waits, job_id=f"{job_id}-waits")
-    until(f"{job_id} goes on", lambda: steps(place, job_id) == 3)
+    until(f"{job_id} goes on", lambda: len(steps(place, job_id)) > before)
     *_, (_, own, _) = _STEP.findall(log_of(place.store, job_id))
     until(f"{job_id} has ended", lambda: place.status(job_id).state.ended)
     return float(own) - began
 
 
-def steps(place: Backend, job_id: str) -> int:
-    """Return how many ranks have done their first step, over all starts; who looks has a gang change its size."""
+def steps(place: Backend, job_id: str) -> list[str]:
+    """Return the ranks that have done their first step, over all starts; who looks has a gang change its size."""
     place.statuses([job_id])
-    return len(_STEP.findall(log_of(place.store, job_id)))
+    return [rank for rank, _, _ in _STEP.findall(log_of(place.store, job_id))]
 
 
 def same(medians: Sequence[float], *, promised: float) -> Ratio:
