@@ -229,11 +229,14 @@ class ElasticContract(Named):
     def test_it_never_has_fewer_than_its_least_number(self, backend: Backend, training: Made) -> None:
         backend.submit(training(), job_id=self.own("gang"))
         self.wait(lambda: trains(backend, self.own("gang"), ranks=4))
+        backend.submit(other(training(), memory_gib=2), job_id=self.own("fits"))
+        self.wait(lambda: trains(backend, self.own("gang"), ranks=2))
+        self.wait(lambda: "up" in log_of(backend, self.own("fits")))
         backend.submit(other(training(), memory_gib=3), job_id=self.own("big"))
         self.wait(lambda: backend.status(self.own("big")).state is JobState.QUEUED)
-        backend.submit(other(training(), memory_gib=2, code="print('up')"), job_id=self.own("fits"))
-        self.wait(lambda: trains(backend, self.own("gang"), ranks=2))
-        self.finish(backend, self.own("fits"))
+        backend.cancel(self.own("fits"))
+        trained = epochs(backend, self.own("gang"))
+        self.wait(lambda: epochs(backend, self.own("gang")) >= trained + 3)
         assert backend.status(self.own("big")).state is JobState.QUEUED
         self.end(backend)
         assert self.finish(backend, self.own("gang"))[0].state is JobState.SUCCEEDED
@@ -381,6 +384,21 @@ class TestElasticOnCluster(ElasticContract):
         staging = backend.store.staging(job_id)
         assert staging is not None
         return self.here.claim / staging.checkpoints.relative_to("/claim")
+
+    def test_it_keeps_its_place_where_the_next_in_line_would_take_it(
+        self, backend: Backend, training: Made
+    ) -> None:
+        """Between two sizes it has no place in the queue, and what waits longest is let in first."""
+        backend.submit(training(), job_id=self.own("gang"))
+        self.wait(lambda: trains(backend, self.own("gang"), ranks=4))
+        for name, memory_gib in (("big", 3), ("fits", 2)):
+            backend.submit(other(training(), memory_gib=memory_gib), job_id=self.own(name))
+            self.wait(lambda name=name: backend.status(self.own(name)).state is JobState.QUEUED)
+        trained = epochs(backend, self.own("gang"))
+        self.wait(lambda: epochs(backend, self.own("gang")) >= trained + 3)
+        self.end(backend)
+        self.finish(backend, self.own("gang"))
+        assert sizes(backend, self.own("gang")) == [4]
 
     @pytest.mark.soak
     def test_it_goes_on_without_a_lost_node_and_takes_it_when_it_is_back(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from muster.backends.forecast import Demand, Outlook
@@ -13,8 +15,8 @@ from muster.volumes.base import Saved
 GPU = "gpu"
 
 
-def demand(gpus: float, *, job_id: str = "other", priority: int = 0, started: float | None = None) -> Demand:
-    return Demand(name=job_id, job_id=job_id, choices=({GPU: gpus},), priority=priority, started=started)
+def demand(gpus: float, *, job_id: str = "other", **more: Any) -> Demand:
+    return Demand(name=job_id, job_id=job_id, choices=({GPU: gpus},), **more)
 
 
 def sizing(*others: Demand, cards: float = 4) -> Sizing:
@@ -56,8 +58,20 @@ def test_it_may_have_what_no_other_job_has_or_needs(others: tuple[Demand, ...], 
         ((demand(1),), 5, None),
         ((demand(1, priority=-1),), 4, None),
         ((demand(9, job_id="huge"), demand(1)), 4, (3, "other")),
+        ((demand(1), demand(1, job_id="second")), 4, (2, "other")),
+        ((demand(3, job_id="first", since=1.0), demand(2, since=2.0)), 4, None),
     ],
-    ids=["nobody", "one", "two", "too much", "has room already", "low priority", "another that fits"],
+    ids=[
+        "nobody",
+        "one",
+        "two",
+        "too much",
+        "has room already",
+        "low priority",
+        "another that fits",
+        "both",
+        "the first would take its least",
+    ],
 )
 def test_it_lets_in_who_waits_and_gives_no_more_than_must_be(
     others: tuple[Demand, ...], cards: float, let_in: tuple[int, str] | None

@@ -31,18 +31,22 @@ class Sizing:
         )
 
     def to_let_in(self, now: int) -> tuple[int, Demand] | None:
-        """Return with how many replicas the gang, which has `now`, lets a job in that waits, and that job.
+        """Return with how many replicas the gang, which has `now`, lets jobs in that wait, and the first of them.
 
-        The gang makes no room for a job of a lower priority. None where no job that waits would fit, and where one fits already.
+        Between two sizes the gang holds nothing, so the jobs that wait are let in first, in their order. The gang keeps its size where
+        they would leave less than its least number; where all that fit have room already; and for jobs of a lower priority.
         """
         waiting = [each for each in self._waiting if each.priority >= self._sizes[now].priority]
-        for size in range(now, min(self._sizes) - 1, -1):
-            room = dict(self._free)
-            own = fitting(self._sizes[size].choices, room)
-            if own is None:
-                continue
-            take(room, own)
-            let_in = next((each for each in waiting if fitting(each.choices, room) is not None), None)
-            if let_in is not None:
-                return None if size == now else (size, let_in)
-        return None
+        room, let_in = dict(self._free), list[Demand]()
+        for each in sorted(waiting, key=lambda each: (-each.priority, each.since)):
+            taken = fitting(each.choices, room)
+            if taken is not None:
+                take(room, taken)
+                let_in.append(each)
+        sizes = (
+            size
+            for size in range(now, min(self._sizes) - 1, -1)
+            if fitting(self._sizes[size].choices, room) is not None
+        )
+        size = next(sizes, now)
+        return (size, let_in[0]) if let_in and size != now else None
