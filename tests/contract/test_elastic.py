@@ -216,8 +216,8 @@ class ElasticContract(Named):
             backend.submit(training(roles=(role,), outputs=outputs), job_id=name)
             self.wait(lambda name=name: trains(backend, name, ranks=2))
         backend.submit(other(training(), memory_gib=1), job_id=self.own("other"))
+        self.wait(lambda: {trains(backend, name, ranks=1) for name in names} == {True, False})
         self.wait(lambda: "up" in log_of(backend, self.own("other")))
-        self.wait(lambda: any(trains(backend, name, ranks=1) for name in names))
         epochs_before = [epochs(backend, name) for name in names]
         self.wait(
             lambda: all(
