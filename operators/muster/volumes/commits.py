@@ -142,7 +142,7 @@ class Commits:
                 spec = self._ledger.spec(job_id)
                 record = Record.of_job(spec, job_id, metrics=metrics, modules=modules, created=sealed_at)
                 plan = assemble(self._layout, self._catalog, drafts, record=record, compare=self._compare)
-                self._following.check(job_id, spec, plan)
+                self._following.check(spec, plan)
             decide(self._layout, plan, ready=ready)
         spec = self._ledger.spec(job_id)
         if plan:

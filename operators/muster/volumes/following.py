@@ -27,7 +27,7 @@ class Following:
     ) -> None:
         self._layout, self._catalog, self._ledger, self._attempts = layout, catalog, ledger, attempts
 
-    def check(self, job_id: str, spec: JobSpec, plan: Sequence[Placed]) -> None:
+    def check(self, spec: JobSpec, plan: Sequence[Placed]) -> None:
         """Look at every output that says what it comes after, once the numbers of all are reserved.
 
         :raises Conflict: another version is there, or another job that is not over has reserved a lower number.
@@ -35,9 +35,9 @@ class Following:
         numbers = {placed.output: placed.number for placed in plan}
         for name, output in spec.outputs.items():
             if output.after is not None:
-                self._check(job_id, output, numbers.get(name))
+                self._check(output, numbers.get(name))
 
-    def _check(self, job_id: str, output: Output, own: int | None) -> None:
+    def _check(self, output: Output, own: int | None) -> None:
         assert output.after is not None
         volume = output.volume
         # Those below its own by name: a listing may be late.

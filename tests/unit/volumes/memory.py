@@ -105,6 +105,12 @@ class _Kept:
         )
 
 
+def _bases(spec: JobSpec, *, but: Collection[str]) -> dict[str, tuple[str, ...]]:
+    """The results of outputs to which a job added nothing."""
+    bases = {name: spec.base_of(name) for name in spec.outputs if name not in but}
+    return {name: (base.address,) for name, base in bases.items() if base is not None}
+
+
 class MemoryLedger:
     """See :class:`muster.volumes.protocols.Ledger`."""
 
@@ -803,10 +809,7 @@ class MemoryStore:
             replace(record, volume=draft.volume, partition=draft.partition, output=draft.output)
             for draft in drafts
         ]
-        bases = {name: job.spec.base_of(name) for name in job.spec.outputs}
-        made: dict[str, tuple[str, ...]] = {name: (base.address,) for name, base in bases.items() if base}
-        for draft in drafts:
-            made.pop(draft.output, None)
+        made = _bases(job.spec, but={draft.output for draft in drafts})
         for each in self._keep(records, files):
             made[each.record.output] = (*made.get(each.record.output, ()), each.version().address)
         kept = {"sealed", "checkpoints"} if job.spec.origin.is_trial else {"sealed"}

@@ -1,0 +1,294 @@
+"""Brings a folder to the state of an object store: lists, fetches what differs, and lists again.
+
+What changed while it was fetched differs in the next list, and is fetched again. A file that was fetched whole is moved to its place and
+noted, so a kill at any moment loses at most the files under way.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, TypeVar
+
+from muster_ingest import listing
+from muster_ingest.connection import Connection
+from muster_ingest.errors import IngestError, SourceAway
+from muster_ingest.listing import CARRIED, JOURNAL, LISTING, PARTS, Listing
+from muster_ingest.places import Place
+
+ROUNDS = 3
+_TELL_SECONDS = 5.0
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 10.0
+
+T = TypeVar("T")
+
+
+class Patience:
+    """How long a source may be away, before that ends the ingest; each answer starts it anew."""
+
+    def __init__(self, place: Place, seconds: float, stop: threading.Event) -> None:
+        self._place, self._seconds, self._stop = place, seconds, stop
+        self._since: float | None = None
+
+    def ask(self, what: str, question: Callable[[], T]) -> T:
+        """Ask until there is an answer. :raises IngestError: the source refuses. :raises SourceAway: it does not answer."""
+        pause = _FIRST_PAUSE
+        while True:
+            try:
+                found = question()
+            except IngestError:
+                raise
+            except Exception as error:  # whatever the libraries of ten kinds of source raise
+                if self._place.denied(error):
+                    raise self._place.refused(error) from None
+                if not self._place.passing(error):
+                    raise
+                self._wait(what, error, pause)
+                pause = min(2 * pause, _LONGEST_PAUSE)
+            else:
+                self._since = None
+                return found
+
+    def _wait(self, what: str, error: Exception, pause: float) -> None:
+        now = time.monotonic()
+        if self._since is None:
+            self._since = now
+        if now - self._since > self._seconds or self._stop.is_set():
+            raise SourceAway(
+                f"{self._place.source} does not answer ({type(error).__name__} at {what:.200}), for {now - self._since:.0f} s: run again, "
+                "it goes on from what was fetched"
+            ) from None
+        self._stop.wait(pause)
+
+
+class Ingest:
+    """One ingest of objects.
+
+    :param base: the last version. :param target: the folder of checkpoints.
+    """
+
+    def __init__(
+        self, base: Path | None, target: Path, what: Mapping[str, Any], connection: Connection
+    ) -> None:
+        self._base, self._target = base, target
+        self._identity = {"url": what["source"]}
+        self._streams = int(what.get("streams") or 16)
+        self._stop = threading.Event()
+        self._place = Place(what["source"], connection)
+        self._patience = Patience(self._place, float(what.get("patience_seconds") or 300.0), self._stop)
+        self._lock = threading.Lock()
+        self._fetched = self._fetched_bytes = 0
+        self._told = 0.0
+
+    def run(self) -> dict[str, float]:
+        """Do it, and return the numbers of files that the version has, and of those fetched, kept and gone."""
+        with tempfile.TemporaryDirectory() as scratch:
+            self._list = Listing(Path(scratch) / "listing.sqlite")
+            try:
+                return self._run()
+            finally:
+                self._list.close()
+
+    def _run(self) -> dict[str, float]:
+        if self._base is not None:
+            self._list.had(listing.read(self._base / LISTING, self._identity), here=False)
+        before, _ = self._list.count()
+        self._go_on()
+        gone = self._rounds()
+        files, size = self._list.count()
+        if not files:
+            raise IngestError(
+                f"{self._place.source} holds no object: nothing is committed, and the last version stays"
+            )
+        here, _ = self._list.count(here=True)
+        if not here and not gone and before:
+            self._clear()
+            print(f"{self._place.source} holds nothing new: {files:,} files, {size:,} B", flush=True)
+        else:
+            self._finish()
+        kept, _ = self._list.count(here=False)
+        return {
+            "files": files,
+            "bytes": size,
+            "fetched": here,
+            "fetched_bytes": self._fetched_bytes,
+            "kept": kept,
+            "gone": gone,
+        }
+
+    def _go_on(self) -> None:
+        """Take what an attempt before this one has fetched and noted; delete all else that it left."""
+        journal = self._target / JOURNAL
+        noted = {}
+        for path, size, identity in listing.read(journal, self._identity):
+            noted[path] = (size, identity)
+        there = {}
+        for folder, _, names in os.walk(self._target):
+            for name in names:
+                file = Path(folder) / name
+                path = str(file.relative_to(self._target))
+                if path in noted and file.stat().st_size == noted[path][0]:
+                    there[path] = noted[path]
+                elif path != JOURNAL:
+                    file.unlink()
+        self._list.had(((path, *facts) for path, facts in there.items()), here=True)
+        if there:
+            print(f"goes on from {len(there):,} files that were fetched before", flush=True)
+        else:
+            journal.unlink(missing_ok=True)
+        if not journal.is_file():
+            journal.write_text(listing.first_line(self._identity), encoding="utf-8")
+        else:
+            with journal.open("rb+") as file:  # a line that a kill has torn would hide those after it
+                data_end = file.seek(0, os.SEEK_END)
+                back = min(data_end, 1 << 16)
+                file.seek(data_end - back)
+                tail = file.read(back)
+                file.truncate(data_end - back + tail.rfind(b"\n") + 1)
+        (self._target / PARTS).mkdir(exist_ok=True)
+
+    def _rounds(self) -> int:
+        """List and fetch until nothing differs; return how many files of the last version are gone."""
+        gone = 0
+        for number in range(1, ROUNDS + 2):
+            left_out = self._patience.ask("its list", self._look)
+            if left_out and number == 1:
+                print(f"left out: {left_out:,} empty objects that stand for folders", flush=True)
+            for path, here in self._list.gone():
+                gone += 0 if here else 1
+                if here:
+                    (self._target / path).unlink(missing_ok=True)
+            changed = self._list.changed() if number > ROUNDS else ""
+            if changed:
+                raise IngestError(
+                    f"{self._place.source}: {changed!r:.200} changed again while it was read, {ROUNDS} times over: nothing is committed; "
+                    "end what writes it, or ingest what is complete"
+                )
+            late, _ = self._list.missing()
+            if not late:
+                break
+            if number > ROUNDS:
+                print(f"{late:,} objects came while this ran: the next ingest takes them", flush=True)
+                break
+            self._fetch_all()
+        return gone
+
+    def _look(self) -> int:
+        try:
+            return self._list.list(self._place.objects(), self._place.source)
+        except FileNotFoundError:
+            raise IngestError(
+                f"{self._place.source} is not there: no such bucket, folder or object; {self._place.connection.named}"
+            ) from None
+
+    def _fetch_all(self) -> None:
+        todo: queue.Queue[tuple[str, str, int, str] | None] = queue.Queue(maxsize=4 * self._streams)
+        errors: list[BaseException] = []
+        count, total = self._list.missing()
+        with (self._target / JOURNAL).open("a", encoding="utf-8") as journal:
+            threads = [
+                threading.Thread(target=self._work, args=(number, todo, journal, errors), daemon=True)
+                for number in range(max(1, min(self._streams, count)))
+            ]
+            self._total = (self._fetched + count, self._fetched_bytes + total)
+            for thread in threads:
+                thread.start()
+            for row in self._batches():
+                if errors:
+                    break
+                todo.put(row)
+            for _ in threads:
+                todo.put(None)
+            for thread in threads:
+                thread.join()
+        if errors:
+            raise next((each for each in errors if isinstance(each, IngestError)), errors[0])
+
+    def _batches(self) -> Iterator[tuple[str, str, int, str]]:
+        """Yield what is missing, batch by batch: the tables change meanwhile."""
+        last = ""
+        while True:
+            with self._lock:
+                rows = self._list.missing_after(last)
+            if not rows:
+                return
+            yield from rows
+            last = rows[-1][0]
+
+    def _work(self, number: int, todo: Any, journal: Any, errors: list[BaseException]) -> None:
+        fs = None
+        part = str(self._target / PARTS / str(number))
+        while (row := todo.get()) is not None:
+            if errors:
+                continue
+            try:
+                if fs is None:
+                    fs = (
+                        self._patience.ask("its start", self._place.open)
+                        if self._place.alone
+                        else self._place.fs
+                    )
+                self._fetch(fs, part, journal, *row)
+            except BaseException as error:  # the thread that waits raises it
+                errors.append(error)
+                self._stop.set()
+
+    def _fetch(self, fs: Any, part: str, journal: Any, path: str, key: str, size: int, identity: str) -> None:
+        try:
+            self._patience.ask(key, lambda: self._place.fetch(fs, key, part))
+        except FileNotFoundError:
+            return  # it is gone meanwhile, which the next list says
+        found = Path(part).stat().st_size
+        if size >= 0 and found != size:
+            return  # it changed: the next list says how
+        target = self._target / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        Path(part).replace(target)
+        with self._lock:
+            journal.write(listing.line(path, found, identity))
+            journal.flush()
+            self._list.note(path, found, identity)
+            self._fetched += 1
+            self._fetched_bytes += found
+            self._tell()
+
+    def _tell(self) -> None:
+        now = time.monotonic()
+        if now - self._told >= _TELL_SECONDS:
+            self._told = now
+            files, size = self._total
+            print(
+                f"muster: files={self._fetched}/{files} bytes={self._fetched_bytes}"
+                + (f"/{size}" if size >= self._fetched_bytes else ""),
+                flush=True,
+            )
+
+    def _finish(self) -> None:
+        """Write the listing of the new version, and which of its files are taken over."""
+        for path in self._list.kept(here=False):
+            file = self._target / path
+            if file.is_file():  # a rest of another attempt: the last version's is as the source says
+                file.unlink()
+        with (self._target / LISTING).open("w", encoding="utf-8") as file:
+            file.write(listing.first_line(self._identity))
+            file.writelines(listing.line(*row) for row in self._list.rows())
+        with (self._target / CARRIED).open("w", encoding="utf-8") as file:
+            file.writelines(f"{path}\n" for path in self._list.kept(here=False))
+        with suppress(FileNotFoundError):
+            (self._target / JOURNAL).unlink()
+        self._remove_parts()
+
+    def _clear(self) -> None:
+        (self._target / JOURNAL).unlink(missing_ok=True)
+        self._remove_parts()
+
+    def _remove_parts(self) -> None:
+        for file in (self._target / PARTS).iterdir():
+            file.unlink()
+        (self._target / PARTS).rmdir()

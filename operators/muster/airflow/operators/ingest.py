@@ -1,0 +1,334 @@
+"""IngestOperator: outside data, objects of a store or the rows of a query, becomes a version."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from muster.airflow.assets import announce, announce_nothing, asset_of
+from muster.airflow.attempts.resuming import Resume
+from muster.airflow.attempts.verdicts import Failed, FailedForGood
+from muster.airflow.authoring.checks import check_count, check_image, optional
+from muster.airflow.authoring.keywords import keyword
+from muster.airflow.authoring.references import VersionsReference, is_known
+from muster.airflow.links import JobLink, VersionsLink
+from muster.airflow.operators.running import QueuedOperator, report
+from muster.core.errors import SpecError
+from muster.core.job import CHECKPOINTS, Input, JobSpec, Output, Role, SecretRef
+from muster.core.names import check_partition, check_volume
+from muster.core.resources import Resources
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+    from muster.airflow.attempts.run import TaskRun
+    from muster.airflow.authoring.code import Code, DagFolder
+    from muster.airflow.lineage import Lineage, TaskLineage
+    from muster.backends.base import Backend
+    from muster.core.settings import Settings
+    from muster.core.status import JobStatus
+    from muster.volumes.base import Version
+    from muster.volumes.protocols import LocalStore
+
+ENTRYPOINT = "muster_ingest:ingest"
+PACKAGE = "muster_ingest"
+BEFORE = "before"
+DATA = "data"
+SQL = "sql"
+SCHEMES = ("s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "http", "https", "sftp", "ssh", "file", SQL)
+_AWAY = "SourceAway: "
+_FIELDS = ("login", "password", "host", "port", "schema")
+_CONNECTION = re.compile(r"[\w.:-]{1,250}\Z", re.ASCII)
+_PAGE = 50
+
+
+def check_source(value: Any) -> None:
+    """Refuse what is no source, as far as it is known, and one with a password in it.
+
+    :raises SpecError: it says what is wrong, and never shows a password.
+    """
+    if not is_known(value):
+        return
+    if not isinstance(value, str) or "://" not in value:
+        raise SpecError(
+            f"{value!r:.80}: expected an address such as 's3://bucket/prefix' or 'sql://CONNECTION'"
+        )
+    parts = urlsplit(value)
+    if parts.scheme not in SCHEMES:
+        raise SpecError(
+            f"{parts.scheme}:// is no kind of source; there are {', '.join(f'{each}://' for each in SCHEMES)}"
+        )
+    if "@" in parts.netloc and parts.scheme not in ("abfs", "abfss"):
+        raise SpecError(
+            f"a {parts.scheme}:// source names a user or a password before '@', which would be stored: "
+            "put them into an Airflow connection, and name that with connection="
+        )
+    if parts.query and parts.scheme not in ("http", "https"):
+        raise SpecError(
+            f"a {parts.scheme}:// source has a query after '?', which may hold a token: use an Airflow connection"
+        )
+    if parts.scheme == SQL and (parts.path.strip("/") or not _CONNECTION.match(parts.netloc)):
+        raise SpecError(f"{value!r:.120}: expected 'sql://CONNECTION', the id of an Airflow connection")
+    if not (parts.netloc or parts.path.strip("/")):
+        raise SpecError(f"{value!r:.80} names no bucket, host or folder")
+
+
+def check_connection(value: Any) -> None:
+    """Refuse what cannot be a connection's id."""
+    if not isinstance(value, str) or not _CONNECTION.match(value):
+        raise SpecError("expected the id of an Airflow connection, such as 'aws_default'")
+
+
+def check_text(value: Any) -> None:
+    """Refuse what is no text."""
+    if not isinstance(value, str) or not value.strip():
+        raise SpecError(f"{value!r:.60}: expected a text")
+
+
+class IngestOperator(QueuedOperator):
+    """Make a version of outside data: the whole source as it is now.
+
+    Of an object store, web server, SFTP server or folder the files are fetched that changed since the last version (by size and ETag or, where
+    a source has none, the time of the change); the others are shared with it, and what is gone from the source is gone from the new version.
+    Where nothing changed no version is made, and the last one is the result. A retry goes on from what was fetched.
+
+    With ``source="sql://CONNECTION"`` the rows of `query` become Parquet files. Without a `watermark` the whole result is read each time, so
+    rows that were changed or deleted are so in the new version. With one, only rows above its highest value are read and added: changed and
+    deleted rows below it are not seen.
+    """
+
+    runs_a_job = True
+    ui_color = "#e0f2f1"
+    operator_extra_links = (JobLink(), VersionsLink())
+
+    source: str = keyword(check=check_source, templated=True)
+    """``s3://bucket/prefix``, ``gs://``, ``abfs://``, ``https://``, ``sftp://``, ``file:///folder``, or ``sql://CONNECTION``."""
+    volume: str = keyword(templated=True)
+    """The volume that gets the version, ``raw/events``."""
+    partition: str | None = keyword(default=None, templated=True)
+    """The partition of the version. Each partition is compared with its own last version."""
+    connection: str | None = keyword(default=None, check=optional(check_connection))
+    """The Airflow connection with credentials, endpoint (``endpoint_url``) and certificate authority (``ca``, PEM text) of the source. None:
+    none is used."""
+    query: str | None = keyword(default=None, check=optional(check_text), templated=True)
+    """The SQL that selects the rows, of a ``sql://`` source alone."""
+    watermark: str | None = keyword(default=None, check=optional(check_text))
+    """A column of the query that only grows, such as an id or a time of insertion."""
+    streams: int = keyword(default=16, check=check_count)
+    """How many files are fetched at once."""
+    image: str = keyword(default="ingest", check=check_image, own=True, late=True)
+    """The environment with what reads the sources."""
+
+    def check_together(self) -> None:
+        """Check what belongs to the source, and announce the volume's asset."""
+        if is_known(self.volume):
+            with self.refusing("volume"):
+                check_volume(self.volume)
+            self.add_outlets([asset_of(self.volume)] if asset_of(self.volume) not in self.outlets else [])
+        if self.partition is not None and is_known(self.partition):
+            with self.refusing("partition"):
+                check_partition(self.partition)
+        if is_known(self.source):
+            with self.refusing("query"):
+                self._check_query()
+
+    def _check_query(self) -> None:
+        if self._is_query != (self.query is not None):
+            raise SpecError("a source sql://CONNECTION needs query=, and no other source has one")
+        if self.watermark is not None and not self._is_query:
+            raise SpecError("only a query has a watermark; files are compared by size and ETag")
+        if self._is_query and self.connection is not None:
+            raise SpecError("the source sql://CONNECTION names its connection: leave connection= out")
+
+    @property
+    def _is_query(self) -> bool:
+        return self.source.startswith(f"{SQL}://")
+
+    @property
+    def _connection(self) -> str | None:
+        return urlsplit(self.source).netloc if self._is_query else self.connection
+
+    @property
+    def versions(self) -> VersionsReference:
+        """The output ``data``: the version of the source."""
+        return VersionsReference(self, (DATA,))
+
+    @classmethod
+    def output_names(cls, keywords: Mapping[str, Any]) -> tuple[str, ...]:  # noqa: ARG003 - it has one
+        """The one output."""
+        return (DATA,)
+
+    def images(self) -> tuple[str, ...]:
+        """The one image."""
+        return (self.image,)
+
+    def check_files(self, folder: DagFolder, settings: Settings) -> None:
+        """Look for the program in the image's folder."""
+        with self.refusing("image"):
+            _program(folder, self.image, settings)
+
+    def check_ready(self, folder: DagFolder, backend: Backend) -> None:  # noqa: ARG002 - its code is muster's own
+        """Ask the backend whether such a job can ever run."""
+        with self.refusing("the job"):
+            backend.check(self.job_draft(self.task_id))
+
+    def perform(self, context: Context) -> dict[str, Any]:
+        """Run the ingest, and return its version and figures."""
+        from muster.airflow.attempts.run import TaskRun
+
+        task = TaskRun.of(self, context)
+        try:
+            status = task.run(partial(self.job_spec, task), resume=Resume.ALWAYS)
+        except FailedForGood as error:
+            if _AWAY in str(error.args[0]):  # unlike other errors of a program, this one passes
+                raise Failed(error.args[0]) from None
+            raise
+        return self._told(context, task.backend.store, status)
+
+    def _told(self, context: Context, store: LocalStore, status: JobStatus) -> dict[str, Any]:
+        assert status.result is not None
+        (address,) = status.result.outputs[CHECKPOINTS]
+        if store.record(address).job_id == status.job_id:
+            announce(context, store, status)
+        else:
+            announce_nothing(context)
+            self.tell(f"{self.source} holds nothing new: {address} stays the last version")
+        result = {
+            "job_id": status.job_id,
+            "versions": {DATA: address},
+            "metrics": dict(status.result.metrics),
+        }
+        report(self.log, result)
+        return result
+
+    def job_spec(self, task: TaskRun) -> JobSpec:
+        """Return the job that ingests; it begins with the last version of volume and partition."""
+        from muster.airflow.authoring.code import DagFolder
+        from muster.airflow.operators.spec import image_digest, refuse_secrets, spec_fields
+        from muster.airflow.site import interpreter_of
+
+        self._check_rendered()
+        refuse_secrets(self)
+        store, folder = task.backend.store, DagFolder.of(task.context["dag"])
+        connection = _connection_of(self._connection) if self._connection else None
+        base = last_version(store, self.volume, self.partition)
+        return JobSpec(
+            name=task.name,
+            image=self.image,
+            image_digest=image_digest(self.image, folder, task),
+            interpreter=interpreter_of(self.image, task.settings),
+            roles=self._roles(),
+            code=_program(folder, self.image, task.settings).put(store),
+            inputs={BEFORE: Input(versions=() if base is None else (base.pinned,), many=True)},
+            outputs={
+                CHECKPOINTS: Output(
+                    volume=self.volume,
+                    partition=self.partition,
+                    base=BEFORE,
+                    after=store.last(self.volume, self.partition),
+                )
+            },
+            params={"what": self._what(connection)},
+            secrets={} if connection is None else _secrets(connection),
+            origin=task.origin,
+            **spec_fields(self),
+        )
+
+    def _check_rendered(self) -> None:
+        for name, check in (("source", check_source), ("volume", check_volume)):
+            with self.refusing(name):
+                check(getattr(self, name))
+        if self.partition is not None:
+            with self.refusing("partition"):
+                check_partition(self.partition)
+        with self.refusing("query"):
+            self._check_query()
+
+    def _what(self, connection: Any) -> dict[str, Any]:
+        """What is ingested, as the version's record shows it: nothing of the connection but its id, type and the names of its extra."""
+        found: dict[str, Any] = {"source": self.source, "streams": self.streams}
+        if self._is_query:
+            found = {"source": self.source, "query": self.query, "watermark": self.watermark}
+        if connection is not None:
+            found |= {
+                "connection": self._connection,
+                "kind": connection.conn_type,
+                "extras": sorted(connection.extra_dejson),
+            }
+        return found
+
+    def job_draft(self, name: str) -> JobSpec:
+        """Return the same as far as the Dag file tells it."""
+        from muster.airflow.operators.spec import STAND_IN, spec_fields
+
+        return JobSpec(
+            name=name,
+            image=self.image,
+            image_digest=STAND_IN.versions[0].digest,
+            roles=self._roles(),
+            inputs={BEFORE: Input(versions=STAND_IN.versions, many=True)},
+            outputs={
+                CHECKPOINTS: Output(
+                    volume=self.volume if is_known(self.volume) else "stand-in", base=BEFORE, after=0
+                )
+            },
+            **spec_fields(self, templated=False),
+        )
+
+    def _roles(self) -> tuple[Role, ...]:
+        return (Role(entrypoint=ENTRYPOINT, resources=self.job_resources or Resources()),)
+
+    def _named_lineage(self, lineage: Lineage) -> TaskLineage:
+        return lineage.of_names((), (str(each.uri) for each in self.outlets if hasattr(each, "uri")))
+
+
+def last_version(store: LocalStore, volume: str, partition: str | None) -> Version | None:
+    """Return the newest version of a volume's partition that no one has retired; None where there is none."""
+    before: int | None = None
+    while page := store.newest(volume, limit=_PAGE, before=before):
+        for version in page:
+            if version.partition == partition and version.retired is None:
+                return version
+        before = page[-1].number
+    return None
+
+
+def _connection_of(conn_id: str) -> Any:
+    """Return an Airflow connection. :raises SpecError: there is none of this id."""
+    from airflow.sdk import Connection
+    from airflow.sdk.exceptions import AirflowNotFoundException
+
+    try:
+        return Connection.get(conn_id)
+    except AirflowNotFoundException as error:
+        raise SpecError(
+            f"there is no Airflow connection {conn_id!r:.120}: make it, or name another one"
+        ) from error
+
+
+def _secrets(connection: Any) -> dict[str, SecretRef]:
+    """Return where each field of a connection is found: each is a secret of its own, so that logs mask it."""
+    places = {
+        f"INGEST_{name.upper()}": name
+        for name in _FIELDS
+        if getattr(connection, name, None) not in (None, "")
+    }
+    extras = {f"INGEST_EXTRA_{number}": name for number, name in enumerate(sorted(connection.extra_dejson))}
+    return {
+        variable: SecretRef(source="connection", name=f"{connection.conn_id}#{name}")
+        for variable, name in {**places, **extras}.items()
+    }
+
+
+def _program(folder: DagFolder, image: str, settings: Settings) -> Code:
+    """The package that ingests: it lies in the image's folder and travels alone."""
+    from muster.airflow.authoring.code import Code
+
+    root = folder.image(image, settings)
+    files = sorted(str(path.relative_to(root)) for path in (root / PACKAGE).glob("*.py"))
+    if not files:
+        raise SpecError(f"image {image!r} at {root} has no {PACKAGE}, which ingests; take the image 'ingest'")
+    return Code(root=root, files=tuple(files))
