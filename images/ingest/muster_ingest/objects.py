@@ -278,8 +278,9 @@ class Ingest:
         with (self._target / LISTING).open("w", encoding="utf-8") as file:
             file.write(listing.first_line(self._identity))
             file.writelines(listing.line(*row) for row in self._list.rows())
-        with (self._target / CARRIED).open("w", encoding="utf-8") as file:
-            file.writelines(f"{path}\n" for path in self._list.kept(here=False))
+        if self._base is not None:
+            with (self._target / CARRIED).open("w", encoding="utf-8") as file:
+                file.writelines(f"{path}\n" for path in self._list.kept(here=False))
         with suppress(FileNotFoundError):
             (self._target / JOURNAL).unlink()
         self._remove_parts()

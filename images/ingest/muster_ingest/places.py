@@ -158,7 +158,7 @@ def _options(scheme: str, place: Place) -> dict[str, Any]:
         return _http(connection)
     if scheme in ("sftp", "ssh"):
         return _sftp(place)
-    if scheme in ("file", "memory"):
+    if scheme == "file":
         return {}
     raise IngestError(
         f"{place.source}: no such kind of source; there are s3, gs, abfs, http, https, sftp, file and sql"

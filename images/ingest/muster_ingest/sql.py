@@ -76,7 +76,8 @@ def read_query(
         first = listing.first_line(source, high=None if value is None else _plain(value))
         lines = [listing.line(*each) for each in [*kept, *new]]
         (target / LISTING).write_text(first + "".join(lines), encoding="utf-8")
-        (target / CARRIED).write_text("".join(f"{path}\n" for path, _, _ in kept), encoding="utf-8")
+        if base is not None:
+            (target / CARRIED).write_text("".join(f"{path}\n" for path, _, _ in kept), encoding="utf-8")
     return {
         "files": len(kept) + len(new),
         "bytes": size,
