@@ -99,6 +99,7 @@ class Ingest:
         if self._base is not None:
             self._list.had(listing.read(self._base / LISTING, self._identity), here=False)
         before, _ = self._list.count()
+        self._patience.ask("its start", self._place.begin)
         self._go_on()
         gone = self._rounds()
         files, size = self._list.count()

@@ -33,8 +33,13 @@ class Place:
     def __init__(self, source: str, connection: Connection) -> None:
         self.source, self.connection = source, connection
         self._scheme = source.partition("://")[0]
+        self.fs: Any = None
+        self.root = ""
+
+    def begin(self) -> None:
+        """Open it; everything else is asked after this."""
         self.fs = self.open()
-        self.root = str(self.fs._strip_protocol(source)).rstrip("/")
+        self.root = str(self.fs._strip_protocol(self.source)).rstrip("/")
 
     @property
     def alone(self) -> bool:
@@ -43,12 +48,12 @@ class Place:
 
     def open(self) -> Any:
         """Open the file system."""
-        options = {"use_listings_cache": False, "skip_instance_cache": True, **_options(self._scheme, self)}
-        if self._scheme in ("sftp", "ssh"):
+        options = _options(self._scheme, self)
+        if self.alone:
             from muster_ingest.sftp import CheckedSFTP
 
-            return CheckedSFTP(**options)
-        return fsspec.filesystem(self._scheme, **options)
+            return CheckedSFTP(**options, skip_instance_cache=True)
+        return fsspec.filesystem(self._scheme, **options, use_listings_cache=False, skip_instance_cache=True)
 
     def objects(self) -> Iterator[tuple[str, str, int, str]]:
         """Yield key, path below the root, size and identity of every object; -1 and "" where they are unknown."""
@@ -80,10 +85,11 @@ class Place:
 
     def _walked(self) -> Iterator[dict[str, Any]]:
         """List folder by folder; links are followed by no source."""
-        if self.fs.isfile(self.root) and not self.source.endswith("/"):
-            yield self.fs.info(self.root)
+        top = self.root or "/"
+        if not self.source.endswith("/") and self.fs.isfile(top):
+            yield self.fs.info(top)
             return
-        for _, _, files in self.fs.walk(self.root, detail=True, on_error="raise"):
+        for _, _, files in self.fs.walk(top, detail=True, on_error="raise"):
             for info in files.values():
                 if info.get("islink"):
                     continue
@@ -179,7 +185,12 @@ def _s3(connection: Connection) -> dict[str, Any]:
     if endpoint:
         found["endpoint_url"] = endpoint
         found["config_kwargs"] = {"s3": {"addressing_style": connection.text("addressing_style") or "path"}}
-    found.setdefault("config_kwargs", {}).update(max_pool_connections=64, connect_timeout=20, read_timeout=60)
+    found.setdefault("config_kwargs", {}).update(
+        max_pool_connections=64,
+        connect_timeout=20,
+        read_timeout=60,
+        retries={"max_attempts": 2, "mode": "standard"},
+    )
     key = connection.login or connection.text("aws_access_key_id")
     if key:
         found["key"] = key

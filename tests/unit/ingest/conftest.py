@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +14,9 @@ Run = Callable[..., dict[str, float]]
 
 
 @pytest.fixture(autouse=True)
-def program(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def program(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have the program's package on the import path."""
     monkeypatch.syspath_prepend(str(shipped("images") / "ingest"))
-    yield
 
 
 @pytest.fixture

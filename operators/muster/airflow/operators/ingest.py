@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
 from muster.airflow.assets import announce, announce_nothing, asset_of
 from muster.airflow.attempts.resuming import Resume
@@ -17,6 +15,17 @@ from muster.airflow.authoring.references import VersionsReference, is_known
 from muster.airflow.links import JobLink, VersionsLink
 from muster.airflow.operators.running import QueuedOperator, report
 from muster.core.errors import SpecError
+from muster.core.ingest import (
+    AWAY,
+    BEFORE,
+    ENTRYPOINT,
+    FIELDS,
+    PACKAGE,
+    Source,
+    check_connection,
+    check_url,
+    variables,
+)
 from muster.core.job import CHECKPOINTS, Input, JobSpec, Output, Role, SecretRef
 from muster.core.names import check_partition, check_volume
 from muster.core.resources import Resources
@@ -30,56 +39,15 @@ if TYPE_CHECKING:
     from muster.backends.base import Backend
     from muster.core.settings import Settings
     from muster.core.status import JobStatus
-    from muster.volumes.base import Version
     from muster.volumes.protocols import LocalStore
 
-ENTRYPOINT = "muster_ingest:ingest"
-PACKAGE = "muster_ingest"
-BEFORE = "before"
 DATA = "data"
-SQL = "sql"
-SCHEMES = ("s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "http", "https", "sftp", "ssh", "file", SQL)
-_AWAY = "SourceAway: "
-_FIELDS = ("login", "password", "host", "port", "schema")
-_CONNECTION = re.compile(r"[\w.:-]{1,250}\Z", re.ASCII)
-_PAGE = 50
 
 
-def check_source(value: Any) -> None:
-    """Refuse what is no source, as far as it is known, and one with a password in it.
-
-    :raises SpecError: it says what is wrong, and never shows a password.
-    """
-    if not is_known(value):
-        return
-    if not isinstance(value, str) or "://" not in value:
-        raise SpecError(
-            f"{value!r:.80}: expected an address such as 's3://bucket/prefix' or 'sql://CONNECTION'"
-        )
-    parts = urlsplit(value)
-    if parts.scheme not in SCHEMES:
-        raise SpecError(
-            f"{parts.scheme}:// is no kind of source; there are {', '.join(f'{each}://' for each in SCHEMES)}"
-        )
-    if "@" in parts.netloc and parts.scheme not in ("abfs", "abfss"):
-        raise SpecError(
-            f"a {parts.scheme}:// source names a user or a password before '@', which would be stored: "
-            "put them into an Airflow connection, and name that with connection="
-        )
-    if parts.query and parts.scheme not in ("http", "https"):
-        raise SpecError(
-            f"a {parts.scheme}:// source has a query after '?', which may hold a token: use an Airflow connection"
-        )
-    if parts.scheme == SQL and (parts.path.strip("/") or not _CONNECTION.match(parts.netloc)):
-        raise SpecError(f"{value!r:.120}: expected 'sql://CONNECTION', the id of an Airflow connection")
-    if not (parts.netloc or parts.path.strip("/")):
-        raise SpecError(f"{value!r:.80} names no bucket, host or folder")
-
-
-def check_connection(value: Any) -> None:
-    """Refuse what cannot be a connection's id."""
-    if not isinstance(value, str) or not _CONNECTION.match(value):
-        raise SpecError("expected the id of an Airflow connection, such as 'aws_default'")
+def check_known_url(value: Any) -> None:
+    """Refuse what is no source, as far as it is known."""
+    if is_known(value):
+        check_url(value)
 
 
 def check_text(value: Any) -> None:
@@ -104,7 +72,7 @@ class IngestOperator(QueuedOperator):
     ui_color = "#e0f2f1"
     operator_extra_links = (JobLink(), VersionsLink())
 
-    source: str = keyword(check=check_source, templated=True)
+    source: str = keyword(check=check_known_url, templated=True)
     """``s3://bucket/prefix``, ``gs://``, ``abfs://``, ``https://``, ``sftp://``, ``file:///folder``, or ``sql://CONNECTION``."""
     volume: str = keyword(templated=True)
     """The volume that gets the version, ``raw/events``."""
@@ -131,25 +99,18 @@ class IngestOperator(QueuedOperator):
         if self.partition is not None and is_known(self.partition):
             with self.refusing("partition"):
                 check_partition(self.partition)
-        if is_known(self.source):
-            with self.refusing("query"):
-                self._check_query()
+        if is_known([self.source, self.query]):
+            with self.refusing("source"):
+                self._source()
 
-    def _check_query(self) -> None:
-        if self._is_query != (self.query is not None):
-            raise SpecError("a source sql://CONNECTION needs query=, and no other source has one")
-        if self.watermark is not None and not self._is_query:
-            raise SpecError("only a query has a watermark; files are compared by size and ETag")
-        if self._is_query and self.connection is not None:
-            raise SpecError("the source sql://CONNECTION names its connection: leave connection= out")
-
-    @property
-    def _is_query(self) -> bool:
-        return self.source.startswith(f"{SQL}://")
-
-    @property
-    def _connection(self) -> str | None:
-        return urlsplit(self.source).netloc if self._is_query else self.connection
+    def _source(self) -> Source:
+        return Source(
+            url=self.source,
+            connection=self.connection,
+            query=self.query,
+            watermark=self.watermark,
+            streams=self.streams,
+        )
 
     @property
     def versions(self) -> VersionsReference:
@@ -183,7 +144,7 @@ class IngestOperator(QueuedOperator):
         try:
             status = task.run(partial(self.job_spec, task), resume=Resume.ALWAYS)
         except FailedForGood as error:
-            if _AWAY in str(error.args[0]):  # unlike other errors of a program, this one passes
+            if AWAY in str(error.args[0]):  # unlike other errors of a program, this one passes
                 raise Failed(error.args[0]) from None
             raise
         return self._told(context, task.backend.store, status)
@@ -209,12 +170,17 @@ class IngestOperator(QueuedOperator):
         from muster.airflow.authoring.code import DagFolder
         from muster.airflow.operators.spec import image_digest, refuse_secrets, spec_fields
         from muster.airflow.site import interpreter_of
+        from muster.volumes.beginning import begin_with_last
 
-        self._check_rendered()
         refuse_secrets(self)
+        with self.refusing("source"):
+            source = self._source()
+        with self.refusing("volume"):
+            check_volume(self.volume)
+        connection = _connection_of(source.conn_id) if source.conn_id else None
         store, folder = task.backend.store, DagFolder.of(task.context["dag"])
-        connection = _connection_of(self._connection) if self._connection else None
-        base = last_version(store, self.volume, self.partition)
+        before, output = begin_with_last(store, self.volume, self.partition, name=BEFORE)
+        extras = sorted(connection.extra_dejson) if connection else ()
         return JobSpec(
             name=task.name,
             image=self.image,
@@ -222,43 +188,13 @@ class IngestOperator(QueuedOperator):
             interpreter=interpreter_of(self.image, task.settings),
             roles=self._roles(),
             code=_program(folder, self.image, task.settings).put(store),
-            inputs={BEFORE: Input(versions=() if base is None else (base.pinned,), many=True)},
-            outputs={
-                CHECKPOINTS: Output(
-                    volume=self.volume,
-                    partition=self.partition,
-                    base=BEFORE,
-                    after=store.last(self.volume, self.partition),
-                )
-            },
-            params={"what": self._what(connection)},
-            secrets={} if connection is None else _secrets(connection),
+            inputs={BEFORE: before},
+            outputs={CHECKPOINTS: output},
+            params={"what": source.param(kind=connection.conn_type if connection else "", extras=extras)},
+            secrets=_secrets(connection, extras) if connection else {},
             origin=task.origin,
             **spec_fields(self),
         )
-
-    def _check_rendered(self) -> None:
-        for name, check in (("source", check_source), ("volume", check_volume)):
-            with self.refusing(name):
-                check(getattr(self, name))
-        if self.partition is not None:
-            with self.refusing("partition"):
-                check_partition(self.partition)
-        with self.refusing("query"):
-            self._check_query()
-
-    def _what(self, connection: Any) -> dict[str, Any]:
-        """What is ingested, as the version's record shows it: nothing of the connection but its id, type and the names of its extra."""
-        found: dict[str, Any] = {"source": self.source, "streams": self.streams}
-        if self._is_query:
-            found = {"source": self.source, "query": self.query, "watermark": self.watermark}
-        if connection is not None:
-            found |= {
-                "connection": self._connection,
-                "kind": connection.conn_type,
-                "extras": sorted(connection.extra_dejson),
-            }
-        return found
 
     def job_draft(self, name: str) -> JobSpec:
         """Return the same as far as the Dag file tells it."""
@@ -285,17 +221,6 @@ class IngestOperator(QueuedOperator):
         return lineage.of_names((), (str(each.uri) for each in self.outlets if hasattr(each, "uri")))
 
 
-def last_version(store: LocalStore, volume: str, partition: str | None) -> Version | None:
-    """Return the newest version of a volume's partition that no one has retired; None where there is none."""
-    before: int | None = None
-    while page := store.newest(volume, limit=_PAGE, before=before):
-        for version in page:
-            if version.partition == partition and version.retired is None:
-                return version
-        before = page[-1].number
-    return None
-
-
 def _connection_of(conn_id: str) -> Any:
     """Return an Airflow connection. :raises SpecError: there is none of this id."""
     from airflow.sdk import Connection
@@ -309,17 +234,12 @@ def _connection_of(conn_id: str) -> Any:
         ) from error
 
 
-def _secrets(connection: Any) -> dict[str, SecretRef]:
+def _secrets(connection: Any, extras: Sequence[str]) -> dict[str, SecretRef]:
     """Return where each field of a connection is found: each is a secret of its own, so that logs mask it."""
-    places = {
-        f"INGEST_{name.upper()}": name
-        for name in _FIELDS
-        if getattr(connection, name, None) not in (None, "")
-    }
-    extras = {f"INGEST_EXTRA_{number}": name for number, name in enumerate(sorted(connection.extra_dejson))}
+    fields = {name: getattr(connection, name, None) for name in FIELDS}
     return {
         variable: SecretRef(source="connection", name=f"{connection.conn_id}#{name}")
-        for variable, name in {**places, **extras}.items()
+        for variable, name in variables(fields, extras).items()
     }
 
 
