@@ -57,7 +57,11 @@ class IngestContract(Named):
         def made(url: str = "", *, what: Any = None, volume: str = "raw") -> JobSpec:
             before, output = begin_with_last(backend.store, self.own(volume), None, name=BEFORE)
             extras = EXTRAS if secrets else ()
-            given = {**Source(url=url or source, streams=4).param(), "extras": list(extras), **(what or {})}
+            given = {
+                **Source(url=url or source, streams=4, patience_seconds=20).param(),
+                "extras": list(extras),
+                **(what or {}),
+            }
             return JobSpec(
                 name="a.raw",
                 image="ingest",
@@ -66,7 +70,7 @@ class IngestContract(Named):
                 roles=(Role(entrypoint=ENTRYPOINT),),
                 inputs={BEFORE: before},
                 outputs={CHECKPOINTS: output},
-                params={"what": {"patience_seconds": 20, **given}},
+                params={"what": given},
                 secrets=secrets,
             )
 

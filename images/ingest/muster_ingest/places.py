@@ -46,6 +46,11 @@ class Place:
         """Whether each thread needs a file system of its own."""
         return self._scheme in ("sftp", "ssh")
 
+    @property
+    def has_folders(self) -> bool:
+        """Whether a file can be written only into a folder that is there."""
+        return self.alone or self._scheme == "file"
+
     def open(self) -> Any:
         """Open the file system."""
         options = _options(self._scheme, self)

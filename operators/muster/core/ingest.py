@@ -36,6 +36,7 @@ class Source:
     :param connection: the id of the Airflow connection, but of a query, whose address names it.
     :param query: the SQL of a query. `watermark`: a column of it that only grows.
     :param streams: how many files are fetched at once.
+    :param patience_seconds: how long it may be away before that ends the ingest.
     """
 
     url: str
@@ -43,6 +44,7 @@ class Source:
     query: str | None = None
     watermark: str | None = None
     streams: int = 16
+    patience_seconds: float = 300.0
 
     def __post_init__(self) -> None:
         check_url(self.url)
@@ -76,7 +78,11 @@ class Source:
 
         :param kind: the type of its connection. `extras`: the names of the fields in its extra.
         """
-        found: dict[str, Any] = {"source": self.url, "streams": self.streams}
+        found: dict[str, Any] = {
+            "source": self.url,
+            "streams": self.streams,
+            "patience_seconds": self.patience_seconds,
+        }
         if self.is_query:
             found = {"source": self.url, "query": self.query, "watermark": self.watermark}
         if self.conn_id is not None:

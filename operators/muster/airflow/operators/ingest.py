@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from muster.airflow.assets import announce, announce_nothing, asset_of
 from muster.airflow.attempts.resuming import Resume
 from muster.airflow.attempts.verdicts import Failed, FailedForGood
-from muster.airflow.authoring.checks import check_count, check_image, optional
+from muster.airflow.authoring.checks import check_count, check_image, check_span, optional
 from muster.airflow.authoring.keywords import keyword
 from muster.airflow.authoring.references import VersionsReference, is_known
 from muster.airflow.links import JobLink, VersionsLink
@@ -87,6 +88,8 @@ class IngestOperator(QueuedOperator):
     """A column of the query that only grows, such as an id or a time of insertion."""
     streams: int = keyword(default=16, check=check_count)
     """How many files are fetched at once."""
+    patience: timedelta = keyword(default=timedelta(minutes=5), check=check_span)
+    """How long the source may be away before that ends the try; the next try goes on from what was fetched."""
     image: str = keyword(default="ingest", check=check_image, own=True, late=True)
     """The environment with what reads the sources."""
 
@@ -110,6 +113,7 @@ class IngestOperator(QueuedOperator):
             query=self.query,
             watermark=self.watermark,
             streams=self.streams,
+            patience_seconds=self.patience.total_seconds(),
         )
 
     @property
