@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from muster.cli.progress import progress
 from muster.core.errors import SpecError, StoreError
-from muster.core.ingest import FIELDS, PACKAGE, Source, variables
-from muster.core.job import SecretRef
+from muster.core.ingest import PACKAGE, Source
 from muster.core.settings import Settings
 
 if TYPE_CHECKING:
@@ -76,14 +75,17 @@ def _source(url: str, connection: str | None) -> Source:
 
 
 def _run(verb: str, source: Source, folder: Path, store: LocalStore, settings: Settings) -> Mapping[str, Any]:
+    from muster.airflow.outside import outside_connection
     from muster.images.environment import Environments
     from muster.images.folders import find_image, image_folders, put_image
 
     image = find_image("ingest", image_folders(settings))
     with progress() as tell:
         python = Environments(settings.cache).ensure("ingest", image, put_image(store, image), tell)
-    kind, extras, values = _connection(source.conn_id)
-    what = {**source.param(kind=kind, extras=extras), "folder": str(folder)}
+    connection = outside_connection(source.conn_id) if source.conn_id else None
+    told: dict[str, Any] = {"kind": connection.kind, "extras": connection.extras} if connection else {}
+    values = connection.values() if connection else {}
+    what = {**source.param(**told), "folder": str(folder)}
     environment = {name: os.environ[name] for name in _PASSED if name in os.environ} | values
     with _program(image) as path:
         ended = subprocess.run(
@@ -94,12 +96,12 @@ def _run(verb: str, source: Source, folder: Path, store: LocalStore, settings: S
             check=False,
         )
     try:
-        told: Mapping[str, Any] = json.loads(ended.stdout.splitlines()[-1])
+        ending: Mapping[str, Any] = json.loads(ended.stdout.splitlines()[-1])
     except (IndexError, ValueError) as error:
         raise StoreError(f"the copy with {source.url} failed; what it says stands above") from error
-    if "error" in told:
-        raise SpecError(str(told["error"]))
-    return told
+    if "error" in ending:
+        raise SpecError(str(ending["error"]))
+    return ending
 
 
 @contextmanager
@@ -108,27 +110,3 @@ def _program(image: Path) -> Iterator[Path]:
     with tempfile.TemporaryDirectory() as folder:
         shutil.copytree(image / PACKAGE, Path(folder) / PACKAGE, ignore=shutil.ignore_patterns("__pycache__"))
         yield Path(folder)
-
-
-def _connection(conn_id: str | None) -> tuple[str, list[str], dict[str, str]]:
-    """Return a connection's type, the names of its extra fields, and all its values by variable."""
-    if conn_id is None:
-        return "", [], {}
-    from airflow.sdk import Connection
-    from airflow.sdk.exceptions import AirflowNotFoundException
-
-    from muster.airflow.site import resolve_secret
-
-    try:
-        connection = Connection.get(conn_id)
-    except AirflowNotFoundException as error:
-        raise SpecError(
-            f"there is no Airflow connection {conn_id!r:.120}: set AIRFLOW_CONN_{conn_id.upper()}, or name another one"
-        ) from error
-    extras = sorted(connection.extra_dejson)
-    named = variables({name: getattr(connection, name, None) for name in FIELDS}, extras)
-    values = {
-        variable: resolve_secret(SecretRef(source="connection", name=f"{conn_id}#{name}"))
-        for variable, name in named.items()
-    }
-    return connection.conn_type, extras, values

@@ -45,7 +45,7 @@ def put(
     connection: Connection = None,
     as_json: Json = False,
 ) -> None:
-    """Copy a folder or file, or what lies in an object store, into the store as a new version."""
+    """Copy a folder, file or object store's files into a new version."""
     from muster.cli import object_stores
     from muster.client.versions import add
 

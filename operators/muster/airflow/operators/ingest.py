@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -20,14 +20,12 @@ from muster.core.ingest import (
     AWAY,
     BEFORE,
     ENTRYPOINT,
-    FIELDS,
     PACKAGE,
     Source,
     check_connection,
     check_url,
-    variables,
 )
-from muster.core.job import CHECKPOINTS, Input, JobSpec, Output, Role, SecretRef
+from muster.core.job import CHECKPOINTS, Input, JobSpec, Output, Role
 from muster.core.names import check_partition, check_volume
 from muster.core.resources import Resources
 
@@ -173,6 +171,7 @@ class IngestOperator(QueuedOperator):
         """Return the job that ingests; it begins with the last version of volume and partition."""
         from muster.airflow.authoring.code import DagFolder
         from muster.airflow.operators.spec import image_digest, refuse_secrets, spec_fields
+        from muster.airflow.outside import outside_connection
         from muster.airflow.site import interpreter_of
         from muster.volumes.beginning import begin_with_last
 
@@ -181,10 +180,10 @@ class IngestOperator(QueuedOperator):
             source = self._source()
         with self.refusing("volume"):
             check_volume(self.volume)
-        connection = _connection_of(source.conn_id) if source.conn_id else None
+        connection = outside_connection(source.conn_id) if source.conn_id else None
         store, folder = task.backend.store, DagFolder.of(task.context["dag"])
         before, output = begin_with_last(store, self.volume, self.partition, name=BEFORE)
-        extras = sorted(connection.extra_dejson) if connection else ()
+        told: dict[str, Any] = {"kind": connection.kind, "extras": connection.extras} if connection else {}
         return JobSpec(
             name=task.name,
             image=self.image,
@@ -194,8 +193,8 @@ class IngestOperator(QueuedOperator):
             code=_program(folder, self.image, task.settings).put(store),
             inputs={BEFORE: before},
             outputs={CHECKPOINTS: output},
-            params={"what": source.param(kind=connection.conn_type if connection else "", extras=extras)},
-            secrets=_secrets(connection, extras) if connection else {},
+            params={"what": source.param(**told)},
+            secrets=connection.secrets if connection else {},
             origin=task.origin,
             **spec_fields(self),
         )
@@ -223,28 +222,6 @@ class IngestOperator(QueuedOperator):
 
     def _named_lineage(self, lineage: Lineage) -> TaskLineage:
         return lineage.of_names((), (str(each.uri) for each in self.outlets if hasattr(each, "uri")))
-
-
-def _connection_of(conn_id: str) -> Any:
-    """Return an Airflow connection. :raises SpecError: there is none of this id."""
-    from airflow.sdk import Connection
-    from airflow.sdk.exceptions import AirflowNotFoundException
-
-    try:
-        return Connection.get(conn_id)
-    except AirflowNotFoundException as error:
-        raise SpecError(
-            f"there is no Airflow connection {conn_id!r:.120}: make it, or name another one"
-        ) from error
-
-
-def _secrets(connection: Any, extras: Sequence[str]) -> dict[str, SecretRef]:
-    """Return where each field of a connection is found: each is a secret of its own, so that logs mask it."""
-    fields = {name: getattr(connection, name, None) for name in FIELDS}
-    return {
-        variable: SecretRef(source="connection", name=f"{connection.conn_id}#{name}")
-        for variable, name in variables(fields, extras).items()
-    }
 
 
 def _program(folder: DagFolder, image: str, settings: Settings) -> Code:
