@@ -27,8 +27,8 @@ from muster.volumes.folder import FolderStore
 ROOT = Path(__file__).parents[1]
 IMAGE = ROOT / "images" / "ingest"
 STREAMS = 16
-SMALL, SMALL_BYTES = 2_000, 64 << 10
-LARGE, LARGE_BYTES = 32, 16 << 20
+SMALL, SMALL_BYTES = 1_000, 64 << 10
+LARGE, LARGE_BYTES = 16, 8 << 20
 MANY = 10_000
 AT_LEAST, SECONDS = 0.8, 1.0
 

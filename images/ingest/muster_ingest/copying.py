@@ -16,7 +16,8 @@ from typing import Any
 
 from muster_ingest.connection import Connection
 from muster_ingest.errors import IngestError, SourceAway
-from muster_ingest.objects import Ingest, Patience
+from muster_ingest.fetching import Patience
+from muster_ingest.objects import Ingest
 from muster_ingest.places import Place
 
 _PLAIN_MD5 = 32
@@ -41,9 +42,8 @@ class _Sending:
     def __init__(self, folder: Path, what: Mapping[str, Any], connection: Connection) -> None:
         self._files = {str(path.relative_to(folder)): path for path in folder.rglob("*") if path.is_file()}
         self._streams = int(what.get("streams") or 16)
-        self._stop = threading.Event()
         self._place = Place(what["source"], connection)
-        self._patience = Patience(self._place, float(what.get("patience_seconds") or 300.0), self._stop)
+        self._patience = Patience(self._place, float(what.get("patience_seconds") or 300.0))
         self._todo: queue.Queue[str] = queue.Queue()
         self._errors: list[BaseException] = []
 
@@ -82,7 +82,7 @@ class _Sending:
                 self._send(fs, path)
             except BaseException as error:  # the thread that waits raises it
                 self._errors.append(error)
-                self._stop.set()
+                self._patience.stop()
 
     def _send(self, fs: Any, path: str) -> None:
         key = f"{self._place.root}/{path}"

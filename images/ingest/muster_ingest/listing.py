@@ -21,6 +21,7 @@ PARTS = ".muster-parts"
 OWN = frozenset({LISTING, JOURNAL, CARRIED, PARTS})
 FORMAT = 1
 _BATCH = 5_000
+_CACHE_KIB = 32 << 10
 _LONGEST_PATH, _LONGEST_NAME = 2_000, 240
 
 _TABLES = """
@@ -41,6 +42,7 @@ class Listing:
         self._base = sqlite3.connect(file, isolation_level=None, check_same_thread=False)
         self._base.execute("pragma journal_mode=off")
         self._base.execute("pragma synchronous=off")
+        self._base.execute(f"pragma cache_size=-{_CACHE_KIB}")
         self._base.executescript(_TABLES)
 
     def close(self) -> None:

@@ -7,64 +7,23 @@ noted, so a kill at any moment loses at most the files under way.
 from __future__ import annotations
 
 import os
-import queue
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from muster_ingest import listing
 from muster_ingest.connection import Connection
-from muster_ingest.errors import IngestError, SourceAway
+from muster_ingest.errors import IngestError
+from muster_ingest.fetching import Patience, Row, fetch
 from muster_ingest.listing import CARRIED, JOURNAL, LISTING, PARTS, Listing
 from muster_ingest.places import Place
 
 ROUNDS = 3
 _TELL_SECONDS = 5.0
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 10.0
-
-T = TypeVar("T")
-
-
-class Patience:
-    """How long a source may be away, before that ends the ingest; each answer starts it anew."""
-
-    def __init__(self, place: Place, seconds: float, stop: threading.Event) -> None:
-        self._place, self._seconds, self._stop = place, seconds, stop
-        self._since: float | None = None
-
-    def ask(self, what: str, question: Callable[[], T]) -> T:
-        """Ask until there is an answer. :raises IngestError: the source refuses. :raises SourceAway: it does not answer."""
-        pause = _FIRST_PAUSE
-        while True:
-            try:
-                found = question()
-            except IngestError:
-                raise
-            except Exception as error:  # whatever the libraries of ten kinds of source raise
-                if self._place.denied(error):
-                    raise self._place.refused(error) from None
-                if not self._place.passing(error):
-                    raise
-                self._wait(what, error, pause)
-                pause = min(2 * pause, _LONGEST_PAUSE)
-            else:
-                self._since = None
-                return found
-
-    def _wait(self, what: str, error: Exception, pause: float) -> None:
-        now = time.monotonic()
-        if self._since is None:
-            self._since = now
-        if now - self._since > self._seconds or self._stop.is_set():
-            raise SourceAway(
-                f"{self._place.source} does not answer ({type(error).__name__} at {what:.200}), for {now - self._since:.0f} s: run again, "
-                "it goes on from what was fetched"
-            ) from None
-        self._stop.wait(pause)
 
 
 class Ingest:
@@ -79,12 +38,12 @@ class Ingest:
         self._base, self._target = base, target
         self._identity = {"url": what["source"]}
         self._streams = int(what.get("streams") or 16)
-        self._stop = threading.Event()
         self._place = Place(what["source"], connection)
-        self._patience = Patience(self._place, float(what.get("patience_seconds") or 300.0), self._stop)
+        self._patience = Patience(self._place, float(what.get("patience_seconds") or 300.0))
         self._lock = threading.Lock()
         self._fetched = self._fetched_bytes = 0
         self._told = 0.0
+        self._folders: set[str] = set()
 
     def run(self) -> dict[str, float]:
         """Do it, and return the numbers of files that the version has, and of those fetched, kept and gone."""
@@ -189,29 +148,19 @@ class Ingest:
             ) from None
 
     def _fetch_all(self) -> None:
-        todo: queue.Queue[tuple[str, str, int, str] | None] = queue.Queue(maxsize=4 * self._streams)
-        errors: list[BaseException] = []
         count, total = self._list.missing()
-        with (self._target / JOURNAL).open("a", encoding="utf-8") as journal:
-            threads = [
-                threading.Thread(target=self._work, args=(number, todo, journal, errors), daemon=True)
-                for number in range(max(1, min(self._streams, count)))
-            ]
-            self._total = (self._fetched + count, self._fetched_bytes + total)
-            for thread in threads:
-                thread.start()
-            for row in self._batches():
-                if errors:
-                    break
-                todo.put(row)
-            for _ in threads:
-                todo.put(None)
-            for thread in threads:
-                thread.join()
-        if errors:
-            raise next((each for each in errors if isinstance(each, IngestError)), errors[0])
+        self._total = (self._fetched + count, self._fetched_bytes + total)
+        with (self._target / JOURNAL).open("a", encoding="utf-8") as self._journal:
+            fetch(
+                self._place,
+                self._patience,
+                self._missing(),
+                self._keep,
+                streams=max(1, min(self._streams, count)),
+                parts=self._target / PARTS,
+            )
 
-    def _batches(self) -> Iterator[tuple[str, str, int, str]]:
+    def _missing(self) -> Iterator[Row]:
         """Yield what is missing, batch by batch: the tables change meanwhile."""
         last = ""
         while True:
@@ -222,38 +171,22 @@ class Ingest:
             yield from rows
             last = rows[-1][0]
 
-    def _work(self, number: int, todo: Any, journal: Any, errors: list[BaseException]) -> None:
-        fs = None
-        part = str(self._target / PARTS / str(number))
-        while (row := todo.get()) is not None:
-            if errors:
-                continue
-            try:
-                if fs is None:
-                    fs = (
-                        self._patience.ask("its start", self._place.open)
-                        if self._place.alone
-                        else self._place.fs
-                    )
-                self._fetch(fs, part, journal, *row)
-            except BaseException as error:  # the thread that waits raises it
-                errors.append(error)
-                self._stop.set()
-
-    def _fetch(self, fs: Any, part: str, journal: Any, path: str, key: str, size: int, identity: str) -> None:
-        try:
-            self._patience.ask(key, lambda: self._place.fetch(fs, key, part))
-        except FileNotFoundError:
-            return  # it is gone meanwhile, which the next list says
-        found = Path(part).stat().st_size
+    def _keep(self, part: Path, row: Row) -> None:
+        """Move a file that was fetched to its place, and note it; not one that has changed, as the next list says."""
+        path, _, size, identity = row
+        found = part.stat().st_size
         if size >= 0 and found != size:
-            return  # it changed: the next list says how
-        target = self._target / path
-        target.parent.mkdir(parents=True, exist_ok=True)
-        Path(part).replace(target)
+            return
+        folder, _, name = path.rpartition("/")
+        place = f"{self._target}/{folder}"
         with self._lock:
-            journal.write(listing.line(path, found, identity))
-            journal.flush()
+            if place not in self._folders:
+                Path(place).mkdir(parents=True, exist_ok=True)
+                self._folders.add(place)
+        part.replace(f"{place}/{name}")
+        with self._lock:
+            self._journal.write(listing.line(path, found, identity))
+            self._journal.flush()
             self._list.note(path, found, identity)
             self._fetched += 1
             self._fetched_bytes += found

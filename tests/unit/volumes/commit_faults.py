@@ -124,7 +124,9 @@ def finish(root, step):
         data = store.path(address)
         found = {str(path.relative_to(data)): path.read_bytes() for path in data.rglob("*") if path.is_file()}
         assert found == files, f"step {step}: {address} holds {found}"
-    assert [len(store.versions(volume)) for volume in ("features", "months", "more")] == [3, 2, 2], f"step {step}"
+    assert [len(store.versions(volume)) for volume in ("features", "months", "more")] == [3, 2, 2], (
+        f"step {step}"
+    )
     problems = fsck.check(store, deep=True).problems
     assert not problems, f"step {step}: {problems}"
 
