@@ -16,9 +16,10 @@ from muster_ingest.errors import IngestError
 
 LISTING = ".muster-ingest.jsonl"
 JOURNAL = ".muster-ingest.part"
+FRESH = ".muster-ingest.new"
 CARRIED = ".muster-carried"
 PARTS = ".muster-parts"
-OWN = frozenset({LISTING, JOURNAL, CARRIED, PARTS})
+OWN = frozenset({LISTING, JOURNAL, FRESH, CARRIED, PARTS})
 FORMAT = 1
 _BATCH = 5_000
 _CACHE_KIB = 32 << 10
@@ -26,6 +27,7 @@ _LONGEST_PATH, _LONGEST_NAME = 2_000, 240
 
 _TABLES = """
 create table now (path text primary key, key text, size integer, identity text) without rowid;
+create table claimed (path text primary key, size integer, identity text) without rowid;
 create table had (path text primary key, size integer, identity text, here integer) without rowid;
 """
 
@@ -52,6 +54,15 @@ class Listing:
     def had(self, rows: Iterable[tuple[str, int, str]], *, here: bool) -> None:
         """Note files that are there: in the last version, or `here`, fetched by an attempt of this job."""
         self._insert("insert or replace into had values (?, ?, ?, ?)", ((*row, int(here)) for row in rows))
+
+    def claim(self, rows: Iterable[tuple[str, int, str]]) -> None:
+        """Note what an attempt before this one says that it fetched."""
+        self._insert("insert or replace into claimed values (?, ?, ?)", rows)
+
+    def claimed(self, path: str) -> tuple[int, str] | None:
+        """Return the size and identity of what it fetched, if it says so."""
+        row = self._base.execute("select size, identity from claimed where path = ?", (path,)).fetchone()
+        return None if row is None else (int(row[0]), str(row[1]))
 
     def list(self, objects: Iterable[tuple[str, str, int, str]], source: str) -> int:
         """Take the source's objects as they are now; return how many were empty names of folders, which are left out.

@@ -19,7 +19,7 @@ from muster_ingest import listing
 from muster_ingest.connection import Connection
 from muster_ingest.errors import IngestError
 from muster_ingest.fetching import Patience, Row, fetch
-from muster_ingest.listing import CARRIED, JOURNAL, LISTING, PARTS, Listing
+from muster_ingest.listing import CARRIED, FRESH, JOURNAL, LISTING, PARTS, Listing
 from muster_ingest.places import Place
 
 ROUNDS = 3
@@ -83,35 +83,35 @@ class Ingest:
         }
 
     def _go_on(self) -> None:
-        """Take what an attempt before this one has fetched and noted; delete all else that it left."""
-        journal = self._target / JOURNAL
-        noted = {}
-        for path, size, identity in listing.read(journal, self._identity):
-            noted[path] = (size, identity)
-        there = {}
+        """Take what an attempt before this one has fetched and noted; delete all else that it left.
+
+        One whose commit was refused has left the listing of its version, without what that took over.
+        """
+        journal, fresh = self._target / JOURNAL, self._target / FRESH
+        for noted in (self._target / LISTING, journal):
+            self._list.claim(listing.read(noted, self._identity))
+        with fresh.open("w", encoding="utf-8") as file:
+            file.write(listing.first_line(self._identity))
+            for found, path in self._left():
+                facts = self._list.claimed(path)
+                if facts is not None and facts[0] == found.stat().st_size:
+                    self._list.note(path, *facts)
+                    file.write(listing.line(path, *facts))
+                else:
+                    found.unlink()
+        fresh.replace(journal)
+        there, _ = self._list.count(here=True)
+        if there:
+            print(f"goes on from {there:,} files that were fetched before", flush=True)
+        (self._target / PARTS).mkdir(exist_ok=True)
+
+    def _left(self) -> Iterator[tuple[Path, str]]:
+        """Yield every file that is there, but the journals."""
         for folder, _, names in os.walk(self._target):
             for name in names:
-                file = Path(folder) / name
-                path = str(file.relative_to(self._target))
-                if path in noted and file.stat().st_size == noted[path][0]:
-                    there[path] = noted[path]
-                elif path != JOURNAL:
-                    file.unlink()
-        self._list.had(((path, *facts) for path, facts in there.items()), here=True)
-        if there:
-            print(f"goes on from {len(there):,} files that were fetched before", flush=True)
-        else:
-            journal.unlink(missing_ok=True)
-        if not journal.is_file():
-            journal.write_text(listing.first_line(self._identity), encoding="utf-8")
-        else:
-            with journal.open("rb+") as file:  # a line that a kill has torn would hide those after it
-                data_end = file.seek(0, os.SEEK_END)
-                back = min(data_end, 1 << 16)
-                file.seek(data_end - back)
-                tail = file.read(back)
-                file.truncate(data_end - back + tail.rfind(b"\n") + 1)
-        (self._target / PARTS).mkdir(exist_ok=True)
+                path = os.path.relpath(f"{folder}/{name}", self._target)
+                if path not in (JOURNAL, FRESH):
+                    yield Path(folder) / name, path
 
     def _rounds(self) -> int:
         """List and fetch until nothing differs; return how many files of the last version are gone."""

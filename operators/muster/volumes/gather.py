@@ -25,6 +25,7 @@ from muster.volumes.tree import (
     graft,
     held_files_of,
     make_folders,
+    own_bytes,
     prune,
     remove,
     unlock,
@@ -157,7 +158,18 @@ def give_back_checkpoints(staging: Staging, drafts: Sequence[Draft]) -> None:
     for draft in drafts:
         if draft.output == CHECKPOINTS and draft.folder.is_dir():
             unlock(draft.folder)
+            _break_links(draft.folder)
             graft(draft.folder, staging.checkpoints)
+
+
+def _break_links(folder: Path) -> None:
+    """Give files bytes of their own: the commit may have shared them with a version, which the next job could change by that link."""
+    for _, entry in held_files_of(folder):
+        if entry.stat(follow_symlinks=False).st_nlink > 1:
+            try:
+                own_bytes(entry.path, spare=str(folder.parent / "spare"))
+            except OSError:  # a full disk: better a checkpoint less
+                Path(entry.path).unlink()
 
 
 def gather(staging: Staging, drafts: Sequence[Draft], parts: Sequence[PartManifest]) -> list[Draft]:

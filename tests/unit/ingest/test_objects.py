@@ -171,3 +171,15 @@ def test_a_source_that_stays_away_ends_the_ingest_and_keeps_what_was_fetched(
     )
     ingest()
     assert [key.rpartition("/")[2] for key in read] == ["c"]
+
+
+def test_what_a_refused_commit_left_is_gone_on_from(ingest: Any, source: Path, tmp_path: Path) -> None:
+    ingest()
+    (source / "a").write_text("new")
+    (source / "n").write_text("n")
+    ingest("refused", before="target")
+    (tmp_path / "refused" / ".muster-carried").unlink()  # as the store leaves it
+    (source / "n").write_text("newer")
+    told = ingest("refused", before="target")
+    assert told["fetched_bytes"] == len("newer"), "only that was fetched"
+    assert contents(tmp_path / "refused") == {"a": "new", "n": "newer"}
