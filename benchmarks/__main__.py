@@ -19,6 +19,7 @@ BENCHMARKS = {
     "gang": "time to rank 0's first line and of the whole run, against torchrun",
     "throughput": "training through GangOperator, against bare torchrun",
     "volumes": "commits, against DVC and a raw read",
+    "ingest": "an ingest from S3, against fsspec with as many streams; what nothing new costs beyond the list",
     "series": "CPU of a line of numbers and of a look at what a replica uses, against plain lines",
     "page": "muster's page with 10,000 versions and 1,000 jobs, against a bare route",
     "waiting": "memory and CPU of 200 waiting jobs, against sleeping triggers and inline waits",

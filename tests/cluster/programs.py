@@ -115,6 +115,17 @@ TOOLS = (
 """What the chart is installed and looked at with; no cluster needs them to run."""
 
 
+S3 = (
+    Program(
+        module="versitygw",
+        package="github.com/versity/versitygw/cmd/versitygw",
+        names=("versitygw",),
+        variables={},
+    ),
+)
+"""A server of Amazon's S3 over a folder, which the tests of ingest and mirrors ask."""
+
+
 def build(cache: Path | None = None, *, programs: Sequence[Program] = PROGRAMS) -> Path:
     """Build what is not there yet, and return the folder of the programs.
 

@@ -41,6 +41,12 @@ def make_spec(*, replicas=1, inputs=(), **outputs):
     )
 
 
+def follows(version, *, name="features"):
+    """A job whose output begins with a version, and must come next."""
+    spec = make_spec(inputs=[("before", version)], **{name: {"volume": version.volume}})
+    return replace(spec, outputs={name: Output(volume=version.volume, after=version.number, base="before")})
+
+
 ONE = make_spec(features={"volume": "flights/features"})
 TWO = make_spec(features={"volume": "flights/features"}, table={"volume": "flights/table"})
 SPLIT = make_spec(months={"volume": "flights/months", "partition": "*"})
@@ -160,6 +166,108 @@ class StoreContract:
         assert store.volumes() == []
         with pytest.raises(NotFound, match="run the stage"):
             store.resolve("flights/features")
+
+    def test_the_last_number_counts_what_is_retired_and_deleted(self, store, again):
+        assert store.last("flights/features") == 0
+        for n in range(4):
+            run(store, f"a-{n}", ONE, {"features": {"x": b"%d" % n}})
+        store.retire("flights/features@4", reason="bad")
+        month = make_spec(features={"volume": "flights/features", "partition": "2013-01"})
+        run(store, "b-1", month, {"features": {"x": b"m"}})
+        assert (again.last("flights/features"), again.last("flights/features", "2013-01")) == (4, 5)
+        for n in range(4):
+            end(store, f"a-{n}", JobState.SUCCEEDED)
+        store.collect(keep_last=1, young_days=0)
+        assert again.last("flights/features") == 4
+        assert again.last("flights/features", "2013-02") == 0
+
+    def test_an_output_takes_files_over_from_its_base(self, store, again):
+        (first,) = run(store, "a-1", ONE, {"features": {"a": b"1", "d/b": b"22", "d/c": b"333"}})["features"]
+        listed = b"a\nd/c\n"
+        spec = follows(first)
+        (made,) = run(
+            store, "a-2", spec, {"features": {".muster-carried": listed, "d/b": b"new", "e": b"5"}}
+        )["features"]
+        assert contents(again.path(made.address)) == {"a": b"1", "d/c": b"333", "d/b": b"new", "e": b"5"}
+        assert (made.files, made.size_bytes) == (4, 8)
+        assert again.record(made.address).inputs == {}, "gc may take the base"
+        whole = run(store, "a-3", ONE, {"features": {"a": b"1", "d/c": b"333", "d/b": b"new", "e": b"5"}})
+        assert whole["features"][0].digest == made.digest
+        assert not store.check(deep=True).problems
+
+    def test_checkpoints_take_files_over_from_their_base(self, store):
+        (first,) = run(store, "a-1", ONE, {"features": {"a": b"1", "b": b"22"}})["features"]
+        spec = follows(first, name=CHECKPOINTS)
+        (made,) = run(store, "a-2", spec, {CHECKPOINTS: {".muster-carried": b"a\n", "c": b"3"}})[CHECKPOINTS]
+        assert contents(store.path(made.address)) == {"a": b"1", "c": b"3"}
+
+    @pytest.mark.parametrize("name", ["features", CHECKPOINTS])
+    def test_an_output_of_nothing_is_its_base(self, store, again, name):
+        (first,) = run(store, "a-1", ONE, {"features": {"a": b"1"}})["features"]
+        made = run(store, "a-2", follows(first, name=name), {})
+        assert made == {name: (first,)} == again.commit("a-2", attempt=1)
+        assert store.count("flights/features") == 1
+        assert not store.check(deep=True).problems
+
+    @pytest.mark.parametrize(
+        "files",
+        [
+            {".muster-carried": b"nowhere\n"},
+            {".muster-carried": b"../../x\n"},
+            {".muster-carried": b"a\n", "a": b"2"},
+            {".muster-carried": b"a\n", "a/b": b"2"},
+            {".muster-carried": b"d/b\n", "d": b"2"},
+        ],
+    )
+    def test_what_cannot_be_taken_over_is_refused(self, store, files):
+        (first,) = run(store, "a-1", ONE, {"features": {"a": b"1", "d/b": b"2"}})["features"]
+        with pytest.raises(BadOutput):
+            run(store, "a-2", follows(first), {"features": files})
+        assert store.count("flights/features") == 1
+
+    def test_a_commit_that_was_overtaken_is_refused(self, store, again):
+        first_of_all = make_spec(features={"volume": "flights/features", "after": 0})
+        (first,) = run(store, "a-1", first_of_all, {"features": {"a": b"1"}})["features"]
+        for n, (spec, files) in enumerate(
+            [
+                (first_of_all, {"features": {"a": b"1"}}),
+                (follows(first), {}),
+                (follows(first), {"features": {"b": b"1"}}),
+            ]
+        ):
+            if n == 1:
+                (bad,) = run(store, "a-2", ONE, {"features": {"a": b"2"}})["features"]
+                store.retire(bad.address, reason="bad")
+            with pytest.raises(Conflict):
+                run(store, f"b-{n}", spec, files)
+            with pytest.raises(Conflict):
+                again.commit(f"b-{n}", attempt=1)
+            end(store, f"b-{n}", JobState.FAILED)
+        month = make_spec(features={"volume": "flights/features", "partition": "2013-01", "after": 0})
+        run(store, "a-3", month, {"features": {"m": b"1"}})
+        spec = replace(
+            follows(first),
+            outputs={"features": Output(volume="flights/features", base="before", after=bad.number)},
+        )
+        (made,) = run(store, "a-4", spec, {"features": {".muster-carried": b"a\n"}})["features"]
+        assert contents(store.path(made.address)) == {"a": b"1"}
+
+    def test_of_two_commits_at_once_after_one_version_one_is_made(self, store, again):
+        (first,) = run(store, "a-1", ONE, {"features": {"a": b"1"}})["features"]
+        for n in range(2):
+            store.ledger.create(f"b-{n}", follows(first))
+            write_and_seal(store.stage(f"b-{n}"), follows(first), {"features": {"x": b"%d" % n}})
+
+        def commit(number):
+            try:
+                return (store, again)[number].commit(f"b-{number}", attempt=1)["features"]
+            except Conflict:
+                return ()
+
+        with ThreadPoolExecutor(2) as threads:
+            made = list(threads.map(commit, range(2)))
+        assert sorted(map(len, made)) == [0, 1]
+        assert store.count("flights/features") == 2
 
     def test_the_newest_versions_come_first_and_no_others(self, store, again):
         for n in range(5):

@@ -73,6 +73,7 @@ BY_HAND = {
     "backends.mlflow.helper": "calls, of the process that starts it",
     "backends.search.tracking": "tags for MLflow, which an author may give",
     "cli.notebook": "what its own --check prints",
+    "cli.object_stores": "of the program in an image of the same release, in a process of its own",
     "cli.warm.messages": "of a process of the same release: the key compares all imported files",
     "cli.warm.place": "likewise",
     "cli.warm.server": "likewise",

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from muster.airflow.operators.decorators import gang, job, search
     from muster.airflow.operators.deploy import DeployOperator
     from muster.airflow.operators.gate import GateOperator
+    from muster.airflow.operators.ingest import IngestOperator
     from muster.airflow.operators.job import GangOperator, JobOperator
     from muster.airflow.operators.retention import RetentionOperator
     from muster.airflow.operators.rollback import RollbackOperator
@@ -32,6 +33,7 @@ __all__ = [
     "DeployOperator",
     "GangOperator",
     "GateOperator",
+    "IngestOperator",
     "JobOperator",
     "Output",
     "Resources",
@@ -58,6 +60,7 @@ _MODULES = {
     "DeployOperator": "muster.airflow.operators.deploy",
     "GangOperator": "muster.airflow.operators.job",
     "GateOperator": "muster.airflow.operators.gate",
+    "IngestOperator": "muster.airflow.operators.ingest",
     "JobOperator": "muster.airflow.operators.job",
     "Output": "muster.airflow.authoring.values",
     "Resources": "muster.core.resources",

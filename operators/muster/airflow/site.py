@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import secrets
@@ -107,7 +108,7 @@ def resolve_secret(secret: SecretRef) -> str:
     )
     if value is None:
         raise KeyError(secret.name)
-    return str(value)
+    return json.dumps(value) if isinstance(value, dict | list) else str(value)
 
 
 def instance(settings: Settings) -> str:

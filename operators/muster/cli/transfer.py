@@ -1,4 +1,4 @@
-"""``muster volumes put`` and ``get``: copies in and out of the store."""
+"""``muster volumes put`` and ``get``: copies in and out of the store, from and to a folder or an object store."""
 
 from __future__ import annotations
 
@@ -18,22 +18,44 @@ from muster.core.wire import plain
 
 if TYPE_CHECKING:
     from muster.volumes.manifest import Entry
+    from muster.volumes.protocols import LocalStore
+
+
+Connection = Annotated[
+    str | None,
+    typer.Option(
+        metavar="ID", help="The Airflow connection with an object store's credentials and endpoint."
+    ),
+]
 
 
 def put(
-    source: Annotated[Path, typer.Argument(metavar="FOLDER", help="A folder, or one file.")],
+    source: Annotated[
+        str,
+        typer.Argument(
+            metavar="SOURCE", help="A folder, one file, or an address such as s3://bucket/prefix."
+        ),
+    ],
     volume: Annotated[str, typer.Argument(metavar="VOLUME", help="Such as raw/flights; created if new.")],
     *,
     partition: Annotated[
         str | None, typer.Option(help="The new version's partition, such as 2013-03.")
     ] = None,
     origin: Annotated[str, typer.Option("--note", help="Where the data comes from, for the record.")] = "",
+    connection: Connection = None,
     as_json: Json = False,
 ) -> None:
-    """Copy a folder or file into the store, as a new version."""
+    """Copy a folder, file or object store's files into a new version."""
+    from muster.cli import object_stores
     from muster.client.versions import add
 
-    version = add(open_store(make=True), source, volume, partition=partition, note=origin)
+    store = open_store(make=True)
+    if object_stores.is_address(source):
+        version = object_stores.fetched(
+            store, source, volume, connection=connection, partition=partition, note=origin
+        )
+    else:
+        version = add(store, Path(source), volume, partition=partition, note=origin)
     if as_json:
         emit({**plain(version), "address": version.address})
     else:
@@ -42,18 +64,45 @@ def put(
 
 def get(
     address: Where,
-    target: Annotated[Path, typer.Argument(metavar="TARGET", help="The copy's path; it must not exist.")],
+    target: Annotated[
+        str,
+        typer.Argument(
+            metavar="TARGET",
+            help="The copy's path, which must not exist; or an address such as s3://bucket/prefix.",
+        ),
+    ],
+    *,
+    connection: Connection = None,
 ) -> None:
     """Copy a version, or one file of it, out of the store.
 
-    You may change the copy; it shares disk blocks with the store if the file system supports that.
+    You may change the copy; it shares disk blocks with the store if the file system supports that. A copy to an object store that was
+    interrupted is completed by the same command.
     """
+    from muster.cli import object_stores
+
+    if object_stores.is_address(target):
+        store = open_store()
+        told = object_stores.sent(store, _exact(store, address), target, connection=connection)
+        note(f"{safe(address)} copied to {safe(target)}: {told['files']} files, {told['sent']} of them sent")
+        return
+    _get(address, Path(target))
+
+
+def _exact(store: LocalStore, address: str) -> str:
+    """Name the one version that an address selects now, and the file in it."""
+    wanted, version = Address.parse(address), store.resolve(address)[0]
+    if wanted.many:
+        return address  # for which the store raises the error
+    return "/".join(filter(None, (version.address, wanted.path)))
+
+
+def _get(address: str, target: Path) -> None:
     if os.path.lexists(target):
         raise SpecError(f"{target} already exists: name another target")
     store = open_store()
     wanted, version = Address.parse(address), store.resolve(address)[0]
-    if not wanted.many:  # else the store raises the error
-        address = "/".join(filter(None, (version.address, wanted.path)))
+    address = _exact(store, address)
     source = store.path(address)
     entries = store.manifest(version.address)
     try:

@@ -212,12 +212,19 @@ app.command(
         "muster volumes code b3:46ada269 train.py",
     ),
 )(code.code)
-app.command("put", epilog=example("muster volumes put ./rows raw/flights --partition 2013-03"))(transfer.put)
+app.command(
+    "put",
+    epilog=example(
+        "muster volumes put ./rows raw/flights --partition 2013-03",
+        "muster volumes put s3://lake/events raw/events --connection lake",
+    ),
+)(transfer.put)
 app.command(
     "get",
     epilog=example(
         "muster volumes get flights/model@7 ./model",
         "muster volumes get flights/model@7/model.onnx ./model.onnx",
+        "muster volumes get flights/model@7 s3://lake/models/7 --connection lake",
     ),
 )(transfer.get)
 app.command(

@@ -29,6 +29,8 @@ MUSTER_RUN = "muster__"  # prefix of the run ids that `muster run` makes, in a d
 CHECKPOINTS = "checkpoints"
 """The name of the folder that outlives a restart. An output of this name commits it, an input of it fills it at first."""
 RESERVED = frozenset({CHECKPOINTS})
+CARRIED = ".muster-carried"
+"""The file at the top of an output with a base: the paths that its version takes over from the base, one a line."""
 MLFLOW_TAG = "muster.job_id"
 """The tag with the job's id on each MLflow run that a rank begins."""
 MLFLOW_TAGS = "MLFLOW_RUN_CONTEXT"
@@ -104,15 +106,29 @@ class Output:
 
     :param partition: the partition of the new version; ``"*"`` commits every top-level folder that the job
         writes as a version of its own, in the partition that the folder is named after.
+    :param after: the number of the last version of this volume and partition, 0 before the first, retired and deleted ones included. The
+        commit is refused if another version came since. None: it does not matter.
+    :param base: the input whose version this output begins with. The job names the files that stay in :data:`CARRIED`; the commit
+        shares them with that version. A job that writes nothing makes no version: the base is its result.
     """
 
     volume: str
     partition: str | None = None
+    after: int | None = None
+    base: str | None = None
 
     def __post_init__(self) -> None:
         check_volume(self.volume)
         if self.partition is not None and self.partition != EVERY_PARTITION:
             check_partition(self.partition)
+        if self.after is not None and (isinstance(self.after, bool) or self.after < 0):
+            raise SpecError(
+                f"output to {self.volume}: after is {self.after!r}, need the number of a version, or 0"
+            )
+        if self.partition == EVERY_PARTITION and (self.after is not None or self.base is not None):
+            raise SpecError(
+                f"output to {self.volume}: one with partition '*' follows no version and has no base"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -341,6 +357,18 @@ class JobSpec:
         return tuple(name for name in self.inputs if name != CHECKPOINTS)
 
     @property
+    def origins(self) -> Mapping[str, Input]:
+        """The inputs that its versions are made from: all but those that an output begins with."""
+        bases = {output.base for output in self.outputs.values()}
+        return {name: given for name, given in self.inputs.items() if name not in bases}
+
+    def base_of(self, output: str) -> Pinned | None:
+        """The version that an output begins with, if there is one."""
+        base = self.outputs[output].base
+        versions = () if base is None else self.inputs[base].versions
+        return versions[0] if versions else None
+
+    @property
     def staged(self) -> tuple[str, ...]:
         """The outputs that each replica has a folder of its own for: all but the checkpoints, which replicas share."""
         return tuple(name for name in self.outputs if name != CHECKPOINTS)
@@ -381,9 +409,20 @@ class JobSpec:
                     raise SpecError(f"{name!r} is both {seen[name]} and {what}; each becomes one parameter")
                 seen[name] = what
         self._check_checkpoints()
+        self._check_bases()
         targets = [(o.volume, o.partition) for o in self.outputs.values()]
         if len(set(targets)) != len(targets):
             raise SpecError(f"job {self.name}: two outputs go to the same volume and partition")
+
+    def _check_bases(self) -> None:
+        for name, output in self.outputs.items():
+            if output.base is None:
+                continue
+            given = self.inputs.get(output.base)
+            if given is None or len(given.versions) > 1 or output.base == CHECKPOINTS:
+                raise SpecError(
+                    f"output {name!r} has the base {output.base!r}: need an input of one version, or of none yet"
+                )
 
     def _check_checkpoints(self) -> None:
         for name, given in self.inputs.items():

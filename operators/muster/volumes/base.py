@@ -101,7 +101,7 @@ class Record:
             output="",
             job_name=spec.name,
             origin=spec.origin,
-            inputs={name: given.versions for name, given in spec.inputs.items()},
+            inputs={name: given.versions for name, given in spec.origins.items()},
             params=spec.params,
             metrics=dict(metrics),
             code=spec.code,

@@ -81,6 +81,19 @@ class Catalog:
         found = (self.readable(volume, number) for number in numbers)
         return list(islice((version for version in found if version is not None), limit))
 
+    def last(self, volume: str, partition: str | None) -> int:
+        """Return the highest visible number of a volume's partition, deleted ones included; 0 where there is none."""
+        numbers = reversed(self._layout.numbers(volume))
+        return next((number for number in numbers if self.is_in(volume, number, partition)), 0)
+
+    def is_in(self, volume: str, number: int, partition: str | None) -> bool:
+        """Whether a number is visible and of a partition; one that is damaged may be of any."""
+        try:
+            facts = self._facts(volume, number)
+        except Corrupt:
+            return True
+        return facts is not None and facts.partition == partition
+
     def live(self, volume: str) -> list[Version]:
         """Return every version whose data is there, oldest first, with retired ones, without damaged ones."""
         found = (self.readable(volume, number) for number in self._layout.numbers(volume))

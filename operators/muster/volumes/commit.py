@@ -17,7 +17,7 @@ from __future__ import annotations
 import errno
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -25,7 +25,7 @@ from pathlib import Path
 from muster.core import wire
 from muster.core.address import pinned
 from muster.core.errors import Corrupt, SpecError, StoreError
-from muster.volumes import manifest, numbers, sharing
+from muster.volumes import carrying, manifest, numbers, sharing
 from muster.volumes.base import Record
 from muster.volumes.catalog import Catalog
 from muster.volumes.commit_records import CommitRecord, Place, write_commit
@@ -94,12 +94,15 @@ def freeze(layout: Layout, draft: Draft, *, previous: Path | None, compare: bool
     folders = unlock(draft.folder)  # a crash may have left them 0555
     spare = str(draft.folder.parent.parent / "spare")  # beside the drafts, never in one
     entries = list(freeze_files(_own_files(draft), spare=spare))
-    _check_sizes(draft, entries)
     if previous is not None and layout.links:
         with suppress(Corrupt):  # fsck reports it; the new version gets bytes of its own
             # An NFS client may have outdated times of a file.
             before = sharing.Previous(previous, trusted=layout.syncfs and not compare)
             entries = sharing.share(draft.folder, entries, before)
+    if draft.carried:
+        entries = carrying.take_over(layout, draft, entries, trusted=layout.syncfs and not compare)
+        folders = folders_of(draft.folder)
+    _check_sizes(draft, entries)
     set_modes(draft.folder, folders, 0o555)
     return entries
 
@@ -107,6 +110,8 @@ def freeze(layout: Layout, draft: Draft, *, previous: Path | None, compare: bool
 def _own_files(draft: Draft) -> Iterator[tuple[str, str]]:
     """Yield every file of a draft; delete partial copies that a crash left."""
     for path, entry in held_files_of(draft.folder):
+        if path in draft.carried:
+            continue  # a crash left it: it is the base's
         if entry.name.startswith(TEMPORARY) and path not in draft.files:
             Path(entry.path).unlink(missing_ok=True)
         else:
@@ -196,8 +201,18 @@ def read_plan(ready: Path) -> list[Placed] | None:
         raise Corrupt(f"{path}: {error}; run the release of muster that began this commit") from error
 
 
-def publish(layout: Layout, plan: Sequence[Placed], *, ready: Path, job_id: str) -> dict[str, list[Place]]:
-    """Rename every version to its place, then make all visible in one step; return their places."""
+def publish(
+    layout: Layout,
+    plan: Sequence[Placed],
+    *,
+    ready: Path,
+    job_id: str,
+    kept: Mapping[str, list[Place]] | None = None,
+) -> dict[str, list[Place]]:
+    """Rename every version to its place, then make all visible in one step; return their places.
+
+    :param kept: the results of further outputs, which were there before.
+    """
     for placed in plan:
         target = layout.version(placed.volume, placed.number)
         with suppress(FileNotFoundError):
@@ -211,12 +226,13 @@ def publish(layout: Layout, plan: Sequence[Placed], *, ready: Path, job_id: str)
     records = {
         (placed.volume, placed.number): placed.record or _digest_now(layout, placed) for placed in plan
     }
-    write_commit(layout, job_id, CommitRecord(outputs, records))
+    commit = CommitRecord(outputs, records, kept=kept or {})
+    write_commit(layout, job_id, commit)
     with suppress(OSError):  # all is visible: a mark that stays must not fail the commit
         for placed in plan:
             numbers.remember(layout, placed.volume, placed.partition, placed.number)
             _tidy(ready / placed.folder, layout.version(placed.volume, placed.number))
-    return outputs
+    return commit.results
 
 
 def _digest_now(layout: Layout, placed: Placed) -> str:

@@ -1,7 +1,9 @@
 """Commit records: which versions are committed, by which job, and with which RECORD.json.
 
 ``commits/<job_id>.json`` holds ``{"outputs": {output: [[volume, number], …]}, "records": {"volume@number":
-"b3:…"}, "at": seconds}``. A version is committed exactly if a commit record names it. Its own RECORD.json
+"b3:…"}, "at": seconds}``, and ``"kept"`` like "outputs"
+with versions that were there before: the results of outputs to which the job had nothing to add. A version is committed exactly if the
+outputs of a commit record name it. Its own RECORD.json
 only says which commit record to read, and is checked against it. Records of the first releases lack
 "records".
 
@@ -17,6 +19,7 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from muster.core.errors import Corrupt, SpecError
 from muster.volumes.base import Record
@@ -31,11 +34,20 @@ _CONTENT = ("RECORD.json", "MANIFEST", "data", "RETIRED")
 
 @dataclass(frozen=True)
 class CommitRecord:
-    """One commit: the versions of each output, and where known the digest of each version's RECORD.json."""
+    """One commit: the versions of each output, and where known the digest of each version's RECORD.json.
+
+    :param kept: versions that were there before, and that are the results of further outputs.
+    """
 
     outputs: Mapping[str, list[Place]]
     records: Mapping[Place, str] = field(default_factory=dict)
     at: float = 0.0
+    kept: Mapping[str, list[Place]] = field(default_factory=dict)
+
+    @property
+    def results(self) -> dict[str, list[Place]]:
+        """The result of each output, made or kept."""
+        return {**self.outputs, **self.kept}
 
     @property
     def places(self) -> list[Place]:
@@ -48,15 +60,19 @@ def read_commit(layout: Layout, job_id: str) -> CommitRecord | None:
     path = layout.commit(job_id)
     try:
         document = json.loads(read_whole(path))
-        outputs = {name: [(v, int(n)) for v, n in places] for name, places in document["outputs"].items()}
+        outputs, kept = _places(document["outputs"]), _places(document.get("kept", {}))
         names = {f"{v}@{n}": (v, n) for places in outputs.values() for v, n in places}
         digests = document.get("records", {})
         records = {names[name]: str(text) for name, text in digests.items()}
-        return CommitRecord(outputs, records, float(document.get("at", 0.0)))
+        return CommitRecord(outputs, records, float(document.get("at", 0.0)), kept)
     except FileNotFoundError:
         return None
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise Corrupt(f"{path} cannot be read ({error!r:.120}): restore it from a backup") from error
+
+
+def _places(outputs: Mapping[str, Any]) -> dict[str, list[Place]]:
+    return {name: [(volume, int(number)) for volume, number in places] for name, places in outputs.items()}
 
 
 def write_commit(layout: Layout, job_id: str, commit: CommitRecord) -> None:
@@ -65,14 +81,15 @@ def write_commit(layout: Layout, job_id: str, commit: CommitRecord) -> None:
         "outputs": commit.outputs,
         "records": {f"{volume}@{number}": text for (volume, number), text in commit.records.items()},
         "at": commit.at or time.time(),
+        **({"kept": commit.kept} if commit.kept else {}),
     }
     write_whole(layout.commit(job_id), json.dumps(document))
 
 
 def committed(layout: Layout, job_id: str) -> dict[str, list[Place]] | None:
-    """Return the versions of a job's commit, per output, or None where it is not committed."""
+    """Return the results of a job's commit, per output, or None where it is not committed."""
     commit = read_commit(layout, job_id)
-    return None if commit is None else dict(commit.outputs)
+    return None if commit is None else commit.results
 
 
 def check_record(text: bytes, record: Record, place: Place, commit: CommitRecord | None) -> None:

@@ -9,14 +9,18 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
+from muster.core.address import Address
 from muster.core.errors import BadOutput, Conflict, Corrupt, MusterError
+from muster.core.job import JobSpec
 from muster.core.replica import PartManifest
+from muster.volumes import carrying
 from muster.volumes.attempts import FolderAttempts
 from muster.volumes.base import Record, Staging, Version
 from muster.volumes.catalog import Catalog
-from muster.volumes.commit import assemble, decide, publish, read_plan
-from muster.volumes.commit_records import committed
+from muster.volumes.commit import Placed, assemble, decide, publish, read_plan
+from muster.volumes.commit_records import Place, committed
 from muster.volumes.durability import translated
+from muster.volumes.following import Following
 from muster.volumes.gather import (
     Draft,
     gather,
@@ -46,6 +50,7 @@ class Commits:
     ) -> None:
         self._layout, self._catalog = layout, catalog
         self._ledger, self._attempts = ledger, attempts
+        self._following = Following(layout, catalog, ledger, attempts)
         self._compare = compare
 
     def commit(
@@ -137,10 +142,13 @@ class Commits:
                 spec = self._ledger.spec(job_id)
                 record = Record.of_job(spec, job_id, metrics=metrics, modules=modules, created=sealed_at)
                 plan = assemble(self._layout, self._catalog, drafts, record=record, compare=self._compare)
+                self._following.check(spec, plan)
             decide(self._layout, plan, ready=ready)
-        with suppress(OSError, Corrupt):  # without it the same is made again some time
-            remember(self._layout, job_id, self._ledger.spec(job_id))
-        done = publish(self._layout, plan, ready=ready, job_id=job_id)
+        spec = self._ledger.spec(job_id)
+        if plan:
+            with suppress(OSError, Corrupt):  # without it the same is made again some time
+                remember(self._layout, job_id, spec)
+        done = publish(self._layout, plan, ready=ready, job_id=job_id, kept=_kept(spec, plan))
         with suppress(OSError):  # the versions are visible; gc deletes what stays
             self._attempts.clear(staging)
         return done
@@ -152,7 +160,8 @@ class Commits:
                 f"job {staging.job_id}, attempt {staging.attempt}: not all replicas have sealed, "
                 "so nothing is committed"
             )
-        return gather(staging, self._planned(staging, parts), parts)
+        drafts = gather(staging, self._planned(staging, parts), parts)
+        return [carrying.named(self._layout, draft) for draft in drafts]
 
     def _planned(self, staging: Staging, parts: Sequence[PartManifest]) -> list[Draft]:
         spec = self._ledger.spec(staging.job_id)
@@ -166,8 +175,18 @@ class Commits:
         except BaseException:
             with suppress(OSError, MusterError):  # what is raised is the reason
                 drafts = self._planned(staging, self._attempts.sealed(staging) or ())
+                for draft in drafts:
+                    carrying.drop(draft)
                 give_back_checkpoints(staging, drafts)
             raise
+
+
+def _kept(spec: JobSpec, plan: Sequence[Placed]) -> dict[str, list[Place]]:
+    """The bases of outputs to which the job had nothing to add."""
+    made = {placed.output for placed in plan}
+    bases = {name: spec.base_of(name) for name in spec.outputs if name not in made}
+    found = {name: Address.parse(base.address) for name, base in bases.items() if base is not None}
+    return {name: [(address.volume, int(address.value))] for name, address in found.items()}
 
 
 @contextmanager

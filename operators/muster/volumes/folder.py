@@ -85,6 +85,10 @@ class FolderStore:
         """The newest versions of a volume, newest first; no others are read."""
         return self.catalog.newest(check_volume(volume), limit=limit, before=before)
 
+    def last(self, volume: str, partition: str | None = None) -> int:
+        """The highest number of a volume's partition, retired, damaged and deleted ones included."""
+        return self.catalog.last(check_volume(volume), partition)
+
     def count(self, volume: str) -> int:
         """How many versions of a volume can be read."""
         return self.catalog.count(check_volume(volume))

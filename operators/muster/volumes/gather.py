@@ -8,22 +8,24 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Container, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from muster.core.advice import one_replica
 from muster.core.errors import BadOutput, SpecError, StoreError
-from muster.core.job import CHECKPOINTS, EVERY_PARTITION, JobSpec
+from muster.core.job import CHECKPOINTS, EVERY_PARTITION, JobSpec, Pinned
 from muster.core.names import check_partition
 from muster.core.replica import PartManifest
 from muster.core.text import has_control
 from muster.volumes.base import Staging
+from muster.volumes.manifest import Entry
 from muster.volumes.tree import (
     copy_file,
     files_of,
     graft,
     held_files_of,
     make_folders,
+    own_bytes,
     prune,
     remove,
     unlock,
@@ -37,7 +39,8 @@ class Draft:
     """A version before its commit, in a folder of its own on the store's file system.
 
     :param source: the folder below each replica's folder from which it is gathered.
-    :param files: the sealed size of every path.
+    :param files: the size of every path.
+    :param base: the version that it begins with. `carried`: the files that it takes over from there.
     """
 
     folder: Path
@@ -46,6 +49,8 @@ class Draft:
     partition: str | None
     source: str
     files: Mapping[str, int]
+    base: Pinned | None = None
+    carried: Mapping[str, Entry] = field(default_factory=dict)
 
 
 def union(parts: Sequence[PartManifest], spec: JobSpec) -> dict[str, dict[str, int]]:
@@ -66,7 +71,7 @@ def union(parts: Sequence[PartManifest], spec: JobSpec) -> dict[str, dict[str, i
                     raise BadOutput(f"{_both(other, replica, path, output)}; {one_replica(spec)}")
             sizes[output].update(files)
     for output, files in sizes.items():
-        if not files:
+        if not files and spec.base_of(output) is None:
             raise BadOutput(f"output {output!r} is empty: the job wrote no file into its folder")
         if len(parts) > 1:
             _refuse_file_in_folders_place(output, files, owners)
@@ -108,10 +113,13 @@ def check_path(path: str, *, output: str) -> str:
 def plan_drafts(ready: Path, spec: JobSpec, sizes: Mapping[str, Mapping[str, int]]) -> list[Draft]:
     """Return the drafts of the sealed files: one per output, or one per top-level folder of it; and one of the checkpoints.
 
-    They follow from the seals alone, so a second call after a crash returns the same.
+    They follow from the seals alone, so a second call after a crash returns the same. An output with a base of which the job wrote nothing
+    has none.
     """
     drafts: list[Draft] = []
     for output, files in sizes.items():
+        if not files:
+            continue
         target = spec.outputs[output]
         split = target.partition == EVERY_PARTITION
         for name in _partitions(output, files) if split else [target.partition]:
@@ -126,6 +134,7 @@ def plan_drafts(ready: Path, spec: JobSpec, sizes: Mapping[str, Mapping[str, int
                     partition=name,
                     source=f"{output}/{name}" if split else output,
                     files=below if split else files,
+                    base=spec.base_of(output),
                 )
             )
     if CHECKPOINTS in spec.outputs:
@@ -138,6 +147,7 @@ def plan_drafts(ready: Path, spec: JobSpec, sizes: Mapping[str, Mapping[str, int
                 partition=target.partition,
                 source=CHECKPOINTS,
                 files={},
+                base=spec.base_of(CHECKPOINTS),
             )
         )
     return drafts
@@ -148,13 +158,27 @@ def give_back_checkpoints(staging: Staging, drafts: Sequence[Draft]) -> None:
     for draft in drafts:
         if draft.output == CHECKPOINTS and draft.folder.is_dir():
             unlock(draft.folder)
+            _break_links(draft.folder)
             graft(draft.folder, staging.checkpoints)
+
+
+def _break_links(folder: Path) -> None:
+    """Give files bytes of their own: the commit may have shared them with a version, which the next job could change by that link."""
+    for _, entry in held_files_of(folder):
+        if entry.stat(follow_symlinks=False).st_nlink > 1:
+            try:
+                own_bytes(entry.path, spare=str(folder.parent / "spare"))
+            except OSError:  # a full disk: better a checkpoint less
+                Path(entry.path).unlink()
 
 
 def gather(staging: Staging, drafts: Sequence[Draft], parts: Sequence[PartManifest]) -> list[Draft]:
     """Move the replicas' files, and the checkpoints, into the drafts, and return these; it can be called again after a crash."""
     _gather_outputs(staging, [draft for draft in drafts if draft.output != CHECKPOINTS], parts)
-    return [_gather_checkpoints(staging, draft) if draft.output == CHECKPOINTS else draft for draft in drafts]
+    gathered = [
+        _gather_checkpoints(staging, draft) if draft.output == CHECKPOINTS else draft for draft in drafts
+    ]
+    return [draft for draft in gathered if draft is not None]
 
 
 def _gather_outputs(staging: Staging, drafts: Sequence[Draft], parts: Sequence[PartManifest]) -> None:
@@ -173,8 +197,10 @@ def _gather_outputs(staging: Staging, drafts: Sequence[Draft], parts: Sequence[P
             prune(draft.folder)
 
 
-def _gather_checkpoints(staging: Staging, draft: Draft) -> Draft:
+def _gather_checkpoints(staging: Staging, draft: Draft) -> Draft | None:
     """Move the checkpoints into their draft, and return it with the files that are there; it can be called again.
+
+    None where there is none, and the output has a base.
 
     Replicas share the folder, so none of them seals it: it is complete once all have sealed. What is no regular file,
     such as a link named ``latest``, is left out.
@@ -189,6 +215,8 @@ def _gather_checkpoints(staging: Staging, draft: Draft) -> Draft:
         )  # before they move: where a rename is a copy, no link can be moved
     graft(staging.checkpoints, draft.folder)
     files = _regular_files_alone(draft.folder)
+    if not files and draft.base is not None:
+        return None
     if not files:
         raise BadOutput("output 'checkpoints' is empty: the job wrote no file into its folder of checkpoints")
     prune(draft.folder)

@@ -70,6 +70,12 @@ class Versions(Protocol):
         Its cost does not grow with the volume, so a page of ten thousand versions is fast.
         """
 
+    def last(self, volume: str, partition: str | None = None) -> int:
+        """Return the highest number of a volume's partition (None: of what has none), 0 where there is none.
+
+        Retired, damaged and deleted versions count: it is what an output may say that it comes after.
+        """
+
     def count(self, volume: str) -> int:
         """Return the number of readable versions of a volume; 0 where there is no such volume."""
 

@@ -38,7 +38,7 @@ from muster.volumes.tree import exchange, files_of
 KNOWN = "KNOWN"
 
 _LOG = logging.getLogger(__name__)
-_KEEP_OWN_BYTES = frozenset({errno.ENOENT, errno.EMLINK, errno.EXDEV, errno.EPERM, errno.EOPNOTSUPP})
+KEEP_OWN_BYTES = frozenset({errno.ENOENT, errno.EMLINK, errno.EXDEV, errno.EPERM, errno.EOPNOTSUPP})
 
 
 class Previous:
@@ -96,12 +96,15 @@ def share(folder: Path, entries: Sequence[Frozen], previous: Previous) -> list[F
             for entry in files:
                 mine = f"{here}/{entry.path.rpartition('/')[2]}"
                 shared.append(_shared(entry, mine, previous, spare=f"{replaced}/{len(shared)}"))
-    last = {
-        entry.inode: entry.ctime_ns for entry in shared
-    }  # of several links to one file the last ctime counts
+    return settled(shared)
+
+
+def settled(entries: Sequence[Frozen]) -> list[Frozen]:
+    """Give all links to one file the ctime of the last of them, which is what the file has now."""
+    last = {entry.inode: entry.ctime_ns for entry in entries}
     return [
         entry if entry.ctime_ns == last[entry.inode] else replace(entry, ctime_ns=last[entry.inode])
-        for entry in shared
+        for entry in entries
     ]
 
 
@@ -125,7 +128,7 @@ def _shared(entry: Frozen, mine: str, previous: Previous, *, spare: str) -> Froz
         exchange(spare, mine)
         after = os.lstat(mine)
     except OSError as error:
-        if error.errno not in _KEEP_OWN_BYTES:
+        if error.errno not in KEEP_OWN_BYTES:
             raise
         return entry
     previous.linked(path, after)

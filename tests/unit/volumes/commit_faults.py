@@ -18,7 +18,7 @@ from pathlib import Path
 
 from conftest import Work
 from muster.core.errors import NotFound, StoreError
-from muster.core.job import Output
+from muster.core.job import CARRIED, Output
 from muster.volumes import fsck
 from muster.volumes.folder import FolderStore
 
@@ -26,6 +26,7 @@ CHANGES = {"os.rename", "os.link", "os.mkdir", "os.chmod", "os.remove", "os.rmdi
 JOB = "flights-1"
 EXPECTED = {
     "features@3": {"kept": b"same", "d/new": b"22", "mine/0": b"0", "mine/1": b"1"},
+    "more@2": {"stays": b"1", "d/stays": b"2", "new": b"3"},
     "months@2013-01": {"x": b"1"},
     "months@2013-02": {"x": b"2"},
 }
@@ -52,8 +53,19 @@ def prepare(root):
     work = Work(root)
     work.run("a-1", {"kept": b"same", "old": b"gone"}, volume="features")
     work.run("a-2", {"kept": b"same", "d/new": b"1"}, volume="features")
-    spec = work.spec(replicas=2, features="features", months=Output(volume="months", partition="*"))
-    first = {"features": {"kept": b"same", "d/new": b"22", "mine/0": b"0"}, "months": {"2013-01/x": b"1"}}
+    before = work.run("a-3", {"stays": b"1", "d/stays": b"2", "goes": b"4"}, volume="more")
+    spec = work.spec(
+        replicas=2,
+        inputs={"before": before},
+        features="features",
+        months=Output(volume="months", partition="*"),
+        more=Output(volume="more", base="before", after=1),
+    )
+    first = {
+        "features": {"kept": b"same", "d/new": b"22", "mine/0": b"0"},
+        "months": {"2013-01/x": b"1"},
+        "more": {CARRIED: b"stays\nd/stays\n", "new": b"3"},
+    }
     second = {"features": {"mine/1": b"1"}, "months": {"2013-02/x": b"2"}}
     work.seal(JOB, spec, first, second)
 
@@ -112,7 +124,9 @@ def finish(root, step):
         data = store.path(address)
         found = {str(path.relative_to(data)): path.read_bytes() for path in data.rglob("*") if path.is_file()}
         assert found == files, f"step {step}: {address} holds {found}"
-    assert [len(store.versions(volume)) for volume in ("features", "months")] == [3, 2], f"step {step}"
+    assert [len(store.versions(volume)) for volume in ("features", "months", "more")] == [3, 2, 2], (
+        f"step {step}"
+    )
     problems = fsck.check(store, deep=True).problems
     assert not problems, f"step {step}: {problems}"
 

@@ -20,8 +20,8 @@ from blake3 import blake3
 from muster.core import wire
 from muster.core.address import Address, Select, pinned
 from muster.core.comparison import key_of, task_key_of
-from muster.core.errors import Conflict, MusterError, NotFound, SpecError, StoreError
-from muster.core.job import CHECKPOINTS, JobSpec, Origin, check_digest
+from muster.core.errors import BadOutput, Conflict, MusterError, NotFound, SpecError, StoreError
+from muster.core.job import CARRIED, CHECKPOINTS, JobSpec, Origin, check_digest
 from muster.core.names import check_job_id, check_partition, check_request, check_volume
 from muster.core.replica import PartManifest
 from muster.core.room import Room
@@ -47,7 +47,15 @@ from muster.volumes.base import (
     Version,
 )
 from muster.volumes.fsck import Problem, Progress, Report, summary
-from muster.volumes.gather import check_path, gather, give_back_checkpoints, plan_drafts, sources, union
+from muster.volumes.gather import (
+    Draft,
+    check_path,
+    gather,
+    give_back_checkpoints,
+    plan_drafts,
+    sources,
+    union,
+)
 from muster.volumes.held import DAY_SECONDS
 from muster.volumes.manifest import Entry, render
 from muster.volumes.retention import check as check_rules
@@ -95,6 +103,12 @@ class _Kept:
             retired=self.retired,
             pins=tuple(sorted(self.pins)),
         )
+
+
+def _bases(spec: JobSpec, *, but: Collection[str]) -> dict[str, tuple[str, ...]]:
+    """The results of outputs to which a job added nothing."""
+    bases = {name: spec.base_of(name) for name in spec.outputs if name not in but}
+    return {name: (base.address,) for name, base in bases.items() if base is not None}
 
 
 class MemoryLedger:
@@ -257,6 +271,10 @@ class MemoryStore:
     def newest(self, volume: str, *, limit: int, before: int | None = None) -> list[Version]:
         found = [version for version in self.versions(volume) if before is None or version.number < before]
         return found[::-1][:limit]
+
+    def last(self, volume: str, partition: str | None = None) -> int:
+        records = [each.record for each in self._kept.get(check_volume(volume), ())]
+        return max((record.number for record in records if record.partition == partition), default=0)
 
     def count(self, volume: str) -> int:
         return len(self.versions(volume))
@@ -779,9 +797,11 @@ class MemoryStore:
                 {path: Path(entry.path).read_bytes() for path, entry in held_files_of(draft.folder)}
                 for draft in drafts
             ]
+            self._refuse_overtaken(job.spec)
             for draft, content in zip(drafts, files, strict=True):
                 if {path: len(data) for path, data in content.items()} != dict(draft.files):
                     raise StoreError(f"output {draft.output!r} is not what was sealed: nothing is committed")
+                self._take_over(draft, content)
         except MusterError:
             give_back_checkpoints(staging, planned)
             raise
@@ -789,7 +809,7 @@ class MemoryStore:
             replace(record, volume=draft.volume, partition=draft.partition, output=draft.output)
             for draft in drafts
         ]
-        made: dict[str, tuple[str, ...]] = {}
+        made = _bases(job.spec, but={draft.output for draft in drafts})
         for each in self._keep(records, files):
             made[each.record.output] = (*made.get(each.record.output, ()), each.version().address)
         kept = {"sealed", "checkpoints"} if job.spec.origin.is_trial else {"sealed"}
@@ -797,6 +817,24 @@ class MemoryStore:
             if entry.name not in kept:
                 remove(entry)
         return made
+
+    def _refuse_overtaken(self, spec: JobSpec) -> None:
+        for output in spec.outputs.values():
+            if output.after is not None and self.last(output.volume, output.partition) > output.after:
+                raise Conflict(f"{output.volume} has a version after @{output.after}")
+
+    def _take_over(self, draft: Draft, content: dict[str, bytes]) -> None:
+        """Add to a draft's files what it takes over from its base."""
+        listed = content.pop(CARRIED, b"").decode().split("\n")[:-1] if draft.base else []
+        for path in listed:
+            files = self._any(draft.base.address).files
+            above = [path.rsplit("/", n)[0] for n in range(path.count("/") + 1)]
+            clash = any(each in content for each in above) or any(
+                each.startswith(f"{path}/") for each in draft.files
+            )
+            if path not in files or clash:
+                raise BadOutput(f"{path} is not in the base, or was written, too")
+            content[path] = files[path]
 
     def _checkpoints_of(self, folder: str, job_id: str, others: Collection[str]) -> dict[str, bytes]:
         """What a version takes in below a folder."""

@@ -13,8 +13,8 @@ from tests.contract.test_store import seal_written, write
 from tests.namespaces import on_a_small_disk
 
 from muster.core import wire
-from muster.core.errors import BadOutput, StoreError
-from muster.core.job import Output, Role
+from muster.core.errors import BadOutput, Conflict, StoreError
+from muster.core.job import CARRIED, CHECKPOINTS, Output, Role
 from muster.core.replica import PartManifest
 from muster.volumes import commit, fsck
 from muster.volumes.retention import collect
@@ -364,3 +364,20 @@ def test_the_record_says_what_each_role_ran(work, store):
         staging.sealed(role.name, 0).write_text(wire.dumps(part))
     store.commit("a-1", attempt=1)
     assert store.record("flights/features@1").entrypoint == "chief: etl:lead, helper: python help.py"
+
+
+def test_checkpoints_that_come_back_are_no_links_into_a_version(work, store):
+    first = work.run("a-1", {"same": b"same", "stays": b"1"}, volume="rows")
+    work.run("a-2", {"same": b"same", "stays": b"1"}, volume="rows")
+    spec = work.spec(
+        inputs={"before": first},
+        **{CHECKPOINTS: Output(volume="rows", base="before", after=first.number)},
+    )
+    files = {CHECKPOINTS: {CARRIED: b"stays\n", "same": b"same", "new": b"2"}}
+    staging = work.seal("b-1", spec, files)
+    with pytest.raises(Conflict, match="was to come after volume://rows@1, and volume://rows@2 is there"):
+        store.commit("b-1", attempt=1)
+    left = {path.name: path for path in staging.checkpoints.iterdir()}
+    assert sorted(left) == ["new", "same"]
+    assert {path.stat().st_nlink for path in left.values()} == {1}
+    assert fsck.check(store, deep=True).clean

@@ -220,7 +220,8 @@ def refuse_secrets(operator: MusterOperator) -> None:
     from airflow.sdk._shared.secrets_masker import redact
 
     for each in operator.keywords.values():
-        if not each.templated or not (each.spec is plain or each.word == "command"):  # which becomes a role's
+        # A command becomes a role's, and a source and its query a param.
+        if not each.templated or not (each.spec is plain or each.word in ("command", "source", "query")):
             continue
         for field, value in _named(each, getattr(operator, each.attribute)):
             if any(redact(text) != text for text in _texts(value)):

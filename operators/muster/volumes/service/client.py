@@ -211,6 +211,7 @@ class ServiceStore(_Client):
     volumes = remote(Versions.volumes)
     versions = remote(Versions.versions)
     newest = remote(Versions.newest)
+    last = remote(Versions.last)
     count = remote(Versions.count)
     record = remote(Versions.record)
     pin = remote(Versions.pin)

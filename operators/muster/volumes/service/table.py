@@ -311,6 +311,7 @@ TABLE = (
     Row(Versions.volumes, "GET", "/v1/volumes", answer="Names.names"),
     Row(Versions.newest, "GET", "/v1/versions", answer="Versions.versions"),
     Row(Versions.versions, "GET", "/v1/versions", answer="Versions.versions"),
+    Row(Versions.last, "GET", "/v1/last", answer="Count.count"),
     Row(Versions.count, "GET", "/v1/count", answer="Count.count"),
     Row(Versions.record, "GET", "/v1/record"),
     Row(Versions.records, "POST", "/v1/records", body="Names", names={"addresses": "names"}, answer="Records.records"),

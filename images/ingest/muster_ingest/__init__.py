@@ -1,0 +1,29 @@
+"""Makes a version of outside data: the objects of a store, or the rows of a query. IngestOperator runs it as a job.
+
+The job's folder of checkpoints becomes the version, so what one attempt has fetched is there for the next one.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+
+def ingest(before: list[Path], checkpoints: Path, *, what: dict[str, Any]) -> dict[str, float]:
+    """Bring `checkpoints` to the state of the source as it is now; leave it empty where `before` holds that already.
+
+    :param before: the last version, if there is one.
+    :param what: the source, as IngestOperator describes it.
+    :return: how many files the version has and how large they are, and how many were fetched, kept and gone.
+    """
+    from muster_ingest.connection import Connection
+
+    connection = Connection.of_environment(what)
+    base = before[0] if before else None
+    if what["source"].startswith("sql://"):
+        from muster_ingest.sql import read_query
+
+        return read_query(base, checkpoints, what, connection)
+    from muster_ingest.objects import Ingest
+
+    return Ingest(base, checkpoints, what, connection).run()

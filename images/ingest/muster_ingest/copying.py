@@ -1,0 +1,123 @@
+"""Copies by hand between a folder and an object store: ``muster volumes put`` and ``get`` run it in this image.
+
+``python -m muster_ingest.copying put|get WHAT``: WHAT is the source's description as JSON, with ``folder``. The last line of output is JSON.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import queue
+import sys
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from muster_ingest.connection import Connection
+from muster_ingest.errors import IngestError, SourceAway
+from muster_ingest.fetching import Patience
+from muster_ingest.objects import Ingest
+from muster_ingest.places import Place
+
+_PLAIN_MD5 = 32
+
+
+def fetch(folder: Path, what: Mapping[str, Any], connection: Connection) -> dict[str, float]:
+    """Copy the whole source into an empty folder."""
+    return Ingest(None, folder, what, connection).run()
+
+
+def send(folder: Path, what: Mapping[str, Any], connection: Connection) -> dict[str, float]:
+    """Copy a folder's files to their paths below the address; what is there already, by its MD5, is not sent again.
+
+    :raises IngestError: something else lies there.
+    """
+    return _Sending(folder, what, connection).run()
+
+
+class _Sending:
+    """The copy of one folder."""
+
+    def __init__(self, folder: Path, what: Mapping[str, Any], connection: Connection) -> None:
+        self._files = {str(path.relative_to(folder)): path for path in folder.rglob("*") if path.is_file()}
+        self._streams = int(what.get("streams") or 16)
+        self._place = Place(what["source"], connection)
+        self._patience = Patience(self._place, float(what.get("patience_seconds") or 300.0))
+        self._todo: queue.Queue[str] = queue.Queue()
+        self._errors: list[BaseException] = []
+
+    def run(self) -> dict[str, float]:
+        """Send what is not there yet."""
+        self._patience.ask("its start", self._place.begin)
+        there = self._patience.ask("its list", lambda: _there(self._place))
+        other = sorted(there.keys() - self._files.keys())
+        if other:
+            raise IngestError(
+                f"{self._place.source} holds {other[0]!r:.200}, which is not of this version: name a prefix that is empty, "
+                "or delete it there"
+            )
+        for path, file in sorted(self._files.items()):
+            if path not in there or not _same(file, *there[path]):
+                self._todo.put(path)
+        count = self._todo.qsize()
+        threads = [threading.Thread(target=self._work, daemon=True) for _ in range(min(self._streams, count))]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        if self._errors:
+            raise self._errors[0]
+        size = sum(path.stat().st_size for path in self._files.values())
+        return {"files": len(self._files), "sent": count, "bytes": size}
+
+    def _work(self) -> None:
+        fs = self._place.open() if self._place.alone else self._place.fs
+        while not self._errors:
+            try:
+                path = self._todo.get_nowait()
+            except queue.Empty:
+                return
+            try:
+                self._send(fs, path)
+            except BaseException as error:  # the thread that waits raises it
+                self._errors.append(error)
+                self._patience.stop()
+
+    def _send(self, fs: Any, path: str) -> None:
+        key = f"{self._place.root}/{path}"
+        if self._place.has_folders:
+            fs.makedirs(key.rpartition("/")[0], exist_ok=True)
+        self._patience.ask(key, lambda: fs.put_file(str(self._files[path]), key))
+
+
+def _there(place: Place) -> dict[str, tuple[int, str]]:
+    try:
+        return {path: (size, tag) for _, path, size, tag in place.objects()}
+    except FileNotFoundError:
+        return {}
+
+
+def _same(file: Path, size: int, tag: str) -> bool:
+    """Whether an object is known to hold a file's bytes: of many stores the tag is their MD5."""
+    if size != file.stat().st_size or len(tag) != _PLAIN_MD5:
+        return False
+    with file.open("rb") as opened:
+        return hashlib.file_digest(opened, lambda: hashlib.md5(usedforsecurity=False)).hexdigest() == tag
+
+
+def main(verb: str, text: str) -> int:
+    """Do it, and say how it ended in the last line."""
+    what = json.loads(text)
+    try:
+        connection = Connection.of_environment(what)
+        told = (fetch if verb == "put" else send)(Path(what["folder"]), what, connection)
+    except (IngestError, SourceAway, OSError) as error:
+        print(json.dumps({"error": str(error)}))
+        return 1
+    print(json.dumps(told))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

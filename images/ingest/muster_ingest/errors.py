@@ -1,0 +1,11 @@
+"""Errors of an ingest. The message names the source and what to do; it holds no credential."""
+
+from __future__ import annotations
+
+
+class IngestError(Exception):
+    """The source cannot be made a version as it is: another try would find the same."""
+
+
+class SourceAway(Exception):
+    """The source does not answer. Another try goes on from what was fetched."""

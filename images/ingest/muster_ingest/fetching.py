@@ -1,0 +1,168 @@
+"""Fetches objects, so many at once: by tasks of one loop where the source's library has one, else by threads.
+
+Tasks cost half of the CPU of threads, which matters where objects are small. Both wait for a source that is away.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+import threading
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+from fsspec.asyn import sync
+
+from muster_ingest.errors import IngestError, SourceAway
+from muster_ingest.places import Place
+
+Row = tuple[str, str, int, str]
+"""Path, key, size and identity of an object."""
+Done = Callable[[Path, Row], None]
+"""Takes the file of an object that was fetched."""
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 10.0
+
+T = TypeVar("T")
+
+
+class Patience:
+    """How long a source may be away, before that ends the ingest; each answer starts it anew."""
+
+    def __init__(self, place: Place, seconds: float) -> None:
+        self._place, self._seconds = place, seconds
+        self._stop = threading.Event()
+        self._since: float | None = None
+
+    def stop(self) -> None:
+        """Wait no longer: the ingest ends."""
+        self._stop.set()
+
+    def ask(self, what: str, question: Callable[[], T]) -> T:
+        """Ask until there is an answer. :raises IngestError: the source refuses. :raises SourceAway: it does not answer."""
+        pause = _FIRST_PAUSE
+        while True:
+            try:
+                found = question()
+            except Exception as error:  # whatever the libraries of ten kinds of source raise
+                self._judge(what, error)
+                self._stop.wait(pause)
+                pause = min(2 * pause, _LONGEST_PAUSE)
+            else:
+                self._since = None
+                return found
+
+    async def ask_beside(self, what: str, question: Callable[[], Awaitable[T]]) -> T:
+        """Do as :meth:`ask`, in a task."""
+        pause = _FIRST_PAUSE
+        while True:
+            try:
+                found = await question()
+            except Exception as error:
+                self._judge(what, error)
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, _LONGEST_PAUSE)
+            else:
+                self._since = None
+                return found
+
+    def _judge(self, what: str, error: Exception) -> None:
+        """Return if the same may work a little later, else raise what the error means."""
+        if isinstance(error, IngestError):
+            raise error
+        if self._place.denied(error):
+            raise self._place.refused(error) from None
+        if not self._place.passing(error):
+            raise error
+        now = time.monotonic()
+        if self._since is None:
+            self._since = now
+        if now - self._since > self._seconds or self._stop.is_set():
+            raise SourceAway(
+                f"{self._place.source} does not answer ({type(error).__name__} at {what:.200}), for {now - self._since:.0f} s: run again, "
+                "it goes on from what was fetched"
+            ) from None
+
+
+def fetch(
+    place: Place, patience: Patience, rows: Iterator[Row], done: Done, *, streams: int, parts: Path
+) -> None:
+    """Fetch all objects, `streams` at once, each into a file in `parts` of which `done` is told.
+
+    One that is gone meanwhile is passed over: the next list says so.
+
+    :param rows: taken as they are needed, by one thread at a time.
+    """
+    if place.fs.async_impl:
+        sync(place.fs.loop, _by_tasks, place, patience, rows, done, streams, parts)
+    else:
+        _Threads(place, patience, done, parts).run(rows, streams)
+
+
+async def _by_tasks(
+    place: Place, patience: Patience, rows: Iterator[Row], done: Done, streams: int, parts: Path
+) -> None:
+    async def work(part: Path) -> None:
+        for row in rows:
+            key = row[1]
+            try:
+                await patience.ask_beside(key, lambda key=key: place.fs._get_file(key, str(part)))
+            except FileNotFoundError:
+                continue
+            done(part, row)
+
+    tasks = [asyncio.ensure_future(work(parts / str(number))) for number in range(streams)]
+    try:
+        await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+class _Threads:
+    def __init__(self, place: Place, patience: Patience, done: Done, parts: Path) -> None:
+        self._place, self._patience, self._done, self._parts = place, patience, done, parts
+        self._errors: list[BaseException] = []
+
+    def run(self, rows: Iterator[Row], streams: int) -> None:
+        """Fetch all. :raises IngestError: the source refuses. :raises SourceAway: it does not answer."""
+        todo: queue.Queue[Row | None] = queue.Queue(maxsize=4 * streams)
+        threads = [
+            threading.Thread(target=self._work, args=(self._parts / str(number), todo), daemon=True)
+            for number in range(streams)
+        ]
+        for thread in threads:
+            thread.start()
+        for row in rows:
+            if self._errors:
+                break
+            todo.put(row)
+        for _ in threads:
+            todo.put(None)
+        for thread in threads:
+            thread.join()
+        if self._errors:
+            raise next((each for each in self._errors if isinstance(each, IngestError)), self._errors[0])
+
+    def _work(self, part: Path, todo: queue.Queue[Row | None]) -> None:
+        fs: Any = None
+        while (row := todo.get()) is not None:
+            if self._errors:
+                continue
+            try:
+                if fs is None:
+                    own = self._place.alone
+                    fs = self._patience.ask("its start", self._place.open) if own else self._place.fs
+                self._fetch(fs, part, row)
+            except BaseException as error:  # the thread that waits raises it
+                self._errors.append(error)
+                self._patience.stop()
+
+    def _fetch(self, fs: Any, part: Path, row: Row) -> None:
+        try:
+            self._patience.ask(row[1], lambda: self._place.fetch(fs, row[1], str(part)))
+        except FileNotFoundError:
+            return
+        self._done(part, row)

@@ -1,0 +1,260 @@
+"""The file systems of sources: how each is opened with a connection, listed, read, and what its errors mean."""
+
+from __future__ import annotations
+
+import errno
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import fsspec
+
+from muster_ingest.connection import Connection
+from muster_ingest.errors import IngestError
+
+_OPTIONS = ("anon", "project", "account_host", "requester_pays")
+_DENIED = ("AccessDenied", "InvalidAccessKeyId", "SignatureDoesNotMatch", "ExpiredToken", "InvalidToken")
+_DENIED_KINDS = (
+    "NoCredentialsError",
+    "PartialCredentialsError",
+    "ClientAuthenticationError",
+    "AuthenticationException",
+    "BadHostKeyException",
+    "CredentialRetrievalError",
+)
+_HERE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.ENAMETOOLONG})
+_TAGS = ("ETag", "etag", "md5Hash", "content_md5", "generation")
+_TIMES = ("mtime", "LastModified", "last_modified", "updated", "Last-Modified")
+
+
+class Place:
+    """One source: its file system and its root there."""
+
+    def __init__(self, source: str, connection: Connection) -> None:
+        self.source, self.connection = source, connection
+        self._scheme = source.partition("://")[0]
+        self.fs: Any = None
+        self.root = ""
+
+    def begin(self) -> None:
+        """Open it; everything else is asked after this."""
+        self.fs = self.open()
+        self.root = str(self.fs._strip_protocol(self.source)).rstrip("/")
+
+    @property
+    def alone(self) -> bool:
+        """Whether each thread needs a file system of its own."""
+        return self._scheme in ("sftp", "ssh")
+
+    @property
+    def has_folders(self) -> bool:
+        """Whether a file can be written only into a folder that is there."""
+        return self.alone or self._scheme == "file"
+
+    def open(self) -> Any:
+        """Open the file system."""
+        options = _options(self._scheme, self)
+        if self.alone:
+            from muster_ingest.sftp import CheckedSFTP
+
+            return CheckedSFTP(**options, skip_instance_cache=True)
+        return fsspec.filesystem(self._scheme, **options, use_listings_cache=False, skip_instance_cache=True)
+
+    def objects(self) -> Iterator[tuple[str, str, int, str]]:
+        """Yield key, path below the root, size and identity of every object; -1 and "" where they are unknown."""
+        for info in self._s3_objects() if self._scheme in ("s3", "s3a") else self._walked():
+            name = str(info["name"])
+            below = name[len(self.root) :].lstrip("/") if name != self.root else name.rpartition("/")[2]
+            if name.startswith(f"{self.root}//"):
+                below = name[len(self.root) + 1 :]
+            size = info.get("size")
+            yield name, below, -1 if size is None else int(size), identity(info)
+
+    def _s3_objects(self) -> Iterator[dict[str, Any]]:
+        """List page by page: in order, and never more than one page in memory."""
+        bucket, _, prefix = self.root.partition("/")
+        token: dict[str, str] = {}
+        empty = True
+        while True:
+            page = self.fs.call_s3(
+                "list_objects_v2", Bucket=bucket, Prefix=f"{prefix}/" if prefix else "", **token
+            )
+            for entry in page.get("Contents", ()):
+                empty = False
+                yield {**entry, "name": f"{bucket}/{entry['Key']}", "size": entry["Size"]}
+            if not page.get("IsTruncated"):
+                break
+            token = {"ContinuationToken": page["NextContinuationToken"]}
+        if empty and prefix:
+            yield self.fs.info(self.root)
+
+    def _walked(self) -> Iterator[dict[str, Any]]:
+        """List folder by folder; links are followed by no source."""
+        top = self.root or "/"
+        if not self.source.endswith("/") and self.fs.isfile(top):
+            yield self.fs.info(top)
+            return
+        for _, _, files in self.fs.walk(top, detail=True, on_error="raise"):
+            for info in files.values():
+                if info.get("islink"):
+                    continue
+                known = (
+                    info if info.get("size") is not None and identity(info) else self.fs.info(info["name"])
+                )
+                yield {**known, "name": info["name"]}
+
+    def fetch(self, fs: Any, key: str, target: str) -> None:
+        """Copy one object into a file, in bounded memory."""
+        fs.get_file(key, target)
+
+    def denied(self, error: BaseException) -> bool:
+        """Whether an error says that the credentials are missing, wrong or not enough."""
+        said = f"{type(error).__name__}: {error}"
+        status = getattr(error, "status", None) or getattr(error, "code", None)
+        return (
+            isinstance(error, PermissionError)
+            or type(error).__name__ in _DENIED_KINDS
+            or status in (401, 403)
+            or any(word in said for word in _DENIED)
+        )
+
+    def passing(self, error: BaseException) -> bool:
+        """Whether the same may work a little later."""
+        if isinstance(error, OSError) and error.errno in _HERE and not getattr(error, "ingest_remote", False):
+            return False
+        module = type(error).__module__.partition(".")[0]
+        if isinstance(error, (OSError, TimeoutError, EOFError)):
+            return not isinstance(error, (FileNotFoundError, IsADirectoryError, NotADirectoryError))
+        return module in ("botocore", "aiobotocore", "aiohttp", "azure", "gcsfs", "paramiko", "fsspec")
+
+    def refused(self, error: BaseException) -> IngestError:
+        """Name the connection whose credentials do not do; nothing of them is shown."""
+        why = str(error).strip().splitlines()[0][:120] if str(error).strip() else type(error).__name__
+        return IngestError(
+            f"{self.source} refuses {self.connection.named} ({type(error).__name__}: {why}): give the operator a connection "
+            "that may list and read it"
+        )
+
+
+def identity(info: dict[str, Any]) -> str:
+    """Return what changes when an object does: its tag or, where it has none, the time of its last change."""
+    settings = info.get("content_settings")
+    for name in _TAGS:
+        value = info.get(name) or (settings.get(name) if isinstance(settings, dict) else None)
+        if isinstance(value, (bytes, bytearray)):
+            value = value.hex()
+        if value:
+            return str(value).strip('"')
+    for name in _TIMES:
+        if info.get(name) is not None:
+            value = info[name]
+            return f"at {value.isoformat() if hasattr(value, 'isoformat') else value}"
+    return ""
+
+
+def _options(scheme: str, place: Place) -> dict[str, Any]:
+    connection = place.connection
+    given = {
+        name: connection.extra[name] if name != "anon" else connection.flag(name)
+        for name in _OPTIONS
+        if name in connection.extra
+    }
+    if scheme in ("s3", "s3a"):
+        return given | _s3(connection)
+    if scheme in ("gs", "gcs"):
+        return given | _gcs(connection)
+    if scheme in ("abfs", "abfss", "az"):
+        return given | _azure(connection)
+    if scheme in ("http", "https"):
+        return _http(connection)
+    if scheme in ("sftp", "ssh"):
+        return _sftp(place)
+    if scheme == "file":
+        return {}
+    raise IngestError(
+        f"{place.source}: no such kind of source; there are s3, gs, abfs, http, https, sftp, file and sql"
+    )
+
+
+def _s3(connection: Connection) -> dict[str, Any]:
+    client: dict[str, Any] = {}
+    endpoint = connection.text("endpoint_url")
+    if not endpoint and connection.host:
+        endpoint = connection.host if "://" in connection.host else f"https://{connection.host}"
+        endpoint += f":{connection.port}" if connection.port else ""
+    if connection.text("region_name"):
+        client["region_name"] = connection.text("region_name")
+    if connection.text("verify").lower() in ("false", "0", "no"):
+        client["verify"] = False
+    found: dict[str, Any] = {"client_kwargs": client, "max_concurrency": 1}
+    if endpoint:
+        found["endpoint_url"] = endpoint
+        found["config_kwargs"] = {"s3": {"addressing_style": connection.text("addressing_style") or "path"}}
+    found.setdefault("config_kwargs", {}).update(
+        max_pool_connections=64,
+        connect_timeout=20,
+        read_timeout=60,
+        retries={"max_attempts": 2, "mode": "standard"},
+    )
+    key = connection.login or connection.text("aws_access_key_id")
+    if key:
+        found["key"] = key
+        found["secret"] = connection.password or connection.text("aws_secret_access_key")
+    if connection.text("aws_session_token"):
+        found["token"] = connection.text("aws_session_token")
+    return found
+
+
+def _gcs(connection: Connection) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    key = next(
+        (
+            connection.text(name)
+            for name in ("keyfile_dict", "extra__google_cloud_platform__keyfile_dict")
+            if connection.text(name)
+        ),
+        "",
+    )
+    if key:
+        found["token"] = json.loads(key)
+    elif connection.flag("anon"):
+        found["token"] = "anon"  # noqa: S105 - a word of gcsfs
+    if connection.text("endpoint_url"):
+        found["endpoint_url"] = connection.text("endpoint_url")
+    return found
+
+
+def _azure(connection: Connection) -> dict[str, Any]:
+    names = ("connection_string", "sas_token", "tenant_id", "client_id", "client_secret", "account_key")
+    found: dict[str, Any] = {name: connection.text(name) for name in names if connection.text(name)}
+    if connection.login:
+        found["account_name"] = connection.login
+    if connection.password and not found.keys() & {"client_secret", "account_key", "sas_token"}:
+        found["account_key"] = connection.password
+    return found
+
+
+def _http(connection: Connection) -> dict[str, Any]:
+    import aiohttp
+
+    client: dict[str, Any] = {"trust_env": True}
+    if connection.login:
+        client["auth"] = aiohttp.BasicAuth(connection.login, connection.password)
+    if isinstance(connection.extra.get("headers"), dict):
+        client["headers"] = {str(name): str(value) for name, value in connection.extra["headers"].items()}
+    return {"client_kwargs": client}
+
+
+def _sftp(place: Place) -> dict[str, Any]:
+    from urllib.parse import urlsplit
+
+    connection, address = place.connection, urlsplit(place.source)
+    return {
+        "host": address.hostname or connection.host,
+        "port": address.port or int(connection.port or 22),
+        "username": connection.login or None,
+        "password": connection.password or None,
+        "private_key": connection.text("private_key"),
+        "host_key": connection.text("host_key"),
+        "unchecked": connection.flag("no_host_key_check"),
+    }

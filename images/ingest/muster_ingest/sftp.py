@@ -1,0 +1,60 @@
+"""SFTP with the server's key checked: fsspec's own accepts any."""
+
+from __future__ import annotations
+
+import base64
+import io
+from typing import Any
+
+import paramiko
+from fsspec.implementations.sftp import SFTPFileSystem
+
+from muster_ingest.errors import IngestError
+
+
+class CheckedSFTP(SFTPFileSystem):
+    """See :class:`fsspec.implementations.sftp.SFTPFileSystem`.
+
+    :param host_key: the server's public key, ``ssh-ed25519 AAAA…``; or `unchecked`: any.
+    """
+
+    def __init__(
+        self, host: str, *, port: int, private_key: str, host_key: str, unchecked: bool, **options: Any
+    ) -> None:
+        if not host_key and not unchecked:
+            raise IngestError(
+                f"sftp://{host}: the connection does not say which key the server has: put host_key, as ssh-keyscan prints it "
+                "after the name, into its extra (or no_host_key_check, where any server will do)"
+            )
+        self._key, self._unchecked = host_key, unchecked
+        if private_key:
+            options["pkey"] = _private(private_key)
+        super().__init__(
+            host, port=port, **{name: value for name, value in options.items() if value is not None}
+        )
+
+    def _connect(self) -> None:
+        self.client = paramiko.SSHClient()
+        port = self.ssh_kwargs.get("port", 22)
+        if self._unchecked:
+            self.client.set_missing_host_key_policy(paramiko.AutoAddPolicy())
+        else:
+            kind, _, data = self._key.strip().partition(" ")
+            named = self.host if port == 22 else f"[{self.host}]:{port}"
+            self.client.get_host_keys().add(
+                named, kind, paramiko.PKey.from_type_string(kind, base64.b64decode(data.split()[0]))
+            )
+            self.client.set_missing_host_key_policy(paramiko.RejectPolicy())
+        self.client.connect(self.host, allow_agent=False, look_for_keys=False, timeout=20, **self.ssh_kwargs)
+        self.ftp = self.client.open_sftp()
+
+
+def _private(text: str) -> paramiko.PKey:
+    for kind in (paramiko.Ed25519Key, paramiko.ECDSAKey, paramiko.RSAKey):
+        try:
+            return kind.from_private_key(io.StringIO(text))
+        except paramiko.SSHException:
+            continue
+    raise IngestError(
+        "the connection's private_key is none that can be read: need an OpenSSH key, Ed25519, ECDSA or RSA, without a passphrase"
+    )

@@ -1,0 +1,245 @@
+"""Writes the rows of a query as Parquet, batch by batch: the whole result, or what is above the last version's watermark.
+
+A version says in its listing what query it is of, and up to what value of the watermark's column. With a watermark the files of the last
+version stay and the new rows come in one more; rows that were changed or deleted below it are not seen. Without one the whole result is read.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from muster_ingest import listing
+from muster_ingest.connection import Connection
+from muster_ingest.errors import IngestError, SourceAway
+from muster_ingest.listing import CARRIED, JOURNAL, LISTING
+
+BATCH_ROWS = 65_536
+FILE_ROWS = 4_000_000
+_KINDS = {"postgres": "postgres", "postgresql": "postgres", "sqlite": "sqlite", "duckdb": "duckdb"}
+
+
+def read_query(
+    base: Path | None, target: Path, what: Mapping[str, Any], connection: Connection
+) -> dict[str, float]:
+    """Do it; `target` stays empty where there is nothing new."""
+    kind = _KINDS.get(connection.kind)
+    if kind is None:
+        raise IngestError(
+            f"{what['source']}: connection {connection.conn_id!r} is of type {connection.kind!r:.60}; queries go to postgres, sqlite and duckdb"
+        )
+    column = what.get("watermark")
+    query = what["query"].strip().rstrip(";")
+    source = {
+        "url": what["source"],
+        "query": "sha256:" + hashlib.sha256(query.encode()).hexdigest(),
+        "watermark": column,
+    }
+    _empty(target)
+    before = list(listing.read(base / LISTING, source)) if base is not None else []
+    high = _high(base, source) if before and column else None
+    kept = before if high is not None else []
+    statement = _statement(query, column, high)
+    print(
+        f"reads {'what is above the watermark of the last version' if high is not None else 'the whole query'}",
+        flush=True,
+    )
+    try:
+        with _opened(kind, connection, what["source"]) as read:
+            written, newest = _write(read(statement), target, len(kept), column)
+    except IngestError:
+        raise
+    except Exception as error:
+        raise _meant(error, what["source"], connection) from None
+    rows, size = (
+        sum(each[3] for each in written),
+        sum(each[1] for each in kept) + sum(each[1] for each in written),
+    )
+    new = [(path, bytes_, digest) for path, bytes_, digest, _ in written]
+    if high is not None and not rows:
+        new = []
+    nothing = new == before if high is None else not new
+    if nothing and base is not None:
+        _empty(target)
+        print(f"{what['source']} holds nothing new", flush=True)
+    else:
+        if not new and not kept:
+            raise IngestError(f"{what['source']}: the query has no column: need one that selects some")
+        value = newest if newest is not None else high
+        first = listing.first_line(source, high=None if value is None else _plain(value))
+        lines = [listing.line(*each) for each in [*kept, *new]]
+        (target / LISTING).write_text(first + "".join(lines), encoding="utf-8")
+        if base is not None:
+            (target / CARRIED).write_text("".join(f"{path}\n" for path, _, _ in kept), encoding="utf-8")
+    return {
+        "files": len(kept) + len(new),
+        "bytes": size,
+        "rows": rows,
+        "fetched": 0 if nothing else len(new),
+        "kept": len(kept),
+        "gone": 0,
+    }
+
+
+def _empty(target: Path) -> None:
+    """Delete what an attempt before has left: a query is read anew."""
+    for file in target.iterdir():
+        if file.is_file():
+            file.unlink()
+    (target / JOURNAL).unlink(missing_ok=True)
+
+
+def _high(base: Path | None, source: Mapping[str, Any]) -> int | float | str | None:
+    """Return the value up to which the last version goes; None where it does not tell."""
+    if base is None:
+        return None
+    with (base / LISTING).open(encoding="utf-8") as file:
+        said = listing.head(file.readline())
+    return said.get("high") if said.get("source") == dict(source) else None
+
+
+def _plain(value: Any) -> int | float | str:
+    """Return a watermark as JSON can hold it, and as a statement can name it."""
+    import datetime
+
+    if isinstance(value, bool) or not isinstance(value, int | float | str | datetime.date):
+        raise IngestError(
+            f"the watermark's column holds {type(value).__name__}: need whole numbers, times, days or text"
+        )
+    if isinstance(value, datetime.datetime):
+        return value.isoformat(sep=" ")
+    return value.isoformat() if isinstance(value, datetime.date) else value
+
+
+def _statement(query: str, column: str | None, high: int | float | str | None) -> str:
+    if column is None:
+        return query
+    quoted = '"' + column.replace('"', '""') + '"'
+    # A text is compared as the column's own type: a time, a day.
+    literal = "'" + high.replace("'", "''") + "'" if isinstance(high, str) else repr(high)
+    above = "" if high is None else f" where {quoted} > {literal}"
+    return f"select * from (\n{query}\n) as whole{above} order by {quoted}"  # noqa: S608 - the author's own query
+
+
+def _write(
+    batches: pa.RecordBatchReader, target: Path, number: int, column: str | None
+) -> tuple[list[tuple[str, int, str, int]], Any]:
+    """Write the batches; return path, bytes, digest and rows of each file, and the highest value of the column."""
+    schema, written, newest = batches.schema, [], None
+    if column is not None and column not in schema.names:
+        raise IngestError(
+            f"the query has no column {column!r:.80} for the watermark; it has {', '.join(schema.names)[:300]}"
+        )
+    writer, path, rows = None, target, 0
+    try:
+        for batch in batches:
+            if writer is None or rows >= FILE_ROWS:
+                if writer is not None:
+                    writer.close()
+                    written.append(_file(path, target, rows))
+                path, rows = target / f"part-{number + len(written):05}.parquet", 0
+                writer = pq.ParquetWriter(path, schema, compression="zstd")
+            writer.write_batch(batch)
+            rows += batch.num_rows
+            if column is not None and batch.num_rows:
+                highest = pc.max(batch.column(column)).as_py()
+                newest = highest if newest is None or (highest is not None and highest > newest) else newest
+        if writer is None and schema.names:
+            path = target / f"part-{number:05}.parquet"
+            writer = pq.ParquetWriter(path, schema, compression="zstd")
+    finally:
+        if writer is not None:
+            writer.close()
+    if writer is not None:
+        written.append(_file(path, target, rows))
+    return written, newest
+
+
+def _file(path: Path, target: Path, rows: int) -> tuple[str, int, str, int]:
+    with path.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    return str(path.relative_to(target)), path.stat().st_size, digest, rows
+
+
+@contextmanager
+def _opened(kind: str, connection: Connection, source: str) -> Iterator[Any]:
+    """Lend a function that reads a statement as batches of Arrow."""
+    if kind == "duckdb":
+        import duckdb
+
+        file = _existing(connection, source)
+        with duckdb.connect(file, read_only=True) as opened:
+            yield lambda statement: opened.execute(statement).to_arrow_reader(BATCH_ROWS)
+        return
+    if kind == "sqlite":
+        from adbc_driver_sqlite import dbapi
+
+        file = _existing(connection, source)
+        connected = dbapi.connect(f"file:{file}?mode=ro")
+    else:
+        from adbc_driver_postgresql import dbapi  # type: ignore[no-redef]
+
+        connected = dbapi.connect(_postgres(connection))
+    with connected, connected.cursor() as cursor:
+
+        def read(statement: str) -> pa.RecordBatchReader:
+            cursor.execute(statement)
+            return cursor.fetch_record_batch()
+
+        yield read
+
+
+def _existing(connection: Connection, source: str) -> str:
+    """Return the database's file, which Airflow's providers take from the host or the schema."""
+    file = connection.host or connection.schema
+    if not Path(file).is_file():
+        raise IngestError(
+            f"{source}: connection {connection.conn_id!r} names no file that is there: its host is the path of the database"
+        )
+    return file
+
+
+def _postgres(connection: Connection) -> str:
+    from urllib.parse import quote, urlencode
+
+    user = quote(connection.login, safe="")
+    word = f":{quote(connection.password, safe='')}" if connection.password else ""
+    options = {
+        name: connection.text(name)
+        for name in ("sslmode", "sslrootcert", "connect_timeout")
+        if connection.text(name)
+    }
+    address = f"{quote(connection.host or 'localhost', safe='')}:{connection.port or 5432}"
+    return f"postgresql://{user}{word}@{address}/{quote(connection.schema, safe='')}?{urlencode({'connect_timeout': '20', **options})}"
+
+
+def _meant(error: Exception, source: str, connection: Connection) -> Exception:
+    """Say what a driver's error means; nothing of the connection but its name is shown."""
+    said = " ".join(str(error).split())
+    for secret in (connection.password, connection.login, connection.host):
+        said = said.replace(secret, "***") if len(secret) > 2 else said
+    if any(
+        word in said.lower()
+        for word in ("authentication", "no password supplied", "permission denied", "28p01", "28000")
+    ):
+        return IngestError(f"{source} refuses connection {connection.conn_id!r}: {said:.300}")
+    if any(
+        word in said.lower()
+        for word in (
+            "could not connect",
+            "connection refused",
+            "server closed",
+            "timeout",
+            "could not translate",
+            "connection to server",
+        )
+    ):
+        return SourceAway(f"{source} does not answer: {said:.300}: run again")
+    return IngestError(f"{source}: the query cannot be read: {said:.600}")

@@ -1,0 +1,235 @@
+"""IngestOperator: outside data, objects of a store or the rows of a query, becomes a version."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import timedelta
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from muster.airflow.assets import announce, announce_nothing, asset_of
+from muster.airflow.attempts.resuming import Resume
+from muster.airflow.attempts.verdicts import Failed, FailedForGood
+from muster.airflow.authoring.checks import check_count, check_image, check_span, optional
+from muster.airflow.authoring.keywords import keyword
+from muster.airflow.authoring.references import VersionsReference, is_known
+from muster.airflow.links import JobLink, VersionsLink
+from muster.airflow.operators.running import QueuedOperator, report
+from muster.core.errors import SpecError
+from muster.core.ingest import (
+    AWAY,
+    BEFORE,
+    ENTRYPOINT,
+    PACKAGE,
+    Source,
+    check_connection,
+    check_url,
+)
+from muster.core.job import CHECKPOINTS, Input, JobSpec, Output, Role
+from muster.core.names import check_partition, check_volume
+from muster.core.resources import Resources
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+    from muster.airflow.attempts.run import TaskRun
+    from muster.airflow.authoring.code import Code, DagFolder
+    from muster.airflow.lineage import Lineage, TaskLineage
+    from muster.backends.base import Backend
+    from muster.core.settings import Settings
+    from muster.core.status import JobStatus
+    from muster.volumes.protocols import LocalStore
+
+DATA = "data"
+
+
+def check_known_url(value: Any) -> None:
+    """Refuse what is no source, as far as it is known."""
+    if is_known(value):
+        check_url(value)
+
+
+def check_text(value: Any) -> None:
+    """Refuse what is no text."""
+    if not isinstance(value, str) or not value.strip():
+        raise SpecError(f"{value!r:.60}: expected a text")
+
+
+class IngestOperator(QueuedOperator):
+    """Make a version of outside data: the whole source as it is now.
+
+    Of an object store, web server, SFTP server or folder the files are fetched that changed since the last version (by size and ETag or, where
+    a source has none, the time of the change); the others are shared with it, and what is gone from the source is gone from the new version.
+    Where nothing changed no version is made, and the last one is the result. A retry goes on from what was fetched.
+
+    With ``source="sql://CONNECTION"`` the rows of `query` become Parquet files. Without a `watermark` the whole result is read each time, so
+    rows that were changed or deleted are so in the new version. With one, only rows above its highest value are read and added: changed and
+    deleted rows below it are not seen.
+    """
+
+    runs_a_job = True
+    ui_color = "#e0f2f1"
+    operator_extra_links = (JobLink(), VersionsLink())
+
+    source: str = keyword(check=check_known_url, templated=True)
+    """``s3://bucket/prefix``, ``gs://``, ``abfs://``, ``https://``, ``sftp://``, ``file:///folder``, or ``sql://CONNECTION``."""
+    volume: str = keyword(templated=True)
+    """The volume that gets the version, ``raw/events``."""
+    partition: str | None = keyword(default=None, templated=True)
+    """The partition of the version. Each partition is compared with its own last version."""
+    connection: str | None = keyword(default=None, check=optional(check_connection))
+    """The Airflow connection with credentials, endpoint (``endpoint_url``) and certificate authority (``ca``, PEM text) of the source. None:
+    none is used."""
+    query: str | None = keyword(default=None, check=optional(check_text), templated=True)
+    """The SQL that selects the rows, of a ``sql://`` source alone."""
+    watermark: str | None = keyword(default=None, check=optional(check_text))
+    """A column of the query that only grows, such as an id or a time of insertion."""
+    streams: int = keyword(default=16, check=check_count)
+    """How many files are fetched at once."""
+    patience: timedelta = keyword(default=timedelta(minutes=5), check=check_span)
+    """How long the source may be away before that ends the try; the next try goes on from what was fetched."""
+    image: str = keyword(default="ingest", check=check_image, own=True, late=True)
+    """The environment with what reads the sources."""
+
+    def check_together(self) -> None:
+        """Check what belongs to the source, and announce the volume's asset."""
+        if is_known(self.volume):
+            with self.refusing("volume"):
+                check_volume(self.volume)
+            self.add_outlets([asset_of(self.volume)] if asset_of(self.volume) not in self.outlets else [])
+        if self.partition is not None and is_known(self.partition):
+            with self.refusing("partition"):
+                check_partition(self.partition)
+        if is_known([self.source, self.query]):
+            with self.refusing("source"):
+                self._source()
+
+    def _source(self) -> Source:
+        return Source(
+            url=self.source,
+            connection=self.connection,
+            query=self.query,
+            watermark=self.watermark,
+            streams=self.streams,
+            patience_seconds=self.patience.total_seconds(),
+        )
+
+    @property
+    def versions(self) -> VersionsReference:
+        """The output ``data``: the version of the source."""
+        return VersionsReference(self, (DATA,))
+
+    @classmethod
+    def output_names(cls, keywords: Mapping[str, Any]) -> tuple[str, ...]:  # noqa: ARG003 - it has one
+        """The one output."""
+        return (DATA,)
+
+    def images(self) -> tuple[str, ...]:
+        """The one image."""
+        return (self.image,)
+
+    def check_files(self, folder: DagFolder, settings: Settings) -> None:
+        """Look for the program in the image's folder."""
+        with self.refusing("image"):
+            _program(folder, self.image, settings)
+
+    def check_ready(self, folder: DagFolder, backend: Backend) -> None:  # noqa: ARG002 - its code is muster's own
+        """Ask the backend whether such a job can ever run."""
+        with self.refusing("the job"):
+            backend.check(self.job_draft(self.task_id))
+
+    def perform(self, context: Context) -> dict[str, Any]:
+        """Run the ingest, and return its version and figures."""
+        from muster.airflow.attempts.run import TaskRun
+
+        task = TaskRun.of(self, context)
+        try:
+            status = task.run(partial(self.job_spec, task), resume=Resume.ALWAYS)
+        except FailedForGood as error:
+            if AWAY in str(error.args[0]):  # unlike other errors of a program, this one passes
+                raise Failed(error.args[0]) from None
+            raise
+        return self._told(context, task.backend.store, status)
+
+    def _told(self, context: Context, store: LocalStore, status: JobStatus) -> dict[str, Any]:
+        assert status.result is not None
+        (address,) = status.result.outputs[CHECKPOINTS]
+        if store.record(address).job_id == status.job_id:
+            announce(context, store, status)
+        else:
+            announce_nothing(context)
+            self.tell(f"{self.source} holds nothing new: {address} stays the last version")
+        result = {
+            "job_id": status.job_id,
+            "versions": {DATA: address},
+            "metrics": dict(status.result.metrics),
+        }
+        report(self.log, result)
+        return result
+
+    def job_spec(self, task: TaskRun) -> JobSpec:
+        """Return the job that ingests; it begins with the last version of volume and partition."""
+        from muster.airflow.authoring.code import DagFolder
+        from muster.airflow.operators.spec import image_digest, refuse_secrets, spec_fields
+        from muster.airflow.outside import outside_connection
+        from muster.airflow.site import interpreter_of
+        from muster.volumes.beginning import begin_with_last
+
+        refuse_secrets(self)
+        with self.refusing("source"):
+            source = self._source()
+        with self.refusing("volume"):
+            check_volume(self.volume)
+        connection = outside_connection(source.conn_id) if source.conn_id else None
+        store, folder = task.backend.store, DagFolder.of(task.context["dag"])
+        before, output = begin_with_last(store, self.volume, self.partition, name=BEFORE)
+        told: dict[str, Any] = {"kind": connection.kind, "extras": connection.extras} if connection else {}
+        return JobSpec(
+            name=task.name,
+            image=self.image,
+            image_digest=image_digest(self.image, folder, task),
+            interpreter=interpreter_of(self.image, task.settings),
+            roles=self._roles(),
+            code=_program(folder, self.image, task.settings).put(store),
+            inputs={BEFORE: before},
+            outputs={CHECKPOINTS: output},
+            params={"what": source.param(**told)},
+            secrets=connection.secrets if connection else {},
+            origin=task.origin,
+            **spec_fields(self),
+        )
+
+    def job_draft(self, name: str) -> JobSpec:
+        """Return the same as far as the Dag file tells it."""
+        from muster.airflow.operators.spec import STAND_IN, spec_fields
+
+        return JobSpec(
+            name=name,
+            image=self.image,
+            image_digest=STAND_IN.versions[0].digest,
+            roles=self._roles(),
+            inputs={BEFORE: Input(versions=STAND_IN.versions, many=True)},
+            outputs={
+                CHECKPOINTS: Output(
+                    volume=self.volume if is_known(self.volume) else "stand-in", base=BEFORE, after=0
+                )
+            },
+            **spec_fields(self, templated=False),
+        )
+
+    def _roles(self) -> tuple[Role, ...]:
+        return (Role(entrypoint=ENTRYPOINT, resources=self.job_resources or Resources()),)
+
+    def _named_lineage(self, lineage: Lineage) -> TaskLineage:
+        return lineage.of_names((), (str(each.uri) for each in self.outlets if hasattr(each, "uri")))
+
+
+def _program(folder: DagFolder, image: str, settings: Settings) -> Code:
+    """The package that ingests: it lies in the image's folder and travels alone."""
+    from muster.airflow.authoring.code import Code
+
+    root = folder.image(image, settings)
+    files = sorted(str(path.relative_to(root)) for path in (root / PACKAGE).glob("*.py"))
+    if not files:
+        raise SpecError(f"image {image!r} at {root} has no {PACKAGE}, which ingests; take the image 'ingest'")
+    return Code(root=root, files=tuple(files))

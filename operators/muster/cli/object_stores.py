@@ -1,0 +1,112 @@
+"""Copies between the store and an object store, by the image ``ingest`` in a process of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from muster.cli.progress import progress
+from muster.core.errors import SpecError, StoreError
+from muster.core.ingest import PACKAGE, Source
+from muster.core.settings import Settings
+
+if TYPE_CHECKING:
+    from muster.volumes.base import Version
+    from muster.volumes.protocols import LocalStore
+
+_PASSED = (
+    "PATH",
+    "HOME",
+    "TMPDIR",
+    "HTTP_PROXY",
+    "HTTPS_PROXY",
+    "NO_PROXY",
+    "SSL_CERT_FILE",
+    "REQUESTS_CA_BUNDLE",
+)
+
+
+def is_address(text: str) -> bool:
+    """Whether a source or target is outside of this machine's folders: ``s3://bucket/prefix``."""
+    return "://" in text
+
+
+def fetched(
+    store: LocalStore, url: str, volume: str, *, connection: str | None, partition: str | None, note: str
+) -> Version:
+    """Copy all that lies below an address into a new version. What the version before holds is shared with it.
+
+    :raises SpecError: it is no address, or the source refuses or does not answer; nothing is in the store then.
+    """
+    from muster.client.versions import add
+
+    source = _source(url, connection)
+    settings = Settings.load()
+    settings.make_home()
+    with tempfile.TemporaryDirectory(prefix="put-", dir=settings.home) as folder:
+        _run("put", source, Path(folder), store, settings)
+        return add(store, Path(folder), volume, partition=partition, note=note or f"put from {url}")
+
+
+def sent(store: LocalStore, address: str, url: str, *, connection: str | None) -> Mapping[str, Any]:
+    """Copy a version's files, or those of a folder in it, to their paths below an address.
+
+    :raises SpecError: something else lies there, or the target refuses or does not answer; calling it again goes on.
+    """
+    source = _source(url, connection)
+    folder = store.path(address)
+    if not folder.is_dir():
+        raise SpecError(f"{address} is one file: name the version, or a folder in it")
+    return _run("get", source, folder, store, Settings.load())
+
+
+def _source(url: str, connection: str | None) -> Source:
+    source = Source(url=url, connection=connection)
+    if source.is_query:
+        raise SpecError("a query is ingested by a Dag: IngestOperator(source='sql://CONNECTION', query=…)")
+    return source
+
+
+def _run(verb: str, source: Source, folder: Path, store: LocalStore, settings: Settings) -> Mapping[str, Any]:
+    from muster.airflow.outside import outside_connection
+    from muster.images.environment import Environments
+    from muster.images.folders import find_image, image_folders, put_image
+
+    image = find_image("ingest", image_folders(settings))
+    with progress() as tell:
+        python = Environments(settings.cache).ensure("ingest", image, put_image(store, image), tell)
+    connection = outside_connection(source.conn_id) if source.conn_id else None
+    told: dict[str, Any] = {"kind": connection.kind, "extras": connection.extras} if connection else {}
+    values = connection.values() if connection else {}
+    what = {**source.param(**told), "folder": str(folder)}
+    environment = {name: os.environ[name] for name in _PASSED if name in os.environ} | values
+    with _program(image) as path:
+        ended = subprocess.run(
+            [python, "-m", f"{PACKAGE}.copying", verb, json.dumps(what)],
+            env={**environment, "PYTHONPATH": str(path)},
+            stdout=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    try:
+        ending: Mapping[str, Any] = json.loads(ended.stdout.splitlines()[-1])
+    except (IndexError, ValueError) as error:
+        raise StoreError(f"the copy with {source.url} failed; what it says stands above") from error
+    if "error" in ending:
+        raise SpecError(str(ending["error"]))
+    return ending
+
+
+@contextmanager
+def _program(image: Path) -> Iterator[Path]:
+    """Lend a folder with the program alone: Python may write its bytecode there."""
+    with tempfile.TemporaryDirectory() as folder:
+        shutil.copytree(image / PACKAGE, Path(folder) / PACKAGE, ignore=shutil.ignore_patterns("__pycache__"))
+        yield Path(folder)

@@ -1,0 +1,129 @@
+"""What is ingested: a source outside muster, and how the job that ingests it is told of it.
+
+The program lies in the image ``ingest``. Nothing of a connection but its id, its type and the names of its extra fields is in a job's spec.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
+
+from muster.core.errors import SpecError
+
+ENTRYPOINT = "muster_ingest:ingest"
+PACKAGE = "muster_ingest"
+BEFORE = "before"
+"""The input with the last version."""
+SQL = "sql"
+SCHEMES = ("s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "http", "https", "sftp", "ssh", "file", SQL)
+FIELDS = ("login", "password", "host", "port", "schema")
+"""The fields of a connection that a job is given, each in a variable of its own."""
+AWAY = "SourceAway: "
+"""What the program's last words begin with where another try may find the source again."""
+
+_CONNECTION = re.compile(r"[\w.:-]{1,250}\Z", re.ASCII)
+_CONTAINERS = ("abfs", "abfss")  # CONTAINER@ACCOUNT is no user
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """One source: the files below an address, or the rows of a query.
+
+    :param url: ``s3://bucket/prefix``, or ``sql://CONNECTION``.
+    :param connection: the id of the Airflow connection, but of a query, whose address names it.
+    :param query: the SQL of a query. `watermark`: a column of it that only grows.
+    :param streams: how many files are fetched at once.
+    :param patience_seconds: how long it may be away before that ends the ingest.
+    """
+
+    url: str
+    connection: str | None = None
+    query: str | None = None
+    watermark: str | None = None
+    streams: int = 16
+    patience_seconds: float = 300.0
+
+    def __post_init__(self) -> None:
+        check_url(self.url)
+        if self.connection is not None:
+            check_connection(self.connection)
+        if (
+            isinstance(self.streams, bool)
+            or not isinstance(self.streams, int)
+            or not 1 <= self.streams <= 256
+        ):
+            raise SpecError(f"streams is {self.streams!r}: need a whole number from 1 to 256")
+        if self.is_query != (self.query is not None):
+            raise SpecError("a source sql://CONNECTION needs query=, and no other source has one")
+        if self.watermark is not None and not self.is_query:
+            raise SpecError("only a query has a watermark; files are compared by size and ETag")
+        if self.is_query and self.connection is not None:
+            raise SpecError("the source sql://CONNECTION names its connection: leave connection= out")
+
+    @property
+    def is_query(self) -> bool:
+        """Whether it is the rows of a query."""
+        return self.url.startswith(f"{SQL}://")
+
+    @property
+    def conn_id(self) -> str | None:
+        """The id of its Airflow connection, if it has one."""
+        return urlsplit(self.url).netloc if self.is_query else self.connection
+
+    def param(self, *, kind: str = "", extras: Sequence[str] = ()) -> dict[str, Any]:
+        """Return it as the job's param ``what``, which the version's record shows.
+
+        :param kind: the type of its connection. `extras`: the names of the fields in its extra.
+        """
+        found: dict[str, Any] = {
+            "source": self.url,
+            "streams": self.streams,
+            "patience_seconds": self.patience_seconds,
+        }
+        if self.is_query:
+            found = {"source": self.url, "query": self.query, "watermark": self.watermark}
+        if self.conn_id is not None:
+            found |= {"connection": self.conn_id, "kind": kind, "extras": sorted(extras)}
+        return found
+
+
+def variables(fields: Mapping[str, object], extras: Sequence[str]) -> dict[str, str]:
+    """Return the variables of a job, each with the connection's field that it holds; fields without a value have none."""
+    own = {f"INGEST_{name.upper()}": name for name in FIELDS if fields.get(name) not in (None, "")}
+    return own | {f"INGEST_EXTRA_{number}": name for number, name in enumerate(sorted(extras))}
+
+
+def check_url(value: object) -> str:
+    """Return what may be ingested. :raises SpecError: it says what is wrong, and never shows a password."""
+    if not isinstance(value, str) or "://" not in value:
+        raise SpecError(
+            f"{value!r:.80}: expected an address such as 's3://bucket/prefix' or 'sql://CONNECTION'"
+        )
+    parts = urlsplit(value)
+    if parts.scheme not in SCHEMES:
+        known = ", ".join(f"{each}://" for each in SCHEMES)
+        raise SpecError(f"{parts.scheme}:// is no kind of source; there are {known}")
+    if "@" in parts.netloc and parts.scheme not in _CONTAINERS:
+        raise SpecError(
+            f"a {parts.scheme}:// source names a user or a password before '@', which would be stored: "
+            "put them into an Airflow connection, and name that with connection="
+        )
+    if parts.query and parts.scheme not in ("http", "https"):
+        raise SpecError(
+            f"a {parts.scheme}:// source has a query after '?', which may hold a token: use an Airflow connection"
+        )
+    if parts.scheme == SQL and (parts.path.strip("/") or not _CONNECTION.match(parts.netloc)):
+        raise SpecError(f"{value!r:.120}: expected 'sql://CONNECTION', the id of an Airflow connection")
+    if not (parts.netloc or parts.path.strip("/")):
+        raise SpecError(f"{value!r:.80} names no bucket, host or folder")
+    return value
+
+
+def check_connection(value: object) -> str:
+    """Return what can be a connection's id. :raises SpecError: it cannot; it is not shown, since it may be a secret."""
+    if not isinstance(value, str) or not _CONNECTION.match(value):
+        raise SpecError("expected the id of an Airflow connection, such as 'aws_default'")
+    return value

@@ -1,0 +1,151 @@
+"""Takes files of a new version over from the one that its output begins with, by hard links, without reading them.
+
+The job names them in a file at the top of the output (:data:`muster.core.job.CARRIED`). The file is moved beside the draft, where a commit that
+begins again after a crash finds it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+from muster.core.address import Address
+from muster.core.errors import BadOutput, Corrupt, StoreError
+from muster.core.job import CARRIED, Pinned
+from muster.volumes import manifest
+from muster.volumes.durability import rename
+from muster.volumes.gather import Draft, check_path
+from muster.volumes.hashing import Frozen, hash_file
+from muster.volumes.layout import Layout
+from muster.volumes.manifest import Entry
+from muster.volumes.sharing import KEEP_OWN_BYTES, Previous, settled
+from muster.volumes.tree import copy_file, make_folders, unlock
+
+
+def named(layout: Layout, draft: Draft) -> Draft:
+    """Return a draft with the files that it takes over; it can be called again after a crash.
+
+    :raises BadOutput: one is not in the base, or the job wrote it, too.
+    :raises StoreError: the base cannot be read.
+    """
+    if draft.base is None:
+        return draft
+    noted = draft.folder.parent.with_name(f"carried-{draft.folder.parent.name}")
+    listed = draft.folder / CARRIED
+    if listed.is_file() and not listed.is_symlink():
+        rename(listed, noted)
+    written = {path: size for path, size in draft.files.items() if path != CARRIED}
+    if not noted.is_file():
+        return draft
+    base = _folder(layout, draft.base)
+    try:
+        entries = manifest.read(base / "MANIFEST")
+    except (Corrupt, OSError) as error:
+        raise StoreError(
+            f"output {draft.output!r} begins with {draft.base.address}, which cannot be read: {error}"
+        ) from error
+    carried = _listed(draft, noted, entries)
+    draft = replace(
+        draft, files=written | {path: entry.size_bytes for path, entry in carried.items()}, carried=carried
+    )
+    _refuse_overlap(draft, written)
+    return draft
+
+
+def drop(draft: Draft) -> None:
+    """Delete what a draft took over: its own files may go back to a job, which could change the base by a link to it."""
+    noted = draft.folder.parent.with_name(f"carried-{draft.folder.parent.name}")
+    if draft.base is None or not noted.is_file():
+        return
+    unlock(draft.folder)
+    for path in noted.read_text(encoding="utf-8", errors="replace").split("\n")[:-1]:
+        with suppress(BadOutput, FileNotFoundError, NotADirectoryError):
+            (draft.folder / check_path(path, output=draft.output)).unlink()
+
+
+def _listed(draft: Draft, noted: Path, entries: dict[str, Entry]) -> dict[str, Entry]:
+    assert draft.base is not None
+    found = {}
+    for path in noted.read_text(encoding="utf-8", errors="replace").split("\n")[:-1]:
+        if path not in entries:
+            raise BadOutput(
+                f"output {draft.output!r} takes {path!r:.200} over from {draft.base.address}, which does not hold it"
+            )
+        found[path] = entries[path]
+    return found
+
+
+def _refuse_overlap(draft: Draft, written: Iterable[str]) -> None:
+    """Refuse a path that is both written and taken over, or a file where the other has a folder."""
+    own = set(written)
+    for one, others in ((own, draft.carried.keys()), (draft.carried.keys(), own)):
+        for path in one:
+            above = path
+            while above:
+                if above in others:
+                    raise BadOutput(
+                        f"output {draft.output!r} holds {path!r:.200} and takes {above!r:.200} over: a path is one of the two"
+                    )
+                above = above.rpartition("/")[0]
+
+
+def take_over(layout: Layout, draft: Draft, entries: Sequence[Frozen], *, trusted: bool) -> list[Frozen]:
+    """Link the carried files into a draft, or copy them where that cannot be; return all its files.
+
+    :param entries: the draft's own files. :param trusted: as :class:`muster.volumes.sharing.Previous`.
+    :raises StoreError: a file of the base is not what was committed.
+    """
+    assert draft.base is not None
+    previous = Previous(_folder(layout, draft.base), trusted=trusted)
+    folders = set[str]()
+    taken = []
+    for path, entry in sorted(draft.carried.items()):
+        folder = path.rpartition("/")[0]
+        if folder not in folders:
+            make_folders(draft.folder / folder)
+            folders.add(folder)
+        taken.append(_taken(layout, draft, previous, entry))
+    return settled([*entries, *taken])
+
+
+def _taken(layout: Layout, draft: Draft, previous: Previous, entry: Entry) -> Frozen:
+    assert draft.base is not None
+    target = f"{draft.folder}/{entry.path}"
+    Path(target).unlink(missing_ok=True)  # a crash left it
+    try:
+        same = previous.equal(entry)
+    except OSError as error:
+        raise _lost(draft.base, entry, f"cannot be read ({error.strerror})") from error
+    if same is None:
+        raise _lost(draft.base, entry, "is not what was committed")
+    source = same[0]
+    if layout.links:
+        try:
+            os.link(source, target, follow_symlinks=False)
+            found = os.lstat(target)
+            previous.linked(source, found)
+            return Frozen(entry.path, entry.hash, entry.size_bytes, found.st_ino, found.st_ctime_ns)
+        except OSError as error:
+            if error.errno not in KEEP_OWN_BYTES:
+                raise
+    copy_file(source, target)
+    Path(target).chmod(0o444)
+    if hash_file(target) != entry.hash:
+        raise _lost(draft.base, entry, "is not what was committed")
+    found = os.lstat(target)
+    return Frozen(entry.path, entry.hash, entry.size_bytes, found.st_ino, found.st_ctime_ns)
+
+
+def _lost(base: Pinned, entry: Entry, why: str) -> StoreError:
+    return StoreError(
+        f"{entry.path!r:.200} of {base.address} {why}, so no version can take it over: "
+        f"`muster volumes retire {base.address}`, then run the stage again: it begins with the version before"
+    )
+
+
+def _folder(layout: Layout, base: Pinned) -> Path:
+    address = Address.parse(base.address)
+    return layout.version(address.volume, int(address.value))

@@ -1,0 +1,61 @@
+"""``muster volumes put`` and ``get`` from and to an object store."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.e2e.author import Author
+from tests.ingest.s3 import WORD, ObjectStore
+
+pytestmark = [pytest.mark.slow, pytest.mark.data]
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Iterator[ObjectStore]:
+    with ObjectStore(tmp_path / "s3") as lake:
+        for name in ("a", "d/b"):
+            lake.put(f"lake/events/{name}", name)
+        yield lake
+
+
+@pytest.fixture
+def author(tmp_path: Path, lake: ObjectStore) -> Iterator[Author]:
+    extra = {"endpoint_url": lake.url, "region_name": "us-east-1"}
+    connection = {"conn_type": "aws", "login": "muster-test", "password": WORD, "extra": extra}
+    folder = tmp_path / "author"
+    folder.mkdir()
+    with Author(folder, AIRFLOW_CONN_LAKE=json.dumps(connection)) as author:
+        yield author
+
+
+def test_there_and_back(author: Author, lake: ObjectStore) -> None:
+    put = author.muster("volumes", "put", "s3://lake/events", "raw/events", "--connection", "lake")
+    assert put.stdout == "volume://raw/events@1\n", put.stderr
+    assert "put from s3://lake/events" in author.muster("volumes", "log", "raw/events").stdout
+
+    words = ("volumes", "get", "raw/events", "s3://lake/copy", "--connection", "lake")
+    got = author.muster(*words)
+    assert "3 files, 3 of them sent" in got.stderr, got.stderr
+    assert (lake.folder / "lake/copy/d/b").read_text() == "d/b"
+    (lake.folder / "lake/copy/a").unlink()  # as if the copy had been interrupted
+    again = author.muster(*words)
+    assert "3 files, 1 of them sent" in again.stderr, again.stderr
+    lake.put("lake/copy/other", "x")
+    refused = author.muster(*words)
+    assert refused.returncode != 0
+    assert "holds 'other', which is not of this version" in refused.stderr
+
+
+def test_what_cannot_be_copied_is_said_and_nothing_is_there(author: Author) -> None:
+    for words, said in (
+        (("s3://lake/none", "raw/x", "--connection", "lake"), "s3://lake/none is not there"),
+        (("s3://lake/events", "raw/x", "--connection", "nowhere"), "no Airflow connection 'nowhere'"),
+    ):
+        ran = author.muster("volumes", "put", *words)
+        assert ran.returncode != 0
+        assert said in ran.stderr, ran.stderr
+        assert WORD not in ran.stderr
+    assert author.ask("volumes", "ls") == []

@@ -1,0 +1,100 @@
+"""Sources beside S3: a web server, and SFTP whose server is known by its key."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.ports import free_port
+from tests.waiting import until
+
+pytestmark = [pytest.mark.slow, pytest.mark.data]
+
+USER = {"login": "muster-test", "password": "a-word-of-the-tests"}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """What the servers serve."""
+    root = tmp_path / "served"
+    for name in ("a.csv", "d/b.csv", "d/e/c.csv"):
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(name)
+    return root
+
+
+def contents(folder: Path) -> dict[str, str]:
+    files = (path for path in folder.rglob("*") if path.is_file() and not path.name.startswith(".muster"))
+    return {str(path.relative_to(folder)): path.read_text() for path in files}
+
+
+@pytest.fixture
+def web(folder: Path) -> Iterator[str]:
+    """A web server that lists folders."""
+    port = free_port()
+    words = [sys.executable, "-m", "http.server", str(port), "--bind", "127.0.0.1", "--directory", folder]
+    with subprocess.Popen(words, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL) as process:
+        assert until(lambda: _answers(port))
+        yield f"http://127.0.0.1:{port}"
+        process.kill()
+
+
+def _answers(port: int) -> bool:
+    import socket
+
+    try:
+        socket.create_connection(("127.0.0.1", port), timeout=1).close()
+    except OSError:
+        return False
+    return True
+
+
+def test_the_folders_of_a_web_server(ingest: Any, web: str, folder: Path, tmp_path: Path) -> None:
+    assert ingest("one", f"{web}/")["files"] == 3
+    assert contents(tmp_path / "one") == {name: name for name in ("a.csv", "d/b.csv", "d/e/c.csv")}
+    (folder / "a.csv").write_text("other")
+    told = ingest("two", f"{web}/", before="one")
+    assert contents(tmp_path / "two")["a.csv"] == "other"
+    assert told["files"] == 3
+
+
+def test_one_file_of_a_web_server(ingest: Any, web: str, tmp_path: Path) -> None:
+    ingest("one", f"{web}/d/b.csv")
+    assert contents(tmp_path / "one") == {"b.csv": "d/b.csv"}
+
+
+@pytest.fixture
+def sftp(python: Path, folder: Path) -> Iterator[tuple[int, str]]:
+    """The port and the public key of an SFTP server."""
+    words = [python, Path(__file__).with_name("sftp_server.py"), folder]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+        assert process.stdout is not None
+        port, _, key = process.stdout.readline().strip().partition(" ")
+        yield int(port), key
+        process.kill()
+
+
+def test_sftp_by_the_servers_key(ingest: Any, sftp: tuple[int, str], folder: Path, tmp_path: Path) -> None:
+    port, key = sftp
+    source = f"sftp://127.0.0.1:{port}/"
+    assert ingest("one", source, fields=USER, extra={"host_key": key})["files"] == 3
+    assert contents(tmp_path / "one") == {name: name for name in ("a.csv", "d/b.csv", "d/e/c.csv")}
+    (folder / "d" / "b.csv").unlink()
+    told = ingest("two", source, before="one", fields=USER, extra={"host_key": key})
+    assert (told["fetched"], told["kept"], told["gone"]) == (0, 2, 1)
+
+
+def test_an_sftp_server_that_is_another_one_is_refused(ingest: Any, sftp: tuple[int, str]) -> None:
+    port, key = sftp
+    other = f"{key[:-10]}AAAAAAAAAA"
+    source = f"sftp://127.0.0.1:{port}/"
+    assert "host_key" in ingest("one", source, fields=USER)["message"]
+    assert ingest("one", source, fields=USER, extra={"host_key": other}).keys() == {"error", "message"}
+    wrong = {**USER, "password": "wrong-word"}
+    told = ingest("one", source, fields=wrong, extra={"host_key": key}, connection="files")
+    assert told["error"] == "IngestError"
+    assert "refuses connection 'files'" in told["message"]

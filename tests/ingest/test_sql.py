@@ -1,0 +1,191 @@
+"""Queries become Parquet: whole, or what is above the watermark of the last version."""
+
+from __future__ import annotations
+
+import json
+import os
+import pwd
+import shutil
+import sqlite3
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.ports import free_port
+from tests.waiting import until
+
+pytestmark = [pytest.mark.slow, pytest.mark.data]
+
+READ = 'import duckdb, json, sys; print(json.dumps(duckdb.sql(f"select * from read_parquet({sys.argv[1:]}) order by 1").fetchall(), default=str))'
+QUERY = "select id, name from orders where name != 'hidden'"
+
+Run = Callable[[str], None]
+
+
+@pytest.fixture
+def rows(python: Path) -> Callable[..., Any]:
+    """Read all Parquet files of versions."""
+
+    def read(*folders: Path) -> Any:
+        files = [str(path) for folder in folders for path in sorted(folder.glob("*.parquet"))]
+        return json.loads(subprocess.check_output([python, "-c", READ, *files], text=True))
+
+    return read
+
+
+class QueryContract:
+    """Give a `database`: the fields of its connection, its kind, and what runs statements there."""
+
+    @pytest.fixture
+    def read(self, ingest: Any, database: tuple[dict[str, str], str, Run]) -> Any:
+        fields, kind, run = database
+        run("create table orders (id bigint, name text)")
+        run("insert into orders values (1, 'a'), (2, 'b'), (3, 'hidden')")
+
+        def read(target: str, **more: Any) -> Any:
+            what = {"query": QUERY, "connection": "shop", "kind": kind, "watermark": None, **more}
+            return ingest(target, "sql://shop", fields=fields, **what)
+
+        return read
+
+    def test_a_whole_query(self, read: Any, rows: Any, database: Any, tmp_path: Path) -> None:
+        assert read("one")["rows"] == 2
+        assert rows(tmp_path / "one") == [[1, "a"], [2, "b"]]
+        assert read("same", before="one")["fetched"] == 0
+        assert list((tmp_path / "same").iterdir()) == []
+        database[2]("delete from orders where id = 1")
+        read("two", before="one")
+        assert rows(tmp_path / "two") == [[2, "b"]]
+
+    def test_what_is_above_the_watermark(self, read: Any, rows: Any, database: Any, tmp_path: Path) -> None:
+        read("one", watermark="id")
+        assert read("same", before="one", watermark="id")["fetched"] == 0
+        assert list((tmp_path / "same").iterdir()) == []
+        database[2]("insert into orders values (7, 'g')")
+        told = read("two", before="one", watermark="id")
+        assert (told["rows"], told["files"], told["kept"]) == (1, 2, 1)
+        assert rows(tmp_path / "two") == [[7, "g"]]
+        assert (tmp_path / "two" / ".muster-carried").read_text() == "part-00000.parquet\n"
+        head = json.loads((tmp_path / "two" / ".muster-ingest.jsonl").read_text().partition("\n")[0])
+        assert head["high"] == 7
+
+    def test_another_query_is_read_whole(self, read: Any, rows: Any, tmp_path: Path) -> None:
+        read("one", watermark="id")
+        read("two", before="one", watermark="id", query="select id, name from orders")
+        assert len(rows(tmp_path / "two")) == 3
+
+    def test_a_query_that_cannot_be_read(self, read: Any) -> None:
+        told = read("one", query="select nothing from nowhere")
+        assert told["error"] == "IngestError"
+        assert "the query cannot be read" in told["message"]
+
+
+class TestSQLite(QueryContract):
+    @pytest.fixture
+    def database(self, tmp_path: Path) -> tuple[dict[str, str], str, Run]:
+        file = tmp_path / "shop.sqlite"
+
+        def run(statement: str) -> None:
+            with sqlite3.connect(file) as base:
+                base.execute(statement)
+
+        return {"host": str(file)}, "sqlite", run
+
+    def test_a_query_of_no_rows_is_an_empty_table(self, read: Any, rows: Any, tmp_path: Path) -> None:
+        assert read("one", query="select id from orders where id < 0")["rows"] == 0
+        assert rows(tmp_path / "one") == []
+
+    def test_a_watermark_that_is_no_column(self, read: Any) -> None:
+        assert "no_such" in read("one", watermark="no_such")["message"]
+
+    def test_a_file_that_is_not_there(self, ingest: Any, tmp_path: Path) -> None:
+        told = ingest(
+            "one",
+            "sql://shop",
+            fields={"host": "/no/such/file"},
+            query=QUERY,
+            kind="sqlite",
+            connection="shop",
+        )
+        assert "names no file that is there" in told["message"]
+
+
+class TestDuckDB(QueryContract):
+    @pytest.fixture
+    def database(self, python: Path, tmp_path: Path) -> tuple[dict[str, str], str, Run]:
+        file = tmp_path / "shop.duckdb"
+        code = "import duckdb, sys; duckdb.connect(sys.argv[1]).execute(sys.argv[2])"
+        return (
+            {"host": str(file)},
+            "duckdb",
+            lambda statement: subprocess.run([python, "-c", code, file, statement], check=True) and None,
+        )
+
+
+@pytest.fixture(scope="module")
+def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[dict[str, str], Run]]:
+    """A server, the fields of its connection, and what runs statements there."""
+    if not shutil.which("initdb"):
+        pytest.skip("PostgreSQL's initdb is not on PATH")
+    folder = tmp_path_factory.mktemp("postgres")
+    word = folder / "word"
+    word.write_text("a-word-of-the-tests")
+    as_user: dict[str, Any] = {}
+    if os.getuid() == 0:  # as which it does not run
+        nobody = pwd.getpwnam("nobody")
+        as_user = {"user": nobody.pw_uid, "group": nobody.pw_gid, "extra_groups": []}
+        for each in (folder, *folder.parents[:2]):
+            each.chmod(0o755)
+        os.chown(folder, nobody.pw_uid, nobody.pw_gid)
+    data, port = folder / "data", free_port()
+    quiet: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    init = ["initdb", "-D", data, "-U", "muster", "--auth=scram-sha-256", f"--pwfile={word}", "-N"]
+    subprocess.run(init, check=True, **as_user, **quiet)
+    serve = ["postgres", "-D", data, "-p", str(port), "-k", folder, "-h", "127.0.0.1", "-F"]
+    fields = {"host": "127.0.0.1", "port": str(port), "login": "muster", "schema": "postgres"}
+    fields["password"] = "a-word-of-the-tests"
+
+    def run(statement: str) -> None:
+        words = [
+            "psql",
+            "-q",
+            "-h",
+            "127.0.0.1",
+            "-p",
+            str(port),
+            "-U",
+            "muster",
+            "-c",
+            statement,
+            "postgres",
+        ]
+        environment = {"PATH": os.environ["PATH"], "PGPASSWORD": fields["password"]}
+        subprocess.run(words, check=True, env=environment, **quiet)
+
+    def answers() -> bool:
+        try:
+            run("select 1")
+        except subprocess.CalledProcessError:
+            return False
+        return True
+
+    with subprocess.Popen(serve, **as_user, **quiet) as process:
+        assert until(answers)
+        yield fields, run
+        process.kill()
+
+
+class TestPostgres(QueryContract):
+    @pytest.fixture
+    def database(self, postgres: tuple[dict[str, str], Run]) -> tuple[dict[str, str], str, Run]:
+        fields, run = postgres
+        run("drop table if exists orders")
+        return fields, "postgres", run
+
+    def test_a_wrong_password_is_named_and_not_shown(self, ingest: Any, database: Any) -> None:
+        fields = {**database[0], "password": "wrong-word"}
+        told = ingest("one", "sql://shop", fields=fields, query=QUERY, kind="postgres", connection="shop")
+        assert told["error"] == "IngestError"
+        assert "refuses connection 'shop'" in told["message"]
