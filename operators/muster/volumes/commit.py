@@ -201,7 +201,7 @@ def publish(layout: Layout, plan: Sequence[Placed], *, ready: Path, job_id: str)
     for placed in plan:
         target = layout.version(placed.volume, placed.number)
         with suppress(FileNotFoundError):
-            _place(ready / placed.folder, target)
+            place(ready / placed.folder, target)
         if not (target / "MANIFEST").is_file():
             raise StoreError(f"{target} was promised to job {job_id} and its files are gone: run it again")
         sync_folder(target.parent)
@@ -223,7 +223,7 @@ def _digest_now(layout: Layout, placed: Placed) -> str:
     return manifest.digest_of((layout.version(placed.volume, placed.number) / "RECORD.json").read_bytes())
 
 
-def _place(draft: Path, target: Path) -> None:
+def place(draft: Path, target: Path) -> None:
     """Move a draft to its place, or copy it where the file system cannot rename between folders.
 
     Either way the draft is renamed first, so that no other machine prepares it again.

@@ -59,14 +59,17 @@ def read_commit(layout: Layout, job_id: str) -> CommitRecord | None:
         raise Corrupt(f"{path} cannot be read ({error!r:.120}): restore it from a backup") from error
 
 
-def write_commit(layout: Layout, job_id: str, commit: CommitRecord) -> None:
-    """Write a job's commit record, whole and durable: now its versions are committed."""
+def write_commit(layout: Layout, job_id: str, commit: CommitRecord, *, durable: bool = True) -> None:
+    """Write a job's commit record, whole: now its versions are committed.
+
+    :param durable: return only when it survives a power cut.
+    """
     document = {
         "outputs": commit.outputs,
         "records": {f"{volume}@{number}": text for (volume, number), text in commit.records.items()},
         "at": commit.at or time.time(),
     }
-    write_whole(layout.commit(job_id), json.dumps(document))
+    write_whole(layout.commit(job_id), json.dumps(document), durable=durable)
 
 
 def committed(layout: Layout, job_id: str) -> dict[str, list[Place]] | None:

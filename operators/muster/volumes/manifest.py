@@ -75,14 +75,22 @@ def read(path: Path) -> dict[str, Entry]:
 
     :raises Corrupt: its digest does not match its content.
     """
-    data = path.read_bytes()
+    return parse(path.read_bytes(), where=path)
+
+
+def parse(data: bytes, *, where: object) -> dict[str, Entry]:
+    """Check the bytes of a whole manifest, and return its entries by path.
+
+    :param where: names it in errors.
+    :raises Corrupt: its digest does not match its content.
+    """
     first, _, body = data.partition(b"\n")
     if first.decode(errors="replace") != digest_of(body):
-        raise Corrupt(f"{path} is torn or was changed: its digest is not that of its lines")
+        raise Corrupt(f"{where} is torn or was changed: its digest is not that of its lines")
     entries: dict[str, Entry] = {}
     for line in body.decode().split("\n")[1:-1]:
         match = _LINE.match(line)
         if not match:
-            raise Corrupt(f"{path} holds a line that is no file: {line!r:.120}")
+            raise Corrupt(f"{where} holds a line that is no file: {line!r:.120}")
         entries[match[3]] = Entry(match[3], match[1], int(match[2]))
     return entries
