@@ -109,9 +109,12 @@ class Source(Protocol):
     def local(self, place: Place) -> Path | None:
         """Return the folder of a version's files if it is on this machine."""
 
-    def read(self, documents: Documents, entries: Sequence[Entry], *, first: int = 0) -> Iterator[bytes]:
-        """Yield the bytes of these files from byte `first` of them on; they are adjacent in the order of their paths.
+    def read(
+        self, documents: Documents, entries: Sequence[Entry], *, first: int = 0, size: int | None = None
+    ) -> Iterator[bytes]:
+        """Yield the bytes of these files, which are adjacent in the order of their paths.
 
+        :param first: where to begin in the first of them. :param size: how many bytes; None: all that follow.
         :raises Corrupt: one is missing or has another length.
         """
 
@@ -183,6 +186,23 @@ def runs(entries: Sequence[Entry], wanted: Collection[str]) -> Iterator[list[Ent
             run = []
     if run:
         yield run
+
+
+def stretches(
+    entries: Sequence[Entry], *, first: int = 0, size: int | None = None, most: int | None = None
+) -> Iterator[tuple[Entry, int, int]]:
+    """Yield each file with where to begin and end in it, for :meth:`Source.read`; with `most` in pieces of so many bytes."""
+    left = size
+    for entry in entries:
+        begin = min(first, entry.size_bytes)
+        first -= begin
+        stop = entry.size_bytes if left is None else min(entry.size_bytes, begin + left)
+        if left is not None:
+            left -= stop - begin
+        while begin < stop:
+            end = stop if most is None else min(begin + most, stop)
+            yield entry, begin, end
+            begin = end
 
 
 def ordered(documents: Documents) -> list[Entry]:

@@ -48,7 +48,7 @@ from muster.volumes.hashing import Frozen
 from muster.volumes.manifest import Entry
 from muster.volumes.marks import pin_name
 from muster.volumes.mirrors import identity
-from muster.volumes.mirrors.base import Documents, Holding, Source, Tell, ordered, refuse_other, runs
+from muster.volumes.mirrors.base import Documents, Holding, Source, Tell, ordered, refuse_other, runs, stretches
 from muster.volumes.mirrors.cut import Cut
 from muster.volumes.mirrors.drafts import Drafts, Filling
 from muster.volumes.mirrors.scan import look, scan
@@ -107,13 +107,13 @@ class FolderHome:
         data = self._layout.version(*place) / "data"
         return data if data.is_dir() else None
 
-    def read(self, documents: Documents, entries: Sequence[Entry], *, first: int = 0) -> Iterator[bytes]:
-        """Yield the bytes of these files from byte `first` of them on."""
+    def read(
+        self, documents: Documents, entries: Sequence[Entry], *, first: int = 0, size: int | None = None
+    ) -> Iterator[bytes]:
+        """Yield the bytes of these files."""
         data = self._layout.version(*documents.place) / "data"
-        for entry in entries:
-            skipped = min(first, entry.size_bytes)
-            first -= skipped
-            yield from _bytes_of(f"{data}/{entry.path}", entry, skipped)
+        for entry, begin, end in stretches(entries, first=first, size=size):
+            yield from _bytes_of(f"{data}/{entry.path}", entry, begin, end)
 
     def code(self, digest: str) -> Path | None:
         """Return the folder of a code snapshot."""
@@ -173,15 +173,18 @@ class FolderHome:
         """Link the files that the base has with the same bytes."""
         try:
             # An NFS client may have outdated times of a file.
-            draft = self._drafts.folder(base.place)
-            folder = draft if (draft / sharing.KNOWN).is_file() else self._layout.version(*base.place)
-            previous = sharing.Previous(folder, trusted=self._layout.syncfs)
+            previous = sharing.Previous(self.folder(base.place), trusted=self._layout.syncfs)
         except (Corrupt, FileNotFoundError):
             return  # fsck reports it; the new version gets bytes of its own
         for entry in list(filling.missing.values()):
             with suppress(OSError):  # it is gone, or has too many links: it is fetched
                 if (same := previous.equal(entry)) is not None:
                     previous.linked(same[0], filling.link(entry, same[0]))
+
+    def folder(self, place: Place) -> Path:
+        """Return the folder of a version that is here, visible or complete as a draft."""
+        draft = self._drafts.folder(place)
+        return draft if (draft / sharing.KNOWN).is_file() else self._layout.version(*place)
 
     def end(self, documents: Documents, filling: Filling) -> None:
         """Complete a draft that has all its files."""
@@ -367,14 +370,15 @@ def _mark(target: Path) -> Path:
     return target.with_name(f".{target.name}")
 
 
-def _bytes_of(path: str, entry: Entry, first: int) -> Iterator[bytes]:
+def _bytes_of(path: str, entry: Entry, begin: int, end: int) -> Iterator[bytes]:
     try:
         with open(path, "rb", buffering=0) as file:  # noqa: PTH123 - text
             size = file.seek(0, os.SEEK_END)
             if size != entry.size_bytes:
                 raise Corrupt(f"{path} has {size} bytes in place of {entry.size_bytes}: run `muster volumes fsck`")
-            file.seek(first)
-            while chunk := file.read(_CHUNK_BYTES):
+            file.seek(begin)
+            while begin < end and (chunk := file.read(min(_CHUNK_BYTES, end - begin))):
+                begin += len(chunk)
                 yield chunk
     except FileNotFoundError as error:
         raise Corrupt(f"{path} is gone: run `muster volumes fsck`") from error

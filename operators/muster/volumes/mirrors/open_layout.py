@@ -38,7 +38,7 @@ from muster.volumes.gather import check_path
 from muster.volumes.hashing import BIG_BYTES, hash_file
 from muster.volumes.layout import MIRROR
 from muster.volumes.manifest import Entry
-from muster.volumes.mirrors.base import Documents, Holding, Source, Tell, ordered, refuse_other, runs
+from muster.volumes.mirrors.base import Documents, Holding, Source, Tell, ordered, refuse_other, runs, stretches
 from muster.volumes.mirrors.cut import Cut
 from muster.volumes.tree import make_folders
 
@@ -154,9 +154,11 @@ class OpenHome:
         data = None if self._folder is None else self._folder / f"{place[0]}/{place[1]}/data"
         return data if data is not None and data.is_dir() else None
 
-    def read(self, documents: Documents, entries: Sequence[Entry], *, first: int = 0) -> Iterator[bytes]:
+    def read(
+        self, documents: Documents, entries: Sequence[Entry], *, first: int = 0, size: int | None = None
+    ) -> Iterator[bytes]:
         """Yield the bytes of these files, several pieces at a time."""
-        pieces = _pieces(entries, first)
+        pieces = stretches(entries, first=first, size=size, most=PIECE_BYTES)
         reading = deque[Future[bytes]]()
         with ThreadPoolExecutor(STREAMS) as pool, self._asking(f"read {documents.address}"):
 
@@ -460,17 +462,6 @@ class OpenHome:
 def _version_name(place: Place, holding: Holding) -> str:
     name = f"{_INDEX}/versions/{place[0]}/{place[1]}-{holding.digest.removeprefix('b3:')}"
     return f"{name}.deleted" if holding.deleted else name
-
-
-def _pieces(entries: Sequence[Entry], first: int) -> Iterator[tuple[Entry, int, int]]:
-    """Cut files into ranges of at most :data:`PIECE_BYTES`."""
-    for entry in entries:
-        begin = min(first, entry.size_bytes)
-        first -= begin
-        while begin < entry.size_bytes:
-            end = min(begin + PIECE_BYTES, entry.size_bytes)
-            yield entry, begin, end
-            begin = end
 
 
 def _changed(entry: Entry) -> Corrupt:
