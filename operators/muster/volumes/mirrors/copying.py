@@ -238,10 +238,11 @@ class Copying:
             there = new.get(place) or self._there.get(place)
             if there is None or not there.digest or not holding.digest:
                 continue
-            wanted = holding
-            if holding.deleted and not there.deleted and self._keep_deleted:
-                wanted = replace(holding, deleted=False)
-            if wanted.deleted:  # pins of what is gone keep nothing
+            if holding.deleted and there.deleted:
+                continue  # marks of what is gone change nothing
+            keep = holding.deleted and self._keep_deleted
+            wanted = replace(holding, deleted=False) if keep else holding
+            if wanted.deleted:
                 wanted = replace(wanted, pins=there.pins)
             if wanted != there:
                 self._target.mark(place, wanted)
