@@ -79,7 +79,9 @@ class MirrorContract:
         assert facts(FolderStore(source.layout.root))["volume://flights/model@3"] == before
         assert fsck.check(source, deep=True).clean
 
-    def test_some_volumes_alone_and_then_the_rest(self, source: FolderStore, opened: Open, tmp_path: Path) -> None:
+    def test_some_volumes_alone_and_then_the_rest(
+        self, source: FolderStore, opened: Open, tmp_path: Path
+    ) -> None:
         done = mirror(FolderHome(source), opened(), volumes=["flights/model"])
         assert {address.partition("@")[0] for address in done.versions} == {"volume://flights/model"}
         with pytest.raises(NotFound, match="flights/model"):
@@ -97,7 +99,9 @@ class MirrorContract:
             mirror(FolderHome(other), opened())
         assert opened().holdings() == FolderHome(source).holdings()
 
-    def test_one_number_given_out_twice_is_refused(self, source: FolderStore, opened: Open, tmp_path: Path) -> None:
+    def test_one_number_given_out_twice_is_refused(
+        self, source: FolderStore, opened: Open, tmp_path: Path
+    ) -> None:
         mirror(FolderHome(source), opened())
         twin = assert_restores(source, opened(), tmp_path / "twin")
         put(source, tmp_path / "put", "flights/model", {"model": b"here"})
@@ -114,7 +118,9 @@ class MirrorContract:
         assert not done.whole
         assert len(opened().holdings()) == 4
 
-    def test_two_at_once_bring_each_version_whole(self, source: FolderStore, opened: Open, tmp_path: Path) -> None:
+    def test_two_at_once_bring_each_version_whole(
+        self, source: FolderStore, opened: Open, tmp_path: Path
+    ) -> None:
         failed = list[BaseException]()
 
         def run() -> None:
@@ -182,7 +188,9 @@ class TestService(MirrorContract):
         with Service(tmp_path / "served") as service:
             yield lambda: ServiceHome(service.client())
 
-    def test_a_change_of_one_percent_moves_as_much(self, source: FolderStore, opened: Open, tmp_path: Path) -> None:
+    def test_a_change_of_one_percent_moves_as_much(
+        self, source: FolderStore, opened: Open, tmp_path: Path
+    ) -> None:
         before = bytes_of("large", 20 << 20)
         inserted = before[: 7 << 20] + bytes_of("new", len(before) // 100) + before[7 << 20 :]
         put(source, tmp_path / "put", "flights/table", {"rows": before})
@@ -213,7 +221,9 @@ class TestService(MirrorContract):
                     service.kill()
                     service.start()
 
-            done = Copying(FolderHome(source), ServiceHome(service.client()), progress=kill_now_and_then).run()
+            done = Copying(
+                FolderHome(source), ServiceHome(service.client()), progress=kill_now_and_then
+            ).run()
             assert done.whole
             assert_restores(source, ServiceHome(service.client("again")), tmp_path / "restored")
 
@@ -223,7 +233,9 @@ class TestOpenFolder(MirrorContract):
     def opened(self, tmp_path: Path) -> Open:
         return lambda: OpenHome(f"file://{tmp_path}/open")
 
-    def test_its_files_are_read_without_muster(self, source: FolderStore, opened: Open, tmp_path: Path) -> None:
+    def test_its_files_are_read_without_muster(
+        self, source: FolderStore, opened: Open, tmp_path: Path
+    ) -> None:
         mirror(FolderHome(source), opened())
         data = tmp_path / "open/flights/features/3"
         assert (data / "data/new").read_bytes() == b"333"

@@ -68,6 +68,14 @@ def get_provider_info() -> dict[str, Any]:
                         "example": "production",
                         "default": "",
                     },
+                    "mirror": {
+                        "description": "A mirror of the store, as `muster volumes mirror` names it. Versions that the "
+                        "store lacks are read from there, and nothing is written to it. Empty: none.",
+                        "version_added": "0.1.0",
+                        "type": "string",
+                        "example": "s3://bucket/muster",
+                        "default": "",
+                    },
                     "inline_wait": {
                         "description": "Seconds that a task waits for its job in its own process, before it is "
                         "deferred and the triggerer waits for it. 0 defers at once.",

@@ -15,7 +15,7 @@ from muster.volumes.mirrors.folder import FolderHome
 from muster.volumes.mirrors.open_layout import OpenHome
 from muster.volumes.protocols import LocalStore
 
-TOKEN = "MUSTER_MIRROR_TOKEN"
+VARIABLE = "MUSTER_MIRROR_TOKEN"
 PATIENCE_SECONDS = 60.0
 
 
@@ -55,13 +55,15 @@ def _service(url: str, settings: Settings) -> Home:
     from muster.volumes.service.client import ServiceStore
     from muster.volumes.service.homes import ServiceHome
 
-    token = os.environ.get(TOKEN, "")
+    token = os.environ.get(VARIABLE, "")
     if not token:
         raise SpecError(
-            f"{TOKEN} is not set: it holds the token of an operator of {url}, which its service prints with --print-token"
+            f"{VARIABLE} is not set: it holds the token of an operator of {url}, which its service prints with --print-token"
         )
     return ServiceHome(
-        ServiceStore(url, token=token, cache=settings.cache / "stores" / "mirror", patience_seconds=PATIENCE_SECONDS)
+        ServiceStore(
+            url, token=token, cache=settings.cache / "stores" / "mirror", patience_seconds=PATIENCE_SECONDS
+        )
     )
 
 

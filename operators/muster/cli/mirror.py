@@ -42,12 +42,16 @@ def mirror(
     *,
     volumes: Volumes = None,
     watch: Annotated[bool, typer.Option("--watch", help="Go on, until Ctrl-C.")] = False,
-    every: Annotated[float, typer.Option("--every", min=1, help="With --watch: seconds between two looks.")] = 60,
+    every: Annotated[
+        float, typer.Option("--every", min=1, help="With --watch: seconds between two looks.")
+    ] = 60,
     keep_deleted: KeepDeleted = False,
     verify: Verify = True,
     plain_folder: Annotated[
         bool,
-        typer.Option("--plain", help="A new folder holds files that can be read without muster, not a store."),
+        typer.Option(
+            "--plain", help="A new folder holds files that can be read without muster, not a store."
+        ),
     ] = False,
     as_json: Json = False,
 ) -> None:
@@ -62,9 +66,10 @@ def mirror(
     names = _names(volumes)
     while True:
         try:
-            with closing(home_of(open_store())) as source, closing(
-                open_home(target, Settings.load(), make=True, plain=plain_folder)
-            ) as home:
+            with (
+                closing(home_of(open_store())) as source,
+                closing(open_home(target, Settings.load(), make=True, plain=plain_folder)) as home,
+            ):
                 done = _copy(source, home, volumes=names, keep_deleted=keep_deleted, verify=verify)
         except MusterError as error:
             if not watch:
@@ -93,7 +98,10 @@ def restore(
     """
     from muster.backends.mirrors import home_of, open_home
 
-    with closing(open_home(source, Settings.load())) as home, closing(home_of(open_store(make=True))) as target:
+    with (
+        closing(open_home(source, Settings.load())) as home,
+        closing(home_of(open_store(make=True))) as target,
+    ):
         done = _copy(home, target, volumes=_names(volumes), keep_deleted=True, verify=verify, adopt=True)
     _show(done, as_json=as_json)
     raise typer.Exit(0 if done.whole else 1)
@@ -119,6 +127,8 @@ def _show(done: Mirrored, *, as_json: bool) -> None:
     for address, wrong in done.wrong.items():
         say(f"{safe(address)} arrived damaged: {safe('; '.join(wrong[:3]))}", style="red")
     if done.unknown:
-        note(f"{len(done.unknown)} versions are only in the mirror, such as {safe(done.unknown[0])}: they stay")
+        note(
+            f"{len(done.unknown)} versions are only in the mirror, such as {safe(done.unknown[0])}: they stay"
+        )
     marks = f", marks of {done.marked} changed" if done.marked else ""
     say(f"{len(done.versions)} versions brought ({size(done.sent_bytes)}), {done.present} were there{marks}")

@@ -230,11 +230,17 @@ app.command(
 )(mirror.mirror)
 app.command(
     "restore",
-    epilog=example("muster volumes restore --from /backup/muster", "muster volumes restore --from s3://bucket/muster"),
+    epilog=example(
+        "muster volumes restore --from /backup/muster", "muster volumes restore --from s3://bucket/muster"
+    ),
 )(mirror.restore)
 app.command(
     "fsck",
-    epilog=example("muster volumes fsck", "muster volumes fsck --deep", "muster volumes fsck --protect"),
+    epilog=example(
+        "muster volumes fsck",
+        "muster volumes fsck --deep",
+        "muster volumes fsck --deep --repair-from /backup/muster",
+    ),
 )(upkeep.fsck)
 app.command(
     "gc",

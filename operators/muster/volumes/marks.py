@@ -37,7 +37,9 @@ class Marks:
     def unpin(self, address: str, *, reason: str) -> Version:
         """Remove one reason."""
         version = self.any(address)
-        (self._layout.version(version.volume, version.number) / "pins" / pin_name(reason)).unlink(missing_ok=True)
+        (self._layout.version(version.volume, version.number) / "pins" / pin_name(reason)).unlink(
+            missing_ok=True
+        )
         return self.any(version.address)
 
     def lease(self, addresses: Iterable[str], *, holder: str) -> None:

@@ -159,7 +159,10 @@ class Copying:
         """Fetch one version; None where it is damaged, or gone meanwhile. :raises Busy: another mirror has it."""
         address = pinned(*place)
         try:
-            documents = self._source.documents(place)
+            try:
+                documents = self._source.documents(place)
+            except NotFound:
+                return None  # deleted meanwhile
             base = self._base(documents)
             self._copy_code(documents)
 
@@ -171,8 +174,6 @@ class Copying:
 
             tell(0)
             self._target.receive(documents, self._source, base=base, tell=tell)
-        except NotFound:
-            return None  # deleted meanwhile
         except Corrupt as error:
             self.done.damaged[address] = str(error)
             return None
@@ -265,4 +266,3 @@ def in_order(have: Mapping[Place, Holding], places: Sequence[Place]) -> list[Pla
         return (0 if holding.served else 1 if holding.pins else 2), place
 
     return sorted(places, key=rank)
-

@@ -81,11 +81,11 @@ def _lock(path: Path, place: Place) -> int:
 class Filling:
     """The files of one draft, as they are filled in.
 
-    :param data: the draft's folder of files, made where it is missing.
+    :param data: the draft's folder of files, made where it is missing. :param place: the version's.
     """
 
-    def __init__(self, data: Path, entries: Iterable[Entry]) -> None:
-        self._data = data
+    def __init__(self, data: Path, entries: Iterable[Entry], *, place: Place = ("", 0)) -> None:
+        self._data, self.place = data, place
         self.entries = {entry.path: entry for entry in entries}
         self.frozen: dict[str, Frozen] = {}
         self.fresh: list[Entry] = []

@@ -48,9 +48,16 @@ from muster.volumes.hashing import Frozen
 from muster.volumes.manifest import Entry
 from muster.volumes.marks import pin_name
 from muster.volumes.mirrors import identity
-from muster.volumes.mirrors.base import Documents, Holding, Source, Tell, ordered, refuse_other, runs, stretches
-from muster.volumes.mirrors.cut import Cut
+from muster.volumes.mirrors.base import (
+    Documents,
+    Holding,
+    Source,
+    Tell,
+    refuse_other,
+    stretches,
+)
 from muster.volumes.mirrors.drafts import Drafts, Filling
+from muster.volumes.mirrors.fetching import fetch
 from muster.volumes.mirrors.scan import look, scan
 from muster.volumes.tree import folders_of, remove, set_modes
 
@@ -142,7 +149,7 @@ class FolderHome:
         with translated(f"bring {documents.address} to {self.where}"):
             filling = self.begin(documents, base)
             if filling is not None:
-                _fetch(filling, documents, source, tell)
+                fetch(filling, documents, source, tell)
                 self.end(documents, filling)
 
     def begin(self, documents: Documents, base: Documents | None) -> Filling | None:
@@ -157,7 +164,7 @@ class FolderHome:
             remove(draft / "data")
             self._describe(documents, draft, [])
             return None
-        filling = Filling(draft / "data", documents.entries.values())
+        filling = Filling(draft / "data", documents.entries.values(), place=documents.place)
         if base is not None and self._layout.links:
             self._link(filling, base)
         return filling
@@ -173,7 +180,9 @@ class FolderHome:
         """Link the files that the base has with the same bytes."""
         try:
             # An NFS client may have outdated times of a file.
-            previous = sharing.Previous(self.folder(base.place), trusted=self._layout.syncfs)
+            repaired = base.place == filling.place  # of a damaged version each file is read
+            trusted = self._layout.syncfs and not repaired
+            previous = sharing.Previous(self.folder(base.place), trusted=trusted)
         except (Corrupt, FileNotFoundError):
             return  # fsck reports it; the new version gets bytes of its own
         for entry in list(filling.missing.values()):
@@ -242,7 +251,9 @@ class FolderHome:
     def _put_in_place(self, documents: Documents) -> None:
         draft, target = self._drafts.folder(documents.place), self._layout.version(*documents.place)
         target.parent.mkdir(parents=True, exist_ok=True)
-        if (target / "MANIFEST").exists() or (has_content(target) and is_committed(self._layout, *documents.place)):
+        if (target / "MANIFEST").exists() or (
+            has_content(target) and is_committed(self._layout, *documents.place)
+        ):
             self._replace(draft, target)
             return
         try:
@@ -336,20 +347,6 @@ class FolderHome:
         self._drafts.close()
 
 
-def _fetch(filling: Filling, documents: Documents, source: Source, tell: Tell) -> None:
-    """Fetch the missing files: from this machine, or as streams of adjacent ones."""
-    folder = source.local(documents.place)
-    if folder is not None:
-        for entry in list(filling.missing.values()):
-            filling.copy(entry, f"{folder}/{entry.path}", tell)
-        return
-    for run in list(runs(ordered(documents), filling.missing)):
-        chunks = Cut(source.read(documents, run, first=(part := filling.part_bytes(run[0]))))
-        for entry in run:
-            filling.write(entry, chunks.take(entry.size_bytes - part, what=entry.path), tell)
-            part = 0
-
-
 def _joined(known: CommitRecord, several: Sequence[Documents]) -> CommitRecord:
     """Return a commit record with more of its versions."""
     outputs, records = {name: list(places) for name, places in known.outputs.items()}, dict(known.records)
@@ -375,7 +372,9 @@ def _bytes_of(path: str, entry: Entry, begin: int, end: int) -> Iterator[bytes]:
         with open(path, "rb", buffering=0) as file:  # noqa: PTH123 - text
             size = file.seek(0, os.SEEK_END)
             if size != entry.size_bytes:
-                raise Corrupt(f"{path} has {size} bytes in place of {entry.size_bytes}: run `muster volumes fsck`")
+                raise Corrupt(
+                    f"{path} has {size} bytes in place of {entry.size_bytes}: run `muster volumes fsck`"
+                )
             file.seek(begin)
             while begin < end and (chunk := file.read(min(_CHUNK_BYTES, end - begin))):
                 begin += len(chunk)

@@ -38,7 +38,16 @@ from muster.volumes.gather import check_path
 from muster.volumes.hashing import BIG_BYTES, hash_file
 from muster.volumes.layout import MIRROR
 from muster.volumes.manifest import Entry
-from muster.volumes.mirrors.base import Documents, Holding, Source, Tell, ordered, refuse_other, runs, stretches
+from muster.volumes.mirrors.base import (
+    Documents,
+    Holding,
+    Source,
+    Tell,
+    ordered,
+    refuse_other,
+    runs,
+    stretches,
+)
 from muster.volumes.mirrors.cut import Cut
 from muster.volumes.tree import make_folders
 
@@ -85,7 +94,9 @@ class OpenHome:
                 raise ValueError("another format")
             return str(document["of"])
         except (ValueError, KeyError, TypeError) as error:
-            raise Corrupt(f"{self.where}/{MIRROR} cannot be read ({error!r:.80}): is that a mirror?") from error
+            raise Corrupt(
+                f"{self.where}/{MIRROR} cannot be read ({error!r:.80}): is that a mirror?"
+            ) from error
 
     def holdings(self, volumes: Collection[str] = ()) -> dict[Place, Holding]:
         """Return every whole version, by two listings."""
@@ -93,7 +104,9 @@ class OpenHome:
             live, deleted = self._index(volumes)
             marks = self._marks(volumes)
         found = {place: Holding(digest, **marks.get(place, {})) for place, digest in live.items()}
-        gone = {place: Holding(digest, deleted=True, **marks.get(place, {})) for place, digest in deleted.items()}
+        gone = {
+            place: Holding(digest, deleted=True, **marks.get(place, {})) for place, digest in deleted.items()
+        }
         return dict(sorted((found | gone).items()))
 
     def _index(self, volumes: Collection[str]) -> tuple[dict[Place, str], dict[Place, str]]:
@@ -133,7 +146,9 @@ class OpenHome:
             raise Corrupt(f"{self.where} lacks MANIFEST or RECORD.json of {place[0]}@{place[1]}")
         documents = Documents(place, text, said, float(json.loads(at or b"{}").get("at", 0.0)), holding)
         if documents.digest != holding.digest or documents.origin.digest != holding.digest:
-            raise Corrupt(f"{self.where} has another manifest or record of {place[0]}@{place[1]} than was written")
+            raise Corrupt(
+                f"{self.where} has another manifest or record of {place[0]}@{place[1]} than was written"
+            )
         return documents
 
     def _holding(self, place: Place) -> Holding:
@@ -165,7 +180,9 @@ class OpenHome:
             def ask(entry: Entry, begin: int, end: int) -> bytes:
                 data: bytes = self._fs.cat_file(self._data(documents, entry), start=begin, end=end)
                 if len(data) != end - begin:
-                    raise Corrupt(f"{entry.path!r:.200} of {documents.address} is shorter in {self.where} than it was")
+                    raise Corrupt(
+                        f"{entry.path!r:.200} of {documents.address} is shorter in {self.where} than it was"
+                    )
                 return data
 
             for entry, begin, end in pieces:
@@ -215,7 +232,9 @@ class OpenHome:
         with self._asking(f"write {documents.address}"):
             there = self._sizes(documents)
             missing = {
-                path: entry for path, entry in documents.entries.items() if there.get(path) != entry.size_bytes
+                path: entry
+                for path, entry in documents.entries.items()
+                if there.get(path) != entry.size_bytes
             }
             equal = {} if base is None else {entry.hash: entry for entry in base.entries.values()}
             with ThreadPoolExecutor(STREAMS) as pool:
@@ -226,7 +245,9 @@ class OpenHome:
                 ]:
                     if done.result():
                         del missing[path]
-                self._fresh[documents.place] = [e for p, e in documents.entries.items() if p not in copies or p in missing]
+                self._fresh[documents.place] = [
+                    e for p, e in documents.entries.items() if p not in copies or p in missing
+                ]
                 self._fetch(documents, missing, source, pool, tell)
 
     def _copy(self, base: Documents | None, same: Entry, documents: Documents, entry: Entry) -> bool:
@@ -425,7 +446,7 @@ class OpenHome:
         if self._puts_whole:
             yield key
             return
-        above, _, name = key.rpartition("/")
+        above = key.rpartition("/")[0]
         part = f"{above}/.new-{os.urandom(8).hex()}"
         self._fs.makedirs(above, exist_ok=True)
         try:

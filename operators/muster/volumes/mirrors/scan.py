@@ -24,7 +24,9 @@ def scan(layout: Layout, volumes: Collection[str] = ()) -> dict[Place, Holding]:
     there = sorted(layout.volumes())
     for name in volumes:
         if name not in there:
-            raise NotFound(f"no volume {name!r:.120} in {layout.root}; there are {', '.join(there[:8]) or 'none'}")
+            raise NotFound(
+                f"no volume {name!r:.120} in {layout.root}; there are {', '.join(there[:8]) or 'none'}"
+            )
     found = dict[Place, Holding]()
     for volume in sorted(volumes) or there:
         folder = str(layout.volume(volume))

@@ -40,7 +40,9 @@ class Piece:
     def line(self) -> bytes:
         """Return its line."""
         named = {"path": self.path, "at": self.at, "size": self.size, "first": self.first}
-        return json.dumps({name: value for name, value in named.items() if value is not None}).encode() + b"\n"
+        return (
+            json.dumps({name: value for name, value in named.items() if value is not None}).encode() + b"\n"
+        )
 
 
 def pieces(body: BinaryIO) -> Iterator[Piece]:

@@ -8,8 +8,8 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from muster.core.errors import Corrupt, NotFound, Unavailable
-from muster.volumes.commit_records import Place
 from muster.volumes.changes import files_below
+from muster.volumes.commit_records import Place
 from muster.volumes.manifest import Entry
 from muster.volumes.mirrors.base import Busy, Documents, Holding, Source, Tell
 from muster.volumes.mirrors.delta import LEAST_BYTES, Stretch, delta
@@ -95,11 +95,14 @@ class ServiceHome:
                 return self._send_once(documents, source, base, tell)
             except _Over:
                 continue
-        raise Unavailable(f"{self.where} has restarted {_TRIES} times while it was sent {documents.address}: begin again")
+        raise Unavailable(
+            f"{self.where} has restarted {_TRIES} times while it was sent {documents.address}: begin again"
+        )
 
     def _send_once(self, documents: Documents, source: Source, base: Documents | None, tell: Tell) -> None:
         waiting, size = list[Piece](), 0
-        for piece in pieces_of(documents, source, base, self._begin(documents, base)):
+        missing, has_base = self._begin(documents, base)
+        for piece in pieces_of(documents, source, base if has_base else None, missing):
             waiting.append(piece)
             size += 0 if piece.first is not None else piece.size
             if size >= REQUEST_BYTES or len(waiting) >= REQUEST_PIECES:
@@ -108,14 +111,20 @@ class ServiceHome:
         if waiting:
             self._put(documents, source, waiting, tell)
 
-    def _begin(self, documents: Documents, base: Documents | None) -> dict[str, int]:
-        """Return the files that are missing, and how many bytes of each are there. :raises Busy: another mirror is at it."""
+    def _begin(self, documents: Documents, base: Documents | None) -> tuple[dict[str, int], bool]:
+        """Return the files that are missing, with how many bytes of each are there; and whether the base is.
+
+        :raises Busy: another mirror brings the version.
+        """
         query = {} if base is None else {"base": base.place[1]}
         answer = self._ask("PUT", "drafts", query=query, content=wire_of(documents))
         if answer.get("busy"):
-            raise Busy(f"{documents.address} is brought to {self.where} by another mirror now: it is waited for")
+            raise Busy(
+                f"{documents.address} is brought to {self.where} by another mirror now: it is waited for"
+            )
         missing = answer.get("missing")
-        return {str(path): int(size) for path, size in missing.items()} if isinstance(missing, dict) else {}
+        parts = {str(path): int(size) for path, size in missing.items()} if isinstance(missing, dict) else {}
+        return parts, bool(answer.get("base"))
 
     def _put(self, documents: Documents, source: Source, pieces: Sequence[Piece], tell: Tell) -> None:
         query = {"volume": documents.place[0], "number": documents.place[1]}
@@ -148,7 +157,9 @@ class ServiceHome:
         for documents in versions:
             self._received.pop(documents.place, None)
         if left:
-            raise Unavailable(f"{self.where} has restarted {_TRIES} times while versions were made visible: begin again")
+            raise Unavailable(
+                f"{self.where} has restarted {_TRIES} times while versions were made visible: begin again"
+            )
 
     def mark(self, place: Place, holding: Holding) -> None:
         """Set the marks of a version."""
@@ -197,9 +208,10 @@ def pieces_of(
     for path, there in missing.items():
         entry = documents.entries[path]
         stretches: Iterator[Stretch] = iter([Stretch(0, entry.size_bytes, None)])
-        if folder is not None and before is not None and base is not None and path in base.entries:
-            if min(entry.size_bytes, base.entries[path].size_bytes) >= LEAST_BYTES:
-                stretches = delta(f"{before}/{path}", f"{folder}/{path}")
+        old = base.entries.get(path) if base is not None else None
+        large = old is not None and min(entry.size_bytes, old.size_bytes) >= LEAST_BYTES
+        if large and folder is not None and before is not None:
+            stretches = delta(f"{before}/{path}", f"{folder}/{path}")
         yield from _cut(path, stretches, there)
 
 
@@ -212,10 +224,15 @@ def _cut(path: str, stretches: Iterator[Stretch], there: int) -> Iterator[Piece]
         while begin < end:
             size = min(end - begin, REQUEST_BYTES)
             yield Piece(
-                path=path, at=begin, size=size, first=None if each.first is None else each.first + begin - each.at
+                path=path,
+                at=begin,
+                size=size,
+                first=None if each.first is None else each.first + begin - each.at,
             )
             begin += size
 
 
 def _places(versions: Sequence[Documents]) -> bytes:
-    return json.dumps({"places": [{"volume": each.place[0], "number": each.place[1]} for each in versions]}).encode()
+    return json.dumps(
+        {"places": [{"volume": each.place[0], "number": each.place[1]} for each in versions]}
+    ).encode()

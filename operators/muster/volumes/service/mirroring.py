@@ -163,13 +163,18 @@ class Calls:
             before = session.home.folder(base.place) if base is not None else None
             arrival = session.arrivals[place] = Arrival(documents, filling, before)
             _complete(session, arrival)
-            if filling is None:
-                return _json({"missing": {}})
-            return _json({"missing": {path: filling.part_bytes(each) for path, each in filling.missing.items()}})
+            missing = {} if filling is None else filling.missing
+            parts = {path: filling.part_bytes(each) for path, each in missing.items()} if filling else {}
+            return _json({"missing": parts, "base": base is not None})
 
-    def _base(self, session: Session, place: Place) -> Documents:
-        known = session.arrivals.get(place)
-        return known.documents if known is not None else self._home.documents(place)
+    def _base(self, session: Session, place: Place) -> Documents | None:
+        """Return the version before; None where it is not here, or was not complete when its session ended."""
+        if (known := session.arrivals.get(place)) is not None:
+            return known.documents
+        try:
+            return self._home.documents(place)
+        except (NotFound, Corrupt):
+            return None
 
     def receive(self, call: Call) -> Response:
         """Take pieces of a version's files; answer whether the version is to be begun again."""
