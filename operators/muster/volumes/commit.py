@@ -53,6 +53,10 @@ from muster.volumes.tree import (
 )
 
 
+MOST_SIBLINGS = 100
+"""Of larger commits the records name no siblings: the commit record names all versions."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Placed:
     """The place of one draft; a line of PLAN.
@@ -158,7 +162,7 @@ def _describe(
         digest=digest,
         output=draft.output,
         partition=draft.partition,
-        siblings=tuple(other for other in addresses if other != pinned(draft.volume, number)),
+        siblings=_siblings(addresses, pinned(draft.volume, number)),
     )
     known, said = sharing.render(digest, entries), wire.dumps(own)
     for name, data in (("MANIFEST", text), (sharing.KNOWN, known), ("RECORD.json", said)):
@@ -171,6 +175,11 @@ def _describe(
         partition=draft.partition,
         record=manifest.digest_of(said.encode()),
     )
+
+
+def _siblings(addresses: Sequence[str], own: str) -> tuple[str, ...]:
+    """Return the other versions of a commit; of thousands none: each record would hold all of them."""
+    return tuple(other for other in addresses if other != own) if len(addresses) <= MOST_SIBLINGS else ()
 
 
 def decide(layout: Layout, plan: Sequence[Placed], *, ready: Path) -> None:
@@ -204,7 +213,8 @@ def publish(layout: Layout, plan: Sequence[Placed], *, ready: Path, job_id: str)
             place(ready / placed.folder, target)
         if not (target / "MANIFEST").is_file():
             raise StoreError(f"{target} was promised to job {job_id} and its files are gone: run it again")
-        sync_folder(target.parent)
+    for volume in sorted({placed.volume for placed in plan}):
+        sync_folder(layout.volume(volume))
     outputs: dict[str, list[Place]] = {}
     for placed in plan:
         outputs.setdefault(placed.output, []).append((placed.volume, placed.number))
