@@ -19,6 +19,7 @@ BENCHMARKS = {
     "gang": "time to rank 0's first line and of the whole run, against torchrun",
     "throughput": "training through GangOperator, against bare torchrun",
     "volumes": "commits, against DVC and a raw read",
+    "mirrors": "a mirror into a folder, against rsync and sync; with nothing to do at 10,000 versions; what a change moves",
     "series": "CPU of a line of numbers and of a look at what a replica uses, against plain lines",
     "page": "muster's page with 10,000 versions and 1,000 jobs, against a bare route",
     "waiting": "memory and CPU of 200 waiting jobs, against sleeping triggers and inline waits",

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from muster.airflow.operators.deploy import DeployOperator
     from muster.airflow.operators.gate import GateOperator
     from muster.airflow.operators.job import GangOperator, JobOperator
+    from muster.airflow.operators.mirror import MirrorOperator
     from muster.airflow.operators.retention import RetentionOperator
     from muster.airflow.operators.rollback import RollbackOperator
     from muster.airflow.operators.search import SearchOperator
@@ -33,6 +34,7 @@ __all__ = [
     "GangOperator",
     "GateOperator",
     "JobOperator",
+    "MirrorOperator",
     "Output",
     "Resources",
     "RetentionOperator",
@@ -59,6 +61,7 @@ _MODULES = {
     "GangOperator": "muster.airflow.operators.job",
     "GateOperator": "muster.airflow.operators.gate",
     "JobOperator": "muster.airflow.operators.job",
+    "MirrorOperator": "muster.airflow.operators.mirror",
     "Output": "muster.airflow.authoring.values",
     "Resources": "muster.core.resources",
     "RetentionOperator": "muster.airflow.operators.retention",

@@ -24,6 +24,7 @@ def get_provider_info() -> dict[str, Any]:
                     "muster.airflow.operators.validate",
                     "muster.airflow.operators.gate",
                     "muster.airflow.operators.deploy",
+                    "muster.airflow.operators.mirror",
                     "muster.airflow.operators.retention",
                     "muster.airflow.operators.rollback",
                     "muster.airflow.operators.search",

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from muster.core.errors import NotFound, SpecError
 from muster.core.settings import Settings
@@ -31,18 +33,27 @@ def home_of(store: LocalStore) -> Home:
     return ServiceHome(store)
 
 
-def open_home(name: str, settings: Settings, *, make: bool = False, plain: bool = False) -> Home:
+def open_home(
+    name: str,
+    settings: Settings,
+    *,
+    make: bool = False,
+    plain: bool = False,
+    token: str = "",
+    options: Mapping[str, Any] | None = None,
+) -> Home:
     """Open a mirror.
 
     :param name: a folder; the address of a store service, ``http://…``, whose operator's token is in
         ``MUSTER_MIRROR_TOKEN``; or a URL that fsspec knows, ``s3://bucket/prefix``.
     :param make: a folder may be new. :param plain: a folder has the open layout.
+    :param token: of a store service, where the variable is not to be read. :param options: of fsspec's file system.
     :raises SpecError: it cannot be a mirror. :raises NotFound: there is none, and `make` is not set.
     """
     if name.startswith(("http://", "https://")):
-        return _service(name, settings)
+        return _service(name, settings, token or os.environ.get(VARIABLE, ""))
     if "://" in name:
-        return OpenHome(name)
+        return OpenHome(name, options)
     root = Path(name).expanduser().absolute()
     if plain or _is_open(root):
         return OpenHome(f"file://{root}")
@@ -51,11 +62,10 @@ def open_home(name: str, settings: Settings, *, make: bool = False, plain: bool 
     return FolderHome(FolderStore(root))
 
 
-def _service(url: str, settings: Settings) -> Home:
+def _service(url: str, settings: Settings, token: str) -> Home:
     from muster.volumes.service.client import ServiceStore
     from muster.volumes.service.homes import ServiceHome
 
-    token = os.environ.get(VARIABLE, "")
     if not token:
         raise SpecError(
             f"{VARIABLE} is not set: it holds the token of an operator of {url}, which its service prints with --print-token"

@@ -52,7 +52,6 @@ from muster.volumes.tree import (
     unlock,
 )
 
-
 MOST_SIBLINGS = 100
 """Of larger commits the records name no siblings: the commit record names all versions."""
 

@@ -114,7 +114,9 @@ def look(kind, root, expected, step):
         assert (documents.digest, documents.origin) == (version.digest, record), step
         if not holding.deleted:
             data = root / f"{place[0]}/{place[1]}/data"
-            there = {str(path.relative_to(data)): path.read_bytes() for path in data.rglob("*") if path.is_file()}
+            there = {
+                str(path.relative_to(data)): path.read_bytes() for path in data.rglob("*") if path.is_file()
+            }
             assert files.items() <= there.items(), f"step {step}: {place}"
 
 

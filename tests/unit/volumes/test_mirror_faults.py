@@ -18,7 +18,11 @@ def killed(kind: str, steps: str) -> dict[str, int]:
     memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None  # no power is cut
     with tempfile.TemporaryDirectory(dir=memory) as folder:
         done = subprocess.run(
-            [sys.executable, FAULTS, folder, kind, steps], capture_output=True, text=True, check=False, timeout=3600
+            [sys.executable, FAULTS, folder, kind, steps],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=3600,
         )
         subprocess.run(["chmod", "-R", "u+w", folder], check=True)
     assert done.returncode == 0, done.stderr
