@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -52,12 +52,12 @@ class ReadsMirror(Base):
         except NotFound:
             return [self.record(address) for address in addresses]
 
-    def manifest(self, address: str) -> dict[str, Entry]:
+    def manifest(self, address: str) -> Mapping[str, Entry]:
         """Return every file of one version by its path."""
         try:
-            return dict(super().manifest(address))
+            return super().manifest(address)
         except NotFound as lacks:
-            return dict(self.elsewhere.find(address, lacks=lacks).entries)
+            return self.elsewhere.find(address, lacks=lacks).entries
 
     def path(self, address: str) -> Path:
         """Return the folder of one version's data, or the file that the address names in it."""
