@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from muster.airflow.operators.gate import GateOperator
     from muster.airflow.operators.ingest import IngestOperator
     from muster.airflow.operators.job import GangOperator, JobOperator
+    from muster.airflow.operators.mirror import MirrorOperator
     from muster.airflow.operators.retention import RetentionOperator
     from muster.airflow.operators.rollback import RollbackOperator
     from muster.airflow.operators.search import SearchOperator
@@ -35,6 +36,7 @@ __all__ = [
     "GateOperator",
     "IngestOperator",
     "JobOperator",
+    "MirrorOperator",
     "Output",
     "Resources",
     "RetentionOperator",
@@ -62,6 +64,7 @@ _MODULES = {
     "GateOperator": "muster.airflow.operators.gate",
     "IngestOperator": "muster.airflow.operators.ingest",
     "JobOperator": "muster.airflow.operators.job",
+    "MirrorOperator": "muster.airflow.operators.mirror",
     "Output": "muster.airflow.authoring.values",
     "Resources": "muster.core.resources",
     "RetentionOperator": "muster.airflow.operators.retention",

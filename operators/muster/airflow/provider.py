@@ -24,6 +24,7 @@ def get_provider_info() -> dict[str, Any]:
                     "muster.airflow.operators.validate",
                     "muster.airflow.operators.gate",
                     "muster.airflow.operators.deploy",
+                    "muster.airflow.operators.mirror",
                     "muster.airflow.operators.retention",
                     "muster.airflow.operators.rollback",
                     "muster.airflow.operators.search",
@@ -66,6 +67,14 @@ def get_provider_info() -> dict[str, Any]:
                         "version_added": "0.1.0",
                         "type": "string",
                         "example": "production",
+                        "default": "",
+                    },
+                    "mirror": {
+                        "description": "A mirror of the store, as `muster volumes mirror` names it. Versions that the "
+                        "store lacks are read from there, and nothing is written to it. Empty: none.",
+                        "version_added": "0.1.0",
+                        "type": "string",
+                        "example": "s3://bucket/muster",
                         "default": "",
                     },
                     "inline_wait": {

@@ -9,6 +9,7 @@ import secrets
 import socket
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import urlsplit
@@ -69,10 +70,25 @@ def open_backend(
     """
     from muster.backends.choose import choose_backend
 
-    settings, resolve, conn_id = settings or Settings.load(), resolve or resolve_secret, connection_id()
+    settings, resolve, conn_id = (
+        _mirrored(settings or Settings.load()),
+        resolve or resolve_secret,
+        connection_id(),
+    )
     if conn_id:
         return connect_cluster(conn_id, settings, resolve=resolve)
     return choose_backend(settings, resolve=resolve)
+
+
+def _mirrored(settings: Settings) -> Settings:
+    """Add the mirror that ``[muster] mirror`` names; the variable wins."""
+    from airflow.sdk.configuration import conf
+
+    return (
+        settings
+        if settings.mirror
+        else replace(settings, mirror=str(conf.get("muster", "mirror", fallback="")))
+    )
 
 
 def open_capacity(settings: Settings | None = None) -> Capacity:

@@ -126,10 +126,10 @@ def choose_store(
 
         written = read_file(settings.cluster).settings
         return service_store(written, settings, patience_seconds=patience_seconds)
-    from muster.volumes.folder import FolderStore
+    from muster.backends.stores import folder_store
 
     settings.make_home()
-    return FolderStore(settings.store, compare=settings.compare)
+    return folder_store(settings)
 
 
 def choose_capacity(settings: Settings | None = None) -> Capacity:
@@ -207,8 +207,13 @@ def service_store(
     """
     from muster.volumes.service.client import ServiceStore
 
+    kind = ServiceStore
+    if settings.mirror:
+        from muster.backends.stores import mirrored_service
+
+        kind = mirrored_service(ServiceStore, settings)
     place = hashlib.sha256(f"{cluster.store_url} {cluster.site.namespace}".encode()).hexdigest()[:16]
-    return ServiceStore(
+    return kind(
         cluster.store_url,
         token=cluster.token,
         cache=settings.cache / "stores" / place,

@@ -38,6 +38,7 @@ MUSTER_CACHE    environments and downloads, safe to delete; default: ~/.cache/mu
 MUSTER_CLUSTER  a file that names a cluster, on which jobs, volumes and deployments then are
 MUSTER_NO_WARM  1: muster run leaves no process behind that has Airflow imported for the next run
 MUSTER_COMPARE  1: a commit also reads the files that it shares with the version before
+MUSTER_MIRROR   a mirror, from which versions are read that the store lacks
 """
 
 app = typer.Typer(

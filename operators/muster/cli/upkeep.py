@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -11,11 +12,13 @@ from muster.cli.leftovers import room_of
 from muster.cli.progress import progress
 from muster.cli.screen import Table, emit, note, safe, say, size, when
 from muster.core.address import SCHEME
+from muster.core.settings import Settings
 from muster.core.wire import plain
 
 if TYPE_CHECKING:
     from muster.volumes.base import Collected, Plan
     from muster.volumes.fsck import Report
+    from muster.volumes.protocols import LocalStore
 
 
 def fsck(
@@ -27,21 +30,32 @@ def fsck(
             "--protect", help="Write the digests of unprotected records, from their present content."
         ),
     ] = False,
+    repair_from: Annotated[
+        str | None,
+        typer.Option("--repair-from", metavar="MIRROR", help="Replace what is damaged by the mirror's."),
+    ] = None,
     as_json: Json = False,
 ) -> None:
-    """Check every version; no version is changed.
+    """Check every version; none is changed without --repair-from.
 
     Compares commit records with versions, and manifests with files (with --deep also their content). The exit code is 1
     if a committed version is damaged. Harmless findings, and records that an earlier muster left unprotected, are only
     listed.
     """
     store = open_store()
-    with progress() as tell:
-        report = store.check(
-            deep=deep,
-            protect=protect,
-            progress=lambda address, done, count: tell(f"{done + 1}/{count} {address}") if deep else None,
-        )
+
+    def check() -> Report:
+        with progress() as tell:
+            return store.check(
+                deep=deep,
+                protect=protect,
+                progress=lambda address, done, count: tell(f"{done + 1}/{count} {address}") if deep else None,
+            )
+
+    report = check()
+    if repair_from is not None and not report.clean:
+        _repair(store, repair_from, report)
+        report = check()
     room = room_of(store)
     if as_json:
         emit({"clean": report.clean, "report": report, "room": plain(room)})
@@ -51,6 +65,23 @@ def fsck(
             say(safe(room), style=None if room.comfortable else "yellow")
     if not report.clean:
         raise typer.Exit(1)
+
+
+def _repair(store: LocalStore, mirror: str, report: Report) -> None:
+    """Replace what is damaged by the same versions of a mirror, and say so on stderr."""
+    from muster.backends.mirrors import home_of, open_home
+    from muster.volumes.mirrors.repair import repair
+
+    with (
+        closing(home_of(store)) as target,
+        closing(open_home(mirror, Settings.load())) as source,
+        progress() as tell,
+    ):
+        done = repair(target, source, report, progress=tell)
+    for address in done.versions:
+        note(f"{safe(address)} was repaired from {safe(mirror)}", style="green")
+    for address, why in done.left.items():
+        note(f"{safe(address)} was not repaired: {safe(why)}", style="red")
 
 
 def _show_report(report: Report) -> None:

@@ -7,6 +7,7 @@
 ``MUSTER_REQUIRE_GPUS`` ``1``: a gang never falls back to CPUs                 ``0``
 ``MUSTER_CLUSTER``     a file that says which cluster jobs go to               this machine
 ``MUSTER_COMPARE``     ``1``: a commit reads each file that it shares again    ``0``
+``MUSTER_MIRROR``      where versions are read from that the store lacks       nowhere
 =====================  ======================================================  =======================
 
 ``MUSTER_INTERPRETER_NAME`` is the path of a Python that runs the jobs of the image ``name`` on this machine, in place of
@@ -34,6 +35,7 @@ class Settings:
     :param cluster: the file that says which cluster jobs go to; None is this machine.
     :param compare: whether a commit reads each file that it shares with the version before, though the file
         seems unchanged: this finds bits that flipped on the disk.
+    :param mirror: where versions are read from that the store lacks, as ``muster volumes mirror`` names it; empty: nowhere.
     :param interpreters: paths by :func:`variable_name` of an image, in order; see :meth:`interpreter`.
     """
 
@@ -43,6 +45,7 @@ class Settings:
     require_gpus: bool = False
     cluster: Path | None = None
     compare: bool = False
+    mirror: str = ""
     interpreters: tuple[tuple[str, Path], ...] = ()
 
     @classmethod
@@ -64,6 +67,7 @@ class Settings:
             images=tuple(folders),
             require_gpus=_switch(env, "MUSTER_REQUIRE_GPUS"),
             compare=_switch(env, "MUSTER_COMPARE"),
+            mirror=env.get("MUSTER_MIRROR", ""),
             cluster=Path(env["MUSTER_CLUSTER"]).expanduser().absolute()
             if env.get("MUSTER_CLUSTER")
             else None,

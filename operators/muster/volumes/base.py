@@ -51,7 +51,7 @@ class Record:
     """The origin of a version, so that every prediction can be traced to its rows.
 
     :param output: the name of the job's output.
-    :param siblings: the other versions of the same commit.
+    :param siblings: the other versions of the same commit; empty where it has more than 100.
     :param entrypoint: the entrypoint or command; of several roles each with its name.
     :param modules: the author's modules that were imported, or None where they are unknown.
     :param note: for versions that no job wrote: the user who put it, and the source.

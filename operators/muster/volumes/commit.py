@@ -52,6 +52,9 @@ from muster.volumes.tree import (
     unlock,
 )
 
+MOST_SIBLINGS = 100
+"""Of larger commits the records name no siblings: the commit record names all versions."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Placed:
@@ -163,7 +166,7 @@ def _describe(
         digest=digest,
         output=draft.output,
         partition=draft.partition,
-        siblings=tuple(other for other in addresses if other != pinned(draft.volume, number)),
+        siblings=_siblings(addresses, pinned(draft.volume, number)),
     )
     known, said = sharing.render(digest, entries), wire.dumps(own)
     for name, data in (("MANIFEST", text), (sharing.KNOWN, known), ("RECORD.json", said)):
@@ -176,6 +179,11 @@ def _describe(
         partition=draft.partition,
         record=manifest.digest_of(said.encode()),
     )
+
+
+def _siblings(addresses: Sequence[str], own: str) -> tuple[str, ...]:
+    """Return the other versions of a commit; of thousands none: each record would hold all of them."""
+    return tuple(other for other in addresses if other != own) if len(addresses) <= MOST_SIBLINGS else ()
 
 
 def decide(layout: Layout, plan: Sequence[Placed], *, ready: Path) -> None:
@@ -216,10 +224,11 @@ def publish(
     for placed in plan:
         target = layout.version(placed.volume, placed.number)
         with suppress(FileNotFoundError):
-            _place(ready / placed.folder, target)
+            place(ready / placed.folder, target)
         if not (target / "MANIFEST").is_file():
             raise StoreError(f"{target} was promised to job {job_id} and its files are gone: run it again")
-        sync_folder(target.parent)
+    for volume in sorted({placed.volume for placed in plan}):
+        sync_folder(layout.volume(volume))
     outputs: dict[str, list[Place]] = {}
     for placed in plan:
         outputs.setdefault(placed.output, []).append((placed.volume, placed.number))
@@ -239,7 +248,7 @@ def _digest_now(layout: Layout, placed: Placed) -> str:
     return manifest.digest_of((layout.version(placed.volume, placed.number) / "RECORD.json").read_bytes())
 
 
-def _place(draft: Path, target: Path) -> None:
+def place(draft: Path, target: Path) -> None:
     """Move a draft to its place, or copy it where the file system cannot rename between folders.
 
     Either way the draft is renamed first, so that no other machine prepares it again.

@@ -75,15 +75,18 @@ def _places(outputs: Mapping[str, Any]) -> dict[str, list[Place]]:
     return {name: [(volume, int(number)) for volume, number in places] for name, places in outputs.items()}
 
 
-def write_commit(layout: Layout, job_id: str, commit: CommitRecord) -> None:
-    """Write a job's commit record, whole and durable: now its versions are committed."""
+def write_commit(layout: Layout, job_id: str, commit: CommitRecord, *, durable: bool = True) -> None:
+    """Write a job's commit record, whole: now its versions are committed.
+
+    :param durable: return only when it survives a power cut.
+    """
     document = {
         "outputs": commit.outputs,
         "records": {f"{volume}@{number}": text for (volume, number), text in commit.records.items()},
         "at": commit.at or time.time(),
         **({"kept": commit.kept} if commit.kept else {}),
     }
-    write_whole(layout.commit(job_id), json.dumps(document))
+    write_whole(layout.commit(job_id), json.dumps(document), durable=durable)
 
 
 def committed(layout: Layout, job_id: str) -> dict[str, list[Place]] | None:

@@ -147,7 +147,7 @@ def _look_at(store: FolderStore, place: Place, found: DamageFound, *, deep: bool
         return
     problems += _record_problems(folder, place, record, text, (job_id, commit))
     if not is_buried(folder):
-        problems += _check_data(folder / "data", entries, address, deep=deep)
+        problems += check_data(folder / "data", entries, address, deep=deep)
         found.files += len(entries)
         found.size_bytes += sum(entry.size_bytes for entry in entries.values())
     if place not in commit.records and len(problems) == before:
@@ -202,7 +202,8 @@ def _is_committed_now(store: FolderStore, folder: Path, place: Place) -> bool:
     return commit is not None and place in commit.places
 
 
-def _check_data(data: Path, entries: Mapping[str, Entry], address: str, *, deep: bool) -> Iterator[Problem]:
+def check_data(data: Path, entries: Mapping[str, Entry], address: str, *, deep: bool) -> Iterator[Problem]:
+    """Yield the problems of a version's files; with `deep` each is hashed."""
     base = len(str(data)) + 1
     there = {entry.path[base:] for entry in files_of(data)} if data.is_dir() else set()
     for path in sorted(there - entries.keys()):

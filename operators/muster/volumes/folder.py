@@ -115,8 +115,8 @@ class FolderStore:
             raise NotFound(f"{version.address} holds no {inner!r:.120}; at its top are {there}")
         return data / inner if inner else data
 
-    def manifest(self, address: str) -> dict[str, manifest.Entry]:
-        """Return every file of one version by its path, with hash and size; also after gc."""
+    def manifest(self, address: str) -> Mapping[str, manifest.Entry]:
+        """Return every file of one version by its path, in that order, with hash and size; also after gc."""
         record = self.record(address)
         return manifest.read(self.layout.version(record.volume, record.number) / "MANIFEST")
 

@@ -122,10 +122,8 @@ def plan_drafts(ready: Path, spec: JobSpec, sizes: Mapping[str, Mapping[str, int
             continue
         target = spec.outputs[output]
         split = target.partition == EVERY_PARTITION
-        for name in _partitions(output, files) if split else [target.partition]:
-            below = {
-                path.partition("/")[2]: size for path, size in files.items() if path.startswith(f"{name}/")
-            }
+        below = _by_partition(output, files) if split else {target.partition: files}
+        for name, inner in below.items():
             drafts.append(
                 Draft(
                     folder=ready / str(len(drafts)) / "data",
@@ -133,8 +131,8 @@ def plan_drafts(ready: Path, spec: JobSpec, sizes: Mapping[str, Mapping[str, int
                     volume=target.volume,
                     partition=name,
                     source=f"{output}/{name}" if split else output,
-                    files=below if split else files,
                     base=spec.base_of(output),
+                    files=inner,
                 )
             )
     if CHECKPOINTS in spec.outputs:
@@ -232,6 +230,15 @@ def _regular_files_alone(checkpoints: Path) -> dict[str, int]:
         else:
             Path(entry.path).unlink()
     return files
+
+
+def _by_partition(output: str, files: Mapping[str, int]) -> dict[str | None, Mapping[str, int]]:
+    """Return the files of each partition, in one pass: there may be thousands of each."""
+    found: dict[str | None, dict[str, int]] = {name: {} for name in _partitions(output, files)}
+    for path, size in files.items():
+        name, _, inner = path.partition("/")
+        found[name][inner] = size
+    return dict(found)
 
 
 def _partitions(output: str, files: Mapping[str, int]) -> list[str]:

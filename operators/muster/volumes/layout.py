@@ -17,6 +17,8 @@
         STORE/leases/<holder>/<volume>@<n>     versions in use, by reader (``:`` for ``/``)
         STORE/trash/                           deleted, to be unlinked later
     STORE/searches/<search_id>/            what searches look for, and their events (:mod:`muster.volumes.searches`)
+    STORE/MIRROR.json                      of which store this one is a mirror (:mod:`muster.volumes.mirrors.folder`)
+    STORE/mirror/                          what a mirror has received and not yet made visible
     STORE/upkeep/                          when fsck, gc and a sweep last ran (:mod:`muster.volumes.upkeep`); may be deleted
 
 Volumes nest (``flights`` and ``flights/features``): a segment of a name is never digits alone, so
@@ -50,6 +52,7 @@ from muster.volumes.tree import reflinks, remove
 
 FORMAT = 1
 MARKER = "VOLUME.json"
+MIRROR = "MIRROR.json"
 _ROOMS = ("v", "commits", "staging", "code", "jobs", "leases", "trash")
 
 

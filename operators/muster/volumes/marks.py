@@ -31,13 +31,15 @@ class Marks:
             version = self.one(address)
             folder = self._layout.version(version.volume, version.number) / "pins"
             folder.mkdir(exist_ok=True)
-            write_whole(folder / _key(reason), reason)
+            write_whole(folder / pin_name(reason), reason)
         return self.one(version.address)
 
     def unpin(self, address: str, *, reason: str) -> Version:
         """Remove one reason."""
         version = self.any(address)
-        (self._layout.version(version.volume, version.number) / "pins" / _key(reason)).unlink(missing_ok=True)
+        (self._layout.version(version.volume, version.number) / "pins" / pin_name(reason)).unlink(
+            missing_ok=True
+        )
         return self.any(version.address)
 
     def lease(self, addresses: Iterable[str], *, holder: str) -> None:
@@ -95,6 +97,6 @@ class Marks:
         return self.one(address)
 
 
-def _key(reason: str) -> str:
+def pin_name(reason: str) -> str:
     """Return a file name for a reason, which may hold any text."""
     return blake3(reason.encode()).hexdigest()[:32]

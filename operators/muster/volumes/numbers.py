@@ -14,6 +14,7 @@ from pathlib import Path
 
 from blake3 import blake3
 
+from muster.core.errors import StoreError
 from muster.volumes.catalog import Catalog
 from muster.volumes.durability import (
     link_text,
@@ -21,7 +22,7 @@ from muster.volumes.durability import (
     symlink,
     write_whole,
 )
-from muster.volumes.layout import Layout
+from muster.volumes.layout import MIRROR, Layout
 
 LOOK_BACK = 24  # versions to read in search of the same partition
 
@@ -37,7 +38,13 @@ def reserve(layout: Layout, volume: str, *, claim: str, note: Path) -> int:
     :param note: a file of this claim alone, to which the number is written before it is reserved. It is read
         after the hint. If another machine does the same for the same job and its note is not there yet, it
         has reserved no number up to the hint's, and both end up with the same number.
+    :raises StoreError: the store is a mirror.
     """
+    if (layout.root / MIRROR).exists():
+        raise StoreError(
+            f"{layout.root} is a mirror, whose numbers another store gives out: write to that store; or delete "
+            f"{layout.root / MIRROR} to have this one be a store of its own, and no mirror any more"
+        )
     home = layout.volume(volume)
     home.mkdir(parents=True, exist_ok=True)
     top = _hinted(layout, volume, _NEWEST)

@@ -86,7 +86,7 @@ class Versions(Protocol):
         """Return the record of each address, in their order, at little more than the cost of one."""
 
     def manifest(self, address: str) -> Mapping[str, Entry]:
-        """Return every file of one version by its path, with hash and size; also after gc."""
+        """Return every file of one version by its path, in the order of the paths, with hash and size; also after gc."""
 
     def add(
         self,

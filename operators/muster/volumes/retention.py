@@ -147,7 +147,7 @@ def collect(
             scarce, buried = Room.of(store.layout.root).scarce, list[Path]()
             try:
                 for version in decided.versions:
-                    buried += _bury(store, version)
+                    buried += bury(store, version)
                 for digest in decided.code:
                     store.layout.discard(store.layout.code(digest))
             except OSError as error:  # a full disk: a tombstone needs room, which is made below
@@ -296,7 +296,7 @@ def _unused_code(store: FolderStore, kept: Iterable[str], going: set[str]) -> It
             yield f"b3:{folder.name}"
 
 
-def _bury(store: FolderStore, version: Version) -> list[Path]:
+def bury(store: FolderStore, version: Version) -> list[Path]:
     """Delete a version's data; return its places in the trash, if any."""
     folder = store.layout.version(version.volume, version.number)
     (folder / KNOWN).unlink(missing_ok=True)  # first: on a full disk it makes room for the tombstone

@@ -69,7 +69,7 @@ def test_the_issue_s_commands_are_there() -> None:
         ("runs",): "ls show diff",
         ("search",): "ls show best cancel",
         ("jobs",): "ls show logs cancel gc get",
-        ("volumes",): "ls log show diff code put get pin unpin retire reinstate fsck gc",
+        ("volumes",): "ls log show diff code put get pin unpin retire reinstate mirror restore fsck gc",
         ("deployments",): "ls show promote rollback repair retire",
         ("cache",): "ls why drop",
         ("images",): "ls lock build",

@@ -1,7 +1,7 @@
 import pytest
 
 from muster.core.errors import Corrupt
-from muster.volumes.manifest import Entry, Head, read, read_head, render
+from muster.volumes.manifest import Entry, Head, parse, read, read_head, render
 
 ENTRIES = [Entry("b/x", "a" * 64, 3), Entry("a \u2028 b", "b" * 64, 4), Entry("b", "c" * 64, 0)]
 
@@ -35,7 +35,21 @@ def test_a_line_that_is_no_file_is_found(path):
     body = render([Entry("x", "no hash", 1)])
     path.write_text(body)
     with pytest.raises(Corrupt, match="holds a line that is no file"):
-        read(path)
+        list(read(path).values())
+
+
+def test_files_are_found_by_path_in_manifests_of_all_sizes():
+    for count in (0, 1, 2, 3, 1500):
+        entries = [Entry(f"é/{number}/x y", "a" * 64, number) for number in range(0, 2 * count, 2)]
+        found = parse(render(entries).encode(), where="it")
+        wanted = {entry.path: entry for entry in sorted(entries, key=lambda entry: entry.path)}
+        assert (len(found), list(found), list(found.items())) == (count, list(wanted), list(wanted.items()))
+        assert found == wanted
+        for path, entry in list(wanted.items()) * 2:
+            assert found[path] == entry
+        assert not {"", "é", "é/1/x y", "é/99999/x y", "zz"} & found.keys()
+        with pytest.raises(KeyError):
+            found["é/1/x y"]
 
 
 def test_a_head_that_is_torn_is_found(path):

@@ -82,6 +82,7 @@ check_steps = if_known(
     rule(lambda value: isinstance(value, (list, tuple)), "percents of the traffic, such as [5, 25, 100]")
 )
 check_metric = rule(_is_line, "the name of a metric, such as 'auc'")
+check_line = rule(_is_line, "one line of text")
 check_executor_queue = rule(lambda value: _is_line(value) and len(value) <= 256, "a name")
 check_text = if_known(
     rule(

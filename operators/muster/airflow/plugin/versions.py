@@ -156,7 +156,7 @@ def version(store: Store, address: str, *, permitted: Permitted, readable: Permi
         "partition": record.partition,
         "created": record.created,
         "deleted": there is None,
-        "size_bytes": sum(entry.size_bytes for entry in files.values()),
+        "size_bytes": there.size_bytes if there else sum(entry.size_bytes for entry in files.values()),
         "retired": there.retired if there else None,
         "pins": list(there.pins) if there else [],
         "record": _made(record) if shown else None,
@@ -167,7 +167,7 @@ def version(store: Store, address: str, *, permitted: Permitted, readable: Permi
 
 def _listed(files: Mapping[str, Entry]) -> list[dict[str, Any]]:
     return [
-        {"path": path, "size_bytes": files[path].size_bytes} for path in islice(sorted(files), MOST_FILES)
+        {"path": entry.path, "size_bytes": entry.size_bytes} for entry in islice(files.values(), MOST_FILES)
     ]
 
 

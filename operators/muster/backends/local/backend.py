@@ -11,8 +11,8 @@ from muster.backends.local.machine import Machine
 from muster.backends.local.places import Places
 from muster.backends.local.processes import ranks
 from muster.backends.local.runner import LocalRunner
+from muster.backends.stores import folder_store
 from muster.core.settings import Settings
-from muster.volumes.folder import FolderStore
 
 if TYPE_CHECKING:
     from muster.backends.releases.deployments import Deployments
@@ -34,7 +34,7 @@ class LocalBackend(Lifecycle):
     ) -> None:
         self._settings = settings
         settings.make_home()
-        store = FolderStore(settings.store, compare=settings.compare)
+        store = folder_store(settings)
         super().__init__(store, LocalRunner(settings, store, machine=machine, resolve=resolve))
 
     def ranks(self, job_id: str) -> list[int]:

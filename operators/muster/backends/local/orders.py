@@ -27,6 +27,7 @@ class Orders:
     worker: str
     claim_handle: int
     compare: bool = False
+    mirror: str = ""
 
     @property
     def job_id(self) -> str:
@@ -46,7 +47,9 @@ class Orders:
     @property
     def settings(self) -> Settings:
         """The submitter's settings, as far as a supervisor needs them."""
-        return Settings(home=Path(self.home), cache=Path(self.cache), compare=self.compare)
+        return Settings(
+            home=Path(self.home), cache=Path(self.cache), compare=self.compare, mirror=self.mirror
+        )
 
     def command(self, python: Path) -> list[str]:
         """How a worker is started; it reads what it is from its stdin."""

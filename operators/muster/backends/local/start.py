@@ -68,6 +68,7 @@ def launch(
             worker=str(worker_folder(settings.cache)),
             claim_handle=handle,
             compare=settings.compare,
+            mirror=settings.mirror,
         )
         with folder.stderr.open("ab") as log:
             if not _forked(job, orders, secrets, log.fileno()):

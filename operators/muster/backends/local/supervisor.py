@@ -29,6 +29,7 @@ from muster.backends.local.queue import JobQueue, Ticket
 from muster.backends.local.replicas import replicas_of
 from muster.backends.local.spawn import Worker, spawn
 from muster.backends.local.variables import variables
+from muster.backends.stores import folder_store
 from muster.core.errors import MusterError, StoreError
 from muster.core.job import Interpreter
 from muster.core.masking import Masking
@@ -37,7 +38,6 @@ from muster.core.status import JobResult, JobState, JobStatus
 from muster.core.verdict import Cause, Verdict
 from muster.core.wire import dumps, loads
 from muster.images.environment import Environments
-from muster.volumes.folder import FolderStore
 from muster.volumes.held import give_back
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ class Supervisor:
         self._grows = False
         self._masking = Masking(secrets.values())
         self._folder = orders.places.job(orders.job_id)
-        self._store = FolderStore(orders.settings.store, compare=orders.compare)
+        self._store = folder_store(orders.settings)
         self._ledger = self._store.ledger
         self._status = self._ledger.status(orders.job_id)
         self._spec = self._ledger.spec(orders.job_id)

@@ -15,7 +15,7 @@ from starlette.types import Receive, Scope, Send
 
 from muster.core.errors import SpecError, StoreError
 from muster.volumes.folder import FolderStore
-from muster.volumes.service import answers, checks, pods, reading, writing
+from muster.volumes.service import answers, checks, mirroring, pods, reading, writing
 from muster.volumes.service.bells import Bells
 from muster.volumes.service.calls import refusal
 from muster.volumes.service.committer import Committer
@@ -51,7 +51,7 @@ def create_app(store: FolderStore, *, keys: Sequence[bytes]) -> Starlette:
         yield
         served.committer.stop()
 
-    parts = (answers, checks, pods, reading, writing)
+    parts = (answers, checks, mirroring, pods, reading, writing)
     app = Starlette(
         routes=[
             Route("/healthz", _healthy),

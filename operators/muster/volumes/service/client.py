@@ -203,6 +203,11 @@ class ServiceStore(_Client):
         return self._connection.url
 
     @property
+    def connection(self) -> Connection:
+        """The connection to the service."""
+        return self._connection
+
+    @property
     def ledger(self) -> ServiceLedger:
         """The job ledger of this store."""
         return self._ledger

@@ -40,7 +40,7 @@ class Downloads:
         # snapshots are stored here as in a store
         self._layout = Layout(root=cache, uuid="", links=False, syncfs=True)
 
-    def manifest(self, address: str, digest: str) -> dict[str, Entry]:
+    def manifest(self, address: str, digest: str) -> Mapping[str, Entry]:
         """Return the manifest of the version at `address`, with `digest`."""
         path = self._cache / "manifests" / digest.removeprefix(manifest.PREFIX)
         if not path.is_file():

@@ -1,0 +1,1 @@
+"""Keeps a second home of all versions up."""

@@ -1,0 +1,84 @@
+"""Opens the homes of versions by their names: this store, and what a mirror's target or source is called."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from muster.core.errors import NotFound, SpecError
+from muster.core.settings import Settings
+from muster.volumes.folder import FolderStore
+from muster.volumes.layout import MARKER, MIRROR
+from muster.volumes.mirrors.base import Home
+from muster.volumes.mirrors.folder import FolderHome
+from muster.volumes.mirrors.open_layout import OpenHome
+from muster.volumes.protocols import LocalStore
+
+VARIABLE = "MUSTER_MIRROR_TOKEN"
+PATIENCE_SECONDS = 60.0
+
+
+def home_of(store: LocalStore) -> Home:
+    """Return a store as a home of versions."""
+    if isinstance(store, FolderStore):
+        return FolderHome(store)
+    from muster.volumes.service.client import ServiceStore
+    from muster.volumes.service.homes import ServiceHome
+
+    if not isinstance(store, ServiceStore):
+        raise SpecError(f"{type(store).__name__} is neither a folder nor a store service: it has no mirror")
+    return ServiceHome(store)
+
+
+def open_home(
+    name: str,
+    settings: Settings,
+    *,
+    make: bool = False,
+    plain: bool = False,
+    token: str = "",
+    options: Mapping[str, Any] | None = None,
+) -> Home:
+    """Open a mirror.
+
+    :param name: a folder; the address of a store service, ``http://…``, whose operator's token is in
+        ``MUSTER_MIRROR_TOKEN``; or a URL that fsspec knows, ``s3://bucket/prefix``.
+    :param make: a folder may be new. :param plain: a folder has the open layout.
+    :param token: of a store service, where the variable is not to be read. :param options: of fsspec's file system.
+    :raises SpecError: it cannot be a mirror. :raises NotFound: there is none, and `make` is not set.
+    """
+    if name.startswith(("http://", "https://")):
+        return _service(name, settings, token or os.environ.get(VARIABLE, ""))
+    if "://" in name:
+        return OpenHome(name, options)
+    root = Path(name).expanduser().absolute()
+    if plain or _is_open(root):
+        return OpenHome(f"file://{root}")
+    if not make and not (root / MARKER).is_file():
+        raise NotFound(f"{root} is no mirror: it holds neither a store nor a {MIRROR}")
+    return FolderHome(FolderStore(root))
+
+
+def _service(url: str, settings: Settings, token: str) -> Home:
+    from muster.volumes.service.client import ServiceStore
+    from muster.volumes.service.homes import ServiceHome
+
+    if not token:
+        raise SpecError(
+            f"{VARIABLE} is not set: it holds the token of an operator of {url}, which its service prints with --print-token"
+        )
+    return ServiceHome(
+        ServiceStore(
+            url, token=token, cache=settings.cache / "stores" / "mirror", patience_seconds=PATIENCE_SECONDS
+        )
+    )
+
+
+def _is_open(root: Path) -> bool:
+    try:
+        return bool(json.loads((root / MIRROR).read_bytes()).get("layout") == "open")
+    except (FileNotFoundError, NotADirectoryError, ValueError, AttributeError):
+        return False

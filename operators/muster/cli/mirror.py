@@ -1,0 +1,134 @@
+"""``muster volumes mirror`` and ``restore``: a second home of versions, and the way back."""
+
+from __future__ import annotations
+
+import time
+from contextlib import closing
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from muster.cli.command import Json, open_store
+from muster.cli.progress import progress
+from muster.cli.screen import emit, note, safe, say, size
+from muster.core.address import SCHEME
+from muster.core.errors import MusterError
+from muster.core.settings import Settings
+from muster.core.wire import plain
+
+if TYPE_CHECKING:
+    from muster.volumes.mirrors.base import Home
+    from muster.volumes.mirrors.copying import Mirrored
+
+Volumes = Annotated[
+    list[str] | None,
+    typer.Option("--volumes", metavar="VOLUME", help="Only these, repeated or with commas; by default all."),
+]
+KeepDeleted = Annotated[
+    bool, typer.Option("--keep-deleted", help="What gc deletes here stays in the mirror.")
+]
+Verify = Annotated[
+    bool, typer.Option("--verify/--no-verify", help="Read what was written again, and compare its digests.")
+]
+
+
+def mirror(
+    target: Annotated[
+        str,
+        typer.Argument(
+            metavar="TARGET", help="A folder, a store service (http://…), or a URL of fsspec such as s3://…"
+        ),
+    ],
+    *,
+    volumes: Volumes = None,
+    watch: Annotated[bool, typer.Option("--watch", help="Go on, until Ctrl-C.")] = False,
+    every: Annotated[
+        float, typer.Option("--every", min=1, help="With --watch: seconds between two looks.")
+    ] = 60,
+    keep_deleted: KeepDeleted = False,
+    verify: Verify = True,
+    plain_folder: Annotated[
+        bool,
+        typer.Option(
+            "--plain", help="A new folder holds files that can be read without muster, not a store."
+        ),
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Bring a mirror up to this store: same numbers, same digests.
+
+    Only missing content travels, what is served or pinned first; pins, retirements and deletions follow. It may be ended
+    at any moment, and goes on there the next time. The mirror of a store takes nothing from another one. The token of a
+    store service is read from MUSTER_MIRROR_TOKEN. The exit code is 1 if a version is damaged here, or arrived so.
+    """
+    from muster.backends.mirrors import home_of, open_home
+
+    names = _names(volumes)
+    while True:
+        try:
+            with (
+                closing(home_of(open_store())) as source,
+                closing(open_home(target, Settings.load(), make=True, plain=plain_folder)) as home,
+            ):
+                done = _copy(source, home, volumes=names, keep_deleted=keep_deleted, verify=verify)
+        except MusterError as error:
+            if not watch:
+                raise
+            note(f"{safe(error)}; the next look is in {every:g} s", style="yellow")
+        else:
+            _show(done, as_json=as_json)
+            if not watch:
+                raise typer.Exit(0 if done.whole else 1)
+        time.sleep(every)
+
+
+def restore(
+    *,
+    source: Annotated[
+        str, typer.Option("--from", metavar="MIRROR", help="As TARGET of `muster volumes mirror`.")
+    ],
+    volumes: Volumes = None,
+    verify: Verify = True,
+    as_json: Json = False,
+) -> None:
+    """Bring versions back from a mirror into this store.
+
+    A store without versions becomes the one that was mirrored, and the mirror goes on as its mirror. Into the store that
+    was mirrored come the versions that it lacks, also those that gc deleted. No version that is here is changed.
+    """
+    from muster.backends.mirrors import home_of, open_home
+
+    with (
+        closing(open_home(source, Settings.load())) as home,
+        closing(home_of(open_store(make=True))) as target,
+    ):
+        done = _copy(home, target, volumes=_names(volumes), keep_deleted=True, verify=verify, adopt=True)
+    _show(done, as_json=as_json)
+    raise typer.Exit(0 if done.whole else 1)
+
+
+def _names(volumes: list[str] | None) -> list[str]:
+    return [name.removeprefix(SCHEME) for each in volumes or () for name in each.split(",") if name]
+
+
+def _copy(source: Home, target: Home, **rules: Any) -> Mirrored:
+    from muster.volumes.mirrors.copying import Copying
+
+    with progress() as tell:
+        return Copying(source, target, progress=tell, **rules).run()
+
+
+def _show(done: Mirrored, *, as_json: bool) -> None:
+    if as_json:
+        emit({**plain(done), "whole": done.whole})
+        return
+    for address, why in done.damaged.items():
+        say(f"{safe(address)} is damaged and was left out: {safe(why)}", style="red")
+    for address, wrong in done.wrong.items():
+        say(f"{safe(address)} arrived damaged: {safe('; '.join(wrong[:3]))}", style="red")
+    if done.unknown:
+        note(
+            f"{len(done.unknown)} versions are only in the mirror, such as {safe(done.unknown[0])}: they stay"
+        )
+    marks = f", marks of {done.marked} changed" if done.marked else ""
+    say(f"{len(done.versions)} versions brought ({size(done.sent_bytes)}), {done.present} were there{marks}")

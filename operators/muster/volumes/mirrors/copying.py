@@ -1,0 +1,268 @@
+"""Brings a home up to another one: the versions that it lacks, what is pinned or served first, and all marks.
+
+Nothing that is there is changed but marks, and what is damaged there. Each version becomes visible whole; a kill
+loses at most the versions of one batch, whose files are gone on with.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from muster.core.address import pinned
+from muster.core.errors import Conflict, Corrupt, NotFound, SpecError
+from muster.volumes.commit_records import Place
+from muster.volumes.mirrors.base import Busy, Documents, Holding, Source, Target
+
+Progress = Callable[[str], None]
+
+BATCH_VERSIONS = 256
+BATCH_BYTES = 1 << 30
+BATCH_SECONDS = 10.0
+BASES = 500
+LOOK_BACK = 24  # versions to read in search of the same partition
+_TURN_SECONDS = 0.2
+
+
+@dataclass(kw_only=True)
+class Mirrored:
+    """What a run has done.
+
+    :param versions: addresses of the versions that are there now and were not. :param sent_bytes: bytes that travelled.
+    :param present: versions that were there before. :param marked: those whose pins, retirement or deletion travelled.
+    :param damaged: versions that cannot be read where they come from, each with the reason.
+    :param wrong: versions that were read again and are not as they were sent.
+    :param unknown: versions that only the target has.
+    """
+
+    versions: list[str] = field(default_factory=list)
+    sent_bytes: int = 0
+    present: int = 0
+    marked: int = 0
+    damaged: dict[str, str] = field(default_factory=dict)
+    wrong: dict[str, list[str]] = field(default_factory=dict)
+    unknown: list[str] = field(default_factory=list)
+
+    @property
+    def whole(self) -> bool:
+        """Whether the target has all that the source has, as it is there."""
+        return not self.damaged and not self.wrong
+
+
+class Copying:
+    """One run from a source to a target.
+
+    :param keep_deleted: what gc deleted at the source stays at the target.
+    :param adopt: the target becomes the store that the versions are from, as a restore needs.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        target: Target,
+        *,
+        volumes: Collection[str] = (),
+        keep_deleted: bool = False,
+        verify: bool = True,
+        adopt: bool = False,
+        progress: Progress = lambda _: None,
+    ) -> None:
+        self._source, self._target = source, target
+        self._volumes, self._keep_deleted, self._verify = tuple(volumes), keep_deleted, verify
+        self._adopt, self._progress = adopt, progress
+        self.done = Mirrored()
+        self._have: Mapping[Place, Holding] = {}
+        self._there: dict[Place, Holding] = {}
+        self._last: dict[tuple[str, str | None], Documents] = {}
+        self._partitions: dict[Place, str | None] = {}
+        self._codes = set[str]()
+        self._said = 0.0
+
+    def run(self) -> Mirrored:
+        """Do it, and return what was done.
+
+        :raises Conflict: the target is another store's, or has another version under the same number.
+        :raises NotFound: the source has no versions.
+        """
+        if self._source.where == self._target.where:
+            raise SpecError(f"{self._source.where} cannot be a mirror of itself: name another place")
+        owner = self._source.owner()
+        self._have = self._source.holdings(self._volumes)
+        if not owner or not self._have:
+            raise NotFound(f"{self._source.where} holds no versions: is that the right place?")
+        self._target.own(owner, adopt=self._adopt)
+        self._there = self._target.holdings() if not self._volumes else self._known_holdings()
+        self._refuse_others()
+        brought = self._bring(in_order(self._have, self._wanted()))
+        self._mark(brought)
+        if self._verify:
+            self._check(brought)
+        return self.done
+
+    def _known_holdings(self) -> dict[Place, Holding]:
+        """Return what the target has of the wanted volumes, some of which it may not know."""
+        return {place: each for place, each in self._target.holdings().items() if place[0] in self._volumes}
+
+    def _refuse_others(self) -> None:
+        """Refuse a target with another version under the same number. :raises Conflict: names the first."""
+        for place, holding in self._have.items():
+            there = self._there.get(place)
+            if there is not None and there.digest and holding.digest and there.digest != holding.digest:
+                raise Conflict(
+                    f"{pinned(*place)} is {there.digest[:19]} at {self._target.where} and {holding.digest[:19]} at "
+                    f"{self._source.where}: two stores have given out this number. Nothing was changed; mirror to an "
+                    "empty place, and compare the two"
+                )
+        self.done.unknown = [pinned(*place) for place in self._there if place not in self._have]
+
+    def _wanted(self) -> list[Place]:
+        """Return the versions that the target lacks, or has damaged or deleted."""
+        wanted = []
+        for place, holding in self._have.items():
+            there = self._there.get(place)
+            if not holding.digest:
+                self.done.damaged[pinned(*place)] = "its files or its manifest are gone"
+            elif there is None or not there.digest or (there.deleted and not holding.deleted):
+                wanted.append(place)
+            else:
+                self.done.present += 1
+        return wanted
+
+    def _bring(self, places: Sequence[Place]) -> list[Documents]:
+        """Bring versions in batches; those that another mirror brings are looked at again in the end."""
+        brought, batch, busy = list[Documents](), list[Documents](), list[Place]()
+        began, sent = time.monotonic(), self.done.sent_bytes
+        for index, place in enumerate(places):
+            try:
+                if (documents := self._receive(place, index, len(places))) is not None:
+                    batch.append(documents)
+            except Busy:
+                busy.append(place)
+            full = len(batch) >= BATCH_VERSIONS or self.done.sent_bytes - sent >= BATCH_BYTES
+            if full or time.monotonic() - began > BATCH_SECONDS:
+                brought += self._publish(batch)
+                batch, began, sent = [], time.monotonic(), self.done.sent_bytes
+        brought += self._publish(batch)
+        return brought + (self._wait_for(busy) if busy else [])
+
+    def _wait_for(self, busy: Sequence[Place]) -> list[Documents]:
+        """Wait until another mirror has brought these versions, or bring them where it was ended."""
+        time.sleep(_TURN_SECONDS)
+        there = self._target.holdings()
+        left = [place for place in busy if place not in there or not there[place].digest]
+        self._there |= {place: there[place] for place in busy if place not in left}
+        self.done.present += len(busy) - len(left)
+        return self._bring(left)
+
+    def _receive(self, place: Place, index: int, count: int) -> Documents | None:
+        """Fetch one version; None where it is damaged, or gone meanwhile. :raises Busy: another mirror has it."""
+        address = pinned(*place)
+        try:
+            try:
+                documents = self._source.documents(place)
+            except NotFound:
+                return None  # deleted meanwhile
+            base = self._base(documents)
+            self._copy_code(documents)
+
+            def tell(size: int) -> None:
+                self.done.sent_bytes += size
+                if time.monotonic() - self._said > 0.1:
+                    self._said = time.monotonic()
+                    self._progress(f"{index + 1}/{count} {address}, {self.done.sent_bytes >> 20} MiB sent")
+
+            tell(0)
+            self._target.receive(documents, self._source, base=base, tell=tell)
+        except Corrupt as error:
+            self.done.damaged[address] = str(error)
+            return None
+        if not documents.holding.deleted:
+            self._remember(documents)
+        return documents
+
+    def _remember(self, documents: Documents) -> None:
+        """Keep the newest version of a partition as a base for the next; of many partitions only the last."""
+        self._last[documents.place[0], documents.origin.partition] = documents
+        if len(self._last) > BASES:
+            del self._last[next(iter(self._last))]
+
+    def _publish(self, batch: Sequence[Documents]) -> list[Documents]:
+        self._target.publish(batch)
+        for documents in batch:
+            self.done.versions.append(documents.address)
+            self._there[documents.place] = documents.holding
+        return list(batch)
+
+    def _base(self, documents: Documents) -> Documents | None:
+        """Return a version of the same partition that both sides have, whose files this one is likely to share."""
+        (volume, number), partition = documents.place, documents.origin.partition
+        if (last := self._last.get((volume, partition))) is not None:
+            return last
+        there = (each for each in range(number - 1, max(0, number - 1 - LOOK_BACK), -1))
+        for place in ((volume, each) for each in there):
+            if self._is_live(place) and self._partition(place) == partition:
+                self._remember(found := self._source.documents(place))
+                return found
+        return None
+
+    def _is_live(self, place: Place) -> bool:
+        mine, there = self._have.get(place), self._there.get(place)
+        return (
+            mine is not None
+            and there is not None
+            and bool(there.digest)
+            and not mine.deleted
+            and not there.deleted
+        )
+
+    def _partition(self, place: Place) -> str | None:
+        if place not in self._partitions:
+            try:
+                self._partitions[place] = self._source.documents(place).origin.partition
+            except (Corrupt, NotFound):
+                self._partitions[place] = None
+        return self._partitions[place]
+
+    def _copy_code(self, documents: Documents) -> None:
+        """Bring the code and the image's lock that a version was made with, where the source still has them."""
+        for digest in {documents.origin.code, documents.origin.image_digest} - {None, ""} - self._codes:
+            assert digest is not None
+            if not self._target.holds_code(digest) and (folder := self._source.code(digest)) is not None:
+                self._target.put_code(digest, folder)
+            self._codes.add(digest)
+
+    def _mark(self, brought: Sequence[Documents]) -> None:
+        """Have pins, retirements and deletions travel."""
+        new = {documents.place: documents.holding for documents in brought}
+        for place, holding in self._have.items():
+            there = new.get(place) or self._there.get(place)
+            if there is None or not there.digest or not holding.digest:
+                continue
+            if holding.deleted and there.deleted:
+                continue  # marks of what is gone change nothing
+            keep = holding.deleted and self._keep_deleted
+            wanted = replace(holding, deleted=False) if keep else holding
+            if wanted.deleted:
+                wanted = replace(wanted, pins=there.pins)
+            if wanted != there:
+                self._target.mark(place, wanted)
+                self.done.marked += 1
+
+    def _check(self, brought: Sequence[Documents]) -> None:
+        for index, documents in enumerate(brought):
+            self._progress(f"{index + 1}/{len(brought)} {documents.address} is read again")
+            if wrong := self._target.verify(documents):
+                self.done.wrong[documents.address] = wrong
+
+
+def in_order(have: Mapping[Place, Holding], places: Sequence[Place]) -> list[Place]:
+    """Return places in the order in which they are brought: served, pinned, live, deleted; each oldest first."""
+
+    def rank(place: Place) -> tuple[int, Place]:
+        holding = have[place]
+        if holding.deleted:
+            return 3, place
+        return (0 if holding.served else 1 if holding.pins else 2), place
+
+    return sorted(places, key=rank)

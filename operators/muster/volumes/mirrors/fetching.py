@@ -1,0 +1,21 @@
+"""Fetches the files that a draft lacks from a home: of this machine, or as streams of adjacent ones."""
+
+from __future__ import annotations
+
+from muster.volumes.mirrors.base import Documents, Source, Tell, ordered, runs
+from muster.volumes.mirrors.cut import Cut
+from muster.volumes.mirrors.drafts import Filling
+
+
+def fetch(filling: Filling, documents: Documents, source: Source, tell: Tell) -> None:
+    """Fetch the missing files. :raises Corrupt: one has not the bytes of its manifest."""
+    folder = source.local(documents.place)
+    if folder is not None:
+        for entry in list(filling.missing.values()):
+            filling.copy(entry, f"{folder}/{entry.path}", tell)
+        return
+    for run in list(runs(ordered(documents), filling.missing)):
+        chunks = Cut(source.read(documents, run, first=(part := filling.part_bytes(run[0]))))
+        for entry in run:
+            filling.write(entry, chunks.take(entry.size_bytes - part, what=entry.path), tell)
+            part = 0

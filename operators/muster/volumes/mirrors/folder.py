@@ -1,0 +1,392 @@
+"""A folder store as a home of versions: what a mirror reads from, and writes to.
+
+::
+
+    STORE/MIRROR.json    {"format": 1, "of": "<uuid>"}: this is a mirror of that store, and no job commits here
+
+A version arrives in a draft (:mod:`muster.volumes.mirrors.drafts`) and becomes visible as by any commit: its
+number is marked, the draft renamed, the commit record written, the mark removed. Many versions share the two
+syncs of that. A kill at any point leaves the version invisible or whole.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+from muster.core.errors import Conflict, Corrupt, NotFound
+from muster.core.job import check_digest
+from muster.volumes import manifest, numbers, retention, sharing, trash
+from muster.volumes.changes import files_below
+from muster.volumes.commit import place as place_draft
+from muster.volumes.commit_records import (
+    CommitRecord,
+    Place,
+    check_record,
+    has_content,
+    is_committed,
+    read_commit,
+    write_commit,
+)
+from muster.volumes.damage import check_data
+from muster.volumes.durability import (
+    locked,
+    rename,
+    symlink,
+    sync_all,
+    sync_folder,
+    sync_tree,
+    translated,
+    write_whole,
+)
+from muster.volumes.folder import FolderStore
+from muster.volumes.hashing import Frozen
+from muster.volumes.manifest import Entry
+from muster.volumes.marks import pin_name
+from muster.volumes.mirrors import identity
+from muster.volumes.mirrors.base import (
+    Documents,
+    Holding,
+    Source,
+    Tell,
+    refuse_other,
+    stretches,
+)
+from muster.volumes.mirrors.drafts import Drafts, Filling
+from muster.volumes.mirrors.fetching import fetch
+from muster.volumes.mirrors.scan import look, scan
+from muster.volumes.tree import folders_of, remove, set_modes
+
+_CHUNK_BYTES = 1 << 20
+
+
+class FolderHome:
+    """The versions of a folder store."""
+
+    def __init__(self, store: FolderStore) -> None:
+        self._store, self._layout = store, store.layout
+        self._drafts = Drafts(self._layout.root / "mirror")
+        self._commit: tuple[str, CommitRecord | None] = ("", None)
+        self._fresh: dict[Place, list[Entry]] = {}
+
+    @property
+    def where(self) -> str:
+        """The store's folder."""
+        return str(self._layout.root)
+
+    def owner(self) -> str:
+        """Return the uuid of the store that gave the versions their numbers."""
+        return identity.owner(self._layout.root)
+
+    def holdings(self, volumes: Collection[str] = ()) -> dict[Place, Holding]:
+        """Return every committed version."""
+        with translated(f"list the versions of {self.where}"):
+            return scan(self._layout, volumes)
+
+    def documents(self, place: Place) -> Documents:
+        """Return the documents of a version."""
+        folder = self._layout.version(*place)
+        try:
+            text, said = (folder / "MANIFEST").read_bytes(), (folder / "RECORD.json").read_bytes()
+        except FileNotFoundError as error:
+            if not has_content(folder):
+                raise NotFound(f"{place[0]}@{place[1]} is not in {self.where}") from error
+            raise Corrupt(f"{place[0]}@{place[1]} is damaged: {error.filename} is gone") from error
+        found = look(str(folder))
+        documents = Documents(place, text, said, 0.0, found or Holding(""))
+        record = documents.origin
+        commit = self._commit_of(record.job_id)
+        check_record(said, record, place, commit)
+        return replace(documents, at=commit.at if commit is not None else 0.0)
+
+    def _commit_of(self, job_id: str) -> CommitRecord | None:
+        """Return a commit record, cached: one commit may have thousands of versions."""
+        if self._commit[0] != job_id:
+            self._commit = (job_id, read_commit(self._layout, job_id))
+        return self._commit[1]
+
+    def local(self, place: Place) -> Path | None:
+        """Return the folder of a version's files."""
+        data = self._layout.version(*place) / "data"
+        return data if data.is_dir() else None
+
+    def read(
+        self, documents: Documents, entries: Sequence[Entry], *, first: int = 0, size: int | None = None
+    ) -> Iterator[bytes]:
+        """Yield the bytes of these files."""
+        data = self._layout.version(*documents.place) / "data"
+        for entry, begin, end in stretches(entries, first=first, size=size):
+            yield from _bytes_of(f"{data}/{entry.path}", entry, begin, end)
+
+    def code(self, digest: str) -> Path | None:
+        """Return the folder of a code snapshot."""
+        folder = self._layout.code(check_digest("code snapshot", digest))
+        return folder if folder.is_dir() else None
+
+    def own(self, owner: str, *, adopt: bool = False) -> None:
+        """Make this the mirror of a store, or with `adopt` that store; refuse one that has versions of its own."""
+        root = self._layout.root
+        with translated(f"make {root} a mirror"), locked(root / "mirror.lock"):
+            if of := identity.mirrored(root):
+                refuse_other(self.where, of, owner)
+            elif identity.owner(root) != owner:
+                if any(scan(self._layout).values()):
+                    refuse_other(self.where, identity.owner(root), owner)
+                (identity.become if adopt else identity.become_mirror)(root, owner)
+            for volume in self._layout.volumes():
+                for number in self._layout.taken(volume):
+                    if is_committed(self._layout, volume, number):  # a kill before its mark was removed
+                        _mark(self._layout.version(volume, number)).unlink(missing_ok=True)
+            if identity.mirrored(root):  # no gc empties a mirror's trash
+                trash.empty(self._layout, before=time.time() - retention.HOUR_SECONDS)
+
+    def receive(self, documents: Documents, source: Source, *, base: Documents | None, tell: Tell) -> None:
+        """Fetch what is missing of a version into its draft."""
+        with translated(f"bring {documents.address} to {self.where}"):
+            filling = self.begin(documents, base)
+            if filling is not None:
+                fetch(filling, documents, source, tell)
+                self.end(documents, filling)
+
+    def begin(self, documents: Documents, base: Documents | None) -> Filling | None:
+        """Lock a version's draft and link what the base holds; None where only its documents are to come.
+
+        :raises Busy: another mirror has it.
+        """
+        draft = self._drafts.take(documents.place)
+        self._take_back(documents, draft)
+        draft.mkdir(exist_ok=True)
+        if documents.holding.deleted:
+            remove(draft / "data")
+            self._describe(documents, draft, [])
+            return None
+        filling = Filling(draft / "data", documents.entries.values(), place=documents.place)
+        if base is not None and self._layout.links:
+            self._link(filling, base)
+        return filling
+
+    def _take_back(self, documents: Documents, draft: Path) -> None:
+        """Take back to the draft what a kill left in the version's place, invisible."""
+        target = self._layout.version(*documents.place)
+        if has_content(target) and not is_committed(self._layout, *documents.place):
+            remove(draft)
+            rename(target, draft)
+
+    def _link(self, filling: Filling, base: Documents) -> None:
+        """Link the files that the base has with the same bytes."""
+        try:
+            # An NFS client may have outdated times of a file.
+            repaired = base.place == filling.place  # of a damaged version each file is read
+            trusted = self._layout.syncfs and not repaired
+            previous = sharing.Previous(self.folder(base.place), trusted=trusted)
+        except (Corrupt, FileNotFoundError):
+            return  # fsck reports it; the new version gets bytes of its own
+        for entry in list(filling.missing.values()):
+            with suppress(OSError):  # it is gone, or has too many links: it is fetched
+                if (same := previous.equal(entry)) is not None:
+                    previous.linked(same[0], filling.link(entry, same[0]))
+
+    def folder(self, place: Place) -> Path:
+        """Return the folder of a version that is here, visible or complete as a draft."""
+        draft = self._drafts.folder(place)
+        return draft if (draft / sharing.KNOWN).is_file() else self._layout.version(*place)
+
+    def end(self, documents: Documents, filling: Filling) -> None:
+        """Complete a draft that has all its files."""
+        if filling.missing:
+            raise Conflict(
+                f"{documents.address} is not whole at {self.where}: {len(filling.missing)} files are missing"
+            )
+        draft = self._drafts.folder(documents.place)
+        self._fresh[documents.place] = filling.fresh
+        last = {frozen.inode: frozen.ctime_ns for frozen in filling.frozen.values()}
+        self._describe(
+            documents,
+            draft,
+            [replace(frozen, ctime_ns=last[frozen.inode]) for frozen in filling.frozen.values()],
+        )
+        set_modes(draft / "data", folders_of(draft / "data"), 0o555)
+
+    def _describe(self, documents: Documents, draft: Path, files: Sequence[Frozen]) -> None:
+        """Write what lies beside a version's files."""
+        holding = documents.holding
+        texts = {"MANIFEST": documents.manifest, "RECORD.json": documents.record}
+        if holding.deleted:
+            texts["TOMBSTONE"] = f'{{"at": {time.time()}, "digest": "{documents.digest}"}}'.encode()
+        else:
+            texts[sharing.KNOWN] = sharing.render(documents.digest, files).encode()
+        for name, text in texts.items():
+            write_whole(draft / name, text, durable=False, mode=0o444)
+        if holding.retired is not None:
+            write_whole(draft / "RETIRED", holding.retired, durable=False)
+        for reason in holding.pins:
+            (draft / "pins").mkdir(exist_ok=True)
+            write_whole(draft / "pins" / pin_name(reason), reason, durable=False)
+
+    def publish(self, versions: Sequence[Documents]) -> None:
+        """Make received versions durable and visible."""
+        if not versions:
+            return
+        with translated(f"make {versions[0].address} and others visible in {self.where}"):
+            if self._layout.syncfs:
+                sync_all(self._layout.root)
+            else:
+                for documents in versions:
+                    sync_tree(self._drafts.folder(documents.place))
+            for documents in versions:
+                self._put_in_place(documents)
+            self._commit_all(versions)
+            for documents in versions:
+                _mark(self._layout.version(*documents.place)).unlink(missing_ok=True)
+                self._drafts.release(documents.place)
+                if not documents.holding.deleted and documents.holding.retired is None:
+                    numbers.remember(
+                        self._layout, documents.place[0], documents.origin.partition, documents.place[1]
+                    )
+
+    def _put_in_place(self, documents: Documents) -> None:
+        draft, target = self._drafts.folder(documents.place), self._layout.version(*documents.place)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if (target / "MANIFEST").exists() or (
+            has_content(target) and is_committed(self._layout, *documents.place)
+        ):
+            self._replace(draft, target)
+            return
+        try:
+            symlink(f"{documents.origin.job_id}:0", _mark(target))
+        except FileExistsError as error:
+            raise Conflict(
+                f"{documents.address} was reserved by a job in {self.where}: a mirror is written by one store only"
+            ) from error
+        place_draft(draft, target)
+        if not self._layout.syncfs:
+            sync_folder(target.parent)
+
+    def _replace(self, draft: Path, target: Path) -> None:
+        """Put a whole version in place of one that was damaged, or whose data gc deleted here."""
+        for name in ("MANIFEST", "RECORD.json", sharing.KNOWN):
+            if (draft / name).exists():
+                rename(draft / name, target / name)
+        if (draft / "data").is_dir():
+            self._layout.discard(target / "data")
+            (draft / "data").chmod(0o755)  # a folder that moves must be writable (rename(2))
+            rename(draft / "data", target / "data")
+            (target / "data").chmod(0o555)
+            (target / "TOMBSTONE").unlink(missing_ok=True)
+        sync_folder(target)
+
+    def _commit_all(self, versions: Sequence[Documents]) -> None:
+        """Add the versions to the records of their commits."""
+        by_job: dict[str, list[Documents]] = {}
+        for documents in versions:
+            by_job.setdefault(documents.origin.job_id, []).append(documents)
+        with locked(self._layout.root / "mirror" / ".commits.lock"):
+            for job_id, several in by_job.items():
+                known = read_commit(self._layout, job_id) or CommitRecord({}, {}, several[0].at)
+                write_commit(self._layout, job_id, _joined(known, several), durable=not self._layout.syncfs)
+            if self._layout.syncfs:
+                sync_all(self._layout.root)
+
+    def mark(self, place: Place, holding: Holding) -> None:
+        """Set the pins of a version, whether it is retired, and whether its data is deleted."""
+        address, now = f"{place[0]}@{place[1]}", look(str(self._layout.version(*place)))
+        if now is None:
+            return
+        marks = self._store.marks
+        if holding.retired is not None and holding.retired != now.retired:
+            marks.retire(address, reason=holding.retired)
+        elif holding.retired is None and now.retired is not None:
+            marks.reinstate(address)
+        for reason in set(holding.pins) - set(now.pins):
+            marks.pin(address, reason=reason)
+        for reason in set(now.pins) - set(holding.pins):
+            marks.unpin(address, reason=reason)
+        if holding.deleted and not now.deleted:
+            with translated(f"delete {address}"), locked(self._layout.root / "gc.lock"):
+                if f"volume://{address}" not in retention.leased(self._store):  # else a later run does it
+                    retention.bury(self._store, self._store.catalog.described(*place))
+
+    def verify(self, documents: Documents) -> list[str]:
+        """Compare the names and sizes of all files, and read again what was written."""
+        folder = self._layout.version(*documents.place)
+        with translated(f"read {documents.address} in {self.where} again"):
+            wrong = [
+                f"{name} is not as it was sent"
+                for name, sent in (("MANIFEST", documents.manifest), ("RECORD.json", documents.record))
+                if (folder / name).read_bytes() != sent
+            ]
+            if documents.holding.deleted:
+                return wrong
+            found = list(check_data(folder / "data", documents.entries, documents.address, deep=False))
+            for entry in self._fresh.pop(documents.place, ()):
+                _forget(f"{folder}/data/{entry.path}")
+                own = {entry.path: entry}
+                found += (
+                    each
+                    for each in check_data(folder / "data", own, documents.address, deep=True)
+                    if not each.what.startswith("extra file")
+                )
+            return wrong + [each.what for each in found]
+
+    def holds_code(self, digest: str) -> bool:
+        """Whether a code snapshot is there."""
+        return self._store.holds(digest)
+
+    def put_code(self, digest: str, folder: Path) -> None:
+        """Keep a code snapshot."""
+        found = self._store.put(folder, list(files_below(folder)))
+        if found != digest:
+            raise Corrupt(f"code snapshot {digest} arrived as {found}: it was changed where it comes from")
+
+    def close(self) -> None:
+        """Release the locks of drafts, which stay."""
+        self._drafts.close()
+
+
+def _joined(known: CommitRecord, several: Sequence[Documents]) -> CommitRecord:
+    """Return a commit record with more of its versions."""
+    outputs, records = {name: list(places) for name, places in known.outputs.items()}, dict(known.records)
+    for documents in several:
+        digest = manifest.digest_of(documents.record)
+        if records.setdefault(documents.place, digest) != digest:
+            raise Conflict(
+                f"the commit of job {documents.origin.job_id} names another record of {documents.address}: the two "
+                "homes were written by two stores; nothing was changed"
+            )
+        places = outputs.setdefault(documents.origin.output, [])
+        if documents.place not in places:
+            places.append(documents.place)
+    return CommitRecord({name: sorted(places) for name, places in outputs.items()}, records, known.at)
+
+
+def _mark(target: Path) -> Path:
+    return target.with_name(f".{target.name}")
+
+
+def _bytes_of(path: str, entry: Entry, begin: int, end: int) -> Iterator[bytes]:
+    try:
+        with open(path, "rb", buffering=0) as file:  # noqa: PTH123 - text
+            size = file.seek(0, os.SEEK_END)
+            if size != entry.size_bytes:
+                raise Corrupt(
+                    f"{path} has {size} bytes in place of {entry.size_bytes}: run `muster volumes fsck`"
+                )
+            file.seek(begin)
+            while begin < end and (chunk := file.read(min(_CHUNK_BYTES, end - begin))):
+                begin += len(chunk)
+                yield chunk
+    except FileNotFoundError as error:
+        raise Corrupt(f"{path} is gone: run `muster volumes fsck`") from error
+
+
+def _forget(path: str) -> None:
+    """Have the next read of a file come from the disk, not from memory."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+    finally:
+        os.close(fd)

@@ -1,0 +1,491 @@
+"""An object store, or a plain folder, as a home of versions that can be read without muster.
+
+::
+
+    ROOT/<volume>/<n>/data/<path>                  the files of a version, under their own paths
+    ROOT/<volume>/<n>/MANIFEST  RECORD.json        as in a store
+    ROOT/_muster/versions/<volume>/<n>-<hex>       written last: the version is whole; {"at": seconds}
+    ROOT/_muster/versions/<volume>/<n>-<hex>.deleted    gc deleted its data
+    ROOT/_muster/marks/<volume>/<n>.json           {"retired": …, "pins": […]}
+    ROOT/_muster/code/<hex>/  <hex>.json           code snapshots, and images' locks
+    ROOT/MIRROR.json                               {"format": 1, "layout": "open", "of": "<uuid>"}
+
+The names in ``_muster`` are all that a run lists, so it costs one listing. An object store writes an object whole or
+not at all; elsewhere a file is written beside its place and renamed. Two writers of one store write the same bytes
+to the same names, so they need no lock. Any file system of fsspec will do; its own package must be installed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import deque
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from blake3 import blake3
+
+from muster.core.errors import Corrupt, MusterError, NotFound, SpecError, StoreError
+from muster.core.names import check_volume
+from muster.volumes.changes import files_below
+from muster.volumes.commit_records import Place
+from muster.volumes.durability import is_local, sync_all
+from muster.volumes.gather import check_path
+from muster.volumes.hashing import BIG_BYTES, hash_file
+from muster.volumes.layout import MIRROR
+from muster.volumes.manifest import Entry
+from muster.volumes.mirrors.base import (
+    Documents,
+    Holding,
+    Source,
+    Tell,
+    ordered,
+    refuse_other,
+    runs,
+    stretches,
+)
+from muster.volumes.mirrors.cut import Cut
+from muster.volumes.tree import make_folders
+
+STREAMS = 8
+PIECE_BYTES = 8 << 20
+FORMAT = 1
+
+_INDEX = "_muster"
+_WHOLE_PUTS = frozenset({"s3", "s3a", "gcs", "gs", "abfs", "abfss", "az", "adl", "oci", "oss", "memory"})
+
+
+class OpenHome:
+    """The versions below a URL.
+
+    :param url: such as ``s3://bucket/prefix``. Credentials and endpoint are those of its own package's environment.
+    :param options: for the file system, such as an endpoint; never shown.
+    :raises SpecError: fsspec, or the package of this kind of store, does not know it.
+    """
+
+    def __init__(self, url: str, options: Mapping[str, Any] | None = None) -> None:
+        import fsspec
+
+        self.where = url.rstrip("/")
+        try:
+            self._fs, root = fsspec.core.url_to_fs(self.where, use_listings_cache=False, **(options or {}))
+        except (ImportError, ValueError) as error:
+            raise SpecError(f"{url!r:.120} cannot be opened: {error}") from error
+        self._root = str(root).rstrip("/")
+        protocol = self._fs.protocol if isinstance(self._fs.protocol, str) else self._fs.protocol[0]
+        self._folder = Path(self._root) if protocol in ("file", "local") else None
+        self._puts_whole = protocol in _WHOLE_PUTS
+        self._fresh: dict[Place, list[Entry]] = {}
+        self._lent: list[TemporaryDirectory[str]] = []
+
+    def owner(self) -> str:
+        """Return the uuid of the store that gave the versions their numbers; empty where there is none yet."""
+        with self._asking("look at it"):
+            text = self._text(MIRROR)
+        if text is None:
+            return ""
+        try:
+            document = json.loads(text)
+            if document["format"] != FORMAT or document["layout"] != "open":
+                raise ValueError("another format")
+            return str(document["of"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise Corrupt(
+                f"{self.where}/{MIRROR} cannot be read ({error!r:.80}): is that a mirror?"
+            ) from error
+
+    def holdings(self, volumes: Collection[str] = ()) -> dict[Place, Holding]:
+        """Return every whole version, by two listings."""
+        with self._asking("list its versions"):
+            live, deleted = self._index(volumes)
+            marks = self._marks(volumes)
+        found = {place: Holding(digest, **marks.get(place, {})) for place, digest in live.items()}
+        gone = {
+            place: Holding(digest, deleted=True, **marks.get(place, {})) for place, digest in deleted.items()
+        }
+        return dict(sorted((found | gone).items()))
+
+    def _index(self, volumes: Collection[str]) -> tuple[dict[Place, str], dict[Place, str]]:
+        """Return the digests of whole and of deleted versions; one may be both for a moment."""
+        live, deleted = dict[Place, str](), dict[Place, str]()
+        for name in self._names(f"{_INDEX}/versions", volumes):
+            volume, _, last = name.rpartition("/")
+            number, _, digest = last.removesuffix(".deleted").partition("-")
+            if number.isdigit() and len(digest) == 64:
+                into = deleted if last.endswith(".deleted") else live
+                into[check_volume(volume), int(number)] = f"b3:{digest}"
+        return live, deleted
+
+    def _marks(self, volumes: Collection[str]) -> dict[Place, dict[str, Any]]:
+        names = [name for name in self._names(f"{_INDEX}/marks", volumes) if name.endswith(".json")]
+        found = dict[Place, dict[str, Any]]()
+        with ThreadPoolExecutor(STREAMS) as pool:
+            for name, text in zip(
+                names, pool.map(lambda name: self._text(f"{_INDEX}/marks/{name}"), names), strict=True
+            ):
+                if text is not None:
+                    volume, _, number = name.removesuffix(".json").rpartition("/")
+                    said = json.loads(text)
+                    found[volume, int(number)] = {
+                        "retired": said.get("retired"),
+                        "pins": tuple(said.get("pins", ())),
+                    }
+        return found
+
+    def documents(self, place: Place) -> Documents:
+        """Return the documents of a version."""
+        holding = self._holding(place)
+        with self._asking(f"read {place[0]}@{place[1]}"):
+            at = self._text(f"{_version_name(place, holding)}")
+            text, said = (self._text(f"{place[0]}/{place[1]}/{name}") for name in ("MANIFEST", "RECORD.json"))
+        if text is None or said is None:
+            raise Corrupt(f"{self.where} lacks MANIFEST or RECORD.json of {place[0]}@{place[1]}")
+        documents = Documents(place, text, said, float(json.loads(at or b"{}").get("at", 0.0)), holding)
+        if documents.digest != holding.digest or documents.origin.digest != holding.digest:
+            raise Corrupt(
+                f"{self.where} has another manifest or record of {place[0]}@{place[1]} than was written"
+            )
+        return documents
+
+    def _holding(self, place: Place) -> Holding:
+        """Look at one version."""
+        prefix = f"{_INDEX}/versions/{place[0]}"
+        with self._asking(f"look for {place[0]}@{place[1]}"):
+            names = [name for name in self._names(prefix) if name.startswith(f"{place[1]}-")]
+            text = self._text(f"{_INDEX}/marks/{place[0]}/{place[1]}.json")
+        if not names:
+            raise NotFound(f"{place[0]}@{place[1]} is not in {self.where}")
+        deleted = any(name.endswith(".deleted") for name in names)
+        marks = json.loads(text) if text else {}
+        digest = names[0].removesuffix(".deleted").partition("-")[2]
+        return Holding(f"b3:{digest}", deleted, marks.get("retired"), tuple(marks.get("pins", ())))
+
+    def local(self, place: Place) -> Path | None:
+        """Return the folder of a version's files, where this is a folder."""
+        data = None if self._folder is None else self._folder / f"{place[0]}/{place[1]}/data"
+        return data if data is not None and data.is_dir() else None
+
+    def read(
+        self, documents: Documents, entries: Sequence[Entry], *, first: int = 0, size: int | None = None
+    ) -> Iterator[bytes]:
+        """Yield the bytes of these files, several pieces at a time."""
+        pieces = stretches(entries, first=first, size=size, most=PIECE_BYTES)
+        reading = deque[Future[bytes]]()
+        with ThreadPoolExecutor(STREAMS) as pool, self._asking(f"read {documents.address}"):
+
+            def ask(entry: Entry, begin: int, end: int) -> bytes:
+                data: bytes = self._fs.cat_file(self._data(documents, entry), start=begin, end=end)
+                if len(data) != end - begin:
+                    raise Corrupt(
+                        f"{entry.path!r:.200} of {documents.address} is shorter in {self.where} than it was"
+                    )
+                return data
+
+            for entry, begin, end in pieces:
+                reading.append(pool.submit(ask, entry, begin, end))
+                if len(reading) >= STREAMS:
+                    yield reading.popleft().result()
+            while reading:
+                yield reading.popleft().result()
+
+    def code(self, digest: str) -> Path | None:
+        """Return a copy of a code snapshot, which is there until this home is closed."""
+        name = digest.removeprefix("b3:")
+        with self._asking(f"read code snapshot {digest}"):
+            told = self._text(f"{_INDEX}/code/{name}.json")
+            if told is None:
+                return None
+            self._lent.append(TemporaryDirectory(prefix="muster-code-"))
+            folder = Path(self._lent[-1].name)
+            for path, runs_it in json.loads(told).items():
+                target = folder / check_path(path, output="code")
+                make_folders(target.parent)
+                target.write_bytes(self._fs.cat_file(self._key(f"{_INDEX}/code/{name}/{path}")))
+                target.chmod(0o755 if runs_it else 0o644)
+        return folder
+
+    def own(self, owner: str, *, adopt: bool = False) -> None:
+        """Make this the mirror of a store, and end deletions that were cut off."""
+        if adopt:
+            raise SpecError(f"{self.where} is no store: restore into one, by its folder or its address")
+        found = self.owner()
+        refuse_other(self.where, found, owner)
+        with self._asking("make it a mirror"):
+            if not found:
+                if any(not name.startswith(".") for name in self._names("")):
+                    raise StoreError(f"{self.where} holds other files: name an empty place for a mirror")
+                self._put(MIRROR, json.dumps({"format": FORMAT, "layout": "open", "of": owner}).encode())
+            live, deleted = self._index(())
+            for place in live.keys() & deleted.keys():
+                self._delete_data(place, live[place])
+        refuse_other(self.where, self.owner(), owner)  # another may have been first
+
+    def receive(self, documents: Documents, source: Source, *, base: Documents | None, tell: Tell) -> None:
+        """Write what is missing of a version's files."""
+        self._fresh[documents.place] = []
+        if documents.holding.deleted:
+            return
+        with self._asking(f"write {documents.address}"):
+            there = self._sizes(documents)
+            missing = {
+                path: entry
+                for path, entry in documents.entries.items()
+                if there.get(path) != entry.size_bytes
+            }
+            equal = {} if base is None else {entry.hash: entry for entry in base.entries.values()}
+            with ThreadPoolExecutor(STREAMS) as pool:
+                copies = {path: equal[entry.hash] for path, entry in missing.items() if entry.hash in equal}
+                for path, done in [
+                    (path, pool.submit(self._copy, base, same, documents, missing[path]))
+                    for path, same in copies.items()
+                ]:
+                    if done.result():
+                        del missing[path]
+                self._fresh[documents.place] = [
+                    e for p, e in documents.entries.items() if p not in copies or p in missing
+                ]
+                self._fetch(documents, missing, source, pool, tell)
+
+    def _copy(self, base: Documents | None, same: Entry, documents: Documents, entry: Entry) -> bool:
+        """Have the store copy a file that it has; whether it could."""
+        assert base is not None
+        source, target = self._data(base, same), self._data(documents, entry)
+        if self._folder is not None:
+            with suppress(OSError):
+                make_folders(Path(target).parent)
+                os.link(source, target)
+                return True
+        with suppress(FileNotFoundError):
+            self._fs.cp_file(source, target)
+            return True
+        return False
+
+    def _fetch(
+        self,
+        documents: Documents,
+        missing: Mapping[str, Entry],
+        source: Source,
+        pool: ThreadPoolExecutor,
+        tell: Tell,
+    ) -> None:
+        folder, writing = source.local(documents.place), deque[Future[int]]()
+
+        def later(work: Callable[..., int], *arguments: Any) -> None:
+            writing.append(pool.submit(work, *arguments))
+            while len(writing) >= 2 * STREAMS:
+                tell(writing.popleft().result())
+
+        if folder is not None:
+            for entry in missing.values():
+                later(self._send, documents, entry, f"{folder}/{entry.path}")
+        else:
+            for run in runs(ordered(documents), missing):
+                cut = Cut(source.read(documents, run))
+                for entry in run:
+                    chunks = cut.take(entry.size_bytes, what=entry.path)
+                    if entry.size_bytes <= BIG_BYTES:
+                        later(self._write_small, documents, entry, b"".join(chunks))
+                    else:
+                        self._write_large(documents, entry, chunks, tell)
+        while writing:
+            tell(writing.popleft().result())
+
+    def _send(self, documents: Documents, entry: Entry, path: str) -> int:
+        """Write a file of this machine. :raises Corrupt: it has not the bytes of the manifest."""
+        try:
+            found = hash_file(path)
+        except FileNotFoundError as error:
+            raise Corrupt(f"{path} is gone: run `muster volumes fsck` where it comes from") from error
+        if found != entry.hash:
+            raise _changed(entry)
+        key = self._data(documents, entry)
+        with self._written(key) as part:
+            self._fs.put_file(path, part)
+        return entry.size_bytes
+
+    def _write_small(self, documents: Documents, entry: Entry, data: bytes) -> int:
+        if blake3(data).hexdigest() != entry.hash:
+            raise _changed(entry)
+        with self._written(self._data(documents, entry)) as part:
+            self._fs.pipe_file(part, data)
+        return entry.size_bytes
+
+    def _write_large(self, documents: Documents, entry: Entry, chunks: Iterator[bytes], tell: Tell) -> None:
+        hasher = blake3()
+        with self._written(self._data(documents, entry)) as part:
+            with self._fs.open(part, "wb", block_size=PIECE_BYTES) as file:
+                for chunk in chunks:
+                    hasher.update(chunk)
+                    file.write(chunk)
+                    tell(len(chunk))
+            if hasher.hexdigest() != entry.hash:
+                self._fs.rm_file(part)
+                raise _changed(entry)
+
+    def publish(self, versions: Sequence[Documents]) -> None:
+        """Write documents and marks, and last the names that make the versions whole."""
+        with self._asking("make versions visible"):
+            for documents in versions:
+                for name, text in (("MANIFEST", documents.manifest), ("RECORD.json", documents.record)):
+                    self._put(f"{documents.place[0]}/{documents.place[1]}/{name}", text)
+                self._put_marks(documents.place, documents.holding)
+            self._sync()
+            for documents in versions:
+                holding = documents.holding
+                self._put(_version_name(documents.place, holding), json.dumps({"at": documents.at}).encode())
+                if not holding.deleted:
+                    self._remove(_version_name(documents.place, Holding(holding.digest, deleted=True)))
+            self._sync()
+
+    def mark(self, place: Place, holding: Holding) -> None:
+        """Set the pins of a version, whether it is retired, and whether its data is deleted."""
+        with self._asking(f"mark {place[0]}@{place[1]}"):
+            self._put_marks(place, holding)
+            if holding.deleted:
+                live = _version_name(place, Holding(holding.digest))
+                self._put(_version_name(place, holding), self._text(live) or b"{}")
+                self._delete_data(place, holding.digest)
+
+    def _delete_data(self, place: Place, digest: str) -> None:
+        with suppress(FileNotFoundError):
+            self._fs.rm(self._key(f"{place[0]}/{place[1]}/data"), recursive=True)
+        self._remove(_version_name(place, Holding(digest)))
+
+    def _put_marks(self, place: Place, holding: Holding) -> None:
+        name = f"{_INDEX}/marks/{place[0]}/{place[1]}.json"
+        if holding.retired is None and not holding.pins:
+            self._remove(name)
+        else:
+            self._put(name, json.dumps({"retired": holding.retired, "pins": list(holding.pins)}).encode())
+
+    def verify(self, documents: Documents) -> list[str]:
+        """Compare the sizes of all files, and read again what was written."""
+        if documents.holding.deleted:
+            return []
+        with self._asking(f"read {documents.address} again"):
+            there = self._sizes(documents)
+        wrong = [
+            f"{path!r:.200} has {there.get(path)} bytes in place of {entry.size_bytes}"
+            for path, entry in documents.entries.items()
+            if there.get(path) != entry.size_bytes
+        ]
+        fresh = {entry.path: entry for entry in self._fresh.pop(documents.place, ())}
+        for run in runs(ordered(documents), fresh):
+            cut = Cut(self.read(documents, run))
+            for entry in run:
+                hasher = blake3()
+                for chunk in cut.take(entry.size_bytes, what=entry.path):
+                    hasher.update(chunk)
+                if hasher.hexdigest() != entry.hash:
+                    wrong.append(f"changed content: {entry.path!r:.200}")
+        return wrong
+
+    def holds_code(self, digest: str) -> bool:
+        """Whether a code snapshot is there."""
+        with self._asking("look for code"):
+            return bool(self._fs.exists(self._key(f"{_INDEX}/code/{digest.removeprefix('b3:')}.json")))
+
+    def put_code(self, digest: str, folder: Path) -> None:
+        """Keep a code snapshot."""
+        name, files = digest.removeprefix("b3:"), files_below(folder)
+        with self._asking(f"write code snapshot {digest}"):
+            for path, file in files.items():
+                self._put(f"{_INDEX}/code/{name}/{path}", file.read_bytes())
+            told = {path: os.access(file, os.X_OK) for path, file in files.items()}
+            self._put(f"{_INDEX}/code/{name}.json", json.dumps(told).encode())
+
+    def close(self) -> None:
+        """Delete the copies of code that were lent."""
+        while self._lent:
+            self._lent.pop().cleanup()
+
+    def _key(self, name: str) -> str:
+        return f"{self._root}/{name}" if name else self._root
+
+    def _data(self, documents: Documents, entry: Entry) -> str:
+        path = check_path(entry.path, output=documents.address)
+        return self._key(f"{documents.place[0]}/{documents.place[1]}/data/{path}")
+
+    def _names(self, prefix: str, volumes: Collection[str] = ()) -> list[str]:
+        """Return the names of all files below a prefix, relative to it."""
+        found = list[str]()
+        for below in volumes or ("",):
+            top = self._key("/".join(filter(None, (prefix, below))))
+            base = self._key(prefix)
+            with suppress(FileNotFoundError):
+                found += [str(path).removeprefix(f"{base}/") for path in self._fs.find(top)]
+        return found
+
+    def _sizes(self, documents: Documents) -> dict[str, int]:
+        """Return the sizes of a version's files that are there."""
+        top = self._key(f"{documents.place[0]}/{documents.place[1]}/data")
+        try:
+            found = self._fs.find(top, detail=True)
+        except FileNotFoundError:
+            return {}
+        return {path.removeprefix(f"{top}/"): int(info["size"]) for path, info in found.items()}
+
+    def _text(self, name: str) -> bytes | None:
+        try:
+            data: bytes = self._fs.cat_file(self._key(name))
+        except FileNotFoundError:
+            return None
+        return data
+
+    def _put(self, name: str, data: bytes) -> None:
+        with self._written(self._key(name)) as part:
+            self._fs.pipe_file(part, data)
+
+    @contextmanager
+    def _written(self, key: str) -> Iterator[str]:
+        """Yield the key to write to, beside its place where the store does not write whole objects."""
+        if self._puts_whole:
+            yield key
+            return
+        above = key.rpartition("/")[0]
+        part = f"{above}/.new-{os.urandom(8).hex()}"
+        self._fs.makedirs(above, exist_ok=True)
+        try:
+            yield part
+            self._fs.mv(part, key)
+        except BaseException:
+            with suppress(Exception):  # what is raised is the reason
+                self._fs.rm_file(part)
+            raise
+
+    def _remove(self, name: str) -> None:
+        with suppress(FileNotFoundError):
+            self._fs.rm_file(self._key(name))
+
+    def _sync(self) -> None:
+        if self._folder is not None and is_local(self._folder):
+            sync_all(self._folder)
+
+    @contextmanager
+    def _asking(self, what: str) -> Iterator[None]:
+        """Turn an error of the file system into one that names the place; each package has errors of its own."""
+        try:
+            yield
+        except MusterError:
+            raise
+        except Exception as error:
+            said = (getattr(error, "strerror", None) or str(error) or type(error).__name__)[:200]
+            raise StoreError(
+                f"could not {what} at {self.where}: {said}; nothing half-done is visible there, and the same again goes on "
+                "where this ended, once that is mended"
+            ) from error
+
+
+def _version_name(place: Place, holding: Holding) -> str:
+    name = f"{_INDEX}/versions/{place[0]}/{place[1]}-{holding.digest.removeprefix('b3:')}"
+    return f"{name}.deleted" if holding.deleted else name
+
+
+def _changed(entry: Entry) -> Corrupt:
+    return Corrupt(
+        f"{entry.path!r:.200} has not the bytes of its manifest: `muster volumes fsck --deep` where it comes from says more"
+    )

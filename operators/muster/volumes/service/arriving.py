@@ -1,0 +1,152 @@
+"""The messages between two store services, or a store and a service, one of which is the mirror of the other.
+
+A version's documents are one line of JSON and then the bytes of RECORD.json and MANIFEST. Its files are sent as
+pieces: a line of JSON each, and the bytes of a piece that is not in the version before.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import BinaryIO
+
+from muster.core.errors import SpecError
+from muster.core.names import check_volume
+from muster.volumes.commit_records import Place
+from muster.volumes.mirrors.base import Documents, Holding
+
+CHUNK_BYTES = 1 << 20
+_LONGEST_LINE_BYTES = 64 << 10
+
+
+@dataclass(frozen=True, kw_only=True)
+class Piece:
+    """A piece of a file.
+
+    :param at: where it begins. :param first: where it begins in the file of the same path in the version before; None:
+        its bytes follow.
+    """
+
+    path: str
+    at: int
+    size: int
+    first: int | None = None
+
+    def __post_init__(self) -> None:
+        if min(self.at, self.size, self.first or 0) < 0:
+            raise SpecError(f"a piece of {self.path!r:.120} begins at {self.at} and has {self.size} bytes")
+
+    def line(self) -> bytes:
+        """Return its line."""
+        named = {"path": self.path, "at": self.at, "size": self.size, "first": self.first}
+        return (
+            json.dumps({name: value for name, value in named.items() if value is not None}).encode() + b"\n"
+        )
+
+
+def pieces(body: BinaryIO) -> Iterator[Piece]:
+    """Yield the pieces of a body; the caller reads the bytes of each before the next. :raises SpecError: it is torn."""
+    while line := body.readline(_LONGEST_LINE_BYTES):
+        document = _document(line)
+        yield Piece(
+            path=str(document.get("path", "")),
+            at=_number(document, "at"),
+            size=_number(document, "size"),
+            first=_number(document, "first") if "first" in document else None,
+        )
+
+
+def wire_of(documents: Documents) -> bytes:
+    """Return a version's documents as bytes."""
+    holding = documents.holding
+    head = {
+        "volume": documents.place[0],
+        "number": documents.place[1],
+        "at": documents.at,
+        "record": len(documents.record),
+        "manifest": len(documents.manifest),
+        **marks_of(holding),
+    }
+    return b"\n".join([json.dumps(head).encode(), documents.record + documents.manifest])
+
+
+def documents_of(data: bytes) -> Documents:
+    """Return the documents that :func:`wire_of` wrote. :raises SpecError: they are torn."""
+    line, _, rest = data.partition(b"\n")
+    head = _document(line)
+    cut = _number(head, "record")
+    if len(rest) != cut + _number(head, "manifest"):
+        raise SpecError("a version's documents were cut off on their way")
+    place = place_of(head)
+    return Documents(place, rest[cut:], rest[:cut], float(head.get("at", 0.0)), holding_of(head))  # type: ignore[arg-type]
+
+
+def place_of(document: Mapping[str, object]) -> Place:
+    """Return the place that a message names."""
+    return check_volume(str(document.get("volume", ""))), _number(document, "number")
+
+
+def marks_of(holding: Holding) -> dict[str, object]:
+    """Return a holding as a message, without what it lacks."""
+    named = {
+        "digest": holding.digest,
+        "deleted": holding.deleted,
+        "retired": holding.retired,
+        "pins": list(holding.pins),
+    }
+    return {name: value for name, value in named.items() if value not in (None, False, [])}
+
+
+def holding_of(document: Mapping[str, object]) -> Holding:
+    """Return the holding of such a message."""
+    retired, pins = document.get("retired"), document.get("pins", [])
+    if not isinstance(pins, list):
+        raise SpecError(f"pins is {pins!r:.80}: expected a list")
+    return Holding(
+        digest=str(document.get("digest", "")),
+        deleted=bool(document.get("deleted", False)),
+        retired=None if retired is None else str(retired),
+        pins=tuple(map(str, pins)),
+    )
+
+
+def listing(owner: str, holdings: Mapping[Place, Holding]) -> Iterator[bytes]:
+    """Yield the lines of a listing: the owner, and then each version."""
+    yield json.dumps({"owner": owner}).encode() + b"\n"
+    for (volume, number), holding in holdings.items():
+        yield json.dumps({"volume": volume, "number": number, **marks_of(holding)}).encode() + b"\n"
+
+
+def listed(lines: Iterable[bytes]) -> tuple[str, dict[Place, Holding]]:
+    """Return owner and versions of a listing."""
+    owner, found = "", dict[Place, Holding]()
+    for line in lines:
+        document = _document(line)
+        if "owner" in document:
+            owner = str(document["owner"])
+        else:
+            found[place_of(document)] = holding_of(document)
+    return owner, found
+
+
+def document_of(data: bytes) -> dict[str, object]:
+    """Return a body that is one object of JSON. :raises SpecError: it is none."""
+    return _document(data)
+
+
+def _document(line: bytes) -> dict[str, object]:
+    try:
+        document = json.loads(line)
+    except ValueError as error:
+        raise SpecError(f"{line!r:.120} is no message of a mirror: {error}") from error
+    if not isinstance(document, dict):
+        raise SpecError(f"{line!r:.120} is no message of a mirror: expected an object")
+    return document
+
+
+def _number(document: Mapping[str, object], name: str) -> int:
+    value = document.get(name)
+    if not isinstance(value, int) or value < 0:
+        raise SpecError(f"{name} is {value!r:.60} in a message of a mirror: need a whole number, 0 or more")
+    return value

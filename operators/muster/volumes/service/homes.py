@@ -1,0 +1,238 @@
+"""A store service as a home of versions: what a mirror reads from, and writes to."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from pathlib import Path
+
+from muster.core.errors import Corrupt, NotFound, Unavailable
+from muster.volumes.changes import files_below
+from muster.volumes.commit_records import Place
+from muster.volumes.manifest import Entry
+from muster.volumes.mirrors.base import Busy, Documents, Holding, Source, Tell
+from muster.volumes.mirrors.delta import LEAST_BYTES, Stretch, delta
+from muster.volumes.service.archives import in_chunks
+from muster.volumes.service.arriving import Piece, document_of, documents_of, listed, marks_of, wire_of
+from muster.volumes.service.client import ServiceStore
+
+REQUEST_BYTES = 64 << 20
+REQUEST_PIECES = 2_000
+_TRIES = 4
+
+
+class _Over(Exception):
+    """The service does not know the session any more: it has restarted, or the session was idle."""
+
+
+class ServiceHome:
+    """The versions of a store service. A large file that has changed is sent as what differs from the one before."""
+
+    def __init__(self, store: ServiceStore) -> None:
+        self._store, self._connection = store, store.connection
+        self._session = f"/v1/mirror/{os.urandom(8).hex()}"
+        self._received: dict[Place, tuple[Source, Documents | None]] = {}
+
+    @property
+    def where(self) -> str:
+        """The service's address."""
+        return self._store.url
+
+    def owner(self) -> str:
+        """Return the uuid of the store that gave the versions their numbers."""
+        answer = self._connection.request("GET", "/v1/mirror", query={"only": "owner"})
+        return listed(answer.content.splitlines())[0]
+
+    def holdings(self, volumes: Collection[str] = ()) -> dict[Place, Holding]:
+        """Return every committed version."""
+        query = {"volumes": ",".join(volumes)} if volumes else {}
+        answer = self._connection.request("GET", "/v1/mirror", query=query, slow=True)
+        return listed(answer.content.splitlines())[1]
+
+    def documents(self, place: Place) -> Documents:
+        """Return the documents of a version."""
+        query = {"volume": place[0], "number": place[1]}
+        return documents_of(self._connection.request("GET", "/v1/mirror/documents", query=query).content)
+
+    def local(self, place: Place) -> Path | None:  # noqa: ARG002 - the protocol's
+        """Return None: its files are elsewhere."""
+        return None
+
+    def read(
+        self, documents: Documents, entries: Sequence[Entry], *, first: int = 0, size: int | None = None
+    ) -> Iterator[bytes]:
+        """Yield the bytes of these files; a broken connection is gone on with."""
+        before = sum(each.size_bytes for each in documents.entries.values() if each.path < entries[0].path)
+        end = before + (sum(entry.size_bytes for entry in entries) if size is None else first + size)
+        return self._connection.stretch("/v1/data", first=before + first, end=end, address=documents.address)
+
+    def code(self, digest: str) -> Path | None:
+        """Return the folder of a code snapshot, fetched."""
+        try:
+            return self._store.code(digest)
+        except NotFound:
+            return None
+
+    def own(self, owner: str, *, adopt: bool = False) -> None:
+        """Make this the mirror of a store, or that store."""
+        asked = json.dumps({"owner": owner, "adopt": adopt}).encode()
+        self._connection.request("POST", "/v1/mirror/own", content=asked, slow=True)
+
+    def receive(self, documents: Documents, source: Source, *, base: Documents | None, tell: Tell) -> None:
+        """Send what is missing of a version."""
+        self._received[documents.place] = (source, base)
+        try:
+            self._send(documents, source, base, tell)
+        except Corrupt:
+            if base is None:
+                raise
+            self._send(documents, source, None, tell)  # the version before may be damaged there
+
+    def _send(self, documents: Documents, source: Source, base: Documents | None, tell: Tell) -> None:
+        for _ in range(_TRIES):
+            try:
+                return self._send_once(documents, source, base, tell)
+            except _Over:
+                continue
+        raise Unavailable(
+            f"{self.where} has restarted {_TRIES} times while it was sent {documents.address}: begin again"
+        )
+
+    def _send_once(self, documents: Documents, source: Source, base: Documents | None, tell: Tell) -> None:
+        waiting, size = list[Piece](), 0
+        missing, has_base = self._begin(documents, base)
+        for piece in pieces_of(documents, source, base if has_base else None, missing):
+            waiting.append(piece)
+            size += 0 if piece.first is not None else piece.size
+            if size >= REQUEST_BYTES or len(waiting) >= REQUEST_PIECES:
+                self._put(documents, source, waiting, tell)
+                waiting, size = [], 0
+        if waiting:
+            self._put(documents, source, waiting, tell)
+
+    def _begin(self, documents: Documents, base: Documents | None) -> tuple[dict[str, int], bool]:
+        """Return the files that are missing, with how many bytes of each are there; and whether the base is.
+
+        :raises Busy: another mirror brings the version.
+        """
+        query = {} if base is None else {"base": base.place[1]}
+        answer = self._ask("PUT", "drafts", query=query, content=wire_of(documents))
+        if answer.get("busy"):
+            raise Busy(
+                f"{documents.address} is brought to {self.where} by another mirror now: it is waited for"
+            )
+        missing = answer.get("missing")
+        parts = {str(path): int(size) for path, size in missing.items()} if isinstance(missing, dict) else {}
+        return parts, bool(answer.get("base"))
+
+    def _put(self, documents: Documents, source: Source, pieces: Sequence[Piece], tell: Tell) -> None:
+        query = {"volume": documents.place[0], "number": documents.place[1]}
+
+        def body() -> Iterator[bytes]:
+            for piece in pieces:
+                yield piece.line()
+                if piece.first is None and piece.size:
+                    entry = documents.entries[piece.path]
+                    yield from source.read(documents, [entry], first=piece.at, size=piece.size)
+
+        if self._ask("PUT", "pieces", query=query, content=lambda: in_chunks(body())).get("over"):
+            raise _Over
+        tell(sum(piece.size for piece in pieces if piece.first is None))
+
+    def publish(self, versions: Sequence[Documents]) -> None:
+        """Make received versions visible."""
+        left = list(versions)
+        for _ in range(_TRIES):
+            answer = self._ask("POST", "publish", content=_places(left))
+            over = answer.get("over") or []
+            assert isinstance(over, list)
+            again = {(str(each["volume"]), int(each["number"])) for each in over}
+            left = [documents for documents in left if documents.place in again]
+            if not left:
+                break
+            for documents in left:
+                source, base = self._received[documents.place]
+                self._send(documents, source, base, lambda _: None)
+        for documents in versions:
+            self._received.pop(documents.place, None)
+        if left:
+            raise Unavailable(
+                f"{self.where} has restarted {_TRIES} times while versions were made visible: begin again"
+            )
+
+    def mark(self, place: Place, holding: Holding) -> None:
+        """Set the marks of a version."""
+        asked = {"volume": place[0], "number": place[1], **marks_of(holding)}
+        self._connection.request("POST", "/v1/mirror/mark", content=json.dumps(asked).encode())
+
+    def verify(self, documents: Documents) -> list[str]:
+        """Have a version's files read again, where they are."""
+        found = self._ask("POST", "verify", content=_places([documents])).get(documents.address, [])
+        return list(map(str, found)) if isinstance(found, list) else []
+
+    def holds_code(self, digest: str) -> bool:
+        """Whether a code snapshot is there."""
+        return self._store.holds(digest)
+
+    def put_code(self, digest: str, folder: Path) -> None:
+        """Send a code snapshot."""
+        found = self._store.put(folder, list(files_below(folder)))
+        if found != digest:
+            raise Corrupt(f"code snapshot {digest} arrived as {found}: it was changed where it comes from")
+
+    def close(self) -> None:
+        """End the session; drafts stay."""
+        self._connection.request("DELETE", self._session)
+
+    def _ask(
+        self,
+        verb: str,
+        call: str,
+        *,
+        query: Mapping[str, object] | None = None,
+        content: Callable[[], Iterator[bytes]] | bytes,
+    ) -> dict[str, object]:
+        answer = self._connection.request(
+            verb, f"{self._session}/{call}", query=query, content=content, slow=True
+        )
+        return document_of(answer.content)
+
+
+def pieces_of(
+    documents: Documents, source: Source, base: Documents | None, missing: Mapping[str, int]
+) -> Iterator[Piece]:
+    """Yield the pieces of the missing files; of a large file that the base has too, only what differs is new."""
+    folder = source.local(documents.place)
+    before = source.local(base.place) if base is not None else None
+    for path, there in missing.items():
+        entry = documents.entries[path]
+        stretches: Iterator[Stretch] = iter([Stretch(0, entry.size_bytes, None)])
+        old = base.entries.get(path) if base is not None else None
+        large = old is not None and min(entry.size_bytes, old.size_bytes) >= LEAST_BYTES
+        if large and folder is not None and before is not None:
+            stretches = delta(f"{before}/{path}", f"{folder}/{path}")
+        yield from _cut(path, stretches, there)
+
+
+def _cut(path: str, stretches: Iterator[Stretch], there: int) -> Iterator[Piece]:
+    """Yield stretches as pieces of at most a request's bytes, without what is there."""
+    for each in stretches:
+        begin, end = max(each.at, there), each.at + each.size
+        if begin == end == 0:
+            yield Piece(path=path, at=0, size=0)
+        while begin < end:
+            size = min(end - begin, REQUEST_BYTES)
+            yield Piece(
+                path=path,
+                at=begin,
+                size=size,
+                first=None if each.first is None else each.first + begin - each.at,
+            )
+            begin += size
+
+
+def _places(versions: Sequence[Documents]) -> bytes:
+    return json.dumps(
+        {"places": [{"volume": each.place[0], "number": each.place[1]} for each in versions]}
+    ).encode()

@@ -1,0 +1,274 @@
+"""What every mirror promises: a folder store, a store service, and an open layout on fsspec."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from tests.contract.mirrored import assert_restores, bytes_of, damage, facts, fill, mirror, put
+from tests.unit.volumes.service.process import Service
+
+from muster.core.errors import Conflict, Corrupt, NotFound, SpecError
+from muster.volumes import fsck
+from muster.volumes.folder import FolderStore
+from muster.volumes.mirrors.base import Home
+from muster.volumes.mirrors.copying import Copying
+from muster.volumes.mirrors.folder import FolderHome
+from muster.volumes.mirrors.open_layout import OpenHome
+from muster.volumes.service.homes import ServiceHome
+
+Open = Callable[[], Home]
+
+
+class MirrorContract:
+    """Inherit it and give a fixture `opened`: a function that opens the same target each time."""
+
+    @pytest.fixture
+    def source(self, tmp_path: Path) -> FolderStore:
+        store = FolderStore(tmp_path / "source")
+        fill(store, tmp_path / "put")
+        return store
+
+    def test_all_versions_come_with_numbers_digests_records_and_marks(
+        self, source: FolderStore, opened: Open, tmp_path: Path
+    ) -> None:
+        done = mirror(FolderHome(source), opened())
+        assert done.whole
+        assert len(done.versions) == 6
+        assert opened().holdings() == FolderHome(source).holdings()
+        assert_restores(source, opened(), tmp_path / "restored")
+
+    def test_a_second_run_has_nothing_to_do(self, source: FolderStore, opened: Open) -> None:
+        mirror(FolderHome(source), opened())
+        again = mirror(FolderHome(source), opened())
+        assert (again.versions, again.sent_bytes, again.present, again.marked) == ([], 0, 6, 0)
+
+    def test_only_missing_content_travels(self, source: FolderStore, opened: Open, tmp_path: Path) -> None:
+        mirror(FolderHome(source), opened())
+        same = bytes_of("big", 3 << 20)
+        put(source, tmp_path / "put", "flights/features", {"big": same, "more": b"12345"})
+        assert mirror(FolderHome(source), opened()).sent_bytes == 5
+
+    def test_marks_and_deletions_follow(self, source: FolderStore, opened: Open, tmp_path: Path) -> None:
+        mirror(FolderHome(source), opened())
+        source.unpin("flights/model@2", reason="in the paper")
+        source.pin("flights/features@2", reason="by hand")
+        source.reinstate("flights/features@1")
+        source.retire("flights/model@3", reason="bad")
+        source.unpin("flights/model@2", reason="deployment/flights")
+        source.collect(volumes=["flights/model"], keep_last=1)
+        done = mirror(FolderHome(source), opened())
+        assert (done.marked, done.sent_bytes) == (4, 0)
+        assert opened().holdings() == FolderHome(source).holdings()
+        assert_restores(source, opened(), tmp_path / "restored")
+
+    def test_what_gc_deleted_can_be_kept_and_brought_back(
+        self, source: FolderStore, opened: Open, tmp_path: Path
+    ) -> None:
+        mirror(FolderHome(source), opened())
+        before = facts(source)["volume://flights/model@3"]
+        put(source, tmp_path / "put", "flights/model", {"model": b"4"})
+        source.collect(volumes=["flights/model"], keep_last=1)
+        mirror(FolderHome(source), opened(), keep_deleted=True)
+        with pytest.raises(NotFound, match="deleted by gc"):
+            source.resolve("flights/model@3")
+        done = mirror(opened(), FolderHome(source), adopt=True, keep_deleted=True)
+        assert done.versions == ["volume://flights/model@3"]
+        assert facts(FolderStore(source.layout.root))["volume://flights/model@3"] == before
+        assert fsck.check(source, deep=True).clean
+
+    def test_some_volumes_alone_and_then_the_rest(
+        self, source: FolderStore, opened: Open, tmp_path: Path
+    ) -> None:
+        done = mirror(FolderHome(source), opened(), volumes=["flights/model"])
+        assert {address.partition("@")[0] for address in done.versions} == {"volume://flights/model"}
+        with pytest.raises(NotFound, match="flights/model"):
+            mirror(FolderHome(source), opened(), volumes=["flights/modal"])
+        mirror(FolderHome(source), opened())
+        assert_restores(source, opened(), tmp_path / "restored")
+
+    def test_another_store_is_refused_and_changes_nothing(
+        self, source: FolderStore, opened: Open, tmp_path: Path
+    ) -> None:
+        mirror(FolderHome(source), opened())
+        other = FolderStore(tmp_path / "other")
+        put(other, tmp_path / "put", "flights/model", {"model": b"1"})
+        with pytest.raises(Conflict, match="another store"):
+            mirror(FolderHome(other), opened())
+        assert opened().holdings() == FolderHome(source).holdings()
+
+    def test_one_number_given_out_twice_is_refused(
+        self, source: FolderStore, opened: Open, tmp_path: Path
+    ) -> None:
+        mirror(FolderHome(source), opened())
+        twin = assert_restores(source, opened(), tmp_path / "twin")
+        put(source, tmp_path / "put", "flights/model", {"model": b"here"})
+        put(twin, tmp_path / "put", "flights/model", {"model": b"there"})
+        mirror(FolderHome(source), opened())
+        with pytest.raises(Conflict, match="two stores have given out this number"):
+            mirror(FolderHome(twin), opened())
+
+    def test_a_damaged_version_is_named_and_the_others_come(self, source: FolderStore, opened: Open) -> None:
+        damage(source.path("flights/features@2/new"), b"xx")
+        damage(source.layout.version("flights/model", 2) / "MANIFEST", b"torn")
+        done = mirror(FolderHome(source), opened())
+        assert set(done.damaged) == {"volume://flights/features@2", "volume://flights/model@2"}
+        assert not done.whole
+        assert len(opened().holdings()) == 4
+
+    def test_two_at_once_bring_each_version_whole(
+        self, source: FolderStore, opened: Open, tmp_path: Path
+    ) -> None:
+        failed = list[BaseException]()
+
+        def run() -> None:
+            try:
+                mirror(FolderHome(FolderStore(source.layout.root)), opened())
+            except BaseException as error:
+                failed.append(error)
+
+        threads = [threading.Thread(target=run) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert failed == []
+        assert_restores(source, opened(), tmp_path / "restored")
+
+    def test_code_comes_along(self, source: FolderStore, opened: Open, tmp_path: Path) -> None:
+        (tmp_path / "code").mkdir()
+        (tmp_path / "code/train.py").write_text("pass\n")
+        digest = source.put(tmp_path / "code", ["train.py"])
+        home = opened()
+        home.own(FolderHome(source).owner())
+        assert not home.holds_code(digest)
+        home.put_code(digest, source.code(digest))
+        assert home.holds_code(digest)
+        lent = opened()
+        folder = lent.code(digest)
+        assert folder is not None
+        assert FolderStore(tmp_path / "third").put(folder, ["train.py"]) == digest
+        lent.close()
+
+
+class TestFolder(MirrorContract):
+    @pytest.fixture
+    def opened(self, tmp_path: Path) -> Open:
+        return lambda: FolderHome(FolderStore(tmp_path / "mirror"))
+
+    def test_no_job_commits_to_a_mirror(self, source: FolderStore, opened: Open, tmp_path: Path) -> None:
+        mirror(FolderHome(source), opened())
+        with pytest.raises(Exception, match="is a mirror, whose numbers another store gives out"):
+            put(FolderStore(tmp_path / "mirror"), tmp_path / "put", "flights/model", {"model": b"1"})
+
+    def test_a_damaged_version_of_the_mirror_is_brought_again(
+        self, source: FolderStore, opened: Open, tmp_path: Path
+    ) -> None:
+        mirror(FolderHome(source), opened())
+        damage(tmp_path / "mirror/v/flights/model/3/MANIFEST", b"torn")
+        assert mirror(FolderHome(source), opened()).versions == ["volume://flights/model@3"]
+        assert fsck.check(FolderStore(tmp_path / "mirror"), deep=True).clean
+
+    def test_a_mirror_of_itself_is_refused(self, source: FolderStore) -> None:
+        with pytest.raises(SpecError, match="of itself"):
+            mirror(FolderHome(source), FolderHome(source))
+
+    def test_unchanged_files_are_links(self, source: FolderStore, opened: Open, tmp_path: Path) -> None:
+        put(source, tmp_path / "put", "flights/features", {"big": bytes_of("big", 3 << 20)})
+        mirror(FolderHome(source), opened())
+        assert (tmp_path / "mirror/v/flights/features/3/data/big").stat().st_nlink == 2
+
+
+class TestService(MirrorContract):
+    @pytest.fixture
+    def opened(self, tmp_path: Path) -> Iterator[Open]:
+        (tmp_path / "served").mkdir()
+        with Service(tmp_path / "served") as service:
+            yield lambda: ServiceHome(service.client())
+
+    def test_a_change_of_one_percent_moves_as_much(
+        self, source: FolderStore, opened: Open, tmp_path: Path
+    ) -> None:
+        before = bytes_of("large", 20 << 20)
+        inserted = before[: 7 << 20] + bytes_of("new", len(before) // 100) + before[7 << 20 :]
+        put(source, tmp_path / "put", "flights/table", {"rows": before})
+        mirror(FolderHome(source), opened())
+        put(source, tmp_path / "put", "flights/table", {"rows": inserted})
+        done = mirror(FolderHome(source), opened())
+        assert done.whole
+        assert done.sent_bytes <= len(before) * 0.015
+        assert_restores(source, opened(), tmp_path / "restored")
+
+    def test_a_version_before_that_is_damaged_there_costs_its_bytes_alone(
+        self, source: FolderStore, opened: Open, tmp_path: Path
+    ) -> None:
+        put(source, tmp_path / "put", "flights/table", {"rows": bytes_of(1, 2 << 20)})
+        mirror(FolderHome(source), opened())
+        damage(tmp_path / "served/store/v/flights/table/1/data/rows", bytes_of(2, 2 << 20))
+        put(source, tmp_path / "put", "flights/table", {"rows": bytes_of(1, 2 << 20) + b"1"})
+        assert mirror(FolderHome(source), opened()).whole
+
+    def test_it_goes_on_after_the_service_was_killed(self, source: FolderStore, tmp_path: Path) -> None:
+        (tmp_path / "killed").mkdir()
+        with Service(tmp_path / "killed") as service:
+            told = list[str]()
+
+            def kill_now_and_then(line: str) -> None:
+                told.append(line)
+                if len(told) in (1, 2):
+                    service.kill()
+                    service.start()
+
+            done = Copying(
+                FolderHome(source), ServiceHome(service.client()), progress=kill_now_and_then
+            ).run()
+            assert done.whole
+            assert_restores(source, ServiceHome(service.client("again")), tmp_path / "restored")
+
+
+class TestOpenFolder(MirrorContract):
+    @pytest.fixture
+    def opened(self, tmp_path: Path) -> Open:
+        return lambda: OpenHome(f"file://{tmp_path}/open")
+
+    def test_its_files_are_read_without_muster(
+        self, source: FolderStore, opened: Open, tmp_path: Path
+    ) -> None:
+        mirror(FolderHome(source), opened())
+        data = tmp_path / "open/flights/features/3"
+        assert (data / "data/new").read_bytes() == b"333"
+        assert (data / "RECORD.json").is_file()
+        assert (data / "MANIFEST").is_file()
+
+    def test_a_folder_with_other_files_is_refused(self, source: FolderStore, tmp_path: Path) -> None:
+        (tmp_path / "open").mkdir()
+        (tmp_path / "open/mine").write_text("1")
+        with pytest.raises(Exception, match="holds other files"):
+            mirror(FolderHome(source), OpenHome(f"file://{tmp_path}/open"))
+        assert [path.name for path in (tmp_path / "open").iterdir()] == ["mine"]
+
+    def test_what_was_changed_there_is_not_restored(
+        self, source: FolderStore, opened: Open, tmp_path: Path
+    ) -> None:
+        mirror(FolderHome(source), opened())
+        (tmp_path / "open/flights/model/3/data/model").write_bytes(b"changed")
+        done = mirror(opened(), FolderHome(FolderStore(tmp_path / "restored")), adopt=True)
+        assert set(done.damaged) == {"volume://flights/model@3"}
+
+    def test_a_manifest_that_was_changed_there_is_named(
+        self, source: FolderStore, opened: Open, tmp_path: Path
+    ) -> None:
+        mirror(FolderHome(source), opened())
+        (tmp_path / "open/flights/model/3/MANIFEST").write_bytes(b"b3:0\n")
+        with pytest.raises(Corrupt, match="another manifest or record"):
+            opened().documents(("flights/model", 3))
+
+
+class TestMemory(MirrorContract):
+    """As any object store: objects are written whole, and there are no folders."""
+
+    @pytest.fixture
+    def opened(self, tmp_path: Path) -> Open:
+        return lambda: OpenHome(f"memory://{tmp_path.name}/mirror")

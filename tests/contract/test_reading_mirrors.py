@@ -1,0 +1,120 @@
+"""Versions that a store lacks are read from its mirror, and damaged ones are repaired from there."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.contract.mirrored import damage, facts, fill, mirror, put
+
+from muster.backends.mirrors import open_home
+from muster.backends.stores import folder_store
+from muster.core.errors import Conflict, Corrupt, NotFound
+from muster.core.settings import Settings
+from muster.volumes import fsck
+from muster.volumes.folder import FolderStore
+from muster.volumes.mirrors.folder import FolderHome
+from muster.volumes.mirrors.repair import repair
+
+Opened = Callable[[], Any]
+
+
+@pytest.fixture(params=["store", "open"])
+def settings(tmp_path: Path, request: pytest.FixtureRequest) -> Settings:
+    """A home whose store has lost flights/model@3 to gc, and a mirror that has kept it."""
+    found = Settings(home=tmp_path / "home", cache=tmp_path / "cache", mirror=str(tmp_path / "mirror"))
+    found.make_home()
+    store = FolderStore(found.store)
+    fill(store, tmp_path / "put")
+    mirror(FolderHome(store), open_home(found.mirror, found, make=True, plain=request.param == "open"))
+    put(store, tmp_path / "put", "flights/model", {"model": b"4"})
+    store.collect(volumes=["flights/model"], keep_last=1)
+    return found
+
+
+@pytest.fixture
+def source(settings: Settings) -> FolderStore:
+    return FolderStore(settings.store)
+
+
+def test_what_gc_deleted_is_read_from_the_mirror_with_a_line_in_the_log(
+    settings: Settings, caplog: pytest.LogCaptureFixture
+) -> None:
+    before = facts(FolderStore(settings.store))
+    store = folder_store(settings)
+    with caplog.at_level(logging.WARNING):
+        (version,) = store.resolve("flights/model@3")
+        (same,) = store.resolve(f"flights/model@{version.digest}")
+        assert (
+            store.path("flights/model@3/model").read_bytes()
+            == (store.path("flights/model@3") / "model").read_bytes()
+        )
+    assert (version, store.record("flights/model@3").digest) == (same, version.digest)
+    assert store.manifest("flights/model@3").keys() == {"model"}
+    store.lease(["volume://flights/model@3", "volume://flights/model@4"], holder="job-1")
+    assert [line for line in caplog.messages if "flights/model@3 is not in this store: it is read" in line]
+    assert facts(FolderStore(settings.store)) == before  # nothing was written
+    store.close()
+
+
+def test_selectors_are_those_of_the_store_alone(settings: Settings) -> None:
+    store = folder_store(settings)
+    assert store.resolve("flights/model")[0].number == 4
+    with pytest.raises(NotFound, match="flights/model@9"):
+        store.resolve("flights/model@9")
+    with pytest.raises(NotFound, match="flights/modal"):
+        store.resolve("flights/modal@1")
+    with pytest.raises(NotFound, match="no partitions"):
+        store.resolve("flights/model@2013-01")
+
+
+def test_a_mirror_that_is_away_is_named_beside_what_is_missing(settings: Settings, tmp_path: Path) -> None:
+    store = folder_store(replace(settings, mirror=str(tmp_path / "unplugged")))
+    with pytest.raises(
+        NotFound, match=r"deleted by gc; .*its mirror cannot be asked: .*unplugged is no mirror"
+    ):
+        store.path("flights/model@3")
+
+
+def test_damaged_versions_are_repaired_and_the_rest_is_named(
+    settings: Settings, source: FolderStore, tmp_path: Path
+) -> None:
+    before = facts(source)
+    damage(source.path("flights/features@3/big"), b"short")
+    damage(source.path("flights/features@2/new"), b"xx")
+    source.layout.discard(source.layout.version("flights/model", 2) / "data")
+    damage(source.layout.version("flights/features", 1) / "RECORD.json", b"{}")
+    damage(source.path("flights/model@4/model"), b"5")  # the mirror lacks this one
+    broken = FolderStore(settings.store)
+    done = repair(FolderHome(broken), open_home(settings.mirror, settings), fsck.check(broken, deep=True))
+    assert set(done.versions) == {
+        *(f"volume://flights/features@{n}" for n in (1, 2, 3)),
+        "volume://flights/model@2",
+    }
+    assert list(done.left) == ["volume://flights/model@4"]
+    damage(source.path("flights/model@4/model"), b"4")
+    assert facts(FolderStore(settings.store)) == before
+    assert fsck.check(FolderStore(settings.store), deep=True).clean
+
+
+def test_a_mirror_of_another_store_repairs_nothing(
+    settings: Settings, source: FolderStore, tmp_path: Path
+) -> None:
+    other = FolderStore(tmp_path / "other")
+    put(other, tmp_path / "put", "flights/features", {"a": b"1"})
+    damage(source.path("flights/features@2/new"), b"xx")
+    with pytest.raises(Conflict, match="another store"):
+        repair(FolderHome(source), FolderHome(other), fsck.check(source, deep=True))
+
+
+def test_bytes_that_were_changed_in_an_open_mirror_are_not_read(settings: Settings, tmp_path: Path) -> None:
+    changed = tmp_path / "mirror/flights/model/3/data/model"
+    if not changed.is_file():
+        return  # the mirror is a store, which fsck checks
+    changed.write_bytes(b"x" * 9000)
+    with pytest.raises(Corrupt, match="model"):
+        folder_store(settings).path("flights/model@3")
