@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
-import socket
-from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.serving.conftest import Server
+from tests.serving.conftest import Front
 from tests.serving.python_model import write_line, write_signature
 from tests.waiting import eventually
 
@@ -20,64 +17,6 @@ pytestmark = pytest.mark.slow
 
 LINE = "/v1/models/line:predict"
 LIMIT = "more than the 1 GiB that one worker may take: raise memory_gib of the deployment's resources"
-
-
-class Front:
-    """A server with revisions by name, each asked past the shares."""
-
-    def __init__(self, server: Server, line: Any, python: Path) -> None:
-        self.server = server
-        self._line = line
-        self._python = python
-
-    def load(self, revision: str, folder: Path, **setup: Any) -> str:
-        """Load a version in workers; return what is wrong with it."""
-        told = {"python": str(self._python), "memory_gib": 1.0, **setup}
-        self._say("load", revision=revision, folder=str(folder), setup=told)
-        while "told" in (answer := self.hear()):
-            continue
-        return str(answer.get("error", ""))
-
-    def unload(self, revision: str) -> None:
-        self._say("unload", revision=revision)
-        while "told" in self.hear():
-            continue
-
-    def hear(self) -> dict[str, Any]:
-        """Return the next line of the server's."""
-        line: dict[str, Any] = json.loads(self._line.readline())
-        return line
-
-    def ask(self, revision: str, *values: Any, name: str = "x") -> tuple[int, Any]:
-        """Return the status, and the answer's columns or its error."""
-        path = f"/v1/models/line/versions/{revision}:predict"
-        status, answer = self.server.ask("POST", path, {"inputs": {name: list(values)}})
-        return status, answer["outputs"] if status == 200 else answer["error"]
-
-    def _say(self, action: str, **fields: Any) -> None:
-        self._line.write(json.dumps({"id": 1, "do": action, **fields}) + "\n")
-        self._line.flush()
-
-
-@pytest.fixture(scope="module")
-def front(
-    python: Callable[[str], Path], run_server: Any, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Front]:
-    private = socket.socket()
-    private.bind(("127.0.0.1", 0))
-    public = socket.socket()
-    public.bind(("127.0.0.1", 0))
-    ours, theirs = socket.socketpair()
-    fds = [public.fileno(), private.fileno(), theirs.fileno()]
-    flags = zip(("--public-fd", "--private-fd", "--control-fd"), map(str, fds), strict=True)
-    words = [str(python("serve")), "-P", "-m", "muster_serving", "line"]
-    words += [word for pair in flags for word in pair]
-    port, log = private.getsockname()[1], tmp_path_factory.mktemp("front") / "log"
-    running = run_server(words, port=port, ready="/v2/health/live", log=log, pass_fds=fds)
-    with ours, ours.makefile("rw") as line, running as server:
-        for one in (private, public, theirs):
-            one.close()
-        yield Front(server, line, python("serve"))
 
 
 @pytest.fixture(scope="module")
@@ -109,9 +48,7 @@ def test_each_way_to_fail_is_one_error_and_the_next_is_answered(
     eventually(lambda: front.ask(line, 1.0)[0] == 200)
 
 
-def test_the_keeper_is_told_of_a_worker_that_ends_and_of_the_next(
-    front: Front, tmp_path: Path
-) -> None:
+def test_the_keeper_is_told_of_a_worker_that_ends_and_of_the_next(front: Front, tmp_path: Path) -> None:
     assert front.load("told", write_line(tmp_path)) == ""
     pid = front.ask("told", 1.0)[1]["pid"][0]
     os.kill(pid, signal.SIGKILL)
@@ -150,7 +87,7 @@ def test_requests_that_come_together_are_computed_together_and_a_bad_row_fails_a
     assert [a[1]["y"] for a in answers[:7]] == [[2 * x, 2 * y] for x, y in asked[:7]]
     assert answers[7][1] == "the model failed: ValueError: unlucky (predict.py:24)"
     with ThreadPoolExecutor(8) as pool:
-        answers = list(pool.map(lambda values: front.ask("batch", *values), asked[:7] + [[9.0, 8.0]]))
+        answers = list(pool.map(lambda values: front.ask("batch", *values), [*asked[:7], [9.0, 8.0]]))
     assert {tuple(a[1]["together"]) for a in answers} == {(16.0, 16.0)}
     front.unload("batch")
 
@@ -203,10 +140,13 @@ def predict(model, inputs):
     [
         (
             "import not_there\n",
-            "it imports not_there, which its image lacks: add it to the image's requirements, or name an image that has "
-            "it, DeployOperator(image=…)",
+            ("it imports not_there, which its image lacks: add it to the image's requirements, or name an image that has "
+            "it, DeployOperator(image=…)"),
         ),
-        ("def load(folder):\n    return 1\n", "predict.py has no function predict: it needs load(folder) and"),
+        (
+            "def load(folder):\n    return 1\n",
+            "predict.py has no function predict: it needs load(folder) and",
+        ),
         (
             "def load(folder):\n    raise OSError('no weights')\n\n\ndef predict(model, inputs):\n    return {}\n",
             "it cannot be loaded: OSError: no weights (predict.py:2)",
@@ -216,10 +156,10 @@ def predict(model, inputs):
             "loading it: its process was ended by SIGABRT",
         ),
         (
-            "import pickle\n\n\nclass A:\n    pass\n\n\ndef load(folder):\n    return pickle.loads(pickle.dumps(A()))\n"
-            "\n\ndef predict(model, inputs):\n    return {}\n",
-            "loading it unpickles predict.A, which can run any code: save the model in a format that cannot, such as "
-            'skops, or trust it: DeployOperator(trusted=["pickle"])',
+            ("import pickle\n\n\nclass A:\n    pass\n\n\ndef load(folder):\n    return pickle.loads(pickle.dumps(A()))\n"
+            "\n\ndef predict(model, inputs):\n    return {}\n"),
+            ("loading it unpickles predict.A, which can run any code: save the model in a format that cannot, such as "
+            'skops, or trust it: DeployOperator(trusted=["pickle"])'),
         ),
         (
             "import time\n\n\ndef load(folder):\n    time.sleep(600)\n\n\ndef predict(model, inputs):\n    return {}\n",

@@ -148,7 +148,7 @@ class DeploymentSpec:
     smoke: tuple[SmokeRequest, ...] = ()
     resources: Resources = field(default_factory=Resources)
     load_timeout_seconds: float = 120.0
-    workers: Workers | None = None
+    workers: Workers | None = field(default=None, metadata={"later": True})
 
     def __post_init__(self) -> None:
         check_label("deployment", self.name)

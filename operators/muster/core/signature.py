@@ -62,7 +62,9 @@ class Signature:
         wanted = [each["name"] for each in self.document["inputs"]]
         missing = [each for each in wanted if each not in columns]
         if missing:
-            raise SpecError(f"input {missing[0]!r} is in the signature, and not in these rows: {', '.join(columns)}")
+            raise SpecError(
+                f"input {missing[0]!r} is in the signature, and not in these rows: {', '.join(columns)}"
+            )
         return [{"name": name, "inputs": {each: _listed(columns[each]) for each in wanted}}]
 
 
@@ -92,7 +94,10 @@ def signature(
     given = list(_columns(inputs, "inputs"))
     answered = list(_columns(outputs, "outputs"))
     names = {name for name, _ in given}
-    unknown = [*(told.categories.keys() - names), *(told.ranges.keys() - names - {name for name, _ in answered})]
+    unknown = [
+        *(told.categories.keys() - names),
+        *(told.ranges.keys() - names - {name for name, _ in answered}),
+    ]
     if unknown:
         raise SpecError(f"{min(unknown)!r} is no column; there is {', '.join(name for name, _ in given)}")
     document: dict[str, Any] = {"format": _FORMAT}
@@ -216,7 +221,9 @@ def _columns(given: Any, side: str) -> Iterable[tuple[str, Any]]:
         raise SpecError(f"{side} is {type(given).__name__}: expected a frame, an array, or columns by name")
     for name, column in found:
         if not hasattr(column, "__len__") or isinstance(column, str | bytes):
-            raise SpecError(f"{side}: column {name!r} is {type(column).__name__}, expected an array, a series or a list")
+            raise SpecError(
+                f"{side}: column {name!r} is {type(column).__name__}, expected an array, a series or a list"
+            )
         yield str(name), column
 
 
@@ -243,13 +250,10 @@ def _missing(column: Any) -> int:
 
 def _own_categories(column: Any) -> list[str] | None:
     """Return the values that a categorical column's type lists; None where it lists none."""
-    accessor = getattr(column, "cat", None) if "cat" in str(getattr(column, "dtype", "")).lower() else None
-    if accessor is None:
-        listed = getattr(getattr(column, "dtype", None), "categories", None)  # polars' Enum
-        return [str(value) for value in listed] if listed is not None else None
-    if hasattr(accessor, "get_categories"):  # polars
-        return sorted(set(map(str, column.unique().to_list())))
-    return [str(value) for value in accessor.categories]
+    if _type_name(column) == "categorical":  # polars', whose categories are those of all such columns
+        return sorted(map(str, column.unique().to_list()))
+    listed = getattr(getattr(column, "dtype", None), "categories", None)  # pandas', and polars' Enum
+    return [str(value) for value in listed] if listed is not None else None
 
 
 def _distinct(column: Any) -> Iterable[Any]:

@@ -78,7 +78,7 @@ class Host:
             return False
         end_group(kept.child)
         how = how_it_ended(code, last_line="", gib=self._setup.worker_gib)
-        _tell(kept.connection, f"{how}; the log of container predictor says more")
+        _tell(kept.connection, f"{how}; the log of container workers says more")
         return True
 
 

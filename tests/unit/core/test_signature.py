@@ -75,7 +75,10 @@ def test_what_is_told_counts_instead_of_what_is_seen() -> None:
         (np.array([1.0, np.nan]), "column 'x' has 1 missing values or NaN"),
         (["a", None], "column 'x' has 1 missing values or NaN"),
         ([1.0, float("inf")], "column 'x' has values that are not finite"),
-        (np.array(["2026-01-01"] * 2, "datetime64[s]"), "column 'x' has the type datetime64: a signature knows"),
+        (
+            np.array(["2026-01-01"] * 2, "datetime64[s]"),
+            "column 'x' has the type datetime64: a signature knows",
+        ),
         (["a", 1], "column 'x' has the type int64, str: a signature knows"),
         ([], "column 'x' has no rows"),
         ("text", "inputs: column 'x' is str, expected an array"),
