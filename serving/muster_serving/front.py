@@ -243,7 +243,8 @@ class Front:
         if call.verb == "/ready" or call.protocol == "v1":
             answer = pages.model_ready(name)
         else:
-            answer = pages.model(name, found.revision, found.predictor.signature)
+            platform = pages.ONNX if isinstance(found.predictor, Predictor) else pages.PYTHON
+            answer = pages.model(name, found.revision, found.predictor.signature, platform=platform)
         await self._answer(send, Answer(answer.status, answer.body, answer.headers + found.headers))
 
     async def _answer(self, send: Send, answer: Answer) -> None:

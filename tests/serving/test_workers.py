@@ -140,8 +140,10 @@ def predict(model, inputs):
     [
         (
             "import not_there\n",
-            ("it imports not_there, which its image lacks: add it to the image's requirements, or name an image that has "
-            "it, DeployOperator(image=…)"),
+            (
+                "it imports not_there, which its image lacks: add it to the image's requirements, or name an image that has "
+                "it, DeployOperator(image=…)"
+            ),
         ),
         (
             "def load(folder):\n    return 1\n",
@@ -156,10 +158,14 @@ def predict(model, inputs):
             "loading it: its process was ended by SIGABRT",
         ),
         (
-            ("import pickle\n\n\nclass A:\n    pass\n\n\ndef load(folder):\n    return pickle.loads(pickle.dumps(A()))\n"
-            "\n\ndef predict(model, inputs):\n    return {}\n"),
-            ("loading it unpickles predict.A, which can run any code: save the model in a format that cannot, such as "
-            'skops, or trust it: DeployOperator(trusted=["pickle"])'),
+            (
+                "import pickle\n\n\nclass A:\n    pass\n\n\ndef load(folder):\n    return pickle.loads(pickle.dumps(A()))\n"
+                "\n\ndef predict(model, inputs):\n    return {}\n"
+            ),
+            (
+                "loading it unpickles predict.A, which can run any code: save the model in a format that cannot, such as "
+                'skops, or trust it: DeployOperator(trusted=["pickle"])'
+            ),
         ),
         (
             "import time\n\n\ndef load(folder):\n    time.sleep(600)\n\n\ndef predict(model, inputs):\n    return {}\n",

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-import numpy as np
+import numpy as np  # noqa: TID253 - what a job has
 import pytest
 
 import muster
