@@ -51,12 +51,12 @@ class Running:
         return cpu / load.sent * 1e6, load.sent / seconds
 
 
-def serve_image(root: Path) -> Path:
-    """Return the Python of the image ``serve``; build its environment if needed."""
+def serve_image(root: Path, name: str = "serve") -> Path:
+    """Return the Python of an image; build its environment if needed."""
     settings = Settings.load()
-    image = find_image("serve", image_folders(settings))
+    image = find_image(name, image_folders(settings))
     return Environments(settings.cache).ensure(
-        "serve", image, put_image(FolderStore(root / "store"), image), print
+        name, image, put_image(FolderStore(root / "store"), image), print
     )
 
 
@@ -68,9 +68,10 @@ class Ours:
         self._server = ModelServer(NAME, python, folder, public)
         self.pid = self._server.pid
 
-    def load(self, revision: str, model: Path) -> None:
-        """Load a version; return once it is loaded."""
-        for _ in self._server.load(revision, model, deadline=time.monotonic() + DEADLINE_SECONDS):
+    def load(self, revision: str, model: Path, setup: Mapping[str, Any] | None = None) -> None:
+        """Load a version, in workers where `setup` says how they run; return once it is loaded."""
+        deadline = time.monotonic() + DEADLINE_SECONDS
+        for _ in self._server.load(revision, model, deadline=deadline, setup=setup):
             select.select([self._server.control], [], [], DEADLINE_SECONDS)
 
     def open(self) -> None:
@@ -123,13 +124,13 @@ def by_hand(way: str, python: Path, model: Path, root: Path) -> Iterator[Running
         process.wait()
 
 
-def await_answer(port: int, alive: Callable[[], bool], log: Path) -> None:
+def await_answer(port: int, alive: Callable[[], bool], log: Path, body: Any = None) -> None:
     """Wait until the server answers a real request. :raises SystemExit: it ended, or did not answer in a minute."""
     deadline = time.monotonic() + DEADLINE_SECONDS
     while True:
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
         try:
-            connection.request("POST", f"/v2/models/{NAME}/infer", json.dumps(request()), JSON)
+            connection.request("POST", f"/v2/models/{NAME}/infer", json.dumps(body or request()), JSON)
             if connection.getresponse().status == http.HTTPStatus.OK:
                 return
         except (OSError, http.client.HTTPException):

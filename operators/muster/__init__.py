@@ -2,7 +2,7 @@
 
 For programs and notebooks: ``muster.version("flights/features@2013-03").path``, ``muster.versions("flights/model")``,
 ``muster.put("rows/", "lab/rows")``, ``muster.deployment("flights").predict(…)``; see :mod:`muster.client`. Operators are
-in :mod:`muster.airflow`.
+in :mod:`muster.airflow`. For a job's own code there is ``muster.signature(inputs=frame, outputs=frame)``.
 
 Nothing is imported before one of these is used: Airflow parses this package's operators many times an hour, and a
 replica imports :mod:`muster.worker` in an environment that has neither Airflow nor us installed.
@@ -20,6 +20,7 @@ _WHERE = {
     "Versions": "client.versions",
     "deployment": "client.deployments",
     "put": "client.versions",
+    "signature": "core.signature",
     "version": "client.versions",
     "versions": "client.versions",
 }

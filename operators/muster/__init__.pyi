@@ -8,6 +8,7 @@ from muster.client.versions import put as put
 from muster.client.versions import version as version
 from muster.client.versions import versions as versions
 from muster.core.errors import MusterError as MusterError
+from muster.core.signature import signature as signature
 
 __all__: list[str]
 __version__: str

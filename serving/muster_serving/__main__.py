@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import logging
 import os
 import signal
@@ -16,14 +17,17 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("name", help="the deployment's name, which is also the model's name in every path")
     parser.add_argument(
         "--server",
-        choices=["kserve", "seldon"],
+        choices=["kserve", "seldon", "workers"],
         default="kserve",
-        help="the server around the predictor (default: kserve)",
+        help="the server around the predictor (default: kserve), or the workers of another container's server",
     )
     parser.add_argument("--model", type=Path, help="folder of the version to serve from the start")
     parser.add_argument("--revision", default="1", help="that version's revision name (default: 1)")
     parser.add_argument(
         "--version", default="", help="its address, such as volume://flights/model@8: a header of each answer"
+    )
+    parser.add_argument(
+        "--setup", help="how the workers of that version run, as JSON; not given, it is an ONNX model"
     )
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=8080)
@@ -46,13 +50,16 @@ def main() -> None:
     from muster_serving.errors import ModelError
 
     try:
-        {"kserve": _serve_kserve, "seldon": _serve_seldon}[arguments.server](arguments)
+        {"kserve": _serve_kserve, "seldon": _serve_seldon, "workers": _host_workers}[arguments.server](
+            arguments
+        )
     except ModelError as error:
         sys.exit(f"{arguments.name}: {error}")
 
 
 def _serve_kserve(arguments: argparse.Namespace) -> None:
     from muster_serving.kserve_server import serve
+    from muster_serving.process.setup import Setup
 
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     serve(
@@ -63,6 +70,7 @@ def _serve_kserve(arguments: argparse.Namespace) -> None:
         public=_socket(arguments.public_fd) or _listen(arguments.host, arguments.port),
         private=_socket(arguments.private_fd),
         control=_socket(arguments.control_fd),
+        setup=Setup.parse(json.loads(arguments.setup)) if arguments.setup else None,
     )
 
 
@@ -79,6 +87,17 @@ def _serve_seldon(arguments: argparse.Namespace) -> None:
         version=arguments.version,
         port=arguments.port,
     )
+
+
+def _host_workers(arguments: argparse.Namespace) -> None:
+    """Start workers in the author's image, which holds nothing of a server's."""
+    from muster_serving.process import host
+    from muster_serving.process.setup import Setup
+
+    if arguments.model is None or not arguments.setup:
+        sys.exit("--model or --setup is missing: workers load one version")
+    setup = Setup.parse(json.loads(arguments.setup))
+    host.main(Path(setup.socket), arguments.model, setup)
 
 
 def _socket(number: int | None) -> socket.socket | None:

@@ -186,6 +186,24 @@ class Column:
                 f"output {self.name!r}: the model answered {_worst(array, self)}; expected {self.expects}"
             )
 
+    def answer(self, given: Any, rows: int) -> Array:
+        """Return an output of a predictor as the signature says.
+
+        :raises PredictionError: it has another shape or type, or a value that the signature does not allow.
+        """
+        array: Array = np.asarray(given)
+        if self.datatype == "BYTES":
+            good = array.dtype.kind in "OU" and all(type(value) is str for value in array.ravel().tolist())
+        else:
+            good = np.can_cast(array.dtype, self.dtype, "same_kind")
+        if not good:
+            found = array.dtype if array.dtype.kind != "O" else "objects"
+            raise PredictionError(
+                f"output {self.name!r}: the model answered {found}, the signature says {self.datatype}"
+            )
+        self.check_answer(array, rows)
+        return array.astype(self.dtype, copy=False)
+
     def _typed(self, values: list[Any]) -> list[Any]:
         """Check the types of JSON values; a whole number counts as an integer, also as 7.0."""
         if {*map(type, values)} <= self.accepted:

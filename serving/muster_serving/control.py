@@ -3,13 +3,16 @@
 The socket is inherited from the keeper, so no other process can reach it; it has no name. A command is
 ``{"id": 1, "do": "load", "revision": "r8", "folder": "/…"}``, and so on::
 
-    load    revision, folder, model     load a revision beside the others; `model` is its version's address
+    load    revision, folder, model     load a revision beside the others; `model` is its version's address; and `setup`,
+                                        how its workers run, where it is not an ONNX model
     share   shares, ports               percent by revision; private ports of revisions in another process
     unload  revision                    forget a revision without a share
     open                                answer users on the public socket
     drain                               accept no more users there, and have the connected ones reconnect
 
-The answer is ``{"id": 1}`` or ``{"id": 1, "error": "…"}``. A slow command does not delay the answers of others.
+The answer is ``{"id": 1}`` or ``{"id": 1, "error": "…"}``. A slow command does not delay the answers of others. The line
+``{"told": "…", "revision": "r8", "ended": true}``, which answers nothing, says what is wrong now with the workers of a
+revision, nothing where the text is empty, and whether one has just ended.
 """
 
 from __future__ import annotations
@@ -23,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from muster_serving.errors import ModelError
+from muster_serving.process.setup import Setup
 from muster_serving.revisions import Revisions
 
 logger = logging.getLogger("muster.serving")
@@ -44,6 +48,12 @@ class Control:
     async def serve(self, connection: socket.socket) -> None:
         """Answer commands until the keeper hangs up."""
         reader, writer = await asyncio.open_connection(sock=connection)
+
+        def told(revision: str, what: str, ended: bool) -> None:
+            logger.error("revision %s: %s", revision, what or "its workers are up")
+            writer.write(json.dumps({"told": what, "revision": revision, "ended": ended}).encode() + b"\n")
+
+        self._revisions.told = told
         running: set[asyncio.Task[None]] = set()
         try:
             while line := await reader.readline():
@@ -69,7 +79,8 @@ class Control:
         action = command["do"]
         if action == "load":
             folder, model = Path(command["folder"]), command.get("model")
-            await asyncio.to_thread(self._revisions.load, command["revision"], folder, model=model)
+            setup = Setup.parse(command["setup"]) if command.get("setup") else None
+            await self._revisions.load(command["revision"], folder, model=model, setup=setup)
         elif action == "share":
             self._revisions.share(command["shares"], command["ports"])
         elif action == "unload":

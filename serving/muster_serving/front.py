@@ -21,6 +21,8 @@ from muster_serving.body import Budget, ClientGone, Receive, read_body
 from muster_serving.content import json_length
 from muster_serving.elsewhere import Elsewhere, Gone
 from muster_serving.errors import ModelError, PredictionError, RequestError
+from muster_serving.predictor import Predictor
+from muster_serving.process.predictor import ProcessPredictor
 from muster_serving.revisions import Loaded, Revisions
 from muster_serving.routes import Call
 
@@ -104,10 +106,10 @@ class Front:
             length = json_length(scope["headers"])
             if isinstance(target, Elsewhere):
                 target, answer = await self._pass_on(target, call, body, length)
-            elif len(body) <= BIG_BODY_BYTES:
-                answer = self._compute(target, call.verb, body, length)
+            elif type(target.predictor) is Predictor and len(body) <= BIG_BODY_BYTES:
+                answer = self._compute(target, target.predictor, call.verb, body, length)
             else:
-                answer = await self._compute_apart(target, call.verb, body, length)
+                answer = await self._answered(target, call.verb, body, length)
             counted_as = answer.status
         except RequestError as error:
             answer = refusal(str(error), error.status)
@@ -136,20 +138,26 @@ class Front:
             here = (one for one in self._revisions.sharing.values() if isinstance(one, Loaded))
             if (instead := next(here, None)) is None:
                 return None, refusal(str(error), 503)
+        return instead, await self._answered(instead, call.verb, body, length)
+
+    async def _answered(self, loaded: Loaded, verb: str, body: bytes, length: int | None) -> Answer:
+        """Answer with a revision of this process. :raises RequestError: too much is under way."""
+        predictor = loaded.predictor
+        if isinstance(predictor, ProcessPredictor):
+            return await self._ask(loaded, predictor, verb, body, length)
         if len(body) <= BIG_BODY_BYTES:
-            return instead, self._compute(instead, call.verb, body, length)
-        return instead, await self._compute_apart(instead, call.verb, body, length)
-
-    async def _compute_apart(self, loaded: Loaded, verb: str, body: bytes, length: int | None) -> Answer:
-        """Answer in a thread, so that small requests need not wait. :raises RequestError: too much is under way."""
-        with self._budget.holding() as take:
+            return self._compute(loaded, predictor, verb, body, length)
+        with self._budget.holding() as take:  # in a thread, so that small requests need not wait
             take(len(body))
-            return await asyncio.to_thread(self._compute, loaded, verb, body, length)
+            return await asyncio.to_thread(self._compute, loaded, predictor, verb, body, length)
 
-    def _compute(self, loaded: Loaded, verb: str, body: bytes, length: int | None) -> Answer:
+    def _compute(
+        self, loaded: Loaded, predictor: Predictor, verb: str, body: bytes, length: int | None
+    ) -> Answer:
+        """Compute an answer in this thread."""
         try:
             return protocol.answer(
-                loaded.predictor,
+                predictor,
                 body,
                 verb=verb,
                 json_length=length,
@@ -160,8 +168,42 @@ class Front:
         except RequestError as error:
             return refusal(str(error), error.status, loaded.headers)
         except PredictionError as error:
-            logger.error("revision %s: %s", loaded.revision, error)
-            return refusal(str(error), 500, loaded.headers)
+            return self._failed(loaded, error)
+
+    async def _ask(
+        self, loaded: Loaded, predictor: ProcessPredictor, verb: str, body: bytes, length: int | None
+    ) -> Answer:
+        """Have a worker process compute an answer. :raises RequestError: too much is under way."""
+        signature, name, revision = predictor.signature, self._revisions.name, loaded.revision
+        try:
+            if len(body) <= BIG_BODY_BYTES:
+                asked = protocol.read(
+                    signature, body, verb=verb, json_length=length, name=name, revision=revision
+                )
+                arrays = await predictor.predict(asked.columns, asked.rows)
+            else:
+                with self._budget.holding() as take:
+                    take(len(body))
+                    asked = await asyncio.to_thread(
+                        protocol.read,
+                        signature,
+                        body,
+                        verb=verb,
+                        json_length=length,
+                        name=name,
+                        revision=revision,
+                    )
+                    arrays = await predictor.predict(asked.columns, asked.rows)
+            payload, headers = asked.write(arrays)
+        except RequestError as error:
+            return refusal(str(error), error.status, loaded.headers)
+        except PredictionError as error:
+            return self._failed(loaded, error)
+        return Answer(200, payload, headers + loaded.headers)
+
+    def _failed(self, loaded: Loaded, error: PredictionError) -> Answer:
+        logger.error("revision %s: %s", loaded.revision, error)
+        return refusal(str(error), 500, loaded.headers)
 
     def _find(self, call: Call) -> Loaded | Elsewhere:
         """Return the revision that answers. :raises RequestError: there is none, or it may not be named here."""
@@ -201,7 +243,8 @@ class Front:
         if call.verb == "/ready" or call.protocol == "v1":
             answer = pages.model_ready(name)
         else:
-            answer = pages.model(name, found.revision, found.predictor.signature)
+            platform = pages.ONNX if isinstance(found.predictor, Predictor) else pages.PYTHON
+            answer = pages.model(name, found.revision, found.predictor.signature, platform=platform)
         await self._answer(send, Answer(answer.status, answer.body, answer.headers + found.headers))
 
     async def _answer(self, send: Send, answer: Answer) -> None:

@@ -23,6 +23,7 @@ from muster_serving import sdk
 from muster_serving.connection import Connection
 from muster_serving.control import Control
 from muster_serving.front import Front
+from muster_serving.process.setup import Setup
 from muster_serving.revisions import Revisions
 
 GRACE_SECONDS = 30
@@ -163,6 +164,7 @@ class DeploymentServer(sdk.ModelServer):  # type: ignore[misc]
         for listener in self._listeners:
             listener.should_exit = True
         await asyncio.gather(*self._running)
+        self._revisions.close()
 
 
 def serve(
@@ -174,8 +176,11 @@ def serve(
     model: Path | None = None,
     revision: str = "1",
     version: str = "",
+    setup: Setup | None = None,
 ) -> None:
     """Serve a deployment: `model` from the start, or the revisions that the keeper loads by `control`.
+
+    :param setup: how the workers of `model` run; None for an ONNX model.
 
     :raises ModelError: `model` cannot be served.
     """
@@ -185,7 +190,7 @@ def serve(
     async def main() -> None:
         revisions = Revisions(name)
         if model:
-            revisions.load(revision, model, model=version)
+            await revisions.load(revision, model, model=version, setup=setup)
             revisions.promote(revision)
         await DeploymentServer(revisions, public=public).run(private=private, control=control)
 

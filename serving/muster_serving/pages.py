@@ -12,6 +12,8 @@ from muster_serving.answer import Answer
 from muster_serving.docs_page import docs_page
 from muster_serving.signature import Signature
 
+ONNX, PYTHON = "onnxruntime_onnx", "python"
+
 _HTML = ((b"content-type", b"text/html; charset=utf-8"),)
 _FIXED = {
     "/": {"status": "alive"},
@@ -46,16 +48,19 @@ def model_ready(name: str) -> Answer:
     return Answer(200, orjson.dumps({"name": name, "ready": True}))
 
 
-def model(name: str, revision: str, signature: Signature) -> Answer:
+def model(name: str, revision: str, signature: Signature, *, platform: str) -> Answer:
     """Return the answer with a model's metadata."""
-    return Answer(200, orjson.dumps(metadata(name, revision, signature)))
+    return Answer(200, orjson.dumps(metadata(name, revision, signature, platform=platform)))
 
 
-def metadata(name: str, revision: str, signature: Signature) -> dict[str, Any]:
-    """Return a model's metadata; its tensors are those of its signature."""
+def metadata(name: str, revision: str, signature: Signature, *, platform: str = ONNX) -> dict[str, Any]:
+    """Return a model's metadata; its tensors are those of its signature.
+
+    :param platform: what computes it, in the protocol's words.
+    """
     return {
         "name": name,
         "versions": [revision],
-        "platform": "onnxruntime_onnx",
+        "platform": platform,
         **signature.metadata(),
     }

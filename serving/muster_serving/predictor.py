@@ -17,10 +17,9 @@ from onnxruntime.capi.onnxruntime_pybind11_state import InvalidArgument
 
 from muster_serving.column import Array, Column
 from muster_serving.errors import ModelError, PredictionError, RequestError
-from muster_serving.signature import Signature
+from muster_serving.signature import SIGNATURE, Signature
 
 MODEL = "model.onnx"
-SIGNATURE = "signature.json"
 
 _GRAPH_TYPES = {
     "BOOL": "tensor(bool)",

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, NamedTuple
 
 import orjson
 
@@ -27,6 +28,18 @@ from muster_serving.signature import Signature
 _HALF_PAIR = re.compile("[\ud800-\udfff]")  # a lone surrogate: Python's JSON accepts it, UTF-8 cannot hold it
 
 
+class Asked(NamedTuple):
+    """A request that was read: what the predictor is asked, and how its answer is written.
+
+    :param columns: for every input a flat list of JSON values, or an array where its column takes one.
+    :param write: returns the body of an answer, and its headers.
+    """
+
+    columns: Mapping[str, list[Any] | Array]
+    rows: int
+    write: Callable[[Mapping[str, Array]], tuple[bytes, Headers]]
+
+
 def answer(
     predictor: Predictor,
     body: bytes,
@@ -37,34 +50,37 @@ def answer(
     revision: str,
     which: Headers,
 ) -> Answer:
-    """Answer a prediction of either protocol.
+    """Answer a prediction of either protocol at once; see :func:`read` for the parameters.
 
-    :param verb: ``:predict`` for v1, else v2.
-    :param json_length: see :func:`infer_v2`.
     :param which: the headers that name the revision and the version.
-    :raises RequestError: as :func:`infer_v2`.
+    :raises RequestError: as :func:`read`.
     :raises PredictionError: the model failed.
     """
-    if verb == ":predict":
-        if json_length is not None:
-            raise RequestError(f"version 1 has no binary tensors: ask /v2/models/{name}/infer")
-        return Answer(200, predict_v1(predictor, body), JSON + which)
-    payload, headers = infer_v2(predictor, body, name=name, revision=revision, json_length=json_length)
+    asked = read(predictor.signature, body, verb=verb, json_length=json_length, name=name, revision=revision)
+    payload, headers = asked.write(predictor.predict(asked.columns, asked.rows))
     return Answer(200, payload, headers + which)
 
 
-def infer_v2(
-    predictor: Predictor, body: bytes, *, name: str, revision: str, json_length: int | None = None
-) -> tuple[bytes, Headers]:
-    """Answer ``POST /v2/models/NAME/infer`` with a body and its headers.
+def read(
+    signature: Signature, body: bytes, *, verb: str, json_length: int | None, name: str, revision: str
+) -> Asked:
+    """Read a prediction request of either protocol.
 
+    :param verb: ``:predict`` for v1, else v2.
     :param json_length: length of the JSON, in bytes, before binary tensors; None: the whole body is JSON.
     :raises RequestError: the body is not JSON, or the signature does not allow it; the message names the field.
-    :raises PredictionError: the model failed.
     """
+    if verb != ":predict":
+        return read_v2(signature, body, name=name, revision=revision, json_length=json_length)
+    if json_length is not None:
+        raise RequestError(f"version 1 has no binary tensors: ask /v2/models/{name}/infer")
+    return read_v1(signature, body)
+
+
+def read_v2(signature: Signature, body: bytes, *, name: str, revision: str, json_length: int | None) -> Asked:
+    """Read the body of ``POST /v2/models/NAME/infer``. :raises RequestError: as :func:`read`."""
     tail = NOTHING if json_length is None else Tail(body, json_length)
     asked = document.read(body if json_length is None else body[:json_length])
-    signature = predictor.signature
     columns, rows = _tensors(signature, asked.get("inputs"), tail)
     if tail is not NOTHING:
         tail.check_end()
@@ -75,11 +91,11 @@ def infer_v2(
         if type(identity) is not str or _HALF_PAIR.search(identity):
             raise RequestError(f"id: found {identity!r:.60}, expected text")
         response["id"] = identity
-    return _answered(response, predictor.predict(columns, rows), wanted)
+    return Asked(columns, rows, partial(_answered, response, wanted))
 
 
 def _answered(
-    response: dict[str, Any], answer: Mapping[str, Array], wanted: list[tuple[Column, bool]]
+    response: dict[str, Any], wanted: list[tuple[Column, bool]], answer: Mapping[str, Array]
 ) -> tuple[bytes, Headers]:
     """Write the outputs as JSON, or as bytes after the JSON where the request asks for bytes."""
     outputs = response["outputs"] = []
@@ -103,24 +119,41 @@ def _answered(
 def predict_v1(predictor: Predictor, body: bytes) -> bytes:
     """Answer ``POST /v1/models/NAME:predict``.
 
+    :raises RequestError: as :func:`read`.
+    :raises PredictionError: the model failed.
+    """
+    asked = read_v1(predictor.signature, body)
+    return asked.write(predictor.predict(asked.columns, asked.rows))[0]
+
+
+def read_v1(signature: Signature, body: bytes) -> Asked:
+    """Read the body of ``POST /v1/models/NAME:predict``.
+
     ``{"instances": [{"hour": 13}, …]}`` is answered row by row as ``{"predictions": […]}``,
     ``{"inputs": {"hour": [13, …]}}`` column by column as ``{"outputs": {…}}``. A row is the bare
     value where the model has one output, else an object.
 
-    :raises RequestError: as :func:`infer_v2`.
+    :raises RequestError: as :func:`read`.
     """
     asked = document.read(body)
     if ("instances" in asked) == ("inputs" in asked):
         raise RequestError('expected {"instances": [{…}]} or {"inputs": {…}}, one of the two')
     by_row = "instances" in asked
     columns = from_rows(asked["instances"]) if by_row else asked["inputs"]
-    answer = predict_columns(predictor, columns)
-    if not by_row:
-        return orjson.dumps({"outputs": answer})
+    flat, rows = _by_name(signature, columns)
+    return Asked(flat, rows, _write_rows if by_row else _write_columns)
+
+
+def _write_columns(arrays: Mapping[str, Array]) -> tuple[bytes, Headers]:
+    return orjson.dumps({"outputs": {name: array.tolist() for name, array in arrays.items()}}), JSON
+
+
+def _write_rows(arrays: Mapping[str, Array]) -> tuple[bytes, Headers]:
+    answer = {name: array.tolist() for name, array in arrays.items()}
     if len(answer) == 1:
-        return orjson.dumps({"predictions": next(iter(answer.values()))})
+        return orjson.dumps({"predictions": next(iter(answer.values()))}), JSON
     rows_out = zip(*answer.values(), strict=True)
-    return orjson.dumps({"predictions": [dict(zip(answer, row, strict=True)) for row in rows_out]})
+    return orjson.dumps({"predictions": [dict(zip(answer, row, strict=True)) for row in rows_out]}), JSON
 
 
 def predict_columns(predictor: Predictor, columns: Any) -> dict[str, list[Any]]:
@@ -129,11 +162,15 @@ def predict_columns(predictor: Predictor, columns: Any) -> dict[str, list[Any]]:
     :raises RequestError: the signature does not allow it; the message names the field.
     :raises PredictionError: the model failed.
     """
+    flat, rows = _by_name(predictor.signature, columns)
+    return {name: array.tolist() for name, array in predictor.predict(flat, rows).items()}
+
+
+def _by_name(signature: Signature, columns: Any) -> tuple[dict[str, list[Any] | Array], int]:
     if type(columns) is not dict:
         raise RequestError(f"inputs: found {_kind(columns)}, expected an object of lists by name")
-    predictor.signature.check_names(list(columns))
-    flat, rows = _columns(predictor.signature, columns)
-    return {name: array.tolist() for name, array in predictor.predict(flat, rows).items()}
+    signature.check_names(list(columns))
+    return _columns(signature, columns)
 
 
 def from_rows(rows: Any) -> dict[str, list[Any]]:

@@ -1,13 +1,14 @@
 """The revisions of one deployment that are loaded in this process, and the shares of traffic of all of them.
 
-Loading runs in a thread. A change of shares is one assignment, so that one revision answers each request whole. An
+Loading an ONNX model runs in a thread, any other model in a process of its own. A change of shares is one assignment, so that one revision answers each request whole. An
 unloaded revision is freed when the last request that uses it is answered. Requests for a revision in another process
 of this machine are passed on by :mod:`muster_serving.elsewhere`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import asyncio
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from random import random
@@ -17,6 +18,8 @@ from muster_serving.elsewhere import Elsewhere
 from muster_serving.errors import ModelError
 from muster_serving.metrics import RevisionMetrics
 from muster_serving.predictor import Predictor
+from muster_serving.process.predictor import ProcessPredictor
+from muster_serving.process.setup import Setup
 
 
 @dataclass(frozen=True)
@@ -27,7 +30,7 @@ class Loaded:
     """
 
     revision: str
-    predictor: Predictor
+    predictor: Predictor | ProcessPredictor
     metrics: RevisionMetrics
     headers: Headers
 
@@ -35,30 +38,51 @@ class Loaded:
 class Revisions:
     """The revisions of one deployment.
 
+    :param told: is called with a revision, with what is wrong with its workers now, and whether one has just ended.
     :ivar serving: the one with the greatest share; None where none has any.
     """
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, told: Callable[[str, str, bool], None] = lambda *_: None) -> None:
         self.name = name
+        self.told = told
         self.serving: Loaded | Elsewhere | None = None
         self._loaded: dict[str, Loaded] = {}
         self._elsewhere: dict[str, Elsewhere] = {}
         self._sharing: dict[str, Loaded | Elsewhere] = {}
         self._table: tuple[Loaded | Elsewhere, ...] = ()
 
-    def load(self, revision: str, folder: Path, *, model: str | None = None) -> None:
+    async def load(
+        self, revision: str, folder: Path, *, model: str | None = None, setup: Setup | None = None
+    ) -> None:
         """Load a version's folder beside the others, without a share. Idempotent.
 
         :param model: the version's address, for a header of each answer.
+        :param setup: how its workers are to run; None for an ONNX model, which runs in this process.
         :raises ModelError: it cannot be served, or another folder is loaded under that name.
         """
         there = self._loaded.get(revision)
         if there and there.predictor.folder != folder:
             raise ModelError(f"revision {revision} is loaded already from {there.predictor.folder}")
         if not there:
-            self._loaded[revision] = Loaded(
-                revision, Predictor(folder), RevisionMetrics(self.name, revision), which(revision, model)
-            )
+            predictor = await self._predictor(revision, folder, setup)
+            if revision in self._loaded:  # asked twice at once
+                _close(predictor)
+                return
+            metrics = RevisionMetrics(self.name, revision)
+            self._loaded[revision] = Loaded(revision, predictor, metrics, which(revision, model))
+
+    async def _predictor(
+        self, revision: str, folder: Path, setup: Setup | None
+    ) -> Predictor | ProcessPredictor:
+        if setup is None:
+            return await asyncio.to_thread(Predictor, folder)
+
+        def told(what: str, ended: bool) -> None:
+            self.told(revision, what, ended)
+
+        predictor = ProcessPredictor(folder, setup, revision=revision, told=told)
+        await predictor.start()
+        return predictor
 
     def share(self, shares: Mapping[str, int], ports: Mapping[str, int]) -> None:
         """Divide the traffic, from the next request on.
@@ -96,9 +120,17 @@ class Revisions:
         """Forget a revision. Idempotent. :raises ModelError: it has a share."""
         if revision in self._sharing:
             raise ModelError(f"revision {revision} serves: give its share to another before it is unloaded")
-        gone = [self._loaded.pop(revision, None), self._elsewhere.pop(revision, None)]
+        loaded = self._loaded.pop(revision, None)
+        gone = [loaded, self._elsewhere.pop(revision, None)]
+        if loaded:
+            _close(loaded.predictor)
         if any(gone):
             RevisionMetrics(self.name, revision).forget()
+
+    def close(self) -> None:
+        """End the workers of all revisions; requests have been answered."""
+        for loaded in self._loaded.values():
+            _close(loaded.predictor)
 
     def pick(self) -> Loaded | Elsewhere | None:
         """Choose the revision for a request at random, weighted by the shares; None where none serves."""
@@ -121,3 +153,9 @@ class Revisions:
     def names(self) -> list[str]:
         """The loaded revisions, oldest first."""
         return list(self._loaded)
+
+
+def _close(predictor: Predictor | ProcessPredictor) -> None:
+    """End what runs for a predictor; a session of ONNX Runtime is freed with its last reference."""
+    if isinstance(predictor, ProcessPredictor):
+        predictor.close()

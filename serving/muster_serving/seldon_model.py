@@ -29,8 +29,8 @@ from muster_serving.column import Array
 from muster_serving.errors import PredictionError, RequestError
 from muster_serving.metrics import RevisionMetrics
 from muster_serving.open_inference import open_inference
-from muster_serving.predictor import SIGNATURE, Predictor
-from muster_serving.signature import Signature
+from muster_serving.predictor import Predictor
+from muster_serving.signature import SIGNATURE, Signature
 
 _NO_FAULT_OF_THE_MODEL = 499
 

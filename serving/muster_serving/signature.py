@@ -15,6 +15,7 @@ from muster_serving.column import Column, need
 from muster_serving.errors import ModelError, RequestError
 
 FORMAT = 1
+SIGNATURE = "signature.json"
 MAX_BATCH = 4096
 
 

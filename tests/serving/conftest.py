@@ -6,6 +6,7 @@ import http.client
 import json
 import os
 import signal
+import socket
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -100,3 +101,61 @@ def run_server() -> Callable[..., Any]:
 @pytest.fixture
 def port() -> int:
     return free_port()
+
+
+class Front:
+    """A server with revisions by name, each asked past the shares."""
+
+    def __init__(self, server: Server, line: Any, python: Path) -> None:
+        self.server = server
+        self._line = line
+        self._python = python
+
+    def load(self, revision: str, folder: Path, **setup: Any) -> str:
+        """Load a version in workers; return what is wrong with it."""
+        told = {"python": str(self._python), "memory_gib": 1.0, **setup}
+        self._say("load", revision=revision, folder=str(folder), setup=told)
+        while "told" in (answer := self.hear()):
+            continue
+        return str(answer.get("error", ""))
+
+    def unload(self, revision: str) -> None:
+        self._say("unload", revision=revision)
+        while "told" in self.hear():
+            continue
+
+    def hear(self) -> dict[str, Any]:
+        """Return the next line of the server's."""
+        line: dict[str, Any] = json.loads(self._line.readline())
+        return line
+
+    def ask(self, revision: str, *values: Any, name: str = "x") -> tuple[int, Any]:
+        """Return the status, and the answer's columns or its error."""
+        path = f"/v1/models/line/versions/{revision}:predict"
+        status, answer = self.server.ask("POST", path, {"inputs": {name: list(values)}})
+        return status, answer["outputs"] if status == 200 else answer["error"]
+
+    def _say(self, action: str, **fields: Any) -> None:
+        self._line.write(json.dumps({"id": 1, "do": action, **fields}) + "\n")
+        self._line.flush()
+
+
+@pytest.fixture(scope="module")
+def front(
+    python: Callable[[str], Path], run_server: Any, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Front]:
+    private = socket.socket()
+    private.bind(("127.0.0.1", 0))
+    public = socket.socket()
+    public.bind(("127.0.0.1", 0))
+    ours, theirs = socket.socketpair()
+    fds = [public.fileno(), private.fileno(), theirs.fileno()]
+    flags = zip(("--public-fd", "--private-fd", "--control-fd"), map(str, fds), strict=True)
+    words = [str(python("serve")), "-P", "-m", "muster_serving", "line"]
+    words += [word for pair in flags for word in pair]
+    port, log = private.getsockname()[1], tmp_path_factory.mktemp("front") / "log"
+    running = run_server(words, port=port, ready="/v2/health/live", log=log, pass_fds=fds)
+    with ours, ours.makefile("rw") as line, running as server:
+        for one in (private, public, theirs):
+            one.close()
+        yield Front(server, line, python("serve"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
+import time
 from collections import Counter
 from dataclasses import dataclass, field
 from types import TracebackType
@@ -20,6 +21,8 @@ class Load:
 
     :param host: what the requests say they are for.
     :param pause_seconds: 0 for as many requests as there can be.
+    :param connections: how many users there are.
+    :param seconds: how long each answer took.
     :param answers: how often each answer came: the revision's name, or what went wrong.
     """
 
@@ -28,7 +31,9 @@ class Load:
     body: Any
     host: str = "x"
     pause_seconds: float = PAUSE_SECONDS
+    connections: int = CONNECTIONS
     answers: Counter[str] = field(default_factory=Counter)
+    seconds: list[float] = field(default_factory=list)
 
     def __enter__(self) -> Load:
         self._stopping = False
@@ -51,7 +56,7 @@ class Load:
         return {what: n for what, n in self.answers.items() if not what.startswith("revision ")}
 
     async def _run(self) -> None:
-        await asyncio.gather(*(self._client() for _ in range(CONNECTIONS)))
+        await asyncio.gather(*(self._client() for _ in range(self.connections)))
 
     async def _client(self) -> None:
         data = json.dumps(self.body).encode()
@@ -59,6 +64,7 @@ class Load:
         head = "\r\n".join([*lines, f"Content-Length: {len(data)}", "", ""]).encode()
         connection = None
         while not self._stopping:
+            begun = time.perf_counter()
             try:
                 if connection is None:
                     connection = await asyncio.open_connection("127.0.0.1", self.port)
@@ -66,6 +72,7 @@ class Load:
             except (OSError, asyncio.IncompleteReadError, TimeoutError) as error:
                 closing, answer = True, type(error).__name__
             self.answers[answer] += 1
+            self.seconds.append(time.perf_counter() - begun)
             if closing and connection:
                 connection[1].close()
                 connection = None

@@ -24,12 +24,14 @@ if TYPE_CHECKING:
     from muster.airflow.operators.sweep import SweepOperator
     from muster.airflow.operators.validate import ValidateOperator
     from muster.backends.releases.plan import Rules
+    from muster.core.deployment import Batch
     from muster.core.job import Role, SecretRef
     from muster.core.resources import Resources
     from muster.core.search import Budget
     from muster.core.space import choice, integers, loguniform, uniform
 
 __all__ = [
+    "Batch",
     "Budget",
     "DeployOperator",
     "GangOperator",
@@ -58,6 +60,7 @@ __all__ = [
 ]
 
 _MODULES = {
+    "Batch": "muster.core.deployment",
     "Budget": "muster.core.search",
     "DeployOperator": "muster.airflow.operators.deploy",
     "GangOperator": "muster.airflow.operators.job",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from types import MappingProxyType
@@ -12,6 +12,24 @@ from muster.core.errors import SpecError
 from muster.core.job import Origin, Pinned
 from muster.core.names import check_label
 from muster.core.resources import Resources
+
+_LONGEST_WAIT_MS = 1000.0
+PREDICTED = (
+    "predict.py",
+    "model.skops",
+    "model.ubj",
+    "model.lightgbm.txt",
+    "model.pt2",
+    "pipeline",
+    "model.pkl",
+    "model.joblib",
+)
+"""The files of a version, or folders, that workers make predictions of: ``muster_serving.predictors`` loads each."""
+
+
+def needs_workers(files: Iterable[str]) -> bool:
+    """Whether a version of these files runs in workers: it is no ONNX model, or has Python around it."""
+    return not {name.partition("/")[0] for name in files}.isdisjoint(PREDICTED)
 
 
 class RevisionState(str, Enum):
@@ -62,6 +80,51 @@ class SmokeRequest:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Batch:
+    """Requests that come together are computed together.
+
+    :param most: the most rows in one call of the predictor.
+    :param wait_ms: how long a request waits for others, in milliseconds.
+    """
+
+    most: int = 64
+    wait_ms: float = 5.0
+
+    def __post_init__(self) -> None:
+        if type(self.most) is not int or self.most < 2:
+            raise SpecError(f"most is {self.most!r}: a batch has 2 rows or more")
+        if type(self.wait_ms) not in (int, float) or not 0 <= self.wait_ms <= _LONGEST_WAIT_MS:
+            raise SpecError(f"wait_ms is {self.wait_ms!r}, need 0 to {_LONGEST_WAIT_MS:g} milliseconds")
+        object.__setattr__(self, "wait_ms", float(self.wait_ms))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Workers:
+    """The processes that compute the predictions of a model which is no ONNX graph, in its own environment.
+
+    :param image: the locked environment of the model; `image_digest` is the digest of its lock.
+    :param count: how many there are in each replica; they share nothing.
+    :param batch: which requests are computed together; None computes each alone.
+    :param request_timeout_seconds: the longest that a call of the predictor may take.
+    :param trusted: what may be loaded though it can run code: ``pickle``, or types in a skops file.
+    """
+
+    image: str
+    image_digest: str
+    count: int = 1
+    batch: Batch | None = None
+    request_timeout_seconds: float = 30.0
+    trusted: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        check_label("image", self.image)
+        if type(self.count) is not int or self.count < 1:
+            raise SpecError(f"workers is {self.count!r}: need 1 or more")
+        if not self.request_timeout_seconds > 0:
+            raise SpecError(f"request_timeout is {self.request_timeout_seconds!r} seconds: need more than 0")
+
+
+@dataclass(frozen=True, kw_only=True)
 class DeploymentSpec:
     """What a deployment is asked to serve: it becomes one revision.
 
@@ -72,6 +135,7 @@ class DeploymentSpec:
     :param most_replicas: the most replicas under load; None where their number is fixed.
     :param smoke: requests that every replica must answer before it gets traffic.
     :param load_timeout_seconds: how long all replicas may take to load the model.
+    :param workers: the processes that compute its predictions; None for an ONNX model, which the server runs itself.
     """
 
     name: str
@@ -84,6 +148,7 @@ class DeploymentSpec:
     smoke: tuple[SmokeRequest, ...] = ()
     resources: Resources = field(default_factory=Resources)
     load_timeout_seconds: float = 120.0
+    workers: Workers | None = field(default=None, metadata={"later": True})
 
     def __post_init__(self) -> None:
         check_label("deployment", self.name)
@@ -95,6 +160,30 @@ class DeploymentSpec:
             raise SpecError(f"most_replicas is {self.most_replicas!r}, below its {self.replicas} replicas")
         if not self.load_timeout_seconds > 0:
             raise SpecError(f"load_timeout is {self.load_timeout_seconds!r} seconds: need more than 0")
+
+    def worker_setup(self) -> dict[str, Any] | None:
+        """Return how its workers run, as ``muster_serving.process.setup`` reads it; None where it has none.
+
+        Where they run is added by the platform: ``python``, or ``socket``.
+        """
+        if self.workers is None:
+            return None
+        batch = self.workers.batch
+        return {
+            "workers": self.workers.count,
+            "most": batch.most if batch else 0,
+            "wait_ms": batch.wait_ms if batch else 0.0,
+            "request_seconds": self.workers.request_timeout_seconds,
+            "load_seconds": self.load_timeout_seconds,
+            "memory_gib": self.resources.memory_gib,
+            "cpus": self.resources.cpus,
+            "trusted": list(self.workers.trusted),
+        }
+
+    @property
+    def image_digests(self) -> tuple[str, ...]:
+        """The digests of the locks of the images that it needs."""
+        return (self.image_digest, *((self.workers.image_digest,) if self.workers else ()))
 
     def runs_as(self, other: DeploymentSpec) -> bool:
         """Whether one revision can serve both specs: they differ at most in their smoke requests."""

@@ -43,7 +43,10 @@ def dumps(value: object) -> str:
 
 
 def dumps_every_field(value: object) -> str:
-    """Write a dataclass as :func:`dumps` does, but with all fields, also defaults: the input of digests."""
+    """Write a dataclass as :func:`dumps` does, but with all fields, also defaults: the input of digests.
+
+    A field whose metadata says ``later`` is left out at its default: digests that were recorded before it was there stay.
+    """
     return _line(value, _plain(value, _every_field))
 
 
@@ -129,8 +132,9 @@ def _plain(value: Any, fields_of: Callable[[Any, type], Iterable[str]]) -> Any:
     return value
 
 
-def _every_field(_: Any, kind: type) -> Iterable[str]:
-    return _defaults(kind)
+def _every_field(value: Any, kind: type) -> Iterable[str]:
+    later = {field.name for field in dataclasses.fields(kind) if field.metadata.get("later")}
+    return [n for n, default in _defaults(kind).items() if n not in later or getattr(value, n) != default]
 
 
 def _shown_fields(_: Any, kind: type) -> Iterable[str]:

@@ -15,6 +15,7 @@ from airflow.sdk.definitions.xcom_arg import XComArg
 
 from muster.airflow.authoring.references import VersionReference, is_known
 from muster.core.address import Address
+from muster.core.deployment import Batch
 from muster.core.errors import SpecError
 from muster.core.job import check_param
 from muster.core.names import check_identifier, check_label, check_volume
@@ -92,6 +93,11 @@ check_text = if_known(
 )
 
 
+check_batch = rule(lambda value: isinstance(value, Batch), "a Batch(most=64, wait_ms=5)")
+check_trusted = rule(
+    lambda value: isinstance(value, (list, tuple)) and all(map(_is_line, value)),
+    "names, such as ['pickle'] or ['sklearn.tree.DecisionTreeClassifier']",
+)
 check_budget = rule(lambda value: isinstance(value, Budget), "a Budget(resource=…, gpu_hours=…, seconds=…)")
 
 

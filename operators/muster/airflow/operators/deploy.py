@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from muster.airflow.assets import add_deployment, announce_served
 from muster.airflow.authoring.checks import (
+    check_batch,
     check_count,
     check_file,
     check_flag,
@@ -19,6 +20,7 @@ from muster.airflow.authoring.checks import (
     check_rules,
     check_span,
     check_steps,
+    check_trusted,
     optional,
 )
 from muster.airflow.authoring.keywords import keyword
@@ -36,7 +38,7 @@ from muster.airflow.operators.releasing import (
     smoke_digest,
 )
 from muster.core.comparison import files_changed
-from muster.core.deployment import DeploymentSpec
+from muster.core.deployment import PREDICTED, Batch, DeploymentSpec, Workers, needs_workers
 from muster.core.errors import SpecError
 from muster.core.resources import Resources
 
@@ -52,6 +54,8 @@ if TYPE_CHECKING:
     from muster.core.settings import Settings
     from muster.volumes.base import Version
     from muster.volumes.protocols import LocalStore
+
+_SERVER_IMAGES = {"kserve": "serve"}  # of the shipped images; any other server's has its name
 
 
 class DeployOperator(ReleasingOperator):
@@ -92,10 +96,21 @@ class DeployOperator(ReleasingOperator):
     """The number of servers, on a cluster; up to `most_replicas` under load."""
     most_replicas: int | None = keyword(default=None, check=optional(check_count))
     """The most replicas under load; `replicas` where not given."""
-    image: str = keyword(default="serve", check=check_image, own=True, late=True)
-    """The model server's environment."""
+    image: str | None = keyword(default=None, check=optional(check_image), own=True, late=True)
+    """The environment in which the model runs. Where not given, that of the job that made the version; an ONNX model
+    runs in the model server's own, ``serve``."""
     server: str = keyword(default="kserve", check=check_name)
-    """The model server that runs in the image."""
+    """The model server."""
+    workers: int = keyword(default=1, check=check_count)
+    """The processes of a model that is no ONNX model, in each replica: they share nothing, and one that ends is
+    started again."""
+    batch: Batch | None = keyword(default=None, check=optional(check_batch))
+    """``Batch(most=64, wait_ms=5)``: requests that come together are computed in one call of the predictor. None
+    computes each alone; an ONNX model always does."""
+    request_timeout: timedelta = keyword(default=timedelta(seconds=30), check=check_span)
+    """The longest that a call of the predictor may take; then its worker is ended and started again."""
+    trusted: Sequence[str] = keyword(default=(), check=check_trusted)
+    """What may be loaded though loading it can run code: ``["pickle"]``, or the types in a skops file."""
     allow_older: bool = keyword(default=False, check=check_flag)
     """Serve it although it is older than what serves now."""
     job_resources: Resources | None = keyword(
@@ -115,8 +130,8 @@ class DeployOperator(ReleasingOperator):
         add_deployment(self)
 
     def images(self) -> tuple[str, ...]:
-        """The server's."""
-        return (self.image,)
+        """The model's where it is named here, else the server's; that of the job that made the version was built."""
+        return (self.image or self._server_image(),)
 
     def check_files(self, folder: DagFolder, settings: Settings) -> None:  # noqa: ARG002 - they need no image
         """Read the smoke requests, and what candidate and champion are both asked."""
@@ -191,17 +206,50 @@ class DeployOperator(ReleasingOperator):
         """What is to be released, as it is now: of the model, of the image's lock and of the smoke requests."""
         from muster.airflow.operators.spec import image_digest
 
+        version = self._version(task.backend.store)
+        workers = self._workers(task, folder, version)
+        image = self._server_image() if workers or not self.image else self.image
         return DeploymentSpec(
             name=self.name,
-            model=self._version(task.backend.store).pinned,
-            image=self.image,
-            image_digest=image_digest(self.image, folder, task),
+            model=version.pinned,
+            image=image,
+            image_digest=image_digest(image, folder, task),
+            workers=workers,
             server=self.server,
             smoke=read_smoke(folder, self.smoke),
             replicas=self.replicas,
             most_replicas=self.most_replicas,
             resources=self.job_resources or Resources(),
             load_timeout_seconds=self.load_timeout.total_seconds(),
+        )
+
+    def _server_image(self) -> str:
+        return _SERVER_IMAGES.get(self.server, self.server)
+
+    def _workers(self, task: TaskRun, folder: DagFolder, version: Version) -> Workers | None:
+        """Return how the model runs in processes of its own; None for an ONNX model.
+
+        :raises SpecError: no job made the version, and no image is named; or what only workers can do is asked for.
+        """
+        from muster.airflow.operators.spec import image_digest
+
+        if not needs_workers(task.backend.store.manifest(version.address)):
+            if self.workers > 1 or self.batch or self.trusted:
+                raise SpecError(
+                    f"{version.address} is an ONNX model, which the server runs itself: workers, batch and trusted are for "
+                    f"versions that hold one of {', '.join(PREDICTED)}"
+                )
+            return None
+        record = task.backend.store.record(version.address)
+        if not (self.image or record.image):
+            raise SpecError(f"{version.address} was made by no job: name the model's environment, image=…")
+        return Workers(
+            image=self.image or record.image,
+            image_digest=image_digest(self.image, folder, task) if self.image else record.image_digest,
+            count=self.workers,
+            batch=self.batch,
+            request_timeout_seconds=self.request_timeout.total_seconds(),
+            trusted=tuple(self.trusted),
         )
 
     def _plan(self) -> Plan:

@@ -259,8 +259,10 @@ class Deployments:
             if begun is book and book.intact:
                 return book, entry
             if book.entry(entry.name) is None:
-                if all(one.spec.image_digest != spec.image_digest for one in book.live):
-                    self._store().code(spec.image_digest)  # without its lock its image can never be built
+                known = {digest for one in book.live for digest in one.spec.image_digests}
+                for digest in spec.image_digests:
+                    if digest not in known:
+                        self._store().code(digest)  # without its lock an image can never be built
                 self.platform.admit(begun, entry)
             with suppress(Conflict):  # another process was first: what it wrote counts
                 return self.platform.save(begun), entry

@@ -19,6 +19,7 @@ from muster.backends.local.serving import keeper as room
 from muster.backends.local.serving import platform
 from muster.backends.local.serving.folder import DeploymentFolder, DeploymentState
 from muster.backends.local.serving.platform import local_deployments
+from muster.backends.local.serving.server import Told
 from muster.core.deployment import DeploymentSpec, RevisionState
 from muster.core.errors import BackendError, Conflict, DeploymentError
 from muster.core.job import Pinned
@@ -131,7 +132,9 @@ class Server:
         self.error = error
         self.loaded: set[str] = set()
 
-    def load(self, revision: str, path: Path, *, deadline: float, model: str) -> Generator[None, None, None]:
+    def load(
+        self, revision: str, path: Path, *, deadline: float, model: str, setup: Any
+    ) -> Generator[None, None, None]:
         yield
         if self.error:
             raise self.error
@@ -145,6 +148,11 @@ class Servers:
         self.one = server
         self.gone: list[tuple[set[str], str]] = []
         self.directed: list[dict[str, int]] = []
+        self.told: list[Told] = []
+
+    def news(self) -> list[Told]:
+        told, self.told = self.told, []
+        return told
 
     def up(self) -> dict[str, Server]:
         return dict.fromkeys(self.one.loaded, self.one)

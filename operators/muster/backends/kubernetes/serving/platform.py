@@ -25,7 +25,7 @@ from muster.backends.releases.deployments import Deployments
 from muster.backends.releases.figures import if_known
 from muster.backends.releases.platform import Limits, Observed
 from muster.core.deployment import Answer, Counts, SmokeRequest
-from muster.core.errors import Conflict, Corrupt
+from muster.core.errors import Conflict, Corrupt, SpecError
 from muster.volumes.protocols import LocalStore
 
 _SPOILED = Notes(
@@ -133,9 +133,14 @@ class ClusterPlatform:
         spec = entry.spec
         names.route_name(book.name)
         self._site.image(spec.image, spec.image_digest)
+        if spec.workers:
+            self._site.image(spec.workers.image, spec.workers.image_digest)
+            if spec.server != "kserve":
+                raise SpecError(f"a model with workers needs server 'kserve', found {spec.server!r:.40}")
         archive()
         check_platform(self._client, self._site, self._survey.cluster())
-        self._store().code(spec.image_digest)  # without its lock its image cannot have been built
+        for digest in spec.image_digests:
+            self._store().code(digest)  # without its lock its image cannot have been built
         self._revisions.rehearse(entry)
 
     def save(self, book: Route, *, in_force: bool = False) -> Route:

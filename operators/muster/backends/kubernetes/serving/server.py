@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import base64
 import io
+import json
 import math
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -20,8 +21,9 @@ from muster.backends.kubernetes.api.kinds import CONFIG_MAP, Document
 from muster.backends.kubernetes.manifests import pods, wiring
 from muster.backends.kubernetes.serving import names
 from muster.backends.kubernetes.site import ClusterSite
-from muster.core.deployment import DeploymentSpec
+from muster.core.deployment import DeploymentSpec, Workers
 from muster.core.errors import SpecError
+from muster.core.resources import Resources
 from muster.core.shipped import shipped
 
 PORT = 8080
@@ -38,6 +40,11 @@ SERVERS = (
 )  # whose code that is; each answers and counts alike, whatever platform keeps it
 _MAIN = "from muster_serving.__main__ import main\n\nmain()\n"
 _CLAIM, _SERVER, _SCRATCH = (f"{labels.OURS}{name}" for name in ("claim", "server", "scratch"))
+WORKERS = "workers"  # the container of a model that is no ONNX model
+_LINE, _WORK = (f"{labels.OURS}{name}" for name in ("line", "work"))
+_SHARED = "/mnt/muster/line"
+_SOCKET = f"{_SHARED}/workers.sock"
+_FRONT = Resources(cpus=0.25, memory_gib=0.5)  # of a server that only asks the workers
 _EPOCH = (1980, 1, 1, 0, 0, 0)  # the earliest a zip can hold; the same sources give the same bytes
 _GPU_PRESENT = "nvidia.com/gpu.present"  # GPU feature discovery sets it
 
@@ -72,10 +79,10 @@ def archive() -> bytes:
     :raises SpecError: this installation of muster lacks it.
     """
     package = shipped("serving") / "muster_serving"
-    sources = sorted(package.glob("*.py"))
+    sources = sorted(package.rglob("*.py"))
     if Path(package / "__main__.py") not in sources:
         raise SpecError(f"this installation of muster lacks its model servers ({package}): install it again")
-    files = {f"{package.name}/{path.name}": path.read_bytes() for path in sources}
+    files = {path.relative_to(package.parent).as_posix(): path.read_bytes() for path in sources}
     whole = io.BytesIO()
     with zipfile.ZipFile(whole, "w") as made:
         for name, data in {"__main__.py": _MAIN.encode(), **files}.items():
@@ -120,13 +127,16 @@ def pod(server: Server, *, container: str) -> Document:
         "terminationGracePeriodSeconds": site.drain_seconds + LONGEST_REQUEST_SECONDS + _MARGIN_SECONDS,
         "securityContext": pods.identity(site),
         "tolerations": pods.tolerations(resources, site),
-        "containers": [_container(server, container)],
+        "containers": [_front(server, container)],
         "volumes": [
             {"name": _CLAIM, "persistentVolumeClaim": {"claimName": site.claim, "readOnly": True}},
             {"name": _SERVER, "configMap": {"name": server.name}},
             {"name": _SCRATCH, "emptyDir": {}},
         ],
     }
+    if server.spec.workers:
+        spec["containers"].append(_workers(server, server.spec.workers))
+        spec["volumes"] += [{"name": name, "emptyDir": {}} for name in (_LINE, _WORK)]
     if resources.gpu_class:
         spec["affinity"] = pods.affinity(resources.gpu_class)
     elif not resources.gpus and server.gpu_classes is not None:
@@ -143,43 +153,96 @@ def _command(server: Server) -> list[str]:
         *(f"--model={_MODEL}", f"--revision={server.revision}"),
         f"--version={server.spec.model.address}",
         *("--host=0.0.0.0", f"--port={PORT}"),
+        *_setup(server.spec),
     ]
 
 
-def _container(server: Server, name: str) -> Document:
-    site, spec = server.site, server.spec
+def _setup(spec: DeploymentSpec) -> list[str]:
+    """How the workers run, for the server and for their own container; nothing for an ONNX model."""
+    setup = spec.worker_setup()
+    return [] if setup is None else [f"--setup={json.dumps({**setup, 'socket': _SOCKET})}"]
+
+
+def _front(server: Server, name: str) -> Document:
+    """The model server; where the model has workers, it computes nothing and needs little."""
+    spec = server.spec
+    return _container(
+        server,
+        name,
+        image=server.site.image(spec.image, spec.image_digest),
+        command=_command(server),
+        answers={"ports": [{"name": "http", "containerPort": PORT, "protocol": "TCP"}], **_probes(spec)},
+        resources=_FRONT if spec.workers else spec.resources,
+        writable={_SCRATCH: wiring.TEMPORARY, **({_LINE: _SHARED} if spec.workers else {})},
+    )
+
+
+def _workers(server: Server, workers: Workers) -> Document:
+    """The workers, in the author's image, behind a socket that the two containers share.
+
+    Its own scratch folder keeps what the model writes from the server.
+    """
+    return _container(
+        server,
+        WORKERS,
+        image=server.site.image(workers.image, workers.image_digest),
+        command=[
+            *("python3", PROGRAM, server.spec.name, "--server=workers", f"--model={_MODEL}"),
+            *_setup(server.spec),
+        ],
+        answers={},
+        resources=server.spec.resources,
+        writable={_WORK: wiring.TEMPORARY, _LINE: _SHARED},
+    )
+
+
+def _container(
+    server: Server,
+    name: str,
+    *,
+    image: str,
+    command: list[str],
+    answers: Document,
+    resources: Resources,
+    writable: Mapping[str, str],
+) -> Document:
+    """One container of the pod, with the version and the servers' code, both read-only.
+
+    :param answers: its ports and probes.
+    :param writable: where each of the pod's empty folders is.
+    """
+    site = server.site
     variables = {"PYTHONUNBUFFERED": "1", "HOME": wiring.TEMPORARY, "LANG": "C.UTF-8"}
     return {
         "name": name,
-        "image": site.image(spec.image, spec.image_digest),
+        "image": image,
         "imagePullPolicy": "IfNotPresent",
-        "command": _command(server),
+        "command": command,
         "workingDir": wiring.TEMPORARY,
         "env": [{"name": variable, "value": value} for variable, value in variables.items()],
-        "ports": [{"name": "http", "containerPort": PORT, "protocol": "TCP"}],
-        **_probes(spec),
+        **answers,
         # A sleep needs no shell. Meanwhile the gateway learns that the replica goes, and the replica still answers.
         "lifecycle": {"preStop": {"sleep": {"seconds": site.drain_seconds}}},
-        "resources": _amounts(spec, site),
+        "resources": _amounts(resources, site),
         "securityContext": pods.confined(),
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "volumeMounts": [
             {
                 "name": _CLAIM,
                 "mountPath": _MODEL,
-                "subPath": site.on_claim(wiring.version_path(spec.model.address)),
+                "subPath": site.on_claim(wiring.version_path(server.spec.model.address)),
                 "readOnly": True,
             },
             {"name": _SERVER, "mountPath": _FOLDER, "readOnly": True},
-            {"name": _SCRATCH, "mountPath": wiring.TEMPORARY},
+            *({"name": volume, "mountPath": path} for volume, path in writable.items()),
         ],
     }
 
 
-def _amounts(spec: DeploymentSpec, site: ClusterSite) -> Document:
+def _amounts(resources: Resources, site: ClusterSite) -> Document:
     """What a job of these resources would get, and a limit of CPUs: without one KServe makes it a single CPU."""
-    amounts = pods.amounts(spec.resources, site)
-    cpus = f"{math.ceil(2000 * spec.resources.cpus)}m"
+    amounts = pods.amounts(resources, site)
+    cpus = f"{math.ceil(2000 * resources.cpus)}m"
     return {**amounts, "limits": {"cpu": cpus, **amounts["limits"]}}
 
 

@@ -130,10 +130,12 @@ class DeploymentState:
     def server_key(self, name: str) -> ServerKey:
         """What tells which revisions share a server process: those of one environment.
 
-        One whose process has died comes back in its own, so that it takes no other with it a second time.
+        One whose process has died comes back in its own, so that it takes no other with it a second time. A model with
+        workers runs in them, and can take no server with it.
         """
         spec = self.specs[name]
-        return spec.server, spec.image_digest, name if self.called(name).restarts else ""
+        suspect = spec.workers is None and self.called(name).restarts
+        return spec.server, spec.image_digest, name if suspect else ""
 
     def called(self, name: str) -> Revision:
         """The revision of a name. :raises NotFound: there is none, or it is over and gone."""
@@ -171,6 +173,17 @@ class DeploymentState:
         }
         ports = {name: port for name, port in self.ports.items() if name not in several}
         return replace(self._with(several), ports=ports) if several else self
+
+    def told(self, name: str, *, reason: str, ended: bool) -> DeploymentState:
+        """A server says how the workers of a revision are.
+
+        :param reason: what is wrong with them; empty where nothing is.
+        :param ended: whether one has just ended.
+        """
+        one = self.called(name)
+        if one.state.over:
+            return self
+        return self._with({name: replace(one, reason=reason, restarts=one.restarts + ended)})
 
     def failed(self, name: str, *, reason: str) -> DeploymentState:
         """A revision cannot be brought up."""

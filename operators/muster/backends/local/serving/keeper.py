@@ -105,6 +105,7 @@ class Keeper:
         self._read: tuple[int, DeploymentState | None] = (0, None)
         self._lost: list[tuple[set[str], str]] = []
         self._said: dict[str, float] = {}
+        self._troubles: dict[str, str] = {}
 
     def run(self, handle: int, guardian: Guardian) -> None:
         """Keep the deployment; `handle` is the open file that holds the keeper's lock."""
@@ -174,6 +175,7 @@ class Keeper:
         self.servers.limit_memory(state)
         self._arrive(state)
         self._publish(state)
+        self._hear(state)
         self.servers.direct(state, waiting=self._waiting(state))
         self.servers.clear(state)
         self.unpin_past(state)
@@ -238,21 +240,32 @@ class Keeper:
         self, name: str, spec: DeploymentSpec, *, key: ServerKey, tried: bool
     ) -> Generator[None, None, None]:
         """Load a revision into its server; one that never was up is tried apart first."""
-        python = yield from self._environments.ensure_apart(
-            spec.image,
-            self._folder.lock(spec.image_digest),
-            spec.image_digest,
-            lambda line: self._progress(name, line),
-            log=self._folder.path / f"image-{name}.log",
-        )
+        python = yield from self._python(name, spec.image, spec.image_digest)
+        setup = spec.worker_setup()
+        if setup is not None and spec.workers is not None:
+            theirs = yield from self._python(name, spec.workers.image, spec.workers.image_digest)
+            setup["python"] = str(theirs)
         deadline = time.monotonic() + spec.load_timeout_seconds
         model = self.model(spec)
         if not tried:
             self._progress(name, "it is tried in a process of its own")
-            yield from try_apart(spec, python, model, self._folder.path, revision=name, deadline=deadline)
+            yield from try_apart(
+                spec, python, model, self._folder.path, revision=name, deadline=deadline, setup=setup
+            )
         server = self.servers.server(spec.name, python, key=key)
         self._progress(name, "it is being loaded")
-        yield from server.load(name, model, deadline=deadline, model=spec.model.address)
+        yield from server.load(name, model, deadline=deadline, model=spec.model.address, setup=setup)
+        self._troubles.pop(name, None)
+
+    def _python(self, name: str, image: str, digest: str) -> Generator[None, None, Path]:
+        """Return the Python of an image's environment, once it is built."""
+        return self._environments.ensure_apart(
+            image,
+            self._folder.lock(digest),
+            digest,
+            lambda line: self._progress(name, line),
+            log=self._folder.path / f"image-{name}.log",
+        )
 
     def _try_again(self, one: Revision, reason: str) -> None:
         """Wait a while before the next try. Clients wait as well at first; from now on they are refused."""
@@ -275,9 +288,24 @@ class Keeper:
             if one.state is not RevisionState.FAILED and one.name not in self._failures
         }
 
+    def _hear(self, state: DeploymentState) -> None:
+        """Write down how the workers of the revisions are."""
+        live = {one.name for one in state.live}
+        for told in self.servers.news():
+            if told.revision not in live:
+                continue
+            self.say(f"{told.revision}: {told.what or 'its workers are up'}")
+            self._troubles[told.revision] = told.what
+            self._record(
+                lambda now, told=told: now.told(told.revision, reason=told.what, ended=told.ended)  # type: ignore[misc]
+            )
+        self._troubles = {name: what for name, what in self._troubles.items() if what and name in live}
+        for name in state.shares.keys() & self._troubles.keys():
+            self._note(f"{name}: {self._troubles[name]}")
+
     def _be_well(self, state: DeploymentState) -> None:
         """Say that nothing is amiss any more, where all that has traffic is up."""
-        if state.reason and self.servers.up().keys() >= state.shares.keys():
+        if state.reason and self.servers.up().keys() >= state.shares.keys() and not self._troubles:
             self._note("")
 
     def _progress(self, name: str, line: str) -> None:

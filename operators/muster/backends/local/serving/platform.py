@@ -125,8 +125,9 @@ class LocalPlatform:
         """
         spec = entry.spec
         shipped("serving")
-        if not (self._lock(entry) / LOCK).is_file():
-            raise SpecError(f"image {spec.image!r}: its snapshot {spec.image_digest:.20}… holds no {LOCK}")
+        for digest in spec.image_digests:
+            if not (self._lock(entry, digest) / LOCK).is_file():
+                raise SpecError(f"image of {spec.name}: its snapshot {digest:.20}… holds no {LOCK}")
         if self._copies:
             self._store.pin(spec.model.address, reason=pin_reason(book.name))
             self._folder(book.name).keep_model(spec.model.digest, self._store.path(spec.model.address))
@@ -144,7 +145,8 @@ class LocalPlatform:
                 raise _stale(book.name)
             for entry in book.live:
                 if entry.name not in state.specs:
-                    folder.keep_lock(entry.spec.image_digest, self._lock(entry))
+                    for digest in entry.spec.image_digests:
+                        folder.keep_lock(digest, self._lock(entry, digest))
             return state.with_book(book)
 
         state = self._change(folder, write, first=first)
@@ -298,10 +300,10 @@ class LocalPlatform:
 
         return unpin
 
-    def _lock(self, entry: Entry) -> Path:
-        """The image's lock and recipe: the deployment's own copy, or what the store holds."""
-        kept = self._folder(entry.spec.name).lock(entry.spec.image_digest)
-        return kept if kept.is_dir() else self._store.code(entry.spec.image_digest)
+    def _lock(self, entry: Entry, digest: str) -> Path:
+        """An image's lock and recipe: the deployment's own copy, or what the store holds."""
+        kept = self._folder(entry.spec.name).lock(digest)
+        return kept if kept.is_dir() else self._store.code(digest)
 
     def _bind(self, state: DeploymentState) -> socket.socket:
         """Return a socket bound to the deployment's port, or to another where nothing ever served on it."""

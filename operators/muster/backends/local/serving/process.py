@@ -9,8 +9,9 @@ import resource
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from muster.backends.local.variables import NO_TELEMETRY
 from muster.core.deployment import DeploymentSpec
@@ -45,11 +46,19 @@ def start(
 
 
 def try_apart(
-    spec: DeploymentSpec, python: Path, model: Path, folder: Path, *, revision: str, deadline: float
+    spec: DeploymentSpec,
+    python: Path,
+    model: Path,
+    folder: Path,
+    *,
+    revision: str,
+    deadline: float,
+    setup: Mapping[str, Any] | None = None,
 ) -> Iterator[None]:
     """Load a version and ask it the smoke requests in a process of its own, which may crash; yield meanwhile.
 
     :param folder: the deployment's, for what the process is given and what it says.
+    :param setup: how its workers run; None for an ONNX model.
     :raises DeploymentError: it crashes, does not load or does not answer in time.
     """
     asked, log = folder / f"trial-{revision}.json", folder / f"trial-{revision}.log"
@@ -62,7 +71,9 @@ def try_apart(
         asked.write_text(json.dumps(requests), encoding="utf-8")
         log.unlink(missing_ok=True)
         words = ["muster_serving.trial", str(model), str(asked)]
-        trial = start(words, python, log, memory_gib=spec.resources.memory_gib)
+        words += [] if setup is None else [json.dumps({**setup, "workers": 1})]
+        memory_gib = spec.resources.memory_gib if setup is None else None  # a worker limits itself
+        trial = start(words, python, log, memory_gib=memory_gib)
         while trial.poll() is None:
             if time.monotonic() > deadline:
                 raise DeploymentError("a trial load did not end in time")

@@ -17,6 +17,7 @@ import socket
 import subprocess
 import time
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,20 @@ MISSES = 3
 
 # Any answer will do, that nothing serves yet as well.
 _REQUEST = b"GET /v2/health/ready HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+
+
+@dataclass(frozen=True)
+class Told:
+    """What a server says of the workers of one of its revisions.
+
+    :param what: what is wrong with them now; empty where nothing is.
+    :param ended: whether one has just ended.
+    """
+
+    revision: str
+    what: str
+    ended: bool
+
 
 Route = tuple[Mapping[str, int], Mapping[str, int]]
 
@@ -111,6 +126,7 @@ class ModelServer:
         self._commands = 0
         self._answers: dict[int, str] = {}
         self._orders: set[int] = set()
+        self._told: list[Told] = []
         self._route: Route | None = None
         self._accepts = False
         self._memory_gib = 0.0
@@ -159,13 +175,23 @@ class ModelServer:
             self._memory_gib = memory_gib
             limit_memory(self.pid, memory_gib)
 
-    def load(self, revision: str, path: Path, *, deadline: float, model: str | None = None) -> Iterator[None]:
+    def load(
+        self,
+        revision: str,
+        path: Path,
+        *,
+        deadline: float,
+        model: str | None = None,
+        setup: Mapping[str, Any] | None = None,
+    ) -> Iterator[None]:
         """Load a version beside the others; yield until it is there.
 
         :param model: the version's address, which the server's answers then tell.
+        :param setup: how its workers run; None for an ONNX model.
         :raises DeploymentError: the server refuses it, died of it, or is not done in time.
         """
-        number = self._command("load", revision=revision, folder=str(path), model=model)
+        more = {} if setup is None else {"setup": setup}
+        number = self._command("load", revision=revision, folder=str(path), model=model, **more)
         try:
             while number not in self._answers:
                 if self.given_up or not self.alive():
@@ -224,6 +250,9 @@ class ModelServer:
         *lines, self._received = self._received.split(b"\n")
         for line in lines:
             answer = json.loads(line)
+            if "told" in answer:
+                self._told.append(Told(answer["revision"], answer["told"], answer["ended"]))
+                continue
             self._answers[answer["id"]] = answer.get("error", "")
         self._forget_abandoned()
         done = self._orders & self._answers.keys()
@@ -234,6 +263,11 @@ class ModelServer:
         if failed:
             self._route = None  # to be told again
         return list(failed.values())
+
+    def news(self) -> list[Told]:
+        """Return what it said of its revisions' workers since the last time."""
+        told, self._told = self._told, []
+        return told
 
     def _forget_abandoned(self) -> None:
         for number in self._abandoned.keys() & self._answers.keys():

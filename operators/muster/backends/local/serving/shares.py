@@ -15,7 +15,7 @@ from typing import TypeVar
 
 from muster.backends.local.serving.door import Door
 from muster.backends.local.serving.folder import DeploymentState, ServerKey
-from muster.backends.local.serving.server import STOP_SECONDS, ModelServer
+from muster.backends.local.serving.server import STOP_SECONDS, ModelServer, Told
 
 DRAIN_SECONDS = 5.0
 UNLOAD_SECONDS = 1.0
@@ -105,6 +105,10 @@ class ModelServers:
             del self.running[key]
             self._front = None if self._front is server else self._front
         return found
+
+    def news(self) -> list[Told]:
+        """Return what the servers said of their revisions' workers since the last time."""
+        return [told for server in self.running.values() for told in server.news()]
 
     def limit_memory(self, state: DeploymentState) -> None:
         """Let each process have what all of its revisions ask for, also one that is over until it is unloaded."""

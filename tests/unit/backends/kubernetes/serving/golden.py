@@ -21,7 +21,15 @@ from muster.backends.kubernetes.serving.route import Route, write_route
 from muster.backends.kubernetes.serving.server import Server, code
 from muster.backends.kubernetes.site import ClusterSite, Platform
 from muster.backends.releases.book import Entry
-from muster.core.deployment import DeploymentSpec, Release, Revision, RevisionState, SmokeRequest
+from muster.core.deployment import (
+    Batch,
+    DeploymentSpec,
+    Release,
+    Revision,
+    RevisionState,
+    SmokeRequest,
+    Workers,
+)
 from muster.core.job import Pinned
 from muster.core.resources import Resources
 
@@ -53,6 +61,13 @@ def spec(number: int = 7, **changes: Any) -> DeploymentSpec:
 SCALED = spec(8, replicas=2, most_replicas=10, load_timeout_seconds=600.0)
 WRAPPED = replace(SCALED, image="seldon", server="seldon")
 ON_CARDS = spec(9, resources=Resources(cpus=4, memory_gib=16, gpus=1, gpu_class=("a100", "k80")))
+WITH_WORKERS = spec(
+    10,
+    resources=Resources(cpus=2, memory_gib=4),
+    workers=Workers(
+        image="tables", image_digest=DIGEST, count=2, batch=Batch(most=64, wait_ms=5), trusted=("pickle",)
+    ),
+)
 SMOKED = spec(8, smoke=(SmokeRequest(name="one", inputs={"hour": (13,)}, expect={"p": {"min": 0}}),))
 ROUTE = Route(
     name="flights",
@@ -92,6 +107,7 @@ def examples() -> Mapping[str, Document]:
         "fixed": inference_service(server(spec(), "r1")),
         "scaled": inference_service(server(SCALED, "r2", ANYWHERE)),
         "on-cards": inference_service(server(ON_CARDS, "r3")),
+        "workers": inference_service(server(WITH_WORKERS, "r4")),
         "code": _with_code(server(spec(), "r1")),
         "seldon": seldon_deployment(server(spec(), "r1")),
         "seldon-scaled": seldon_deployment(server(WRAPPED, "r2", ANYWHERE)),
@@ -101,7 +117,13 @@ def examples() -> Mapping[str, Document]:
     }
 
 
-LIKE = {"scaled": "fixed", "on-cards": "fixed", "seldon-scaled": "seldon", "seldon-route": "route"}
+LIKE = {
+    "scaled": "fixed",
+    "on-cards": "fixed",
+    "workers": "fixed",
+    "seldon-scaled": "seldon",
+    "seldon-route": "route",
+}
 
 
 def written() -> dict[str, str]:

@@ -1,0 +1,58 @@
+"""``model.skops``: a scikit-learn model, loaded without running code (https://skops.readthedocs.io)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from muster_serving.errors import ModelError
+from muster_serving.predictors import Predict, table
+from muster_serving.signature import Signature
+
+
+def load(path: Path, signature: Signature, trusted: Sequence[str]) -> Predict:
+    """Load the file. :raises ModelError: it holds types that are neither skops' own nor trusted."""
+    import skops.io
+
+    unknown = sorted(set(skops.io.get_untrusted_types(file=path)) - set(trusted))
+    if unknown:
+        raise ModelError(
+            f"{path.name} holds {', '.join(unknown):.300}, which can run code when it is loaded: trust it, "
+            f"DeployOperator(trusted={unknown!r:.300}), or leave it out of the model"
+        )
+    return predictor(skops.io.load(path, trusted=list(trusted)), signature)
+
+
+def predictor(model: Any, signature: Signature) -> Predict:
+    """Return the function of a loaded model: probabilities where it has them and the signature wants numbers, else
+    predictions.
+
+    A model that was fitted on a frame gets a frame of the inputs, any other a matrix of all inputs side by side.
+    """
+    first = next(iter(signature.outputs.values()))
+    ask = model.predict
+    if hasattr(model, "predict_proba") and first.datatype in ("FP32", "FP64"):
+        ask = model.predict_proba
+    if getattr(model, "feature_names_in_", None) is not None:
+        names = list(model.feature_names_in_)
+        missing = sorted(set(names) - set(signature.inputs))
+        if missing:
+            raise ModelError(
+                f"the model was fitted on {', '.join(names):.300}; the signature's inputs lack {', '.join(missing):.200}"
+            )
+        from pandas import DataFrame
+
+        def by_frame(inputs: dict[str, Any]) -> dict[str, Any]:
+            frame = DataFrame({name: inputs[name] for name in names}, copy=False)
+            return table.outputs(signature, [ask(frame)], what="the model")
+
+        return by_frame
+    import numpy as np
+
+    columns = table.numeric(signature, what="a model that was fitted on a matrix")
+
+    def by_matrix(inputs: dict[str, Any]) -> dict[str, Any]:
+        return table.outputs(signature, [ask(table.matrix(inputs, columns, np.float64))], what="the model")
+
+    return by_matrix

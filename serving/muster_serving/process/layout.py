@@ -1,0 +1,142 @@
+"""Rows of a signature's tensors as bytes: one packed record a row, and the texts after all records.
+
+A record holds a value of each tensor in the signature's order, little-endian; of a text its length in bytes, of a text
+with categories its place in their list. So rows of several requests are one batch when their bytes are joined.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np  # noqa: TID253 - a model needs it anyway; nothing that Airflow parses imports it
+
+from muster_serving.column import DATATYPES, Array, Column
+
+_FORMATS = {
+    "BOOL": "?",
+    "INT8": "b",
+    "INT16": "h",
+    "INT32": "i",
+    "INT64": "q",
+    "UINT8": "B",
+    "UINT16": "H",
+    "UINT32": "I",
+    "UINT64": "Q",
+    "FP32": "f",
+    "FP64": "d",
+}
+
+
+class Layout:
+    """The records of the inputs, or of the outputs, of one signature."""
+
+    def __init__(self, columns: Iterable[Column]) -> None:
+        self._columns = list(columns)
+        formats = [(_format(column), column.tail) for column in self._columns]
+        names = [f"f{i}" for i in range(len(formats))]
+        self._record = np.dtype([(name, *each) for name, each in zip(names, formats, strict=True)])
+        self._fields = list(zip(names, self._columns, strict=True))
+        self._texts = [column for column in self._columns if _is_text(column)]
+        self._lists = {
+            column.name: np.array(list(column.codes), dtype=object)
+            for column in self._columns
+            if column.datatype == "BYTES" and column.codes is not None
+        }
+        self._row = None if self._texts or any(column.tail for column in self._columns) else self._one_row()
+        self._alone = len(self._columns) == 1 and not self._texts and not self._lists
+
+    @property
+    def joins(self) -> bool:
+        """Whether the bytes of several requests, joined, are those of one: no text comes after the records."""
+        return not self._texts
+
+    def pack_values(self, values: Mapping[str, list[Any] | Array], rows: int) -> bytes:
+        """Return the bytes of a request's values, checked by their columns.
+
+        :param values: of every tensor a flat list of JSON values, or an array where its column takes one.
+        :raises RequestError: a column refuses a value.
+        """
+        if rows == 1 and self._row is not None:
+            return self._row.pack(*[column.value(values[column.name][0]) for column in self._columns])
+        arrays = {c.name: c.array(values[c.name]).reshape(rows, *c.tail) for c in self._columns}
+        return self.pack(arrays, rows)
+
+    def pack(self, arrays: Mapping[str, Array], rows: int) -> bytes:
+        """Return the bytes of arrays that are as the columns say."""
+        if self._alone:
+            column = self._columns[0]
+            return np.ascontiguousarray(arrays[column.name], _format(column)).tobytes()
+        records = np.empty(rows, self._record)
+        encoded: dict[str, list[bytes]] = {}
+        for field, column in self._fields:
+            if _is_text(column):
+                parts = [str(text).encode() for text in arrays[column.name].ravel().tolist()]
+                encoded[column.name] = parts
+                lengths = np.fromiter(map(len, parts), np.uint32, len(parts))
+                records[field] = lengths.reshape(rows, *column.tail)
+            else:
+                records[field] = arrays[column.name]
+        return b"".join([records.tobytes(), *self._by_row(encoded, rows)])
+
+    def unpack(self, data: bytes | memoryview, rows: int) -> dict[str, Array]:
+        """Return the arrays of some bytes: their own copies, a text with categories as that text."""
+        if self._alone:
+            column = self._columns[0]
+            flat: Array = np.frombuffer(data, _format(column)).copy()
+            return {column.name: flat.reshape(rows, *column.tail) if column.tail else flat}
+        records = np.frombuffer(data, self._record, count=rows)
+        arrays: dict[str, Array] = {}
+        for field, column in self._fields:
+            found = records[field]
+            texts = self._lists.get(column.name)
+            if texts is not None:
+                arrays[column.name] = texts[found]
+            elif not _is_text(column):
+                arrays[column.name] = found.copy()
+        if self._texts:
+            arrays |= self._read_texts(records, memoryview(data)[records.nbytes :], rows)
+            arrays = {column.name: arrays[column.name] for column in self._columns}
+        return arrays
+
+    def _one_row(self) -> struct.Struct:
+        formats = ("q" if _has_list(column) else _FORMATS[column.datatype] for column in self._columns)
+        return struct.Struct("<" + "".join(formats))
+
+    def _by_row(self, encoded: Mapping[str, list[bytes]], rows: int) -> list[bytes]:
+        """Return all texts in the order of the rows."""
+        if not encoded:
+            return []
+        several = {name: len(parts) // rows for name, parts in encoded.items()}
+        return [
+            text
+            for row in range(rows)
+            for name, parts in encoded.items()
+            for text in parts[row * several[name] : (row + 1) * several[name]]
+        ]
+
+    def _read_texts(self, records: Array, heap: memoryview, rows: int) -> dict[str, Array]:
+        lengths = {c.name: records[f].reshape(rows, -1).tolist() for f, c in self._fields if _is_text(c)}
+        found: dict[str, list[str]] = {name: [] for name in lengths}
+        at = 0
+        for row in range(rows):
+            for name, several in lengths.items():
+                for length in several[row]:
+                    found[name].append(str(heap[at : at + length], "utf-8"))
+                    at += length
+        return {c.name: np.array(found[c.name], dtype=object).reshape(rows, *c.tail) for c in self._texts}
+
+
+def _is_text(column: Column) -> bool:
+    return column.datatype == "BYTES" and column.codes is None
+
+
+def _has_list(column: Column) -> bool:
+    return column.datatype == "BYTES" and column.codes is not None
+
+
+def _format(column: Column) -> np.dtype[Any]:
+    if _is_text(column):
+        return np.dtype("<u4")
+    return np.dtype(np.int64 if _has_list(column) else DATATYPES[column.datatype]).newbyteorder("<")

@@ -1,0 +1,183 @@
+"""One worker process as the front sees it: it loads the version, answers one frame at a time, and ends with a reason."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import cast
+
+from muster_serving.errors import ModelError
+from muster_serving.process.frames import ENDED, READY, REFUSED, Part, Reader, write
+from muster_serving.process.said import Said
+from muster_serving.process.setup import Setup
+from muster_serving.process.start import end_group, how_it_ended, start
+
+CONNECT_SECONDS = 0.05
+LINGER_SECONDS = 1.0
+
+
+class Process(asyncio.Protocol):
+    """A worker behind a socket.
+
+    :ivar answered: called with the parts of each frame that answers one.
+    :ivar ended: called once, with how it ended, after it was ready.
+    """
+
+    def __init__(self) -> None:
+        self.answered: Callable[[list[Part]], None] = lambda _parts: None
+        self.ended: Callable[[str], None] = lambda _how: None
+        self._transport: asyncio.Transport | None = None
+        self._reader = Reader()
+        self._ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._over = False
+        self._why = ""
+
+    async def load(self, seconds: float) -> None:
+        """Return when it has loaded the version. :raises ModelError: it cannot, and has ended."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self._ready
+        except TimeoutError:
+            self.kill(f"it was not loaded within {seconds:g} s (load_timeout)")
+            raise ModelError(self._why) from None
+        except BaseException:
+            self.kill("it is not needed any more")
+            raise
+
+    def send(self, parts: Sequence[tuple[int, bytes]]) -> None:
+        """Send a frame."""
+        assert self._transport is not None
+        self._transport.write(write(parts))
+
+    def kill(self, why: str) -> None:
+        """End it at once, for a reason that :attr:`ended` is told."""
+        self._why = self._why or why
+        if self._transport:
+            self._transport.abort()
+
+    def over(self, how: str) -> None:
+        """Tell once how it ended."""
+        if self._over:
+            return
+        self._over = True
+        if not self._ready.done():
+            self._ready.set_exception(ModelError(self._why or f"loading it: its process {how}"))
+            self._ready.exception()  # nobody may be waiting any more
+        else:
+            self.ended(self._why or how)
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Keep the transport. asyncio calls this."""
+        self._transport = cast("asyncio.Transport", transport)
+
+    def data_received(self, data: bytes) -> None:
+        """Take the frames that are whole. asyncio calls this."""
+        for parts in self._reader.take(data):
+            kind = parts[0][0]
+            if kind < READY:
+                self.answered(parts)
+            elif kind == READY:
+                if not self._ready.done():
+                    self._ready.set_result(None)
+            elif kind == REFUSED:
+                self._why = str(parts[0][1], "utf-8", "replace")
+            elif kind == ENDED:
+                self.over(str(parts[0][1], "utf-8", "replace"))
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 asyncio's interface
+        """Tell that it is gone. asyncio calls this."""
+        self.over("is gone; the log of its container says more")
+
+
+class Child(Process):
+    """A worker that this process started."""
+
+    def __init__(self, child: subprocess.Popen[bytes], said: Said, gib: float) -> None:
+        super().__init__()
+        self._child = child
+        self._said = said
+        self._gib = gib
+        self._handle = os.pidfd_open(child.pid)
+        asyncio.get_running_loop().add_reader(self._handle, self._reap)
+
+    def send(self, parts: Sequence[tuple[int, bytes]]) -> None:
+        """Send a frame; what it says from now on is about this one."""
+        self._said.forget()
+        super().send(parts)
+
+    def kill(self, why: str) -> None:
+        """Kill it, and what it forked."""
+        super().kill(why)
+        end_group(self._child)
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 asyncio's interface
+        """See that it ends: it is about to, or only hung up. asyncio calls this."""
+        asyncio.get_running_loop().call_later(LINGER_SECONDS, self._end)
+
+    def _end(self) -> None:
+        if not self._over:
+            end_group(self._child)
+
+    def _reap(self) -> None:
+        """Tell how it ended; a process that it forked may hold its socket still."""
+        asyncio.get_running_loop().remove_reader(self._handle)
+        os.close(self._handle)
+        code = self._child.wait()
+        end_group(self._child)
+        self._said.end()
+        if self._transport:
+            self._transport.abort()
+        self.over(how_it_ended(code, last_line=self._said.last_line, gib=self._gib))
+
+
+async def begin(folder: Path, setup: Setup, *, revision: str) -> Process:
+    """Start a worker; it is loading then. :raises ModelError: it cannot be started."""
+    try:
+        return await (_connect(setup) if setup.socket else _spawn(folder, setup, revision))
+    except OSError as error:
+        raise ModelError(f"its process cannot be started: {error}") from error
+
+
+async def _spawn(folder: Path, setup: Setup, revision: str) -> Child:
+    mine, theirs = socket.socketpair()
+    out, into = os.pipe()
+    try:
+        child = start(folder, setup, connection=theirs.fileno(), out=into)
+    except OSError:
+        mine.close()
+        os.close(out)
+        raise
+    finally:
+        theirs.close()
+        os.close(into)
+    said = Said(out, f"{revision} | ", _log)
+    loop = asyncio.get_running_loop()
+    _, process = await loop.create_connection(lambda: Child(child, said, setup.worker_gib), sock=mine)
+    return process
+
+
+async def _connect(setup: Setup) -> Process:
+    """Have the host in the other container start one; it may be coming up still."""
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + setup.load_seconds
+    while True:
+        try:
+            _, process = await loop.create_unix_connection(Process, setup.socket)
+        except (FileNotFoundError, ConnectionRefusedError):
+            if loop.time() > deadline:
+                raise
+            await asyncio.sleep(CONNECT_SECONDS)
+        else:
+            return process
+
+
+def _log(lines: bytes) -> None:
+    try:
+        os.write(sys.stderr.fileno(), lines)
+    except OSError:
+        return  # the disk may be full, and users are answered all the same

@@ -1,0 +1,238 @@
+"""The workers of one revision: which requests each computes together, and what happens when one of them ends.
+
+A worker has one frame at a time, so its end costs the requests of that frame, and no others: each gets one error that
+names the cause. It is started again, at once the first time, after growing pauses when it ends again and again;
+meanwhile requests wait for another worker, or for this one. Where all workers are down for longer, they are refused.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+
+from muster_serving.errors import ModelError, PredictionError
+from muster_serving.process.frames import ANSWER, Part
+from muster_serving.process.processes import Process, begin
+from muster_serving.process.setup import Setup
+
+FIRST_PAUSE_SECONDS = 0.25
+LONGEST_PAUSE_SECONDS = 30.0
+STEADY_SECONDS = 30.0  # one that lived for so long may end once more without a pause
+REFUSE_SECONDS = 1.0  # a pause of so long is not waited for
+
+Told = Callable[[str, bool], None]
+
+
+class _Asked:
+    """One request that waits, or is computed."""
+
+    __slots__ = ("answer", "data", "rows", "since")
+
+    def __init__(self, data: bytes, rows: int, loop: asyncio.AbstractEventLoop) -> None:
+        self.data = data
+        self.rows = rows
+        self.answer: asyncio.Future[bytes | memoryview] = loop.create_future()
+        self.since = loop.time()
+
+    def fail(self, why: str) -> None:
+        if not self.answer.done():
+            self.answer.set_exception(PredictionError(why))
+
+
+class _Place:
+    """A worker's place: the process in it, the requests it computes, and how long the next one waits."""
+
+    def __init__(self) -> None:
+        self.process: Process | None = None
+        self.held: list[_Asked] = []
+        self.sent = 0.0
+        self.up = 0.0
+        self.pause = 0.0
+
+
+class Workers:
+    """Computes requests in worker processes.
+
+    :param most_rows: the most rows that the signature allows in one call.
+    :param told: is called with what is wrong now, empty where nothing is, and whether a worker has just ended.
+    """
+
+    def __init__(self, folder: Path, setup: Setup, *, revision: str, most_rows: int, told: Told) -> None:
+        self._folder = folder
+        self._setup = setup
+        self._revision = revision
+        self._most = min(setup.most, most_rows)
+        self._wait = setup.wait_ms / 1000
+        self._told = told
+        self._loop = asyncio.get_running_loop()
+        self._queue: deque[_Asked] = deque()
+        self._queued_rows = 0
+        self._places = [_Place() for _ in range(setup.workers)]
+        self._idle: list[_Place] = []
+        self._timer: asyncio.TimerHandle | None = None
+        self._watch: asyncio.TimerHandle | None = None
+        self._refusing = ""
+        self._closing = False
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def start(self) -> None:
+        """Return when all workers have loaded the version. :raises ModelError: one cannot."""
+        starting = [asyncio.ensure_future(self._fill(place)) for place in self._places]
+        try:
+            await asyncio.gather(*starting)
+        except BaseException:
+            self._closing = True
+            for each in starting:
+                each.cancel()
+            await asyncio.gather(*starting, return_exceptions=True)
+            self.close()
+            raise
+
+    async def ask(self, data: bytes, rows: int) -> bytes | memoryview:
+        """Have one request computed, and return its outputs' bytes.
+
+        :raises PredictionError: the model failed, its process ended, or it took too long.
+        """
+        if self._refusing:
+            raise PredictionError(self._refusing)
+        asked = _Asked(data, rows, self._loop)
+        self._queue.append(asked)
+        self._queued_rows += rows
+        self._dispatch()
+        if self._watch is None:
+            self._look_again()
+        return await asked.answer
+
+    def close(self) -> None:
+        """Let the workers finish what they compute, and end them."""
+        self._closing = True
+        for task in self._tasks:
+            task.cancel()
+        for timer in (self._timer, self._watch):
+            if timer:
+                timer.cancel()
+        for place in self._places:
+            if place.process and not place.held:
+                place.process.kill("its revision is unloaded")
+
+    def _dispatch(self) -> None:
+        """Give the requests that wait to the workers that are free."""
+        while self._idle and self._queue:
+            if self._most and self._queued_rows < self._most:
+                due = self._queue[0].since + self._wait
+                if self._loop.time() < due:
+                    if self._timer is None:
+                        self._timer = self._loop.call_at(due, self._due)
+                    return
+            place = self._idle.pop()
+            held = place.held = self._take()
+            place.sent = self._loop.time()
+            assert place.process is not None
+            place.process.send([(asked.rows, asked.data) for asked in held])
+
+    def _due(self) -> None:
+        self._timer = None
+        self._dispatch()
+
+    def _take(self) -> list[_Asked]:
+        """Take the first request, and those after it that fit into one batch."""
+        taken = [self._queue.popleft()]
+        rows = taken[0].rows
+        while self._queue and rows + self._queue[0].rows <= self._most:
+            taken.append(self._queue.popleft())
+            rows += taken[-1].rows
+        self._queued_rows -= rows
+        return taken
+
+    def _answered(self, place: _Place, parts: list[Part]) -> None:
+        held, place.held = place.held, []
+        if self._closing:
+            assert place.process is not None
+            place.process.kill("its revision is unloaded")
+        else:
+            self._idle.append(place)
+            if self._queue:
+                self._dispatch()
+        for asked, (kind, data) in zip(held, parts, strict=True):
+            if kind == ANSWER:
+                if not asked.answer.done():
+                    asked.answer.set_result(data)
+            else:
+                asked.fail(str(data, "utf-8", "replace"))
+
+    async def _fill(self, place: _Place) -> None:
+        """Put a worker into its place. :raises ModelError: it cannot load the version."""
+        process = await begin(self._folder, self._setup, revision=self._revision)
+        await process.load(self._setup.load_seconds)
+        process.answered = lambda parts: self._answered(place, parts)
+        process.ended = lambda how: self._ended(place, how)
+        place.process, place.up = process, self._loop.time()
+        self._refusing = ""
+        self._idle.append(place)
+        self._dispatch()
+
+    def _ended(self, place: _Place, how: str) -> None:
+        """Tell those whose requests it held, and start another."""
+        held, place.held, place.process = place.held, [], None
+        if place in self._idle:
+            self._idle.remove(place)
+        for asked in held:
+            asked.fail(f"the model's process {how}")
+        if self._closing:
+            return
+        steady = self._loop.time() - place.up > STEADY_SECONDS
+        place.pause = 0.0 if steady else place.pause
+        self._told(f"a worker {how}; {self._again(place)}", True)
+        task = self._loop.create_task(self._bring_back(place))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _bring_back(self, place: _Place) -> None:
+        """Start workers for a place until one is up."""
+        while True:
+            pause = place.pause
+            place.pause = min(max(2 * pause, FIRST_PAUSE_SECONDS), LONGEST_PAUSE_SECONDS)
+            if pause >= REFUSE_SECONDS and all(one.process is None for one in self._places):
+                self._refuse(f"the model's process ends again and again: it is started again in {pause:g} s")
+            await asyncio.sleep(pause)
+            try:
+                await self._fill(place)
+            except ModelError as error:
+                self._told(f"a worker cannot be started: {error}; {self._again(place)}", False)
+            else:
+                if all(one.process for one in self._places):
+                    self._told("", False)
+                return
+
+    def _again(self, place: _Place) -> str:
+        return f"it is started again in {place.pause:g} s" if place.pause else "it is started again"
+
+    def _refuse(self, why: str) -> None:
+        self._refusing = why
+        for asked in self._queue:
+            asked.fail(why)
+        self._queue.clear()
+        self._queued_rows = 0
+
+    def _look_again(self) -> None:
+        period = min(max(self._setup.request_seconds / 20, 0.02), 0.5)
+        self._watch = self._loop.call_later(period, self._look)
+
+    def _look(self) -> None:
+        """End what takes too long, as long as anything is asked."""
+        self._watch = None
+        seconds, now = self._setup.request_seconds, self._loop.time()
+        while self._queue and now - self._queue[0].since > seconds:
+            asked = self._queue.popleft()
+            self._queued_rows -= asked.rows
+            asked.fail(
+                f"no worker was free within {seconds:g} s (request_timeout): the model is too slow for its users"
+            )
+        busy = [place for place in self._places if place.held]
+        for place in busy:
+            if now - place.sent > seconds and place.process:
+                place.process.kill(f"gave no answer within {seconds:g} s (request_timeout), and was ended")
+        if busy or self._queue:
+            self._look_again()

@@ -1,0 +1,119 @@
+"""Models of scikit-learn, XGBoost, LightGBM and torch, written by their libraries and answered as these answer."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.serving.conftest import Front
+from tests.serving.python_model import write_signature
+
+from muster.core.deployment import PREDICTED, needs_workers
+from muster.core.settings import Settings
+from muster.images.worker_archive import worker_folder
+
+pytestmark = [pytest.mark.slow, pytest.mark.data]
+
+
+@pytest.fixture(scope="module")
+def fitted(python: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Versions that were written in the image ``tables``, where muster is what a job has of it."""
+    folder = tmp_path_factory.mktemp("fitted")
+    subprocess.run(
+        [python("tables"), Path(__file__).with_name("fit_tables.py"), folder],
+        env={**os.environ, "PYTHONPATH": str(worker_folder(Settings.load().cache))},
+        check=True,
+    )
+    return folder
+
+
+@pytest.mark.parametrize("name", ["sklearn", "xgboost", "lightgbm", "pickle"])
+def test_a_model_answers_as_its_library_does(
+    front: Front,
+    fitted: Path,
+    python: Callable[[str], Path],
+    name: str,
+) -> None:
+    told = json.loads((fitted / "expected.json").read_text())
+    setup: dict[str, Any] = {"python": str(python("tables")), "trusted": ["pickle"] * (name == "pickle")}
+    assert front.load(name, fitted / name, **setup) == ""
+    path = f"/v1/models/line/versions/{name}:predict"
+    status, answer = front.server.ask("POST", path, {"inputs": told["asked"]})
+    assert (status, list(answer)) == (200, ["outputs"])
+    assert answer["outputs"]["probability"] == pytest.approx(told["expected"][name], abs=1e-6)
+    status, answer = front.server.ask("POST", path, {"inputs": {**told["asked"], "zone": ["moon"] * 5}})
+    assert (status, answer["error"]) == (
+        400,
+        "input 'zone': found text 'moon', expected one of airport, centre, harbour",
+    )
+    front.unload(name)
+
+
+def test_a_type_that_skops_does_not_know_is_named(
+    front: Front,
+    fitted: Path,
+    python: Callable[[str], Path],
+    tmp_path: Path,
+) -> None:
+    code = (
+        "import skops.io, sys, types\n"
+        "made = types.ModuleType('own'); exec('class Own:\\n    def predict(self, x): return x[:, 0]', made.__dict__)\n"
+        "sys.modules['own'] = made; made.Own.__module__ = 'own'\n"
+        "skops.io.dump(made.Own(), sys.argv[1])\n"
+    )
+    subprocess.run([python("tables"), "-c", code, tmp_path / "model.skops"], check=True)
+    write_signature(tmp_path, [{"name": "x", "datatype": "FP64"}], [{"name": "y", "datatype": "FP64"}])
+    said = front.load("own", tmp_path, python=str(python("tables")))
+    assert said.startswith(
+        "model.skops holds own.Own, which can run code when it is loaded: trust it, Deploy"
+    )
+
+
+def test_a_program_of_torch_export_answers(
+    front: Front,
+    python: Callable[[str], Path],
+    tmp_path: Path,
+) -> None:
+    code = (
+        "import sys, torch\n"
+        "class Line(torch.nn.Module):\n"
+        "    def forward(self, x, z): return 2 * x + z\n"
+        "rows = torch.export.Dim('rows')\n"
+        "example = (torch.ones(3), torch.zeros(3, dtype=torch.int64))\n"
+        "made = torch.export.export(Line(), example, dynamic_shapes=({0: rows}, {0: rows}))\n"
+        "torch.export.save(made, sys.argv[1])\n"
+    )
+    subprocess.run([python("train"), "-c", code, tmp_path / "model.pt2"], check=True)
+    inputs: list[dict[str, object]] = [
+        {"name": "x", "datatype": "FP32"},
+        {"name": "z", "datatype": "BYTES", "categories": ["no", "yes"]},
+    ]
+    write_signature(tmp_path, inputs, [{"name": "y", "datatype": "FP32"}])
+    assert front.load("torch", tmp_path, python=str(python("train")), memory_gib=8.0) == ""
+    path = "/v1/models/line/versions/torch:predict"
+    answer = front.server.ask("POST", path, {"inputs": {"x": [1.0, 2.0, 3.0], "z": ["no", "yes", "no"]}})
+    assert answer == (200, {"outputs": {"y": [2.0, 5.0, 6.0]}})
+    front.unload("torch")
+
+
+def test_the_files_that_workers_load_are_the_same_for_a_dag_and_for_the_server(
+    python: Callable[[str], Path],
+) -> None:
+    code = "from muster_serving.predictors import KNOWN; print(*KNOWN)"
+    from muster.core.shipped import shipped
+
+    known = subprocess.run(
+        [python("serve"), "-c", code],
+        env={**os.environ, "PYTHONPATH": str(shipped("serving"))},
+        capture_output=True,
+        check=True,
+        text=True,
+    ).stdout.split()
+    assert tuple(known) == PREDICTED
+    assert needs_workers(["signature.json", "pipeline/config.json"])
+    assert not needs_workers(["signature.json", "model.onnx", "notes/predict.py"])
