@@ -3,7 +3,8 @@
 The socket is inherited from the keeper, so no other process can reach it; it has no name. A command is
 ``{"id": 1, "do": "load", "revision": "r8", "folder": "/…"}``, and so on::
 
-    load    revision, folder, model     load a revision beside the others; `model` is its version's address
+    load    revision, folder, model     load a revision beside the others; `model` is its version's address,
+            log                         and `log` an order of :mod:`muster_serving.request_log`, or null
     share   shares, ports               percent by revision; private ports of revisions in another process
     unload  revision                    forget a revision without a share
     open                                answer users on the public socket
@@ -23,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from muster_serving.errors import ModelError
+from muster_serving.request_log import LogOrder
 from muster_serving.revisions import Revisions
 
 logger = logging.getLogger("muster.serving")
@@ -69,11 +71,12 @@ class Control:
         action = command["do"]
         if action == "load":
             folder, model = Path(command["folder"]), command.get("model")
-            await asyncio.to_thread(self._revisions.load, command["revision"], folder, model=model)
+            log = LogOrder.read(command["log"]) if command.get("log") else None
+            await asyncio.to_thread(self._revisions.load, command["revision"], folder, model=model, log=log)
         elif action == "share":
             self._revisions.share(command["shares"], command["ports"])
         elif action == "unload":
-            self._revisions.unload(command["revision"])
+            await asyncio.to_thread(self._revisions.unload, command["revision"])
         elif action == "open":
             await self._opened()
         elif action == "drain":

@@ -163,6 +163,7 @@ class DeploymentServer(sdk.ModelServer):  # type: ignore[misc]
         for listener in self._listeners:
             listener.should_exit = True
         await asyncio.gather(*self._running)
+        await asyncio.to_thread(self._revisions.close)
 
 
 def serve(

@@ -16,7 +16,8 @@ from muster_serving.answer import Headers, which
 from muster_serving.elsewhere import Elsewhere
 from muster_serving.errors import ModelError
 from muster_serving.metrics import RevisionMetrics
-from muster_serving.predictor import Predictor
+from muster_serving.predictor import Predictor, load_model
+from muster_serving.request_log import LogOrder, RequestLog
 
 
 @dataclass(frozen=True)
@@ -24,12 +25,14 @@ class Loaded:
     """One revision, ready to answer.
 
     :param headers: headers of each of its answers, which name the version.
+    :param log: takes its answered requests; None: they are not kept.
     """
 
     revision: str
     predictor: Predictor
     metrics: RevisionMetrics
     headers: Headers
+    log: RequestLog | None = None
 
 
 class Revisions:
@@ -46,18 +49,26 @@ class Revisions:
         self._sharing: dict[str, Loaded | Elsewhere] = {}
         self._table: tuple[Loaded | Elsewhere, ...] = ()
 
-    def load(self, revision: str, folder: Path, *, model: str | None = None) -> None:
+    def load(
+        self, revision: str, folder: Path, *, model: str | None = None, log: LogOrder | None = None
+    ) -> None:
         """Load a version's folder beside the others, without a share. Idempotent.
 
         :param model: the version's address, for a header of each answer.
+        :param log: what of its requests is kept; None: nothing.
         :raises ModelError: it cannot be served, or another folder is loaded under that name.
         """
         there = self._loaded.get(revision)
         if there and there.predictor.folder != folder:
             raise ModelError(f"revision {revision} is loaded already from {there.predictor.folder}")
         if not there:
+            predictor = load_model(folder)
             self._loaded[revision] = Loaded(
-                revision, Predictor(folder), RevisionMetrics(self.name, revision), which(revision, model)
+                revision,
+                predictor,
+                RevisionMetrics(self.name, revision),
+                which(revision, model),
+                log and RequestLog(log, predictor.signature, name=self.name, revision=revision, model=model),
             )
 
     def share(self, shares: Mapping[str, int], ports: Mapping[str, int]) -> None:
@@ -96,9 +107,17 @@ class Revisions:
         """Forget a revision. Idempotent. :raises ModelError: it has a share."""
         if revision in self._sharing:
             raise ModelError(f"revision {revision} serves: give its share to another before it is unloaded")
-        gone = [self._loaded.pop(revision, None), self._elsewhere.pop(revision, None)]
-        if any(gone):
+        loaded, elsewhere = self._loaded.pop(revision, None), self._elsewhere.pop(revision, None)
+        if loaded and loaded.log:
+            loaded.log.close()
+        if loaded or elsewhere:
             RevisionMetrics(self.name, revision).forget()
+
+    def close(self) -> None:
+        """Write what the logs of the loaded revisions still hold. Call it once no request is under way."""
+        for one in self._loaded.values():
+            if one.log:
+                one.log.close()
 
     def pick(self) -> Loaded | Elsewhere | None:
         """Choose the revision for a request at random, weighted by the shares; None where none serves."""

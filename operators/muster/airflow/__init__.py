@@ -14,14 +14,18 @@ if TYPE_CHECKING:
     from muster.airflow.authoring.values import Output
     from muster.airflow.operators.decorators import gang, job, search
     from muster.airflow.operators.deploy import DeployOperator
+    from muster.airflow.operators.drift import DriftOperator
     from muster.airflow.operators.gate import GateOperator
     from muster.airflow.operators.job import GangOperator, JobOperator
     from muster.airflow.operators.retention import RetentionOperator
     from muster.airflow.operators.rollback import RollbackOperator
+    from muster.airflow.operators.score import ScoreOperator
     from muster.airflow.operators.search import SearchOperator
     from muster.airflow.operators.sweep import SweepOperator
     from muster.airflow.operators.validate import ValidateOperator
     from muster.backends.releases.plan import Rules
+    from muster.core.deployment import RequestLog
+    from muster.core.drift import DriftLimits
     from muster.core.job import Role, SecretRef
     from muster.core.resources import Resources
     from muster.core.search import Budget
@@ -30,15 +34,19 @@ if TYPE_CHECKING:
 __all__ = [
     "Budget",
     "DeployOperator",
+    "DriftLimits",
+    "DriftOperator",
     "GangOperator",
     "GateOperator",
     "JobOperator",
     "Output",
+    "RequestLog",
     "Resources",
     "RetentionOperator",
     "Role",
     "RollbackOperator",
     "Rules",
+    "ScoreOperator",
     "SearchOperator",
     "SecretRef",
     "SweepOperator",
@@ -56,15 +64,19 @@ __all__ = [
 _MODULES = {
     "Budget": "muster.core.search",
     "DeployOperator": "muster.airflow.operators.deploy",
+    "DriftLimits": "muster.core.drift",
+    "DriftOperator": "muster.airflow.operators.drift",
     "GangOperator": "muster.airflow.operators.job",
     "GateOperator": "muster.airflow.operators.gate",
     "JobOperator": "muster.airflow.operators.job",
     "Output": "muster.airflow.authoring.values",
+    "RequestLog": "muster.core.deployment",
     "Resources": "muster.core.resources",
     "RetentionOperator": "muster.airflow.operators.retention",
     "Role": "muster.core.job",
     "RollbackOperator": "muster.airflow.operators.rollback",
     "Rules": "muster.backends.releases.plan",
+    "ScoreOperator": "muster.airflow.operators.score",
     "SearchOperator": "muster.airflow.operators.search",
     "SecretRef": "muster.core.job",
     "SweepOperator": "muster.airflow.operators.sweep",

@@ -159,13 +159,22 @@ class ModelServer:
             self._memory_gib = memory_gib
             limit_memory(self.pid, memory_gib)
 
-    def load(self, revision: str, path: Path, *, deadline: float, model: str | None = None) -> Iterator[None]:
+    def load(
+        self,
+        revision: str,
+        path: Path,
+        *,
+        deadline: float,
+        model: str | None = None,
+        log: Mapping[str, Any] | None = None,
+    ) -> Iterator[None]:
         """Load a version beside the others; yield until it is there.
 
         :param model: the version's address, which the server's answers then tell.
+        :param log: an order for its requests' log; None: it keeps none.
         :raises DeploymentError: the server refuses it, died of it, or is not done in time.
         """
-        number = self._command("load", revision=revision, folder=str(path), model=model)
+        number = self._command("load", revision=revision, folder=str(path), model=model, log=log)
         try:
             while number not in self._answers:
                 if self.given_up or not self.alive():
