@@ -53,10 +53,15 @@ class Running:
 
 def serve_image(root: Path) -> Path:
     """Return the Python of the image ``serve``; build its environment if needed."""
+    return image_python(root, "serve")
+
+
+def image_python(root: Path, name: str) -> Path:
+    """Return the Python of a shipped image; build its environment if needed."""
     settings = Settings.load()
-    image = find_image("serve", image_folders(settings))
+    image = find_image(name, image_folders(settings))
     return Environments(settings.cache).ensure(
-        "serve", image, put_image(FolderStore(root / "store"), image), print
+        name, image, put_image(FolderStore(root / "store"), image), print
     )
 
 
@@ -68,9 +73,12 @@ class Ours:
         self._server = ModelServer(NAME, python, folder, public)
         self.pid = self._server.pid
 
-    def load(self, revision: str, model: Path) -> None:
-        """Load a version; return once it is loaded."""
-        for _ in self._server.load(revision, model, deadline=time.monotonic() + DEADLINE_SECONDS):
+    def load(self, revision: str, model: Path, *, log: Mapping[str, Any] | None = None) -> None:
+        """Load a version; return once it is loaded.
+
+        :param log: the order for the log of its requests; None: it keeps none.
+        """
+        for _ in self._server.load(revision, model, deadline=time.monotonic() + DEADLINE_SECONDS, log=log):
             select.select([self._server.control], [], [], DEADLINE_SECONDS)
 
     def open(self) -> None:
