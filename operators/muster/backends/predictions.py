@@ -16,7 +16,9 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import secrets
+import shutil
 import subprocess
 import tempfile
 import time
@@ -39,8 +41,11 @@ from muster.volumes.protocols import LocalStore
 
 IMAGE = "serve"
 SUFFIX = ".spool"
+HALF_MADE_SECONDS = 3600.0
 KEY = "key"
 KEY_BYTES = 32
+
+_NAME = re.compile(r"(?P<hour>\d{4}-\d\d-\d\dT\d\d)\.\d+-[0-9a-f]+\.spool\Z")
 
 
 class Spool:
@@ -68,8 +73,17 @@ class Spool:
         """Return the files by hour, the oldest first."""
         found: dict[str, list[Path]] = defaultdict(list)
         for file in sorted(self.path.glob(f"[!.]*{SUFFIX}")):
-            found[file.name.partition(".")[0]].append(file)
+            if match := _NAME.match(file.name):
+                found[match["hour"]].append(file)
         return dict(found)
+
+    def tidy(self, now: float) -> None:
+        """Delete what a killed server or a killed commit has left half-made. Call it with the lock held."""
+        for left in self.path.glob(".commit-*"):
+            shutil.rmtree(left)
+        for part in self.path.glob(f".*{SUFFIX}"):
+            if part.stat().st_mtime < now - HALF_MADE_SECONDS and not is_locked(part):
+                part.unlink(missing_ok=True)
 
     def over(self, now: float) -> bool:
         """Whether an hour is over of which a file waits that no server writes any more."""
@@ -104,6 +118,7 @@ class Predictions:
             return ()
         made = []
         with locked(spool.lock):
+            spool.tidy(now())
             for hour, files in spool.hours().items():
                 if only_over and (hour >= hour_of(now()) or all(map(is_locked, files))):
                     continue
