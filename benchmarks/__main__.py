@@ -29,6 +29,7 @@ BENCHMARKS = {
     "forecast": "when jobs start, as forecast and as it was, on a replay of arrivals; CPU of one forecast",
     "serving": "server CPU per request, against KServe's default, a bare loop and itself without metrics",
     "serving_workers": "CPU of a model in workers over its bare call; beside MLServer; batches at 64 connections",
+    "predictions": "CPU of a request log, of a scoring beside a loop by hand, and which of 400 windows drift is found in",
     "serving_memory": "memory of two loaded versions, against their files and two bare sessions",
     "hostile": "latency of well-behaved clients beside hostile ones, against without them",
     "search": "the best that a search ends with and what it trains, against a full grid; 64 simulated workers; CPU of 10,000 trials",

@@ -68,10 +68,21 @@ class Ours:
         self._server = ModelServer(NAME, python, folder, public)
         self.pid = self._server.pid
 
-    def load(self, revision: str, model: Path, setup: Mapping[str, Any] | None = None) -> None:
-        """Load a version, in workers where `setup` says how they run; return once it is loaded."""
+    def load(
+        self,
+        revision: str,
+        model: Path,
+        setup: Mapping[str, Any] | None = None,
+        *,
+        log: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Load a version; return once it is loaded.
+
+        :param setup: how its workers run; None for an ONNX model.
+        :param log: the order for the log of its requests; None: it keeps none.
+        """
         deadline = time.monotonic() + DEADLINE_SECONDS
-        for _ in self._server.load(revision, model, deadline=deadline, setup=setup):
+        for _ in self._server.load(revision, model, deadline=deadline, setup=setup, log=log):
             select.select([self._server.control], [], [], DEADLINE_SECONDS)
 
     def open(self) -> None:

@@ -11,6 +11,7 @@ Headers = tuple[tuple[bytes, bytes], ...]
 JSON: Headers = ((b"content-type", b"application/json"),)
 REVISION = b"muster-revision"
 MODEL = b"muster-model"
+PREDICTION = b"muster-prediction"
 READ = ("GET", "HEAD")
 
 

@@ -3,8 +3,9 @@
 The socket is inherited from the keeper, so no other process can reach it; it has no name. A command is
 ``{"id": 1, "do": "load", "revision": "r8", "folder": "/…"}``, and so on::
 
-    load    revision, folder, model     load a revision beside the others; `model` is its version's address; and `setup`,
-                                        how its workers run, where it is not an ONNX model
+    load    revision, folder, model     load a revision beside the others; `model` is its version's address, `log` an order
+            log, setup                  of :mod:`muster_serving.request_log`, or null; and `setup` how its workers run,
+                                        where it is not an ONNX model
     share   shares, ports               percent by revision; private ports of revisions in another process
     unload  revision                    forget a revision without a share
     open                                answer users on the public socket
@@ -27,6 +28,7 @@ from typing import Any
 
 from muster_serving.errors import ModelError
 from muster_serving.process.setup import Setup
+from muster_serving.request_log import LogOrder
 from muster_serving.revisions import Revisions
 
 logger = logging.getLogger("muster.serving")
@@ -80,11 +82,12 @@ class Control:
         if action == "load":
             folder, model = Path(command["folder"]), command.get("model")
             setup = Setup.parse(command["setup"]) if command.get("setup") else None
-            await self._revisions.load(command["revision"], folder, model=model, setup=setup)
+            log = LogOrder.read(command["log"]) if command.get("log") else None
+            await self._revisions.load(command["revision"], folder, model=model, setup=setup, log=log)
         elif action == "share":
             self._revisions.share(command["shares"], command["ports"])
         elif action == "unload":
-            self._revisions.unload(command["revision"])
+            await asyncio.to_thread(self._revisions.unload, command["revision"])
         elif action == "open":
             await self._opened()
         elif action == "drain":

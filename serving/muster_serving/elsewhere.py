@@ -11,13 +11,13 @@ from typing import cast
 
 import httptools
 
-from muster_serving.answer import MODEL, REVISION, Answer, Headers
+from muster_serving.answer import MODEL, PREDICTION, REVISION, Answer, Headers
 from muster_serving.content import JSON_LENGTH
 from muster_serving.errors import ServingError
 from muster_serving.metrics import RevisionMetrics
 from muster_serving.routes import ROUTED
 
-_PASSED_BACK = (b"content-type", JSON_LENGTH, REVISION, MODEL)
+_PASSED_BACK = (b"content-type", JSON_LENGTH, REVISION, MODEL, PREDICTION)
 
 
 class Gone(ServingError):

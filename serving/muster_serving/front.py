@@ -118,6 +118,8 @@ class Front:
             return
         if target is not None and call.revision is None:
             target.metrics.count(counted_as, time.perf_counter() - started)
+            if target.log is not None and answer.status == 200:
+                answer = target.log.keep(body, answer, v1=call.verb == ":predict", json_length=length)
         await self._answer(send, answer)
 
     async def _pass_on(

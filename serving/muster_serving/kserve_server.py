@@ -164,7 +164,7 @@ class DeploymentServer(sdk.ModelServer):  # type: ignore[misc]
         for listener in self._listeners:
             listener.should_exit = True
         await asyncio.gather(*self._running)
-        self._revisions.close()
+        await self._revisions.close()
 
 
 def serve(

@@ -35,6 +35,12 @@ SECONDS = Histogram(
     buckets=_BUCKETS,
     registry=_REGISTRY,
 )
+LOGGED = Counter(
+    "muster_logged_requests",
+    "Answered requests that the request log took: kept (on the disk), or dropped (it had no room)",
+    ["model", "revision", "outcome"],
+    registry=_REGISTRY,
+)
 
 
 def page() -> Answer:
@@ -60,3 +66,19 @@ class RevisionMetrics:
         SECONDS.remove(*self._labels)
         for outcome in _OUTCOMES.values():
             REQUESTS.remove(*self._labels, outcome)
+
+
+class LogMetrics:
+    """The counters of one revision's request log."""
+
+    def __init__(self, model: str, revision: str) -> None:
+        self._kept = LOGGED.labels(model, revision, "kept")
+        self._dropped = LOGGED.labels(model, revision, "dropped")
+
+    def kept(self, requests: int) -> None:
+        """Count requests that are on the disk."""
+        self._kept.inc(requests)
+
+    def dropped(self, requests: int) -> None:
+        """Count requests that are lost to the log."""
+        self._dropped.inc(requests)

@@ -323,3 +323,53 @@ def _ragged(name: str, found: int, rows: int) -> RequestError:
     return RequestError(
         f"input {name!r} has {found} rows, the inputs before it have {rows}: all need the same"
     )
+
+
+def read_request(
+    signature: Signature, body: bytes, *, v1: bool, json_length: int | None = None
+) -> tuple[dict[str, list[Any]], int, str | None]:
+    """Return the values of an answered request by column, its number of rows, and the id that its client gave it.
+
+    :param v1: whether it is one of version 1.
+    :raises RequestError: as :func:`infer_v2`.
+    """
+    asked = document.read(body if json_length is None else body[:json_length])
+    columns: Mapping[str, list[Any] | Array]
+    if v1:
+        columns, rows = _columns(
+            signature, from_rows(asked["instances"]) if "instances" in asked else asked["inputs"]
+        )
+    else:
+        tail = NOTHING if json_length is None else Tail(body, json_length)
+        columns, rows = _tensors(signature, asked.get("inputs"), tail)
+    listed = {
+        name: values if isinstance(values, list) else values.tolist() for name, values in columns.items()
+    }
+    return listed, rows, None if v1 else asked.get("id")
+
+
+def read_answer(signature: Signature, body: bytes, *, json_length: int | None = None) -> dict[str, list[Any]]:
+    """Return the values of an answer by output, flat; the reverse of what this module wrote."""
+    answer = orjson.loads(body if json_length is None else body[:json_length])
+    if "model_name" in answer:
+        tail = NOTHING if json_length is None else Tail(body, json_length)
+        return {one["name"]: _answered_values(signature, one, tail) for one in answer["outputs"]}
+    if "outputs" in answer:
+        return {name: _flattened(values) for name, values in answer["outputs"].items()}
+    rows = answer["predictions"]
+    if len(signature.outputs) == 1:
+        return {name: _flattened(rows) for name in signature.outputs}
+    return {name: _flattened([row[name] for row in rows]) for name in signature.outputs}
+
+
+def _answered_values(signature: Signature, output: Mapping[str, Any], tail: Tail) -> list[Any]:
+    if "data" in output:
+        return list(output["data"])
+    values = tail.take(signature.outputs[output["name"]], output["parameters"]["binary_data_size"])
+    return values if isinstance(values, list) else list(values.tolist())
+
+
+def _flattened(values: list[Any]) -> list[Any]:
+    while values and type(values[0]) is list:
+        values = [value for row in values for value in row]
+    return values

@@ -17,9 +17,10 @@ from muster_serving.answer import Headers, which
 from muster_serving.elsewhere import Elsewhere
 from muster_serving.errors import ModelError
 from muster_serving.metrics import RevisionMetrics
-from muster_serving.predictor import Predictor
+from muster_serving.predictor import Predictor, load_model
 from muster_serving.process.predictor import ProcessPredictor
 from muster_serving.process.setup import Setup
+from muster_serving.request_log import LogOrder, RequestLog
 
 
 @dataclass(frozen=True)
@@ -27,12 +28,14 @@ class Loaded:
     """One revision, ready to answer.
 
     :param headers: headers of each of its answers, which name the version.
+    :param log: takes its answered requests; None: they are not kept.
     """
 
     revision: str
     predictor: Predictor | ProcessPredictor
     metrics: RevisionMetrics
     headers: Headers
+    log: RequestLog | None = None
 
 
 class Revisions:
@@ -52,12 +55,19 @@ class Revisions:
         self._table: tuple[Loaded | Elsewhere, ...] = ()
 
     async def load(
-        self, revision: str, folder: Path, *, model: str | None = None, setup: Setup | None = None
+        self,
+        revision: str,
+        folder: Path,
+        *,
+        model: str | None = None,
+        setup: Setup | None = None,
+        log: LogOrder | None = None,
     ) -> None:
         """Load a version's folder beside the others, without a share. Idempotent.
 
         :param model: the version's address, for a header of each answer.
         :param setup: how its workers are to run; None for an ONNX model, which runs in this process.
+        :param log: what of its requests is kept; None: nothing.
         :raises ModelError: it cannot be served, or another folder is loaded under that name.
         """
         there = self._loaded.get(revision)
@@ -68,14 +78,19 @@ class Revisions:
             if revision in self._loaded:  # asked twice at once
                 _close(predictor)
                 return
-            metrics = RevisionMetrics(self.name, revision)
-            self._loaded[revision] = Loaded(revision, predictor, metrics, which(revision, model))
+            self._loaded[revision] = Loaded(
+                revision,
+                predictor,
+                RevisionMetrics(self.name, revision),
+                which(revision, model),
+                log and RequestLog(log, predictor.signature, name=self.name, revision=revision, model=model),
+            )
 
     async def _predictor(
         self, revision: str, folder: Path, setup: Setup | None
     ) -> Predictor | ProcessPredictor:
         if setup is None:
-            return await asyncio.to_thread(Predictor, folder)
+            return await asyncio.to_thread(load_model, folder)
 
         def told(what: str, ended: bool) -> None:
             self.told(revision, what, ended)
@@ -120,17 +135,20 @@ class Revisions:
         """Forget a revision. Idempotent. :raises ModelError: it has a share."""
         if revision in self._sharing:
             raise ModelError(f"revision {revision} serves: give its share to another before it is unloaded")
-        loaded = self._loaded.pop(revision, None)
-        gone = [loaded, self._elsewhere.pop(revision, None)]
+        loaded, elsewhere = self._loaded.pop(revision, None), self._elsewhere.pop(revision, None)
         if loaded:
             _close(loaded.predictor)
-        if any(gone):
+            if loaded.log:
+                loaded.log.close()
+        if loaded or elsewhere:
             RevisionMetrics(self.name, revision).forget()
 
-    def close(self) -> None:
-        """End the workers of all revisions; requests have been answered."""
+    async def close(self) -> None:
+        """End the workers of all revisions, and write what their logs still hold. Call it once no request is under way."""
         for loaded in self._loaded.values():
             _close(loaded.predictor)
+            if loaded.log:
+                await asyncio.to_thread(loaded.log.close)
 
     def pick(self) -> Loaded | Elsewhere | None:
         """Choose the revision for a request at random, weighted by the shares; None where none serves."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,8 @@ class Signature:
     inputs: Mapping[str, Column]
     outputs: Mapping[str, Column]
     max_batch: int = MAX_BATCH
+    document: Mapping[str, Any] = field(default_factory=dict, compare=False)
+    """The JSON that it was read from."""
 
     @classmethod
     def load(cls, path: Path) -> Signature:
@@ -61,7 +63,9 @@ class Signature:
         columns = {side: _columns(f"{what}: {side}", document.get(side)) for side in ("inputs", "outputs")}
         for name, column in columns["outputs"].items():
             need(column.codes is None, f"{what}: output {name!r} has categories; only inputs may")
-        return cls(inputs=columns["inputs"], outputs=columns["outputs"], max_batch=max_batch)
+        return cls(
+            inputs=columns["inputs"], outputs=columns["outputs"], max_batch=max_batch, document=document
+        )
 
     def metadata(self) -> dict[str, Any]:
         """Return inputs and outputs in the form of the protocol's model metadata."""

@@ -18,8 +18,9 @@ from muster.backends.releases.deployments import Deployments
 from muster.backends.releases.driver import Driver, begin
 from muster.backends.releases.memory import Columns, MemoryPlatform
 from muster.backends.releases.plan import Plan
-from muster.core.deployment import DeploymentSpec
-from muster.core.errors import DeploymentError, NotFound
+from muster.backends.releases.platform import Limits
+from muster.core.deployment import DeploymentSpec, RequestLog
+from muster.core.errors import DeploymentError, NotFound, SpecError
 from muster.core.shipped import shipped
 from muster.images.folders import put_image
 from muster.volumes.folder import FolderStore
@@ -134,3 +135,18 @@ class TestMemoryDeployments(DeploymentsContract):
             if (outcome := driver.step()) is not None:
                 return outcome
         raise AssertionError(driver.order.spec)
+
+
+def test_a_log_is_refused_where_requests_cannot_be_kept(tmp_path: Path) -> None:
+    store = FolderStore(tmp_path / "store")
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "signature.json").write_text("{}")
+    model = store.add("f/model", tmp_path / "model").pinned
+    platform = MemoryPlatform(
+        Line(store), limits=Limits(place="in memory", servers=("kserve",), no_log="not on this platform")
+    )
+    spec = DeploymentSpec(
+        name="f", model=model, image="serve", image_digest="b3:" + "0" * 64, log=RequestLog(share=0.5)
+    )
+    with pytest.raises(SpecError, match="log: not on this platform"):
+        Deployments(platform, lambda: store).prepare(spec, by="test")

@@ -14,17 +14,20 @@ if TYPE_CHECKING:
     from muster.airflow.authoring.values import Output
     from muster.airflow.operators.decorators import gang, job, search
     from muster.airflow.operators.deploy import DeployOperator
+    from muster.airflow.operators.drift import DriftOperator
     from muster.airflow.operators.gate import GateOperator
     from muster.airflow.operators.ingest import IngestOperator
     from muster.airflow.operators.job import GangOperator, JobOperator
     from muster.airflow.operators.mirror import MirrorOperator
     from muster.airflow.operators.retention import RetentionOperator
     from muster.airflow.operators.rollback import RollbackOperator
+    from muster.airflow.operators.score import ScoreOperator
     from muster.airflow.operators.search import SearchOperator
     from muster.airflow.operators.sweep import SweepOperator
     from muster.airflow.operators.validate import ValidateOperator
     from muster.backends.releases.plan import Rules
-    from muster.core.deployment import Batch
+    from muster.core.deployment import Batch, RequestLog
+    from muster.core.drift import DriftLimits
     from muster.core.job import Role, SecretRef
     from muster.core.resources import Resources
     from muster.core.search import Budget
@@ -34,17 +37,21 @@ __all__ = [
     "Batch",
     "Budget",
     "DeployOperator",
+    "DriftLimits",
+    "DriftOperator",
     "GangOperator",
     "GateOperator",
     "IngestOperator",
     "JobOperator",
     "MirrorOperator",
     "Output",
+    "RequestLog",
     "Resources",
     "RetentionOperator",
     "Role",
     "RollbackOperator",
     "Rules",
+    "ScoreOperator",
     "SearchOperator",
     "SecretRef",
     "SweepOperator",
@@ -63,17 +70,21 @@ _MODULES = {
     "Batch": "muster.core.deployment",
     "Budget": "muster.core.search",
     "DeployOperator": "muster.airflow.operators.deploy",
+    "DriftLimits": "muster.core.drift",
+    "DriftOperator": "muster.airflow.operators.drift",
     "GangOperator": "muster.airflow.operators.job",
     "GateOperator": "muster.airflow.operators.gate",
     "IngestOperator": "muster.airflow.operators.ingest",
     "JobOperator": "muster.airflow.operators.job",
     "MirrorOperator": "muster.airflow.operators.mirror",
     "Output": "muster.airflow.authoring.values",
+    "RequestLog": "muster.core.deployment",
     "Resources": "muster.core.resources",
     "RetentionOperator": "muster.airflow.operators.retention",
     "Role": "muster.core.job",
     "RollbackOperator": "muster.airflow.operators.rollback",
     "Rules": "muster.backends.releases.plan",
+    "ScoreOperator": "muster.airflow.operators.score",
     "SearchOperator": "muster.airflow.operators.search",
     "SecretRef": "muster.core.job",
     "SweepOperator": "muster.airflow.operators.sweep",

@@ -55,8 +55,9 @@ class Lineage:
             else uri.removeprefix(SCHEME)
             for uri in written
         ]
+        versions = (address for address in read if not address.startswith(DEPLOYMENT))
         return OperatorLineage(
-            inputs=[self._input(volume, number) for volume, number in dict.fromkeys(map(_exact, read))],
+            inputs=[self._input(volume, number) for volume, number in dict.fromkeys(map(_exact, versions))],
             outputs=[self._output(name) for name in dict.fromkeys(names)],
         )
 

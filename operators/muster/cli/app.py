@@ -14,7 +14,7 @@ from typing import Annotated
 import typer
 
 from muster import __version__
-from muster.cli import cache, capacity, deployments, images, jobs, runs, search, volumes
+from muster.cli import cache, capacity, deployments, images, jobs, predictions, runs, search, volumes
 from muster.cli.command import Commands, example
 from muster.cli.demo import demo
 from muster.cli.doctor import doctor
@@ -96,6 +96,7 @@ app.add_typer(runs.app, name="runs")
 app.add_typer(search.app, name="search")
 app.add_typer(volumes.app, name="volumes")
 app.add_typer(deployments.app, name="deployments")
+app.add_typer(predictions.app, name="predictions")
 app.add_typer(images.app, name="images")
 app.add_typer(cache.app, name="cache")
 

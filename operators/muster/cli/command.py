@@ -72,6 +72,7 @@ class Commands(TyperGroup):
                 "volumes",
                 "cache",
                 "deployments",
+                "predictions",
                 "images",
                 "notebook",
                 "tensorboard",

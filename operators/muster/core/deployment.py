@@ -125,6 +125,35 @@ class Workers:
 
 
 @dataclass(frozen=True, kw_only=True)
+class RequestLog:
+    """What a deployment keeps of the requests that it answers, as rows of the volume ``NAME/predictions``.
+
+    :param share: of the answered requests, above 0 to 1, chosen at random.
+    :param leave_out: inputs and outputs that are not kept.
+    :param hashed: inputs and outputs of which a hash is kept in place of the value; the key never leaves the machine that serves.
+    """
+
+    share: float = 1.0
+    leave_out: tuple[str, ...] = ()
+    hashed: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if (
+            isinstance(self.share, bool)
+            or not isinstance(self.share, (int, float))
+            or not 0 < self.share <= 1
+        ):
+            raise SpecError(f"share is {self.share!r:.40}: need a number above 0, at most 1")
+        for word in ("leave_out", "hashed"):
+            names = getattr(self, word)
+            if not isinstance(names, (list, tuple)) or not all(isinstance(name, str) for name in names):
+                raise SpecError(f"{word} is {names!r:.60}: need a list of names of inputs and outputs")
+            object.__setattr__(self, word, tuple(names))
+        if both := sorted(set(self.leave_out) & set(self.hashed)):
+            raise SpecError(f"{both[0]!r:.60} is left out and hashed: need one of the two")
+
+
+@dataclass(frozen=True, kw_only=True)
 class DeploymentSpec:
     """What a deployment is asked to serve: it becomes one revision.
 
@@ -136,6 +165,7 @@ class DeploymentSpec:
     :param smoke: requests that every replica must answer before it gets traffic.
     :param load_timeout_seconds: how long all replicas may take to load the model.
     :param workers: the processes that compute its predictions; None for an ONNX model, which the server runs itself.
+    :param log: what is kept of its requests; None: nothing.
     """
 
     name: str
@@ -149,6 +179,7 @@ class DeploymentSpec:
     resources: Resources = field(default_factory=Resources)
     load_timeout_seconds: float = 120.0
     workers: Workers | None = field(default=None, metadata={"later": True})
+    log: RequestLog | None = field(default=None, metadata={"later": True})
 
     def __post_init__(self) -> None:
         check_label("deployment", self.name)

@@ -148,6 +148,14 @@ def check_params(values: Mapping[str, Any]) -> None:
         check_param(name, value if is_known(value) else None)
 
 
+def check_log(value: Any) -> None:
+    """Refuse all but :class:`~muster.core.deployment.RequestLog`."""
+    from muster.core.deployment import RequestLog
+
+    if not isinstance(value, RequestLog):
+        raise SpecError(f"{_shown(value)}: expected RequestLog(share=…)")
+
+
 def check_rules(value: Any) -> None:
     """Refuse all but :class:`~muster.backends.releases.plan.Rules`."""
     from muster.backends.releases.plan import Rules

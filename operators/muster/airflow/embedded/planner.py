@@ -11,6 +11,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from muster.airflow.assets import DEPLOYMENT
 from muster.airflow.attempts.keeping import look
 from muster.airflow.attempts.watcher import called
 from muster.airflow.authoring.code import DagFolder
@@ -172,11 +173,15 @@ class Planner:
 
     def _missing_from(self, operator: MusterOperator) -> str:
         """Return the earlier stage that would write a volume that this one names, of which there is no such version yet."""
-        named = [*getattr(operator, "inputs", {}).values(), getattr(operator, "model", "")]
+        named = [*getattr(operator, "inputs", {}).values()]
+        named += [getattr(operator, word, "") for word in ("model", "rows", "reference")]
         volumes = set()
         for text in (each for value in named for each in _texts(value)):
-            with suppress(SpecError):  # it is no address
-                volumes.add(Address.parse(text).volume)
+            if text.startswith(DEPLOYMENT):
+                volumes.add(text)
+            else:
+                with suppress(SpecError):  # it is no address
+                    volumes.add(Address.parse(text).volume)
         return self._writer(operator.task_id, volumes)
 
     def _writer(self, task_id: str, volumes: set[str]) -> str:
@@ -223,6 +228,7 @@ class Planner:
     def _deploys(
         self, stage: PlannedStage, name: str, model: str | None, *, before: str = ""
     ) -> PlannedStage:
+        self._writes.setdefault(stage.task_id, set()).add(f"{DEPLOYMENT}{name}")
         try:
             champion = self._backend.deployments.deployment(name).champion
         except NotFound:

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 RETRIES = 2
 RETRY_DELAY = timedelta(seconds=10)
-READING = ("inputs", "volume", "model")
+READING = ("inputs", "volume", "model", "rows", "reference")
 """The keywords that name what a task reads."""
 
 

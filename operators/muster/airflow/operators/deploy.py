@@ -14,6 +14,7 @@ from muster.airflow.authoring.checks import (
     check_flag,
     check_hold,
     check_image,
+    check_log,
     check_name,
     check_one,
     check_resources,
@@ -38,7 +39,7 @@ from muster.airflow.operators.releasing import (
     smoke_digest,
 )
 from muster.core.comparison import files_changed
-from muster.core.deployment import PREDICTED, Batch, DeploymentSpec, Workers, needs_workers
+from muster.core.deployment import PREDICTED, Batch, DeploymentSpec, RequestLog, Workers, needs_workers
 from muster.core.errors import SpecError
 from muster.core.resources import Resources
 
@@ -96,6 +97,9 @@ class DeployOperator(ReleasingOperator):
     """The number of servers, on a cluster; up to `most_replicas` under load."""
     most_replicas: int | None = keyword(default=None, check=optional(check_count))
     """The most replicas under load; `replicas` where not given."""
+    request_log: RequestLog | None = keyword(default=None, alias="log", check=optional(check_log))
+    """What is kept of the requests: ``RequestLog(share=0.1)`` keeps a tenth of them, with their answers, as hourly
+    partitions of the volume ``NAME/predictions``. None keeps nothing."""
     image: str | None = keyword(default=None, check=optional(check_image), own=True, late=True)
     """The environment in which the model runs. Where not given, that of the job that made the version; an ONNX model
     runs in the model server's own, ``serve``."""
@@ -146,6 +150,9 @@ class DeployOperator(ReleasingOperator):
             if is_known(self.server) and self.server not in backend.deployments.servers:
                 known = ", ".join(backend.deployments.servers)
                 raise SpecError(f"{self.server!r:.60} does not run here; known are: {known}")
+        with self.refusing("log"):
+            if self.request_log is not None and backend.deployments.no_log:
+                raise SpecError(backend.deployments.no_log)
         from muster.backends.releases.driver import check_steps as check_plan
 
         with self.refusing("steps"):
@@ -221,6 +228,7 @@ class DeployOperator(ReleasingOperator):
             most_replicas=self.most_replicas,
             resources=self.job_resources or Resources(),
             load_timeout_seconds=self.load_timeout.total_seconds(),
+            log=self.request_log,
         )
 
     def _server_image(self) -> str:

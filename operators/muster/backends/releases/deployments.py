@@ -78,6 +78,11 @@ class Deployments:
         """Why traffic can only be moved as a whole here; empty where it can be shared."""
         return self.platform.limits.only_whole
 
+    @property
+    def no_log(self) -> str:
+        """Why requests cannot be kept here; empty where they can."""
+        return self.platform.limits.no_log
+
     def prepare(
         self,
         spec: DeploymentSpec,
@@ -117,6 +122,20 @@ class Deployments:
         book = self._load(name)
         (seen,) = self.platform.observe([book])
         return status_of(book, seen)
+
+    def champion(self, name: str) -> DeploymentSpec:
+        """Return what a deployment's champion was asked to be: its model, its image and so on.
+
+        :raises NotFound: no such deployment, or nothing has traffic there.
+        """
+        status = self.deployment(name)
+        entry = self._load(name).entry(status.champion.name) if status.champion else None
+        if entry is None:
+            raise NotFound(
+                f"deployment {name}: no revision has traffic now; see muster deployments show {name}"
+            )
+        spec: DeploymentSpec = entry.spec
+        return spec
 
     def names(self) -> list[str]:
         """Return the name of every deployment, sorted."""
@@ -227,6 +246,8 @@ class Deployments:
     def _check(self, spec: DeploymentSpec) -> Version:
         """Refuse what can never be served here; return the model's version."""
         limits = self.platform.limits
+        if spec.log is not None and limits.no_log:
+            raise SpecError(f"log: {limits.no_log}")
         if spec.server not in limits.servers:
             raise SpecError(f"server {spec.server!r}: {limits.place} there is {', '.join(limits.servers)}")
         (version,) = self._store().resolve(spec.model.address)

@@ -25,12 +25,14 @@ class Limits:
     :param servers: the model servers that a deployment may name.
     :param only_whole: why traffic can only be moved as a whole; empty where it can be shared.
     :param history: how many revisions that are over it remembers.
+    :param no_log: why requests cannot be kept; empty where they can.
     """
 
     place: str
     servers: tuple[str, ...]
     only_whole: str = ""
     history: int = 20
+    no_log: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -92,7 +92,7 @@ def test_a_model_from_elsewhere_is_served_from_a_copy(
     local = local_deployments(Settings(home=tmp_path / "home", cache=tmp_path), store, copies=True)
     folder = DeploymentFolder(tmp_path / "home", "f")
     own = FolderStore(tmp_path / "home" / "store")  # which knows nothing of it
-    keeper: Any = room.Keeper(folder, own, NOTHING, NOTHING)
+    keeper: Any = room.Keeper(folder, own, NOTHING, NOTHING, Settings(home=tmp_path / "home", cache=tmp_path))
     for number in (1, 2, 3):
         (tmp_path / str(number) / "deep").mkdir(parents=True)
         (tmp_path / str(number) / "deep" / "model.onnx").write_text(f"model {number}")
@@ -205,7 +205,9 @@ def keep(folder: DeploymentFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPat
         with folder.changing():
             folder.write(state)
         door: Any = Door()
-        keeper: Any = room.Keeper(folder, NOTHING, environments, door)
+        keeper: Any = room.Keeper(
+            folder, NOTHING, environments, door, Settings(home=tmp_path, cache=tmp_path)
+        )
         keeper.servers = Servers(server)
         return keeper
 

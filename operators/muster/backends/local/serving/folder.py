@@ -378,5 +378,10 @@ class DeploymentFolder:
         return self.path / "models" / digest.removeprefix("b3:")
 
     @property
+    def copies(self) -> bool:
+        """Whether models were copied here, because their store is not on this machine."""
+        return (self.path / "models").is_dir()
+
+    @property
     def _state(self) -> Path:
         return self.path / "state.json"

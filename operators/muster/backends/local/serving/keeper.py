@@ -18,8 +18,10 @@ import time
 from collections.abc import Generator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from muster.backends.local.processes import Process
+from muster.backends.local.serving.collecting import Collecting
 from muster.backends.local.serving.door import Door
 from muster.backends.local.serving.folder import (
     Change,
@@ -31,11 +33,13 @@ from muster.backends.local.serving.folder import (
 from muster.backends.local.serving.guardian import COMMAND
 from muster.backends.local.serving.process import keep_short, try_apart
 from muster.backends.local.serving.shares import ModelServers
+from muster.backends.predictions import Spool
 from muster.backends.releases.book import pin_reason
 from muster.core.deployment import DeploymentSpec, Revision, RevisionState
 from muster.core.errors import BackendError, Corrupt, MusterError, NotFound
 from muster.core.job import Pinned
 from muster.core.settings import Settings
+from muster.core.wire import plain
 from muster.images.environment import Environments
 from muster.volumes.folder import FolderStore
 from muster.volumes.protocols import LocalStore
@@ -93,7 +97,10 @@ class Keeper:
         store: LocalStore,
         environments: Environments,
         door: Door,
+        settings: Settings,
     ) -> None:
+        self._settings = settings
+        self._collecting = Collecting(settings, folder.name, self.say)
         self._folder = folder
         self._store = store
         self._environments = environments
@@ -179,6 +186,8 @@ class Keeper:
         self.servers.direct(state, waiting=self._waiting(state))
         self.servers.clear(state)
         self.unpin_past(state)
+        if not self._folder.copies:  # else the store is out of this process's reach
+            self._collecting.look()
         self._be_well(state)
         self.servers.wait(LOOK_SECONDS)
 
@@ -254,7 +263,8 @@ class Keeper:
             )
         server = self.servers.server(spec.name, python, key=key)
         self._progress(name, "it is being loaded")
-        yield from server.load(name, model, deadline=deadline, model=spec.model.address, setup=setup)
+        log = self._log_order(spec)
+        yield from server.load(name, model, deadline=deadline, model=spec.model.address, setup=setup, log=log)
         self._troubles.pop(name, None)
 
     def _python(self, name: str, image: str, digest: str) -> Generator[None, None, Path]:
@@ -266,6 +276,18 @@ class Keeper:
             lambda line: self._progress(name, line),
             log=self._folder.path / f"image-{name}.log",
         )
+
+    def _log_order(self, spec: DeploymentSpec) -> dict[str, Any] | None:
+        """What the server is told of the log of a revision's requests; None where it keeps none."""
+        if spec.log is None:
+            return None
+        spool, order = Spool(self._settings.home, spec.name), plain(spec.log)
+        try:
+            order["key"] = spool.begin()
+        except OSError as error:  # users are served all the same; the server says what it cannot keep
+            self.say(f"the log of requests has no key: {error}; columns that are to be hashed are left out")
+            order |= {"key": "", "hashed": [], "leave_out": [*order["leave_out"], *order["hashed"]]}
+        return {"folder": str(spool.path), **order}
 
     def _try_again(self, one: Revision, reason: str) -> None:
         """Wait a while before the next try. Clients wait as well at first; from now on they are refused."""
@@ -358,6 +380,7 @@ class Keeper:
         for arriving in self.arriving.values():
             arriving.close()
         self.arriving = {}
+        self._collecting.stop()
         self.servers.stop()
 
 
@@ -417,7 +440,7 @@ def main() -> None:
         folder.write_keeper(Process.me())
     public = Door(state.port, socket.socket(fileno=int(inherited[1])) if inherited[1:] else None)
     environments = Environments(settings.cache)
-    keeper = Keeper(folder, FolderStore(settings.store), environments, public)
+    keeper = Keeper(folder, FolderStore(settings.store), environments, public, settings)
     keeper.run(handle, guardian)
 
 

@@ -20,6 +20,7 @@ from typing import Any
 from muster.backends.local.serving import door
 from muster.backends.local.serving.folder import Change, DeploymentFolder, DeploymentState
 from muster.backends.local.serving.guardian import COMMAND
+from muster.backends.predictions import Predictions
 from muster.backends.releases.book import Book, Entry, pin_reason
 from muster.backends.releases.deployments import Deployments
 from muster.backends.releases.figures import added, if_known, read_counts
@@ -181,6 +182,7 @@ class LocalPlatform:
                 return
             folder.write(replace(state, retired=True))
         self._take_away(folder, named, unpin)
+        Predictions(self._settings, self._store).commit(name)
 
     def observe(self, books: Sequence[LocalBook], *, counts: bool = False) -> list[Observed]:
         """Report what the keepers saw last, and whether each deployment answers."""

@@ -183,15 +183,17 @@ class ModelServer:
         deadline: float,
         model: str | None = None,
         setup: Mapping[str, Any] | None = None,
+        log: Mapping[str, Any] | None = None,
     ) -> Iterator[None]:
         """Load a version beside the others; yield until it is there.
 
         :param model: the version's address, which the server's answers then tell.
         :param setup: how its workers run; None for an ONNX model.
+        :param log: an order for its requests' log; None: it keeps none.
         :raises DeploymentError: the server refuses it, died of it, or is not done in time.
         """
         more = {} if setup is None else {"setup": setup}
-        number = self._command("load", revision=revision, folder=str(path), model=model, **more)
+        number = self._command("load", revision=revision, folder=str(path), model=model, log=log, **more)
         try:
             while number not in self._answers:
                 if self.given_up or not self.alive():

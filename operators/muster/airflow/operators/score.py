@@ -1,0 +1,243 @@
+"""ScoreOperator: the model that is served, on rows of versions, to a version of predictions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from muster.airflow.assets import DEPLOYMENT, announce, announce_nothing, outlets_of
+from muster.airflow.attempts.resuming import resume_of
+from muster.airflow.authoring.checks import (
+    check_count,
+    check_image,
+    check_name,
+    check_one,
+    check_some,
+    optional,
+    rule,
+)
+from muster.airflow.authoring.keywords import keyword
+from muster.airflow.authoring.references import VersionReference, VersionsReference, is_known
+from muster.airflow.authoring.values import known_output, outputs_of, read_outputs
+from muster.airflow.links import JobLink, VersionsLink
+from muster.airflow.operators.cached import CachedOperator
+from muster.airflow.operators.running import QueuedOperator, report, summary
+from muster.core.errors import NotFound, SpecError
+from muster.core.job import Input, JobSpec, Role
+from muster.core.resources import Resources
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+    from muster.airflow.attempts.run import TaskRun
+    from muster.airflow.authoring.code import Code, DagFolder
+    from muster.airflow.authoring.values import Output
+    from muster.core.settings import Settings
+    from muster.volumes.protocols import LocalStore
+
+ENTRYPOINT = "muster_serving.scoring:score"
+OUTPUT = "predictions"
+SERVE = "serve"
+
+check_names = rule(
+    lambda value: isinstance(value, (list, tuple)) and all(isinstance(name, str) and name for name in value),
+    "a list of columns, such as ['flight_id']",
+)
+
+
+def _check_model(value: Any) -> None:
+    """Refuse what names neither one version nor a deployment."""
+    if isinstance(value, str) and value.startswith(DEPLOYMENT):
+        check_name(value.removeprefix(DEPLOYMENT))
+    else:
+        check_one(value)
+
+
+def _read_output(value: Any) -> Any:
+    return read_outputs({OUTPUT: value})[OUTPUT]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Served:
+    """A model, and the image that it is served in; an empty digest is that of the image as it is now."""
+
+    model: Input
+    image: str
+    image_digest: str = ""
+
+
+class ScoreOperator(CachedOperator, QueuedOperator):
+    """Score the rows of Parquet and CSV files with a model as its endpoint does, and commit the predictions.
+
+    The model is loaded, and each value checked, by the code that serves it. The predictions are Parquet files in the order of the rows,
+    with the model's outputs and the columns of `keep`. A row that the endpoint would refuse fails the task, and is named.
+
+    The rows are cut into `shards`, each a process of its own. One that is killed is done again, alone, and a retry of the task does only
+    the shards that are not finished.
+    """
+
+    runs_a_job = True
+    ui_color = "#e4f7fb"
+    operator_extra_links = (JobLink(), VersionsLink())
+
+    model: str | VersionReference = keyword(check=_check_model, templated=True)
+    """``"deployment://flights"``, the version that answers now, in the image that serves it; or a version:
+    ``.versions["model"]`` or an address."""
+    rows: str | VersionReference | Sequence[str | VersionReference] = keyword(
+        check=check_some, templated=True
+    )
+    """The version, or versions, whose Parquet and CSV files are scored. They need a column for each input of the model; others are ignored."""
+    outputs: str | Output = keyword(read=_read_output, check=known_output, templated=True)
+    """The volume of the predictions, or an ``Output`` with a partition; without one, that of the rows where they have one in common."""
+    shards: int = keyword(default=1, check=check_count)
+    """How many parts the rows are cut into; as many run at once as there are `resources.cpus`. A CSV file is not cut."""
+    keep: Sequence[str] = keyword(default=(), check=check_names)
+    """Columns of the rows to write beside the outputs, such as a key."""
+    rows_at_once: int | None = keyword(default=None, check=optional(check_count))
+    """How many rows one call of the model gets; the most that its signature allows where not given."""
+    image: str | None = keyword(default=None, check=optional(check_image), own=True, late=True)
+    """The model server's environment: that of the deployment, or ``serve`` for a version, where not given."""
+
+    def check_together(self) -> None:
+        """Announce the asset of the predictions."""
+        self.add_outlets(asset for asset in outlets_of({OUTPUT: self.outputs}) if asset not in self.outlets)
+
+    @property
+    def versions(self) -> VersionsReference:
+        """The output ``predictions``."""
+        return VersionsReference(self, (OUTPUT,))
+
+    @classmethod
+    def output_names(cls, keywords: Mapping[str, Any]) -> tuple[str, ...]:  # noqa: ARG003 - it has one
+        """The one output."""
+        return (OUTPUT,)
+
+    def images(self) -> tuple[str, ...]:
+        """The one that is known before the task runs, if any."""
+        if self.image is None and is_known(self.model) and str(self.model).startswith(DEPLOYMENT):
+            return ()
+        return (self.image or SERVE,)
+
+    def read_now(self, folder: DagFolder, settings: Settings) -> Code:  # noqa: ARG002 - it is muster's own
+        """The code that scores: the model server's."""
+        return serving_code()
+
+    def perform(self, context: Context) -> dict[str, Any]:
+        """Score, and return the version of the predictions."""
+        from muster.airflow.attempts.run import TaskRun
+
+        task = TaskRun.of(self, context)
+        outcome = task.make(partial(self.job_spec, task), resume=resume_of("auto"), wish=self.wish())
+        if outcome.kept is None:
+            announce(context, task.backend.store, outcome.status)
+        else:
+            announce_nothing(context)
+        result = summary(outcome.status)
+        report(self.log, result)
+        return result
+
+    def job_spec(self, task: TaskRun) -> JobSpec:
+        """Return the job that scores."""
+        from muster.airflow.authoring.code import DagFolder
+        from muster.airflow.operators.spec import image_digest, pin, refuse_secrets, spec_fields
+        from muster.airflow.site import interpreter_of
+
+        refuse_secrets(self)
+        store, folder = task.backend.store, DagFolder.of(task.context["dag"])
+        rows = replace(pin(store, "rows", self.rows), many=True)
+        served = self._served(task)
+        image = self.image or served.image
+        digest = served.image_digest if image == served.image else ""
+        return JobSpec(
+            name=task.name,
+            image=image,
+            image_digest=digest or image_digest(image, folder, task),
+            interpreter=interpreter_of(image, task.settings),
+            roles=self._roles(),
+            code=serving_code().put(store),
+            inputs={"model": served.model, "rows": rows},
+            outputs=self._outputs(rows),
+            params=self._params(),
+            origin=task.origin,
+            **spec_fields(self),
+        )
+
+    def job_draft(self, name: str) -> JobSpec:
+        """Return the same as far as the Dag file tells it."""
+        from muster.airflow.operators.spec import STAND_IN, spec_fields
+
+        return JobSpec(
+            name=name,
+            image=self.image or SERVE,
+            image_digest=STAND_IN.versions[0].digest,
+            roles=self._roles(),
+            inputs={"model": STAND_IN, "rows": STAND_IN},
+            outputs={OUTPUT: known_output(self.outputs)},
+            **spec_fields(self, templated=False),
+        )
+
+    def again(self, last: JobSpec, folder: DagFolder, store: LocalStore, settings: Settings) -> JobSpec:
+        """Build the job that the Dag's files say now; model, rows and image are those of the last job."""
+        from muster.airflow.operators.spec import spec_fields
+        from muster.images.folders import put_image
+
+        image = self.image or last.image
+        return replace(
+            last,
+            image=image,
+            image_digest=put_image(store, folder.image(image, settings)) if self.image else last.image_digest,
+            roles=self._roles(),
+            code=serving_code().put(store),
+            params=self._params(),
+            **spec_fields(self, templated=False),
+        )
+
+    def _served(self, task: TaskRun) -> _Served:
+        from muster.airflow.operators.spec import pin
+
+        if not str(self.model).startswith(DEPLOYMENT):
+            return _Served(model=pin(task.backend.store, "model", self.model), image=SERVE)
+        spec = task.backend.deployments.champion(str(self.model).removeprefix(DEPLOYMENT))
+        if self.image is None and not task.backend.store.holds(spec.image_digest):
+            raise NotFound(
+                f"{self.model} serves in image {spec.image!r}, whose lock the store no longer has: deploy it again, or name an image"
+            )
+        self.log.info("%s answers with %s", self.model, spec.model.address)
+        return _Served(model=Input(versions=(spec.model,)), image=spec.image, image_digest=spec.image_digest)
+
+    def _outputs(self, rows: Input) -> dict[str, Any]:
+        field: Any = self.outputs  # as :func:`read_outputs` wrote it
+        (output,) = outputs_of({OUTPUT: field}).values()
+        partitions = {version.partition for version in rows.versions}
+        if output.partition is None and len(partitions) == 1:
+            output = replace(output, partition=partitions.pop())
+        return {OUTPUT: output}
+
+    def _roles(self) -> tuple[Role, ...]:
+        return (Role(entrypoint=ENTRYPOINT, resources=self._resources),)
+
+    @property
+    def _resources(self) -> Resources:
+        return self.job_resources or Resources()
+
+    def _params(self) -> dict[str, Any]:
+        return {
+            "shards": self.shards,
+            "processes": max(int(self._resources.cpus), 1),
+            "keep": list(self.keep),
+            "rows_at_once": self.rows_at_once,
+        }
+
+
+def serving_code() -> Code:
+    """The model server's code, which scores. :raises SpecError: this installation lacks it."""
+    from muster.airflow.authoring.code import Code
+    from muster.core.shipped import shipped
+
+    root = shipped("serving")
+    found = tuple(sorted(str(file.relative_to(root)) for file in root.glob("muster_serving/*.py")))
+    if not found:
+        raise SpecError(f"{root} holds no muster_serving: install muster again")
+    return Code(root=root, files=found)

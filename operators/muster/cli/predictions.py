@@ -1,0 +1,146 @@
+"""``muster predictions``: what was asked and answered, where a deployment keeps its requests."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from muster.cli import lineage
+from muster.cli.command import Json, example, group, open_store
+from muster.cli.screen import emit, fields, note, safe, say, when
+from muster.core.errors import Corrupt, NotFound
+from muster.core.prediction import PredictionId
+from muster.core.settings import Settings
+
+if TYPE_CHECKING:
+    from muster.backends.predictions import Predictions
+    from muster.volumes.base import Record, Version
+    from muster.volumes.protocols import LocalStore
+
+SHOWN_ROWS = 20
+
+app = group("Predictions: the requests that deployments with log=RequestLog(…) keep.")
+
+
+@app.command(
+    "show",
+    epilog=example(
+        "muster predictions show flights-19ab2c3d4e5-3f9c1a7b-2a",
+        "muster predictions show flights-19ab2c3d4e5-3f9c1a7b-2a --json | jq .rows",
+    ),
+)
+def show(
+    identity: Annotated[
+        str, typer.Argument(metavar="ID", help="As the header muster-prediction of an answer tells it.")
+    ],
+    *,
+    as_json: Json = False,
+) -> None:
+    """Show a prediction: its rows, the revision and model version that answered, and what that was made from."""
+    wanted, store = PredictionId.parse(identity), open_store()
+    rows, version = _predictions(store).find(wanted)
+    model = rows[0]["model"]
+    record = _record(store, model)
+    if as_json:
+        emit(_document(wanted, rows, version, model, store if record else None))
+        return
+    say(typer.style(safe(identity), bold=True))
+    fields(
+        [
+            ("time", when(wanted.at)),
+            ("revision", f"{rows[0]['revision']} of {wanted.deployment}"),
+            ("client's id", rows[0]["request_id"]),
+            ("held by", _held_by(version)),
+        ]
+    )
+    for row in rows[:SHOWN_ROWS]:
+        inputs, outputs = (lineage.values(_side(row, side)) for side in ("input", "output"))
+        say(f"  {safe(inputs)}  ->  {safe(outputs)}")
+    if len(rows) > SHOWN_ROWS:
+        note(f"… and {len(rows) - SHOWN_ROWS} more rows; --json has all")
+    say()
+    if record is None:
+        note(f"{model or 'the model'} is not in this store")
+        return
+    from muster.volumes.lineage import ancestors
+
+    lineage.show(record, _version(store, model))
+    for text in lineage.trace(ancestors(store, model)):
+        say(f"  {safe(text)}")
+
+
+@app.command("commit", epilog=example("muster predictions commit flights"))
+def commit(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="A deployment's name, such as flights.")],
+    *,
+    as_json: Json = False,
+) -> None:
+    """Commit what a deployment of this machine has kept since its last commit, also of the present hour.
+
+    Each hour is committed by itself once it is over; this need only be run to read its rows sooner, or after the
+    deployment was retired while the disk was full.
+    """
+    made = _predictions(open_store()).commit(name, progress=note)
+    if as_json:
+        emit([{"address": each.address, "partition": each.partition} for each in made])
+        return
+    for each in made:
+        say(f"{each.partition}  {each.address}")
+    if not made:
+        note(f"nothing new of {name}")
+
+
+def _predictions(store: LocalStore) -> Predictions:
+    from muster.backends.predictions import Predictions
+
+    return Predictions(Settings.load(), store)
+
+
+def _document(
+    identity: PredictionId,
+    rows: list[dict[str, Any]],
+    version: Version | None,
+    model: str,
+    store: LocalStore | None,
+) -> dict[str, Any]:
+    from muster.volumes.lineage import document
+
+    first = rows[0]
+    return {
+        "id": identity.text,
+        "deployment": identity.deployment,
+        "time": first["time"],
+        "revision": first["revision"],
+        "model": model,
+        "request_id": first["request_id"],
+        "version": version.address if version else None,
+        "partition": identity.hour,
+        "rows": [{"inputs": _side(row, "input"), "outputs": _side(row, "output")} for row in rows],
+        "lineage": document(store, model) if store else None,
+    }
+
+
+def _side(row: dict[str, Any], side: str) -> dict[str, Any]:
+    begins = f"{side}_"
+    return {name.removeprefix(begins): value for name, value in row.items() if name.startswith(begins)}
+
+
+def _held_by(version: Version | None) -> str:
+    if version is None:
+        return "no version yet: its hour is committed once it is over, or by muster predictions commit"
+    return f"{version.address}, hour {version.partition}"
+
+
+def _record(store: LocalStore, model: str) -> Record | None:
+    try:
+        return store.record(model) if model else None
+    except (NotFound, Corrupt):
+        return None
+
+
+def _version(store: LocalStore, model: str) -> Version | None:
+    try:
+        return store.resolve(model)[0]
+    except NotFound:  # gc deleted its data; the record stays
+        return None

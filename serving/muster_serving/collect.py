@@ -1,0 +1,198 @@
+"""Makes rows of spool files: ``python -m muster_serving.collect``, which muster runs for each hour of requests.
+
+It reads an order from stdin, ``{"spool": [FILE, …], "earlier": FOLDER or null, "out": FOLDER}``, writes the Parquet files of the
+hour into `out`, those of `earlier` among them, and prints ``{"rows": ROWS, "read": {FILE: OFFSET}}``: how many rows are new, and up to
+where each spool file is in `out`. Each Parquet file tells in its metadata which spool files it was made from, up to where: so nothing
+is read twice, however often this is repeated and whatever killed it before.
+
+A row has ``id`` (of its request), ``row`` (its place in it, from 0), ``time``, ``revision``, ``model``, ``request_id`` (the client's own),
+and ``input_NAME`` and ``output_NAME`` for each column, with ``_hash`` at the end where it is hashed; one of several values a row is a
+list, row by row.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import shutil
+import sys
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from muster_serving import spool
+from muster_serving.column import Column
+from muster_serving.errors import ServingError
+from muster_serving.signature import Signature
+
+READ = b"muster.spool"
+BLOCK_ROWS = 16384
+COMPRESSION = "zstd"
+
+_TYPES = {
+    "BOOL": pa.bool_(),
+    "FP32": pa.float32(),
+    "FP64": pa.float64(),
+    "BYTES": pa.string(),
+    **{
+        f"{sign}INT{bits}": getattr(pa, f"{sign.lower()}int{bits}")()
+        for sign in ("", "U")
+        for bits in (8, 16, 32, 64)
+    },
+}
+_OWN = [
+    pa.field("id", pa.string()),
+    pa.field("row", pa.int32()),
+    pa.field("time", pa.timestamp("us", tz="UTC")),
+    pa.field("revision", pa.string()),
+    pa.field("model", pa.string()),
+    pa.field("request_id", pa.string()),
+]
+
+
+def arrow_type(column: Column) -> pa.DataType:
+    """Return the type of a column's values in a table."""
+    plain = _TYPES[column.datatype]
+    return pa.list_(plain) if column.tail else plain
+
+
+def collect(files: Sequence[Path], earlier: Path | None, out: Path) -> dict[str, Any]:
+    """Write one hour's rows; see the module. :raises ServingError: a file cannot be read."""
+    parts = sorted(earlier.glob("*.parquet")) if earlier else []
+    for part in parts:
+        _link(part, out / part.name)
+    read = offsets(parts)
+    by_revision: dict[str, list[Path]] = defaultdict(list)
+    for file in files:
+        by_revision[spool.read_head(file)["revision"]].append(file)
+    rows = sum(_write(several, read, out) for _, several in sorted(by_revision.items()))
+    return {"rows": rows, "read": {file.name: read.get(file.name, 0) for file in files}}
+
+
+def offsets(parts: Sequence[Path]) -> dict[str, int]:
+    """Return up to where each spool file is in some Parquet files."""
+    found: dict[str, int] = {}
+    for part in parts:
+        told = (pq.read_metadata(part).metadata or {}).get(READ, b"{}")
+        for name, offset in json.loads(told).items():
+            found[name] = max(found.get(name, 0), offset)
+    return found
+
+
+def rows_of(frame: spool.Frame, head: Mapping[str, Any], signature: Signature) -> list[dict[str, Any]]:
+    """Return the rows of one request. :raises ServingError: it cannot be read."""
+    schema = _schema(signature, leave_out=head["leave_out"], hashed=head["hashed"])
+    columns: dict[str, list[Any]] = {name: [] for name in schema.names}
+    _add(columns, frame, head, signature)
+    return list(pa.table(columns, schema=schema).to_pylist())
+
+
+def _write(files: Sequence[Path], read: dict[str, int], out: Path) -> int:
+    """Write the new rows of one revision's files; set in `read` up to where they are written now."""
+    head = spool.read_head(files[0])
+    revision, signature = head["revision"], Signature.parse(head["signature"])
+    schema = _schema(signature, leave_out=head["leave_out"], hashed=head["hashed"])
+    target = out / f"{revision}-{1 + len(list(out.glob(f'{revision}-*.parquet'))):03}.parquet"
+    rows, done = 0, dict[str, int]()
+    with pq.ParquetWriter(target, schema, compression=COMPRESSION) as writer:
+        for file in files:
+            for block, offset in _blocks(file, head, signature, schema, after=read.get(file.name, 0)):
+                writer.write_table(block)
+                rows += block.num_rows
+                done[file.name] = offset
+        writer.add_key_value_metadata({READ: json.dumps(done)})
+    if not rows:
+        target.unlink()
+    read.update(done)
+    return rows
+
+
+def _blocks(
+    file: Path, head: Mapping[str, Any], signature: Signature, schema: pa.Schema, *, after: int
+) -> Iterator[tuple[pa.Table, int]]:
+    """Yield the rows of one file in blocks, each with the offset after them."""
+    columns: dict[str, list[Any]] = {name: [] for name in schema.names}
+    offset = after
+    for frame, offset in spool.frames(file, after=after):
+        _add(columns, frame, head, signature)
+        if len(columns["id"]) >= BLOCK_ROWS:
+            yield pa.table(columns, schema=schema), offset
+            columns = {name: [] for name in schema.names}
+    if columns["id"]:
+        yield pa.table(columns, schema=schema), offset
+
+
+def _add(
+    columns: dict[str, list[Any]], frame: spool.Frame, head: Mapping[str, Any], signature: Signature
+) -> None:
+    request = frame.request(signature)
+    rows = request.rows
+    own = (frame.identity, None, frame.at, head["revision"], head["model"], request.identity)
+    for field, value in zip(_OWN, own, strict=True):
+        columns[field.name] += range(rows) if field.name == "row" else [value] * rows
+    hashed = set(head["hashed"])
+    for side, given, known in (
+        ("input", request.inputs, signature.inputs),
+        ("output", request.outputs, signature.outputs),
+    ):
+        for name, column in known.items():
+            if (into := columns.get(_called(side, name, hashed))) is not None:
+                values = given.get(name)
+                into += (
+                    [None] * rows if values is None else _rows(column, values, rows, hashed=name in hashed)
+                )
+
+
+def _rows(column: Column, values: list[Any], rows: int, *, hashed: bool) -> list[Any]:
+    """Return one value, or one list, for each row; whole numbers as integers, also where JSON had 7.0."""
+    if not hashed and column.datatype.removeprefix("U").startswith("INT"):
+        values = [int(value) for value in values]
+    width = math.prod(column.tail)
+    return [values[i * width : (i + 1) * width] for i in range(rows)] if column.tail else values
+
+
+def _schema(signature: Signature, *, leave_out: Sequence[str], hashed: Sequence[str]) -> pa.Schema:
+    fields = list(_OWN)
+    for side, columns in (("input", signature.inputs), ("output", signature.outputs)):
+        for name, column in columns.items():
+            if name not in leave_out:
+                kind = arrow_type(column)
+                if name in hashed:
+                    kind = pa.list_(pa.string()) if column.tail else pa.string()
+                fields.append(pa.field(_called(side, name, hashed), kind))
+    return pa.schema(fields)
+
+
+def _called(side: str, name: str, hashed: Collection[str]) -> str:
+    """Return the name of a column of rows; that of a hashed one tells so, since it compares with nothing else."""
+    return f"{side}_{name}_hash" if name in hashed else f"{side}_{name}"
+
+
+def _link(source: Path, target: Path) -> None:
+    try:
+        os.link(source.resolve(), target)
+    except OSError:  # another file system
+        shutil.copyfile(source, target)
+
+
+def main() -> None:
+    """Carry out the order; exit with the reason where a file cannot be read."""
+    order = json.load(sys.stdin)
+    try:
+        found = collect(
+            [Path(file) for file in order["spool"]],
+            Path(order["earlier"]) if order["earlier"] else None,
+            Path(order["out"]),
+        )
+    except (ServingError, OSError, pa.ArrowException) as error:
+        sys.exit(f"{type(error).__name__}: {error}")
+    print(json.dumps(found))  # noqa: T201 its answer
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,279 @@
+"""The log of one revision's requests: each is appended to a spool file by a thread, within a second of its answer.
+
+The server's part is small on purpose: a request's body and its answer are kept as they are, and decoded later by
+:mod:`muster_serving.collect` in another process. Only where columns are left out or hashed does the thread decode them:
+such values are never on the disk.
+
+A spool file has the requests of one revision, process and hour, in :mod:`muster_serving.spool`'s form. The process that
+writes it holds its lock, so a free lock tells that nothing is added any more, however the process ended.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import logging
+import os
+import secrets
+import threading
+import time
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+from pathlib import Path
+from random import random
+from typing import Any
+
+import orjson
+
+from muster_serving import spool
+from muster_serving.answer import PREDICTION, Answer
+from muster_serving.errors import ServingError
+from muster_serving.metrics import LogMetrics
+from muster_serving.signature import Signature
+
+PAUSE_SECONDS = 0.25
+MOST_WAITING_BYTES = 64 << 20
+KEEP_FREE_BYTES = 512 << 20
+KEEP_FREE_SHARE = 0.05
+SAY_SECONDS = 60.0
+HASH_BYTES = 16
+
+logger = logging.getLogger("muster.serving")
+
+Taken = tuple[bytes, float, bool, int | None, bytes, Answer]
+
+
+@dataclass(frozen=True, kw_only=True)
+class LogOrder:
+    """What of a revision's requests is kept, and where.
+
+    :param folder: of the deployment's spool files.
+    :param share: of the answered requests, above 0 to 1.
+    :param leave_out: columns that are not kept; `hashed`: columns of which a keyed hash is kept.
+    :param key: of the hashes (BLAKE2b, RFC 7693): without it, a guess at a value cannot be checked.
+    """
+
+    folder: Path
+    share: float
+    leave_out: frozenset[str] = frozenset()
+    hashed: frozenset[str] = frozenset()
+    key: bytes = b""
+
+    @classmethod
+    def read(cls, order: Mapping[str, Any]) -> LogOrder:
+        """Read the keeper's order."""
+        return cls(
+            folder=Path(order["folder"]),
+            share=float(order["share"]),
+            leave_out=frozenset(order["leave_out"]),
+            hashed=frozenset(order["hashed"]),
+            key=bytes.fromhex(order["key"]),
+        )
+
+
+class RequestLog:
+    """Takes the answered requests of one revision. :meth:`close` writes what is left.
+
+    A request never waits for the disk, and never fails with it: what cannot be written is dropped, counted and told.
+
+    :param name: the deployment's. :param model: the version's address.
+    """
+
+    def __init__(
+        self, order: LogOrder, signature: Signature, *, name: str, revision: str, model: str | None
+    ) -> None:
+        self._order = order
+        self._signature = signature
+        self._metrics = LogMetrics(name, revision)
+        self._head = orjson.dumps(
+            {
+                "format": spool.FORMAT,
+                "deployment": name,
+                "revision": revision,
+                "model": model or "",
+                "signature": signature.document,
+                "leave_out": sorted(order.leave_out),
+                "hashed": sorted(order.hashed),
+            }
+        )
+        self._own = secrets.token_hex(4)
+        self._ids = f"{name}-%x-{self._own}-%x"
+        self._count = 0
+        self._waiting: deque[Taken] = deque()
+        self._taken_bytes = self._written_bytes = 0  # each is written by one thread alone
+        self._dropped, self._said = 0, -SAY_SECONDS
+        self._file: _SpoolFile | None = None
+        self._wake, self._closing = threading.Event(), False
+        self._thread = threading.Thread(target=self._run, name=f"log-{revision}", daemon=True)
+        self._thread.start()
+
+    def keep(self, body: bytes, answer: Answer, *, v1: bool, json_length: int | None) -> Answer:
+        """Take an answered request, or leave it: return its answer, with the prediction's id where it was taken.
+
+        :param v1: whether the request is one of version 1 of the protocol.
+        """
+        share = self._order.share
+        if answer.status != 200 or (share < 1 and random() >= share):  # noqa: S311 no secret depends on it
+            return answer
+        if self._taken_bytes - self._written_bytes > MOST_WAITING_BYTES:
+            self._drop(1, "the disk is slower than the requests")
+            return answer
+        now = time.time()
+        self._count += 1
+        identity = (self._ids % (int(now * 1000), self._count)).encode("ascii")
+        self._taken_bytes += len(body) + len(answer.body)
+        self._waiting.append((identity, now, v1, json_length, body, answer))
+        if self._closing:  # its revision was unloaded while this request was under way
+            self._thread.join()
+            self._write_waiting()
+            self._end_file()
+        elif not self._wake.is_set():
+            self._wake.set()
+        return Answer(200, answer.body, (*answer.headers, (PREDICTION, identity)))
+
+    def close(self) -> None:
+        """Write what is waiting, and end the file. Idempotent."""
+        self._closing = True
+        self._wake.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._closing:
+            self._wake.wait(self._file.left() if self._file else None)
+            if not self._closing:
+                time.sleep(PAUSE_SECONDS)  # many requests are one write
+            self._wake.clear()
+            self._write_waiting()
+            if self._file and self._file.left() <= 0:
+                self._end_file()
+        self._write_waiting()
+        self._end_file()
+
+    def _write_waiting(self) -> None:
+        by_hour: dict[str, list[Taken]] = {}
+        while self._waiting:
+            taken = self._waiting.popleft()
+            by_hour.setdefault(spool.hour_of(taken[1]), []).append(taken)
+        for hour, several in by_hour.items():
+            try:
+                self._write(hour, several)
+            except OSError as error:
+                self._drop(len(several), error.strerror or str(error))
+            except Exception as error:  # whatever these requests met, the next ones are kept
+                logger.exception("request log")
+                self._drop(len(several), f"{type(error).__name__}: {error}")
+            self._written_bytes += sum(len(each[4]) + len(each[5].body) for each in several)
+
+    def _write(self, hour: str, several: Sequence[Taken]) -> None:
+        """Append requests of one hour. :raises OSError: it cannot be done; nothing of them is in the file then."""
+        frames = [frame for each in several if (frame := self._frame(each))]
+        _check_room(self._order.folder)
+        if self._file is None or self._file.hour != hour:
+            self._end_file()
+            self._file = _SpoolFile(self._order.folder, hour, self._head)
+        self._file.append(b"".join(frames))
+        self._metrics.kept(len(frames))
+
+    def _frame(self, taken: Taken) -> bytes:
+        """Write one request as it goes into the file; nothing where its hidden columns cannot be told apart."""
+        identity, at, v1, json_length, body, answer = taken
+        if not (self._order.leave_out or self._order.hashed):
+            return spool.frame(identity, at, body, answer, v1=v1, json_length=json_length)
+        try:
+            request = spool.Request.of(self._signature, body, answer, v1=v1, json_length=json_length)
+        except ServingError as error:
+            self._drop(1, f"a request cannot be read again: {error}")
+            return b""
+        return spool.columns_frame(identity, at, self._hidden(request))
+
+    def _hidden(self, request: spool.Request) -> spool.Request:
+        return spool.Request(
+            rows=request.rows,
+            identity=request.identity,
+            inputs=self._without(request.inputs),
+            outputs=self._without(request.outputs),
+        )
+
+    def _without(self, columns: Mapping[str, list[Any]]) -> dict[str, list[Any]]:
+        return {
+            name: [self._hash(value) for value in values] if name in self._order.hashed else values
+            for name, values in columns.items()
+            if name not in self._order.leave_out
+        }
+
+    def _hash(self, value: Any) -> str:
+        return blake2b(orjson.dumps(value), key=self._order.key, digest_size=HASH_BYTES).hexdigest()
+
+    def _end_file(self) -> None:
+        ended, self._file = self._file, None
+        if ended:
+            ended.close()
+
+    def _drop(self, requests: int, why: str) -> None:
+        """Count requests that are lost to the log, and say so at most once a minute."""
+        self._metrics.dropped(requests)
+        self._dropped += requests
+        now = time.monotonic()
+        if now - self._said >= SAY_SECONDS:
+            self._said = now
+            logger.error(
+                "request log: %d requests are not kept (%s); they were answered. Free disk space below %s",
+                self._dropped,
+                why,
+                self._order.folder,
+            )
+            self._dropped = 0
+
+
+class _SpoolFile:
+    """One spool file that this process writes. It has its name from the moment that its lock is held."""
+
+    def __init__(self, folder: Path, hour: str, head: bytes) -> None:
+        """Begin it. :raises OSError: the disk is full, say; nothing is left of it."""
+        self.hour = hour
+        self._ends = spool.end_of(hour)
+        name = f"{hour}.{os.getpid()}-{secrets.token_hex(4)}{spool.SUFFIX}"
+        part = folder / f".{name}"
+        self._handle = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        self._length = 0
+        try:
+            fcntl.flock(self._handle, fcntl.LOCK_EX)
+            self.append(head + b"\n")
+            part.rename(folder / name)
+        except OSError:
+            part.unlink(missing_ok=True)
+            os.close(self._handle)
+            raise
+
+    def append(self, data: bytes) -> None:
+        """Add bytes, all or none. :raises OSError: none were added."""
+        view = memoryview(data)
+        try:
+            while view:
+                view = view[os.write(self._handle, view) :]
+        except OSError:
+            os.ftruncate(self._handle, self._length)
+            os.lseek(self._handle, self._length, os.SEEK_SET)
+            raise
+        self._length += len(data)
+
+    def left(self) -> float:
+        """Seconds until its hour is over."""
+        return max(self._ends - time.time(), 0.0)
+
+    def close(self) -> None:
+        """End it, on the disk."""
+        with contextlib.suppress(OSError):  # what is not synced now, the kernel writes later
+            os.fsync(self._handle)
+        os.close(self._handle)
+
+
+def _check_room(folder: Path) -> None:
+    """Leave the disk some room: the store and the keeper need it more. :raises OSError: there is too little."""
+    found = os.statvfs(folder)
+    free, whole = found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize
+    if free < min(KEEP_FREE_BYTES, KEEP_FREE_SHARE * whole):
+        raise OSError(errno.ENOSPC, f"only {free >> 20} MiB are free on the disk")

@@ -1,0 +1,243 @@
+"""One shard of a scoring: ``python -m muster_serving.shard ORDER``, a process that :mod:`muster_serving.scoring` starts."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np  # noqa: TID253 - it runs in the image of the server
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv
+import pyarrow.parquet as pq
+
+from muster_serving.collect import COMPRESSION, arrow_type
+from muster_serving.column import Array, Column
+from muster_serving.errors import RequestError, ServingError
+from muster_serving.predictor import Predictor, load_model
+from muster_serving.scoring import PARQUET, Piece, ScoringError
+from muster_serving.signature import Signature
+
+BLOCK_ROWS = 32768
+CSV_BLOCK_BYTES = 8 << 20
+
+
+class Shard:
+    """Scores pieces of files.
+
+    :param keep: the columns of the rows that are written beside the outputs.
+    """
+
+    def __init__(self, predictor: Predictor, *, keep: Sequence[str], rows_at_once: int | None) -> None:
+        self._predictor = predictor
+        self._signature = predictor.signature
+        self._keep = list(keep)
+        self._names = list(dict.fromkeys([*self._signature.inputs, *keep]))
+        self._rows_at_once = min(rows_at_once or self._signature.max_batch, self._signature.max_batch)
+        if twice := sorted(set(keep) & set(self._signature.outputs)):
+            raise ScoringError(f"keep names {twice[0]!r}, which is also an output of the model")
+
+    def write(self, pieces: Sequence[Piece], target: Path) -> int:
+        """Score pieces into a file, which is complete or not there; return the number of rows.
+
+        :raises ScoringError: a row or a file cannot be scored.
+        """
+        part, rows, writer = target.with_name(f".{target.name}"), 0, None
+        part.unlink(missing_ok=True)
+        try:
+            for piece in pieces:
+                for at, block in blocks(piece, self._names, self._signature):
+                    table = self._scored(block, f"{Path(piece.file).name}, row {{}}", at)
+                    writer = writer or pq.ParquetWriter(part, table.schema, compression=COMPRESSION)
+                    writer.write_table(table)
+                    rows += block.num_rows
+        except (OSError, pa.ArrowException) as error:
+            raise ScoringError(f"{Path(piece.file).name} cannot be read: {error}") from error
+        finally:
+            if writer:
+                writer.close()
+        if writer is None:
+            pq.write_table(self._empty(), part, compression=COMPRESSION)
+        with part.open("rb") as file:
+            os.fsync(file.fileno())
+        part.rename(target)
+        return rows
+
+    def _scored(self, block: pa.RecordBatch, where: str, at: int) -> pa.Table:
+        outputs: dict[str, list[Array]] = {name: [] for name in self._signature.outputs}
+        size = self._rows_at_once
+        encoded = {
+            name: _values(column, block.column(name)) for name, column in self._signature.inputs.items()
+        }
+        for begin, end in pairwise([*range(0, block.num_rows, size), block.num_rows]):
+            answer = self._call(block, encoded, begin, end, where, at)
+            for name, array in answer.items():
+                outputs[name].append(array)
+        kept = {name: block.column(name) for name in self._keep}
+        return pa.table(
+            kept | {name: _arrow(self._signature.outputs[name], parts) for name, parts in outputs.items()}
+        )
+
+    def _call(
+        self,
+        block: pa.RecordBatch,
+        encoded: Mapping[str, list[Any] | Array],
+        begin: int,
+        end: int,
+        where: str,
+        at: int,
+    ) -> dict[str, Array]:
+        inputs, rows = self._signature.inputs, end - begin
+        columns: dict[str, list[Any] | Array] = {}
+        for name, column in inputs.items():
+            width = math.prod(column.tail)
+            values = encoded[name][begin * width : end * width]
+            # one row takes the endpoint's own way for one row, which takes values of JSON
+            columns[name] = _listed(block.column(name), begin, end) if rows == 1 else values
+        try:
+            return self._predictor.predict(columns, rows)
+        except RequestError as error:
+            if rows == 1:
+                raise ScoringError(f"{where.format(at + begin)}: {error}") from error
+            for row in range(begin, end):  # the message is to name the row
+                self._call(block, encoded, row, row + 1, where, at)
+            raise ScoringError(f"{where.format(at + begin)} and {rows - 1} more: {error}") from error
+        except ServingError as error:
+            raise ScoringError(f"{where.format(at + begin)} and {rows - 1} more: {error}") from error
+
+    def _empty(self) -> pa.Table:
+        outputs = self._signature.outputs
+        return pa.table(
+            {name: pa.array([], pa.null()) for name in self._keep}
+            | {name: pa.array([], arrow_type(column)) for name, column in outputs.items()}
+        )
+
+
+def blocks(piece: Piece, names: Sequence[str], signature: Signature) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """Yield the rows of a piece in blocks, each with the number of its first row in the file.
+
+    :raises ScoringError: a column is missing.
+    """
+    if piece.file.endswith(PARQUET):
+        yield from _parquet_blocks(piece, names)
+    else:
+        yield from _csv_blocks(piece, names, signature)
+
+
+def _parquet_blocks(piece: Piece, names: Sequence[str]) -> Iterator[tuple[int, pa.RecordBatch]]:
+    file = pq.ParquetFile(piece.file, memory_map=False)
+    _check_names(piece, names, file.schema_arrow.names)
+    assert piece.end is not None
+    at = 0
+    for group in range(file.num_row_groups):
+        rows = file.metadata.row_group(group).num_rows
+        if at + rows > piece.begin and at < piece.end:
+            first = at
+            for batch in file.iter_batches(
+                BLOCK_ROWS, row_groups=[group], columns=list(names), use_threads=False
+            ):
+                begin, end = max(piece.begin - first, 0), min(piece.end - first, batch.num_rows)
+                if begin < end:
+                    yield first + begin, batch.slice(begin, end - begin)
+                first += batch.num_rows
+        at += rows
+
+
+def _csv_blocks(
+    piece: Piece, names: Sequence[str], signature: Signature
+) -> Iterator[tuple[int, pa.RecordBatch]]:
+    types = {name: arrow_type(column) for name, column in signature.inputs.items() if not column.tail}
+    reader = pyarrow.csv.open_csv(
+        piece.file,
+        read_options=pyarrow.csv.ReadOptions(use_threads=False, block_size=CSV_BLOCK_BYTES),
+        convert_options=pyarrow.csv.ConvertOptions(column_types=types, strings_can_be_null=False),
+    )
+    _check_names(piece, names, reader.schema.names)
+    at = 0
+    for batch in reader:
+        for begin in range(0, batch.num_rows, BLOCK_ROWS):
+            yield at + begin, batch.slice(begin, BLOCK_ROWS).select(list(names))
+        at += batch.num_rows
+
+
+def _check_names(piece: Piece, names: Sequence[str], found: Sequence[str]) -> None:
+    missing = [name for name in names if name not in found]
+    if missing:
+        raise ScoringError(
+            f"{Path(piece.file).name} has no column {missing[0]!r}; it has {', '.join(found):.300}"
+        )
+
+
+def _values(column: Column, array: pa.Array) -> list[Any] | Array:
+    """Return a column's values, flat, as the predictor takes them: an array wherever that means the same as JSON's values."""
+    array = _flat(array)
+    if isinstance(array, pa.DictionaryArray):
+        array = array.dictionary_decode()
+    kind = array.type
+    if array.null_count:
+        return list(array.to_pylist())
+    if column.codes is not None and (pa.types.is_string(kind) or pa.types.is_integer(kind)):
+        coded = array.dictionary_encode()
+        try:
+            codes = column.array(coded.dictionary.to_pylist())
+        except RequestError:  # of a value that is no category the row is named later
+            return list(array.to_pylist())
+        return np.asarray(codes)[coded.indices.to_numpy()]
+    numbers = pa.types.is_integer(kind) or (pa.types.is_floating(kind) and column.datatype.startswith("FP"))
+    if column.takes_arrays and numbers:
+        values = array.to_numpy(zero_copy_only=False)
+        # as JSON's whole numbers become floats: by way of FP64
+        return (
+            values.astype(np.float64)
+            if column.datatype.startswith("FP") and pa.types.is_integer(kind)
+            else values
+        )
+    return list(array.to_pylist())
+
+
+def _listed(array: pa.Array, begin: int, end: int) -> list[Any]:
+    return list(_flat(array.slice(begin, end - begin)).to_pylist())
+
+
+def _flat(array: pa.Array) -> pa.Array:
+    while (
+        pa.types.is_list(array.type)
+        or pa.types.is_large_list(array.type)
+        or pa.types.is_fixed_size_list(array.type)
+    ):
+        array = pc.list_flatten(array)
+    return array
+
+
+def _arrow(column: Column, parts: Sequence[Array]) -> pa.Array:
+    array = np.concatenate(parts)
+    kind = arrow_type(column)
+    if not column.tail:
+        return pa.array(array, kind)
+    width = math.prod(column.tail)
+    offsets = np.arange(0, array.size + 1, width, dtype=np.int32)
+    return pa.ListArray.from_arrays(offsets, pa.array(array.ravel(), kind.value_type))
+
+
+def main() -> None:
+    """Score one shard; exit 1 with the reason as the last line where it cannot be scored."""
+    order = json.loads(sys.argv[1])
+    pa.set_cpu_count(1)
+    pa.set_io_thread_count(1)
+    try:
+        shard = Shard(
+            load_model(Path(order["model"])), keep=order["keep"], rows_at_once=order["rows_at_once"]
+        )
+        shard.write([Piece(**piece) for piece in order["pieces"]], Path(order["out"]))
+    except (ServingError, ScoringError) as error:
+        sys.exit(str(error))
+
+
+if __name__ == "__main__":
+    main()

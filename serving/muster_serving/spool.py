@@ -1,0 +1,177 @@
+r"""The form of a spool file: answered requests as they came, until :mod:`muster_serving.collect` makes rows of them.
+
+The first line is JSON: the deployment, the revision, its version and its signature. Then come frames::
+
+    TIME ID KIND JSON_LENGTH BODY_LENGTH ANSWER_JSON_LENGTH ANSWER_LENGTH\n BODY ANSWER
+
+TIME is in microseconds since the epoch. KIND says what BODY and ANSWER are: ``v2`` and ``v1`` a request and an answer of
+the protocols, ``columns`` two objects of lists by name. A length of JSON is -1 where no binary tensors follow it. A file
+that was cut off, by a full disk or a loss of power, ends in a part of a frame, which is left out.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import orjson
+
+from muster_serving import protocol
+from muster_serving.answer import Answer
+from muster_serving.content import JSON_LENGTH
+from muster_serving.errors import ServingError
+from muster_serving.signature import Signature
+
+FORMAT = 1
+SUFFIX = ".spool"
+HOUR = "%Y-%m-%dT%H"
+
+_HEAD = re.compile(rb"(\d+) ([\x21-\x7e]+) (v1|v2|columns) (-?\d+) (\d+) (-?\d+) (\d+)\Z")
+_LONGEST_HEAD = 512
+
+
+class SpoolError(ServingError):
+    """A spool file cannot be read."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """One answered request.
+
+    :param identity: the ``id`` that the client gave it, if any.
+    :param inputs: a list of values for each column, row by row, flat where a row has several; `outputs` likewise.
+    """
+
+    rows: int
+    identity: str | None
+    inputs: Mapping[str, list[Any]]
+    outputs: Mapping[str, list[Any]]
+
+    @classmethod
+    def of(
+        cls, signature: Signature, body: bytes, answer: Answer, *, v1: bool, json_length: int | None
+    ) -> Request:
+        """Read a request and its answer. :raises ServingError: they do not follow the signature."""
+        return _request(
+            signature,
+            "v1" if v1 else "v2",
+            body,
+            json_length,
+            answer.body,
+            _answer_length(answer),
+        )
+
+
+class Frame(NamedTuple):
+    """One request as it lies in a file. `at` is in microseconds since the epoch."""
+
+    at: int
+    identity: str
+    kind: str
+    json_length: int | None
+    body: bytes
+    answer_length: int | None
+    answer: bytes
+
+    def request(self, signature: Signature) -> Request:
+        """Decode it. :raises ServingError: it does not follow the signature."""
+        return _request(signature, self.kind, self.body, self.json_length, self.answer, self.answer_length)
+
+
+def hour_of(at: float) -> str:
+    """Return the hour of a time in seconds since the epoch, in UTC: ``2026-11-26T07``, a partition's name."""
+    return datetime.fromtimestamp(at, timezone.utc).strftime(HOUR)
+
+
+def end_of(hour: str) -> float:
+    """Return when an hour is over, in seconds since the epoch."""
+    began = datetime.strptime(hour, HOUR).replace(tzinfo=timezone.utc)
+    return (began + timedelta(hours=1)).timestamp()
+
+
+def frame(
+    identity: bytes, at: float, body: bytes, answer: Answer, *, v1: bool, json_length: int | None
+) -> bytes:
+    """Write a request as it came."""
+    kind = b"v1" if v1 else b"v2"
+    lengths = _number(json_length), len(body), _number(_answer_length(answer)), len(answer.body)
+    return b"%d %b %b %d %d %d %d\n%b%b" % (int(at * 1e6), identity, kind, *lengths, body, answer.body)
+
+
+def columns_frame(identity: bytes, at: float, request: Request) -> bytes:
+    """Write a request of which columns are hidden."""
+    asked: dict[str, Any] = {"rows": request.rows, "id": request.identity, "columns": request.inputs}
+    body, answer = orjson.dumps(asked), orjson.dumps(request.outputs)
+    return b"%d %b columns -1 %d -1 %d\n%b%b" % (
+        int(at * 1e6),
+        identity,
+        len(body),
+        len(answer),
+        body,
+        answer,
+    )
+
+
+def read_head(path: Path) -> dict[str, Any]:
+    """Return the first line of a file. :raises SpoolError: it is none of ours, or of another release's."""
+    with path.open("rb") as file:
+        line = file.readline()
+    try:
+        head: dict[str, Any] = orjson.loads(line)
+    except orjson.JSONDecodeError as error:
+        raise SpoolError(f"{path}: the first line is no JSON: {error}") from error
+    if type(head) is not dict or head.get("format") != FORMAT:
+        raise SpoolError(f"{path}: this muster reads spool files of format {FORMAT}")
+    return head
+
+
+def frames(path: Path, *, after: int = 0) -> Iterator[tuple[Frame, int]]:
+    """Yield the whole frames of a file, each with the offset after it; what may come after them is part of one.
+
+    :param after: an offset that was yielded before; 0 for the first frame.
+    """
+    with path.open("rb") as file:
+        file.readline()
+        file.seek(max(after, file.tell()))
+        while (match := _HEAD.match(file.readline(_LONGEST_HEAD).rstrip(b"\n"))) is not None:
+            at, identity, kind = int(match[1]), match[2].decode("ascii"), match[3].decode("ascii")
+            json_length, length, answer_length, answers = (int(match[i]) for i in range(4, 8))
+            body, answer = file.read(length), file.read(answers)
+            if len(body) < length or len(answer) < answers:
+                return
+            frame = Frame(at, identity, kind, _length(json_length), body, _length(answer_length), answer)
+            yield frame, file.tell()
+
+
+def _request(
+    signature: Signature,
+    kind: str,
+    body: bytes,
+    json_length: int | None,
+    answer: bytes,
+    answer_length: int | None,
+) -> Request:
+    if kind == "columns":
+        asked = orjson.loads(body)
+        return Request(
+            rows=asked["rows"], identity=asked["id"], inputs=asked["columns"], outputs=orjson.loads(answer)
+        )
+    inputs, rows, identity = protocol.read_request(signature, body, v1=kind == "v1", json_length=json_length)
+    outputs = protocol.read_answer(signature, answer, json_length=answer_length)
+    return Request(rows=rows, identity=identity, inputs=inputs, outputs=outputs)
+
+
+def _answer_length(answer: Answer) -> int | None:
+    return next((int(value) for name, value in answer.headers if name == JSON_LENGTH), None)
+
+
+def _number(length: int | None) -> int:
+    return -1 if length is None else length
+
+
+def _length(number: int) -> int | None:
+    return None if number < 0 else number

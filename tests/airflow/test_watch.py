@@ -1,0 +1,84 @@
+"""The example flights_watch: a deployment that keeps its requests, drift that was made, the model trained again, its rows scored."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from tests.airflow.conftest import Seen
+
+from muster.airflow.embedded.home import EmbeddedHome
+from muster.airflow.embedded.runner import run_dag
+from muster.backends.local.backend import LocalBackend
+from muster.core.prediction import predictions_volume
+from muster.core.settings import Settings
+from muster.core.shipped import shipped
+from muster.volumes.folder import FolderStore
+
+pytestmark = [pytest.mark.slow, pytest.mark.data]
+
+NAME = "flights-watch"
+
+
+@pytest.fixture
+def run(home: EmbeddedHome, backend: LocalBackend, seen: Seen) -> Iterator[Callable[..., Any]]:
+    """Run a Dag of the example; its deployment is retired afterwards."""
+    folder = home.dags / "flights_watch"
+    shutil.copytree(shipped("dags") / "flights_watch", folder)
+
+    def go(dag_id: str, **params: Any) -> Any:
+        return run_dag(dag_id, params=params, settings=home.settings, dags=home.dags, listener=seen)
+
+    yield go
+    if NAME in backend.deployments.names():
+        backend.deployments.retire(NAME)
+    shutil.rmtree(folder)
+
+
+def muster(settings: Settings, *words: str) -> Any:
+    done = subprocess.run(
+        [sys.executable, "-m", "muster", *words, "--json"],
+        env={"MUSTER_HOME": str(settings.home), "MUSTER_CACHE": str(settings.cache), "PATH": "/usr/bin:/bin"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return json.loads(done.stdout)
+
+
+def test_requests_are_kept_drift_is_found_and_the_model_is_trained_again(
+    run: Callable[..., Any], home: EmbeddedHome, backend: LocalBackend, store: FolderStore, seen: Seen
+) -> None:
+    first = run("flights_watch", requests=100)
+    assert first.succeeded, seen.text[-20:]
+    (report,) = store.versions(f"{NAME}/drift")
+    metrics = store.record(report.address).metrics
+    assert metrics["rows"] == 1000
+    assert metrics["drifted"] >= 2
+    document = json.loads((store.path(report.address) / "report.json").read_text())
+    assert {"carrier", "distance"} <= {each["name"] for each in document["columns"] if each["drifted"]}
+
+    (identity,) = re.findall(rf"muster predictions show ({NAME}-\S+)", "\n".join(seen.text))
+    shown = muster(home.settings, "predictions", "show", identity)
+    (partition,) = {each.partition for each in store.resolve(f"volume://{predictions_volume(NAME)}@*")}
+    assert (shown["partition"], len(shown["rows"]), shown["revision"]) == (partition, 10, "r1")
+    january = store.resolve(f"volume://{NAME}/rows@2013-01")[0].address
+    assert january in {each["version"] for each in shown["lineage"]["ancestors"]}
+
+    second = run("flights_watch_again")
+    assert second.succeeded, seen.text[-20:]
+    champion = backend.deployments.deployment(NAME).champion
+    assert champion is not None
+    scores = store.resolve(f"volume://{NAME}/scores@latest")[0]
+    record = store.record(scores.address)
+    february = store.resolve(f"volume://{NAME}/rows@2013-02")[0]
+    assert scores.partition == "2013-02"
+    assert record.inputs["model"][0].address == champion.model.address == f"volume://{NAME}/model@2"
+    assert record.inputs["rows"][0].address == february.address
+    assert record.metrics["rows"] == store.record(february.address).metrics["rows"]

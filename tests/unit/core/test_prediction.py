@@ -1,0 +1,55 @@
+"""Ids of predictions, and what may be asked of a log and of drift."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from muster.core.deployment import RequestLog
+from muster.core.drift import DriftLimits
+from muster.core.errors import SpecError
+from muster.core.prediction import PredictionId, hour_of, predictions_volume
+
+
+def test_an_id_names_deployment_and_hour() -> None:
+    found = PredictionId.parse("price-of-rooms-19ab2c3d4e5-3f9c1a7b-2a")
+    assert (found.deployment, found.at) == ("price-of-rooms", 0x19AB2C3D4E5 / 1000)
+    assert found.hour == hour_of(found.at) == "2025-11-23T22"
+    assert predictions_volume(found.deployment) == "price-of-rooms/predictions"
+
+
+@pytest.mark.parametrize(
+    "text", ["", "flights", "flights-1-2-3", "../x-19ab2c3d4e5-3f9c1a7b-2a", "-1-3f9c1a7b-2"]
+)
+def test_what_is_no_id_is_refused(text: str) -> None:
+    with pytest.raises(SpecError):
+        PredictionId.parse(text)
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"share": 0}, "share is 0: need a number above 0, at most 1"),
+        ({"share": True}, "share is True"),
+        ({"leave_out": "user"}, "leave_out is 'user': need a list of names"),
+        ({"leave_out": ["a"], "hashed": ["a"]}, "'a' is left out and hashed"),
+    ],
+)
+def test_a_log_that_cannot_be_kept_is_refused(given: dict[str, Any], says: str) -> None:
+    with pytest.raises(SpecError, match=says.replace("(", r"\(")):
+        RequestLog(**given)
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"psi": -1}, "psi is -1"),
+        ({"ks": 2}, "ks is 2: need a share"),
+        ({"false_alarms": 0}, "false_alarms is 0"),
+        ({"fewest_rows": 0.5}, "fewest_rows is 0.5"),
+    ],
+)
+def test_limits_that_mean_nothing_are_refused(given: dict[str, Any], says: str) -> None:
+    with pytest.raises(SpecError, match=says):
+        DriftLimits(**given)
