@@ -7,7 +7,7 @@ begins again after a crash finds it.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -42,12 +42,11 @@ def named(layout: Layout, draft: Draft) -> Draft:
         return draft
     base = _folder(layout, draft.base)
     try:
-        entries = manifest.read(base / "MANIFEST")
+        carried = _listed(draft, noted, manifest.read(base / "MANIFEST"))
     except (Corrupt, OSError) as error:
         raise StoreError(
             f"output {draft.output!r} begins with {draft.base.address}, which cannot be read: {error}"
         ) from error
-    carried = _listed(draft, noted, entries)
     draft = replace(
         draft, files=written | {path: entry.size_bytes for path, entry in carried.items()}, carried=carried
     )
@@ -66,7 +65,7 @@ def drop(draft: Draft) -> None:
             (draft.folder / check_path(path, output=draft.output)).unlink()
 
 
-def _listed(draft: Draft, noted: Path, entries: dict[str, Entry]) -> dict[str, Entry]:
+def _listed(draft: Draft, noted: Path, entries: Mapping[str, Entry]) -> dict[str, Entry]:
     assert draft.base is not None
     found = {}
     for path in noted.read_text(encoding="utf-8", errors="replace").split("\n")[:-1]:
