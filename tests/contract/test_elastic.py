@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
-from tests.cluster import nodes, queues
+from tests.cluster import nodes, queues, reaper
 from tests.cluster.backend import SITE, connected
 from tests.cluster.control_plane import NODE_GRACE_SECONDS
 from tests.cluster.layout import Layout, node_called
@@ -411,6 +411,7 @@ class TestElasticOnCluster(ElasticContract):
     ) -> None:
         node = node_called("a100-1")
         role = replace(training().roles[0], resources=FOUR_CARDS)
+        reaper.deploy(here)
         with closing(connected(here, tmp_path / "whole")) as whole:  # in the queue that has all cards
             whole.submit(training(roles=(role,)), job_id=self.own("gang"))
             self.wait(lambda: trains(whole, self.own("gang"), ranks=4))
