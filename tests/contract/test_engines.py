@@ -64,6 +64,40 @@ print("totals", total[0], total[1], twice, flush=True)
 spark.stop()
 """
 
+RAY_RETRIES = """
+import sys, time
+import ray
+
+ray.init()
+while sum(node["Alive"] for node in ray.nodes()) < 3:
+    time.sleep(0.1)
+print("nodes 3", flush=True)
+
+@ray.remote(max_retries=5)
+def slow(x):
+    time.sleep(3)
+    return x
+
+assert sum(ray.get([slow.remote(x) for x in range(6)])) == 15
+while sum(node["Alive"] for node in ray.nodes()) < 3:
+    time.sleep(0.1)
+open(sys.argv[1] + "/sum", "w").write("15")
+"""
+# Each worker that comes is ended at once.
+BREAKS_WORKERS = """
+import os, time
+from dask.distributed import Client
+
+client = Client()
+end = time.monotonic() + 60
+while time.monotonic() < end:
+    try:
+        client.run(os._exit, 3)
+    except Exception:
+        pass
+    time.sleep(0.1)
+"""
+SCRIPTS = Path(__file__).parent / "engine_scripts"
 
 Made = Callable[..., JobSpec]
 QUEUE = "engines"
@@ -125,6 +159,28 @@ class EnginesContract(Named):
         (made,) = status.result.outputs["made"]
         assert len(list((backend.store.path(made) / "rows").glob("part-*.parquet"))) == 4
 
+    def test_a_script_for_dask_runs_as_it_is(self, backend: Backend, gang: Made) -> None:
+        backend.submit(gang(Launcher.DASK, script("dask")), job_id=self.own("dask-script"))
+        status, log = finish(backend, self.own("dask-script"))
+        assert status.state is JobState.SUCCEEDED, log[-40:]
+        assert f"[rank 0] sum {sum(x * x for x in range(40))} by 2 workers" in log
+        assert "[rank 0] rows 200" in log
+        assert status.result is not None
+        (made,) = status.result.outputs["made"]
+        assert len(list((backend.store.path(made) / "rows").glob("*.parquet"))) == 20
+
+    def test_a_script_for_ray_runs_as_it_is(self, backend: Backend, gang: Made) -> None:
+        backend.submit(gang(Launcher.RAY, script("ray")), job_id=self.own("ray-script"))
+        status, log = finish(backend, self.own("ray-script"))
+        assert status.state is JobState.SUCCEEDED, log[-60:]
+        assert f"[rank 0] sum {sum(x * x for x in range(30))} counted 30" in log
+        assert "[rank 0] the driver's node works: False" in log
+        assert any(line.endswith(" trained by 2 workers") for line in log)
+        assert "[rank 0] the training ended well" in log
+        assert status.result is not None
+        (made,) = status.result.outputs["made"]
+        assert list((backend.store.path(made) / "rows").glob("*.parquet"))
+
 
 @pytest.fixture(scope="module")
 def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -159,6 +215,31 @@ class TestEnginesOnThisMachine(EnginesContract):
             "the engine's worker ended with exit status -9: another one begins" in line for line in log
         )
 
+    def test_a_lost_node_of_ray_comes_again(self, backend: Backend, gang: Made, places: Places) -> None:
+        backend.submit(gang(Launcher.RAY, RAY_RETRIES, max_restarts=0), job_id=self.own("ray"))
+        eventually(lambda: b"nodes 3" in backend.store.ledger.read(self.own("ray"))[0])
+        mark = places.mark(self.own("ray"))
+        node = next(pid for pid in processes.marked(mark) if b"raylet\0" in words(pid) and is_node(pid))
+        os.kill(node, signal.SIGKILL)
+        status, log = finish(backend, self.own("ray"))
+        assert status.state is JobState.SUCCEEDED, log[-40:]
+        assert any("the engine's worker ended with exit status 1: another one begins" in line for line in log)
+        assert not [line for line in log if "autoscaler" in line or "dashboard" in line]
+
+    def test_a_worker_that_never_comes_is_an_error(self, backend: Backend, gang: Made) -> None:
+        java = {"JAVA_HOME": "/nowhere"}
+        backend.submit(gang(Launcher.SPARK, SPARK, env=java), job_id=self.own("no-java"))
+        status, log = finish(backend, self.own("no-java"))
+        assert status.verdict is not None
+        assert "the engine's head, beside the first replica, ended at its start" in status.verdict.message, (
+            log
+        )
+        backend.submit(gang(Launcher.DASK, BREAKS_WORKERS), job_id=self.own("no-worker"))
+        status, log = finish(backend, self.own("no-worker"))
+        assert status.verdict is not None
+        assert status.verdict.rank in (1, 2)
+        assert "the engine's worker never comes: it ended 5 times" in status.verdict.message
+
     def test_a_driver_that_fails_is_told_as_any_rank(self, backend: Backend, gang: Made) -> None:
         backend.submit(gang(Launcher.DASK, "raise ValueError('no rows')"), job_id=self.own("dask"))
         status, _ = finish(backend, self.own("dask"))
@@ -168,7 +249,11 @@ class TestEnginesOnThisMachine(EnginesContract):
         assert "no rows" in status.verdict.message
 
     def test_an_image_without_the_engine_is_called_that(self, backend: Backend, gang: Made) -> None:
-        for launcher, lacks in ((Launcher.SPARK, "pyspark"), (Launcher.DASK, "distributed")):
+        for launcher, lacks in (
+            (Launcher.SPARK, "pyspark"),
+            (Launcher.DASK, "distributed"),
+            (Launcher.RAY, "ray"),
+        ):
             job_id = launcher.value
             backend.submit(gang(launcher, "pass", image="python"), job_id=job_id)
             status, _ = finish(backend, job_id)
@@ -196,11 +281,21 @@ def here() -> Iterator[Layout]:
         yield of
 
 
+def script(engine: str) -> str:
+    """A script as the engine's documentation has them."""
+    return (SCRIPTS / f"{engine}_script.py").read_text()
+
+
 def words(pid: int) -> bytes:
     try:
         return Path(f"/proc/{pid}/cmdline").read_bytes()
     except FileNotFoundError:
         return b""
+
+
+def is_node(pid: int) -> bool:
+    """Whether a raylet is not the head's."""
+    return b"--head" not in words(pid)
 
 
 def keeps(pid: int) -> bool:

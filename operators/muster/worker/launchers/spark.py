@@ -67,8 +67,9 @@ def meet(replica: Replica, environments: Sequence[dict[str, str]]) -> list[int]:
         reached(replica.master_address, replica.master_port)
         return []
     environment = environments[0]
-    words = (_program(environment), f"{_DEPLOY}.master.Master", "--host", replica.master_address)
-    return [engine.start((*words, "--port", str(replica.master_port), "--webui-port", "0"), environment)]
+    at = ("--host", replica.master_address, "--port", str(replica.master_port), "--webui-port", "0")
+    words = (_program(environment), f"{_DEPLOY}.master.Master", *at)
+    return [engine.lead(replica, words, environment, host=replica.master_address)]
 
 
 def worker(replica: Replica, environment: Mapping[str, str]) -> list[str]:
