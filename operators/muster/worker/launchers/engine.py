@@ -112,6 +112,13 @@ def package(name: str, *, image: str) -> str:
     return str(found.submodule_search_locations[0])
 
 
+def free_port() -> int:
+    """Return a port of loopback that is free now."""
+    with socket.create_server((LOOPBACK, 0)) as door:
+        port: int = door.getsockname()[1]
+    return port
+
+
 def own_address(replica: Replica) -> str:
     """Return the address at which other replicas reach this one."""
     return LOOPBACK if replica.master_address == LOOPBACK else socket.gethostbyname(socket.gethostname())
