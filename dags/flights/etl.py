@@ -161,7 +161,7 @@ def _schedule(flights: ir.Table) -> ir.Table:
     return flights.select(
         *("partition", "scheduled", "carrier", "flight", "origin", "dest", "tailnum"),
         *("year", "month", "weekday", "hour", "minute", "distance", "cutoff", "late"),
-    )
+    ).cast({"weekday": "int16"})  # Spark's own weekdays are wider
 
 
 def _timeline(events: ir.Table, asks: ir.Table, by: tuple[str, ...]) -> ir.Table:

@@ -12,7 +12,19 @@ from muster.core.shipped import shipped
 from muster.images.environment import Environments
 from muster.images.folders import image_digest
 
-NAMES = ("dask", "etl", "ingest", "keras", "notebook", "python", "report", "spark", "train", "validate")
+NAMES = (
+    "dask",
+    "etl",
+    "ingest",
+    "keras",
+    "notebook",
+    "python",
+    "ray",
+    "report",
+    "spark",
+    "train",
+    "validate",
+)
 COMPILED = "horovod"
 SERVING = ("seldon", "serve")
 

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
-from collections.abc import Callable, Iterator
-from contextlib import closing
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from urllib.request import urlopen
 
 import pytest
 from tests.cluster import queues
@@ -17,6 +21,7 @@ from tests.cluster.layout import Layout
 from tests.contract.named import Named
 from tests.contract.one_machine import one_machine
 from tests.contract.test_backend import finish
+from tests.ports import free_port
 from tests.waiting import eventually
 
 from muster.backends.base import Backend
@@ -25,7 +30,7 @@ from muster.backends.local.places import Places
 from muster.core.job import JobSpec, Launcher, Output, Role
 from muster.core.resources import Resources
 from muster.core.settings import Settings
-from muster.core.status import JobState
+from muster.core.status import JobState, JobStatus
 from muster.core.verdict import Cause
 from muster.images.folders import find_image, image_folders, put_image
 
@@ -64,6 +69,61 @@ print("totals", total[0], total[1], twice, flush=True)
 spark.stop()
 """
 
+RAY_RETRIES = """
+import sys, time
+import ray
+
+ray.init()
+while sum(node["Alive"] for node in ray.nodes()) < 3:
+    time.sleep(0.1)
+print("nodes 3", flush=True)
+
+@ray.remote(max_retries=5)
+def slow(x):
+    time.sleep(3)
+    return x
+
+assert sum(ray.get([slow.remote(x) for x in range(6)])) == 15
+while sum(node["Alive"] for node in ray.nodes()) < 3:
+    time.sleep(0.1)
+open(sys.argv[1] + "/sum", "w").write("15")
+"""
+# Each worker that comes is ended at once.
+BREAKS_WORKERS = """
+import os, time
+from dask.distributed import Client
+
+client = Client()
+end = time.monotonic() + 60
+while time.monotonic() < end:
+    try:
+        client.run(os._exit, 3)
+    except Exception:
+        pass
+    time.sleep(0.1)
+"""
+WAITS = """
+import sys, time
+from pathlib import Path
+from pyspark.sql import SparkSession
+
+spark = SparkSession.builder.appName("waits").getOrCreate()
+spark.range(1000).write.parquet(sys.argv[1] + "/rows")
+print("counted", flush=True)
+while not Path("GATE").exists():
+    time.sleep(0.1)
+spark.stop()
+"""
+# The driver's JVM has half of its replica's memory, and each row is of 12 MB.
+COLLECTS = """
+from pyspark.sql import SparkSession, functions
+
+spark = SparkSession.builder.config("spark.driver.maxResultSize", "0").getOrCreate()
+long = functions.repeat(functions.sha2(functions.col("id").cast("string"), 512), 100_000)
+print(len(spark.range(200, numPartitions=100).select(long).collect()))
+"""
+PAGE_SECONDS = 180.0  # a JVM, which reads logs every few seconds
+SCRIPTS = Path(__file__).parent / "engine_scripts"
 
 Made = Callable[..., JobSpec]
 QUEUE = "engines"
@@ -81,14 +141,21 @@ class EnginesContract(Named):
         """Makes a gang of an engine: one driver, two workers."""
 
         def make(
-            launcher: Launcher, code: str, *, image: str = "", replicas: int = 3, **changes: Any
+            launcher: Launcher,
+            code: str,
+            *,
+            image: str = "",
+            replicas: int = 3,
+            outputs: Sequence[str] = ("made",),
+            memory_gib: float = 1.5,
+            **changes: Any,
         ) -> JobSpec:
             name = image or launcher.value
             folders = image_folders(Settings(home=tmp_path, cache=tmp_path))
             role = Role(
                 command=("python", "-c", code, "{outputs.made}"),
                 replicas=replicas,
-                resources=Resources(memory_gib=1.5),
+                resources=Resources(memory_gib=memory_gib),
             )
             return JobSpec(
                 name="test.engine",
@@ -96,7 +163,7 @@ class EnginesContract(Named):
                 image_digest=put_image(backend.store, find_image(name, folders)),
                 roles=(role,),
                 launcher=launcher,
-                outputs={"made": Output(volume=f"a/{self.own('made')}")},
+                outputs={name: Output(volume=f"a/{self.own(name)}") for name in outputs},
                 **changes,
             )
 
@@ -113,7 +180,9 @@ class EnginesContract(Named):
         assert (backend.store.path(made) / "sum").read_text() == str(sum(x * x for x in range(40)))
 
     def test_spark_finds_its_master_and_writes_with_its_workers(self, backend: Backend, gang: Made) -> None:
-        backend.submit(gang(Launcher.SPARK, SPARK), job_id=self.own("spark"))
+        backend.submit(
+            gang(Launcher.SPARK, SPARK, outputs=("made", "spark_events")), job_id=self.own("spark")
+        )
         status, log = finish(backend, self.own("spark"))
         assert status.state is JobState.SUCCEEDED, log[-40:]
         assert "[rank 0] master spark" in log
@@ -124,11 +193,44 @@ class EnginesContract(Named):
         assert status.result is not None
         (made,) = status.result.outputs["made"]
         assert len(list((backend.store.path(made) / "rows").glob("part-*.parquet"))) == 4
+        self.has_events(backend, status)
+
+    def has_events(self, backend: Backend, status: JobStatus) -> None:
+        """The event log is a version: whole, and without the secret that Spark's processes share."""
+        assert status.result is not None
+        (kept,) = status.result.outputs["spark_events"]
+        (log,) = backend.store.path(kept).glob("eventlog_v2_*")
+        names = sorted(path.name.partition("_")[0] for path in log.iterdir() if path.name[0] != ".")
+        assert names == ["appstatus", "events"]
+        assert not list(log.glob("*.inprogress"))
+
+    def test_a_script_for_dask_runs_as_it_is(self, backend: Backend, gang: Made) -> None:
+        backend.submit(gang(Launcher.DASK, script("dask")), job_id=self.own("dask-script"))
+        status, log = finish(backend, self.own("dask-script"))
+        assert status.state is JobState.SUCCEEDED, log[-40:]
+        assert f"[rank 0] sum {sum(x * x for x in range(40))} by 2 workers" in log
+        assert "[rank 0] rows 200" in log
+        assert status.result is not None
+        (made,) = status.result.outputs["made"]
+        assert len(list((backend.store.path(made) / "rows").glob("*.parquet"))) == 20
+
+    def test_a_script_for_ray_runs_as_it_is(self, backend: Backend, gang: Made) -> None:
+        backend.submit(gang(Launcher.RAY, script("ray")), job_id=self.own("ray-script"))
+        status, log = finish(backend, self.own("ray-script"))
+        assert status.state is JobState.SUCCEEDED, log[-60:]
+        assert f"[rank 0] sum {sum(x * x for x in range(30))} counted 30" in log
+        assert "[rank 0] the driver's node works: False" in log
+        assert any(line.endswith(" trained by 2 workers") for line in log)
+        assert "[rank 0] the training ended well" in log
+        assert status.result is not None
+        (made,) = status.result.outputs["made"]
+        assert list((backend.store.path(made) / "rows").glob("*.parquet"))
 
 
 @pytest.fixture(scope="module")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("cache")
+def cache() -> Path:
+    """The machine's own: environments of engines are large."""
+    return Settings.load().cache
 
 
 class TestEnginesOnThisMachine(EnginesContract):
@@ -159,6 +261,69 @@ class TestEnginesOnThisMachine(EnginesContract):
             "the engine's worker ended with exit status -9: another one begins" in line for line in log
         )
 
+    def test_a_lost_node_of_ray_comes_again(self, backend: Backend, gang: Made, places: Places) -> None:
+        backend.submit(gang(Launcher.RAY, RAY_RETRIES, max_restarts=0), job_id=self.own("ray"))
+        eventually(lambda: b"nodes 3" in backend.store.ledger.read(self.own("ray"))[0])
+        mark = places.mark(self.own("ray"))
+        node = next(pid for pid in processes.marked(mark) if b"raylet\0" in words(pid) and is_node(pid))
+        os.kill(node, signal.SIGKILL)
+        status, log = finish(backend, self.own("ray"))
+        assert status.state is JobState.SUCCEEDED, log[-40:]
+        assert any("the engine's worker ended with exit status 1: another one begins" in line for line in log)
+        assert not [line for line in log if "autoscaler" in line or "dashboard" in line]
+
+    def test_a_worker_that_never_comes_is_an_error(self, backend: Backend, gang: Made) -> None:
+        java = {"JAVA_HOME": "/nowhere"}
+        backend.submit(gang(Launcher.SPARK, SPARK, env=java), job_id=self.own("no-java"))
+        status, log = finish(backend, self.own("no-java"))
+        assert status.verdict is not None
+        assert "the engine's head, beside the first replica, ended at its start" in status.verdict.message, (
+            log
+        )
+        backend.submit(gang(Launcher.DASK, BREAKS_WORKERS), job_id=self.own("no-worker"))
+        status, log = finish(backend, self.own("no-worker"))
+        assert status.verdict is not None
+        assert status.verdict.rank in (1, 2)
+        assert "the engine's worker never comes: it ended 5 times" in status.verdict.message
+
+    def test_an_event_log_is_shown_while_the_job_runs_and_after_its_end(
+        self, backend: Backend, gang: Made, places: Places, tmp_path: Path
+    ) -> None:
+        job_id, gate = self.own("shown"), tmp_path / "gate"
+        code = WAITS.replace("GATE", str(gate))
+        backend.submit(gang(Launcher.SPARK, code, outputs=("made", "spark_events")), job_id=job_id)
+        eventually(lambda: b"counted" in backend.store.ledger.read(job_id)[0])
+        link = dict(backend.status(job_id).links)["Spark UI"]
+        assert applications(link) == [("waits", False)]
+        with history(places, job_id) as page:
+            eventually(lambda: applications(page) == [("waits", False)], seconds=PAGE_SECONDS)
+            gate.touch()
+            status, log = finish(backend, job_id)
+            assert status.state is JobState.SUCCEEDED, log[-40:]
+            eventually(lambda: applications(page) == [("waits", True)], seconds=PAGE_SECONDS)
+        with history(places, job_id) as page:
+            eventually(lambda: applications(page) == [("waits", True)], seconds=PAGE_SECONDS)
+
+    def test_a_driver_out_of_memory_is_told_as_that(self, backend: Backend, gang: Made) -> None:
+        backend.submit(
+            gang(Launcher.SPARK, COLLECTS, memory_gib=1),
+            job_id=self.own("heap"),
+        )
+        status, log = finish(backend, self.own("heap"))
+        assert status.verdict is not None
+        assert status.verdict.cause is Cause.OUT_OF_MEMORY, log[-40:]
+        assert status.verdict.rank == 0
+        assert status.verdict.message.endswith("java.lang.OutOfMemoryError: Java heap space")
+        assert "memory_gib" in status.verdict.advice
+        assert dict(status.links)["Spark UI"].startswith("http://127.0.0.1:")
+
+    def test_too_little_memory_for_a_jvm_is_refused_by_name(self, backend: Backend, gang: Made) -> None:
+        backend.submit(gang(Launcher.SPARK, SPARK, memory_gib=0.5), job_id=self.own("small"))
+        status, _ = finish(backend, self.own("small"))
+        assert status.verdict is not None
+        assert status.verdict.cause is Cause.SPEC_ERROR
+        assert "memory_gib=0.5" in status.verdict.message
+
     def test_a_driver_that_fails_is_told_as_any_rank(self, backend: Backend, gang: Made) -> None:
         backend.submit(gang(Launcher.DASK, "raise ValueError('no rows')"), job_id=self.own("dask"))
         status, _ = finish(backend, self.own("dask"))
@@ -168,7 +333,11 @@ class TestEnginesOnThisMachine(EnginesContract):
         assert "no rows" in status.verdict.message
 
     def test_an_image_without_the_engine_is_called_that(self, backend: Backend, gang: Made) -> None:
-        for launcher, lacks in ((Launcher.SPARK, "pyspark"), (Launcher.DASK, "distributed")):
+        for launcher, lacks in (
+            (Launcher.SPARK, "pyspark"),
+            (Launcher.DASK, "distributed"),
+            (Launcher.RAY, "ray"),
+        ):
             job_id = launcher.value
             backend.submit(gang(launcher, "pass", image="python"), job_id=job_id)
             status, _ = finish(backend, job_id)
@@ -196,11 +365,48 @@ def here() -> Iterator[Layout]:
         yield of
 
 
+def script(engine: str) -> str:
+    """A script as the engine's documentation has them."""
+    return (SCRIPTS / f"{engine}_script.py").read_text()
+
+
+@contextmanager
+def history(places: Places, job_id: str) -> Iterator[str]:
+    """The page that ``muster spark`` serves for a job."""
+    port = free_port()
+    shown = subprocess.Popen(
+        [Path(sys.executable).with_name("muster"), "spark", job_id, "--port", str(port)],
+        env={**os.environ, "MUSTER_HOME": str(places.home)},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        yield f"http://127.0.0.1:{port}/"
+    finally:
+        shown.terminate()
+        assert shown.wait(30) in (0, 143)
+
+
+def applications(page: str) -> list[tuple[str, bool]]:
+    """The name of each application that a page of Spark shows, and whether it is over."""
+    try:
+        with urlopen(f"{page}api/v1/applications", timeout=10) as answer:
+            found = json.load(answer)
+    except (OSError, ValueError):  # it starts
+        return []
+    return [(each["name"], each["attempts"][0]["completed"]) for each in found]
+
+
 def words(pid: int) -> bytes:
     try:
         return Path(f"/proc/{pid}/cmdline").read_bytes()
     except FileNotFoundError:
         return b""
+
+
+def is_node(pid: int) -> bool:
+    """Whether a raylet is not the head's."""
+    return b"--head" not in words(pid)
 
 
 def keeps(pid: int) -> bool:

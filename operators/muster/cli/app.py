@@ -25,6 +25,7 @@ from muster.cli.mlflow import mlflow
 from muster.cli.notebook import notebook
 from muster.cli.plan import plan
 from muster.cli.run import Resumable, run
+from muster.cli.spark import spark
 from muster.cli.tensorboard import tensorboard
 from muster.cli.up import up
 from muster.cli.warm import here
@@ -83,6 +84,9 @@ app.command("doctor", epilog=example("muster doctor", "muster doctor --json"))(d
 app.command(
     "tensorboard", epilog=example("muster tensorboard flights/model", "muster tensorboard flights-train")
 )(tensorboard)
+app.command("spark", epilog=example("muster spark flights_spark-features", "muster spark 3f2a --port 18081"))(
+    spark
+)
 app.command("mlflow", epilog=example("muster mlflow", "muster mlflow --port 5001"))(mlflow)
 app.command(
     "notebook",

@@ -1,4 +1,4 @@
-"""Follows the event files that a running job writes: copies that grow, for TensorBoard to read."""
+"""Follows the event files that a running job writes: copies that grow, for TensorBoard or Spark's history server to read."""
 
 from __future__ import annotations
 
@@ -23,10 +23,13 @@ class Following:
     """A thread that looks every few seconds until the job has ended, as long as the context lasts.
 
     :param folder: where the copies go, ``REPLICA/OUTPUT/…`` below it.
+    :param begins: what the names of event files begin with.
     """
 
-    def __init__(self, store: LocalStore, job_id: str, folder: Path) -> None:
-        self._store, self._job_id, self._folder = store, job_id, folder
+    def __init__(
+        self, store: LocalStore, job_id: str, folder: Path, *, begins: tuple[str, ...] = (EVENTS,)
+    ) -> None:
+        self._store, self._job_id, self._folder, self._begins = store, job_id, folder, begins
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, name="event-files", daemon=True)
 
@@ -45,7 +48,7 @@ class Following:
         while not self._over.is_set():
             try:
                 if self._look():
-                    note(f"{self._job_id} has ended: these are all of its curves")
+                    note(f"{self._job_id} has ended: this is all of it")
                     return
                 said = ""
             except MusterError as error:  # the next look may succeed
@@ -58,18 +61,24 @@ class Following:
         """Copy what has come since the last look; return whether the job has ended."""
         status = self._store.ledger.status(self._job_id)
         if not status.state.ended:
-            self._store.follow(self._job_id, self._folder, begins=EVENTS)
+            for begins in self._begins:
+                self._store.follow(self._job_id, self._folder, begins=begins)
             return False
         for output, addresses in (status.result.outputs if status.result else {}).items():
             for address in addresses:
                 self._complete(output, address)
+        for stale in self._folder.rglob("*.inprogress"):  # Spark's sign, which it renames at the end
+            stale.unlink()
         return True
 
     def _complete(self, output: str, address: str) -> None:
         """Add what was written between the last look and the commit: it is in the version."""
         for path in self._store.manifest(address):
             name = path.rpartition("/")[2]
-            if name.startswith(EVENTS):  # a name holds its time, machine and process: there is one of each
-                copy = next(self._folder.glob(f"*/{output}/**/{escape(name)}"), self._folder / output / path)
+            if name.startswith(
+                self._begins
+            ):  # a name holds its time, machine and process: there is one of each
+                beside = next(self._folder.glob(f"*/{output}"), self._folder / output)
+                copy = next(self._folder.glob(f"*/{output}/**/{escape(name)}"), beside / path)
                 with self._store.path(f"{address}/{path}").open("rb") as file:
                     lengthen(copy, file)

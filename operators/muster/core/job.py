@@ -54,6 +54,7 @@ class Launcher(str, Enum):
     HOROVOD = "horovod"
     TENSORFLOW = "tensorflow"
     DASK = "dask"
+    RAY = "ray"
     SPARK = "spark"
 
     @property
@@ -64,7 +65,7 @@ class Launcher(str, Enum):
     @property
     def drives(self) -> bool:
         """Whether the first replica alone runs what the author wrote, and the others are the workers of a data engine."""
-        return self in (Launcher.DASK, Launcher.SPARK)
+        return self in (Launcher.DASK, Launcher.RAY, Launcher.SPARK)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -56,6 +56,7 @@ _MEMORY = (
     "numpy.core._exceptions._ArrayMemoryError",
     "numpy._core._exceptions._ArrayMemoryError",
 )
+_JVM_MEMORY = "java.lang.OutOfMemoryError"
 _SHUTDOWN = " while Python was shutting down"
 _BARE_EXIT = re.compile(r"SystemExit: \d+\Z")
 _MODULE = "ModuleNotFoundError: No module named "
@@ -98,6 +99,11 @@ class WorkerFault:
             advice = (
                 "the code wants a GPU: give its task resources=Resources(gpus=1), and an image whose libraries are built "
                 "for CUDA; `muster gpus` shows what there is"
+            )
+        elif _JVM_MEMORY in self.message:
+            advice = (
+                "the JVM of Spark's driver has half of its replica's memory: collect less of it into the driver, or give its task "
+                "resources=Resources(memory_gib=…) of more"
             )
         elif _SHUTDOWN in self.message:
             advice = (
@@ -172,7 +178,7 @@ def _cause(rank: Rank, said: LastWords) -> Cause:
         return Cause.SPEC_ERROR
     if any(text in said.message for text in _GPU_MEMORY):
         return Cause.GPU_OUT_OF_MEMORY
-    if said.message.startswith(_MEMORY):
+    if said.message.startswith(_MEMORY) or _JVM_MEMORY in said.message:
         return Cause.OUT_OF_MEMORY
     if rank.status in (-signal.SIGKILL, -signal.SIGTERM) and not said.message:
         return Cause.RANK_LOST

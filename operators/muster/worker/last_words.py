@@ -26,6 +26,8 @@ _SYNTAX = re.compile(r"(?:SyntaxError|IndentationError|TabError): ")
 # Lines that libraries and the interpreter print after an exception, on their way out.
 _AFTER = re.compile(
     r"\[?[EWIF]\d{4} |Exception ignored|During handling|The above exception|terminate called|.*Warning: "
+    r"|\(\w+ pid=\d+"  # what Ray's workers print, in their driver's output
+    r"|\s+at [\w.$/]+\("  # the frames of a Java exception, in py4j's
 )
 _LIBRARY = re.compile(r"/site-packages/|/dist-packages/|/lib/python3|^<")
 

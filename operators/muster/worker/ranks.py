@@ -102,6 +102,7 @@ class Ranks:
     :param silence: detects a hang of the whole gang.
     :param follows: tells whether a rank failed only because it lost a peer.
     :param watches: what looks now and then while they run.
+    :param tidy: whether they should leave no process behind; an engine's head and workers do.
     """
 
     def __init__(
@@ -111,6 +112,7 @@ class Ranks:
         silence: Silence,
         follows: Callable[[Rank], bool] = lambda _: False,
         watches: Sequence[Watch] = (),
+        tidy: bool = True,
     ) -> None:
         self.ranks: list[Rank] = []
         self.interrupted_at: float | None = None
@@ -119,6 +121,7 @@ class Ranks:
         self._silence = silence
         self._follows = follows
         self._watches = watches
+        self._tidy = tidy
         self._stop_at: float | None = None
         self._kill_at: float | None = None
         self._selector: selectors.BaseSelector
@@ -144,7 +147,7 @@ class Ranks:
         left = end_descendants()
         for rank in self.ranks:
             self._drain(rank)
-        if left and self._kill_at is None:
+        if left and self._kill_at is None and self._tidy:
             say(f"killed {left} process{'es' if left > 1 else ''} that the ranks left behind")
         return self.ranks
 

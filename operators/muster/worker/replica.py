@@ -107,6 +107,7 @@ def _run_ranks(replica: Replica, disks: Disks, usage: Usage) -> Report:
         ),
         follows=lost_peer,
         watches=(doubles, usage, pruning),
+        tidy=not spec.launcher.drives,
     )
     ended = ranks.run(plans, aside=aside)
     if ranks.hung:

@@ -65,7 +65,7 @@ def test_the_first_sentence_fits_a_list_of_commands(path: tuple[str, ...]) -> No
 
 def test_the_issue_s_commands_are_there() -> None:
     wanted = {
-        (): "demo init run plan up gpus queue notebook tensorboard mlflow metrics doctor",
+        (): "demo init run plan up gpus queue notebook tensorboard spark mlflow metrics doctor",
         ("runs",): "ls show diff",
         ("search",): "ls show best cancel",
         ("jobs",): "ls show logs cancel gc get",
@@ -92,6 +92,7 @@ def test_every_command_that_reads_speaks_json() -> None:
         "repair",
         "rollback",
         "tensorboard",
+        "spark",
         "notebook",
         "mlflow",
         "metrics",  # in Prometheus's format

@@ -10,6 +10,7 @@ import pytest
 from muster.core.job import Launcher, Role
 from muster.core.resources import Resources
 from muster.core.verdict import Cause
+from muster.worker.launchers import engine
 from muster.worker.launchers.launcher import launcher_of, rank_environment
 
 ROLES = (
@@ -144,6 +145,42 @@ def test_tensorflow_tells_each_rank_all_addresses_and_its_own_task(bench) -> Non
         "cluster": {"chief": [peers[0]], "worker": list(peers[1:])},
         "task": {"type": "worker", "index": 3},
     }
+
+
+def test_ray_names_its_head_on_loopback_and_asks_for_a_token(bench) -> None:
+    roles = (Role(replicas=3, command=("x",), resources=Resources(cpus=2, memory_gib=4)),)
+    told = environment(bench, roles=roles, role="main", index=1, launcher="ray", port=29600)
+    assert {name: text for name, text in told.items() if name.startswith("RAY_")} == {
+        "RAY_ADDRESS": "127.0.0.2:29600",
+        "RAY_AUTH_MODE": "token",
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_COLOR_PREFIX": "0",
+        "RAY_SCHEDULER_EVENTS": "0",
+        "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0",
+    }
+
+
+def test_replicas_of_an_engine_share_a_secret_that_no_other_user_reads(bench) -> None:
+    roles = (Role(replicas=2, command=("x",)),)
+    first, second = (bench.replica(roles=roles, role="main", index=i, launcher="ray") for i in (0, 1))
+    Path(first.sealed).parent.mkdir(parents=True, exist_ok=True)
+    made = engine.make_secret(first)
+    assert len(made) == 64
+    assert engine.read_secret(second) == made
+    (file,) = [path for path in Path(first.sealed).parent.iterdir() if path.read_text() == made]
+    assert file.stat().st_mode & 0o777 == 0o600
+    assert engine.make_secret(first) != made  # each start has its own
+
+
+def test_a_long_folder_is_reached_by_a_path_that_is_short_enough_for_sockets(tmp_path: Path) -> None:
+    long = tmp_path / ("x" * 60) / ("y" * 60)
+    short = engine.reachable(str(long))
+    name = f"{short}/session_2026-11-26_06-51-02_744157_4194304/sockets/plasma_store"
+    assert len(name) <= 107
+    Path(name).parent.mkdir(parents=True)
+    with socket.socket(socket.AF_UNIX) as door:
+        door.bind(name)
+    assert len(list(long.glob("*/sockets/plasma_store"))) == 1
 
 
 @pytest.mark.parametrize("launcher", Launcher)

@@ -40,7 +40,7 @@ def meet(replica: Replica, environments: Sequence[dict[str, str]]) -> list[int]:
         sys.executable, "-m", "distributed.cli.dask_scheduler",
         "--host", at, "--port", str(replica.master_port), "--no-dashboard", "--no-show",
     )  # fmt: skip
-    return [engine.start(words, environments[0])]
+    return [engine.lead(replica, words, environments[0], host=replica.master_address)]
 
 
 def worker(replica: Replica, environment: Mapping[str, str]) -> list[str]:  # noqa: ARG001

@@ -2,22 +2,33 @@
 
 A worker's rank is a small program that runs the engine's own worker, and runs it again where it ends: the engine survives
 that. It ends the engine's worker, and itself well, once the first replica has sealed: its part-manifest is in the folder that
-all replicas share.
+all replicas share. A worker that ends soon after each start never comes, and is an error.
 """
 
 from __future__ import annotations
 
 import os
+import secrets
 import socket
 import sys
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 
 from muster.core.errors import SpecError
+from muster.core.patience import Patience
 from muster.core.replica import LOOPBACK, Replica
 
 ENGINE_MEMORY = 0.5
 """The part of a replica's memory that an engine's JVM or worker may fill; the rest is for Python and the system."""
+
+_SOCKET_BYTES = 107
+"""What the path of a socket may have (unix(7))."""
+_ENGINES_OWN_BYTES = 72
+"""What engines add to the path of a folder for their sockets: Ray the name of a session, and of a socket in it."""
+_SECRET, _SECRET_SECONDS = "engine-secret", 60.0
+HEAD_SECONDS = 120.0
+"""What an engine's head gets to start."""
+_HEAD = "the engine's head, beside the first replica,"
 
 # prctl 1 is PR_SET_PDEATHSIG: what a rank starts does not outlive it.
 _KEEPS = """
@@ -26,9 +37,11 @@ import ctypes, os, signal, subprocess, sys, time
 def dies():
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)
 
-sealed, words, told = sys.argv[1], sys.argv[2:], []
+SOON, MOST = 20, 5  # one that ends so many seconds after its start, so often on end, never comes
+sealed, words, told, early = sys.argv[1], sys.argv[2:], [], 0
 signal.signal(signal.SIGTERM, lambda *_: told.append(True))
 while not told and not os.path.exists(sealed):
+    begun = time.monotonic()
     engine = subprocess.Popen(words, preexec_fn=dies)
     while engine.poll() is None and not told and not os.path.exists(sealed):
         time.sleep(0.2)  # the pace of looking for the end
@@ -40,6 +53,9 @@ while not told and not os.path.exists(sealed):
             engine.kill()
             engine.wait()
     elif not told and not os.path.exists(sealed):
+        early = early + 1 if time.monotonic() - begun < SOON else 1
+        if early == MOST:
+            sys.exit(f"the engine's worker never comes: it ended {MOST} times within {SOON} s of its start, with exit status {engine.returncode}")
         print(f"the engine's worker ended with exit status {engine.returncode}: another one begins", flush=True)
         time.sleep(1)  # one that ends at its start is not begun all the time
 sys.exit(143 if told else 0)
@@ -58,10 +74,32 @@ def kept(replica: Replica, words: Sequence[str]) -> list[str]:
     return [sys.executable, "-u", "-c", _KEEPS, os.path.join(folder, first), *words]
 
 
-def start(words: Sequence[str], environment: Mapping[str, str]) -> int:
-    """Start a process beside the ranks; return its pid. It dies with the worker."""
+def lead(replica: Replica, words: Sequence[str], environment: Mapping[str, str], *, host: str) -> int:
+    """Start the engine's head beside the first replica's rank, wait until it listens, and return its pid.
+
+    It dies with the worker.
+
+    :raises OSError: it ended before, or does not listen after :data:`HEAD_SECONDS`.
+    """
     die = "import ctypes, os, sys; ctypes.CDLL(None).prctl(1, 9); os.execv(sys.argv[1], sys.argv[1:])"
-    return os.posix_spawn(sys.executable, [sys.executable, "-c", die, *words], dict(environment))
+    pid = os.posix_spawn(sys.executable, [sys.executable, "-c", die, *words], dict(environment))
+    patience = Patience(HEAD_SECONDS, first=0.05, longest=0.2)
+    while not _listens(host, replica.master_port):
+        ended, status = os.waitpid(pid, os.WNOHANG)
+        if ended:
+            code = os.waitstatus_to_exitcode(status)
+            raise OSError(f"{_HEAD} ended at its start with exit status {code}; its lines are above")
+        if not patience.wait():
+            raise OSError(f"{_HEAD} does not listen at {host}:{replica.master_port} after {HEAD_SECONDS:g} s")
+    return pid
+
+
+def _listens(host: str, port: int) -> bool:
+    try:
+        socket.create_connection((host, port), timeout=5).close()
+    except OSError:
+        return False
+    return True
 
 
 def package(name: str, *, image: str) -> str:
@@ -72,6 +110,13 @@ def package(name: str, *, image: str) -> str:
             f"image {image} has no {name}: add it to the image's requirements, or name another image"
         )
     return str(found.submodule_search_locations[0])
+
+
+def free_port() -> int:
+    """Return a port of loopback that is free now."""
+    with socket.create_server((LOOPBACK, 0)) as door:
+        port: int = door.getsockname()[1]
+    return port
 
 
 def own_address(replica: Replica) -> str:
@@ -87,3 +132,41 @@ def memory_mib(replica: Replica, share: float = ENGINE_MEMORY) -> int:
 def cores(replica: Replica) -> int:
     """Return how many tasks a worker runs at once."""
     return max(1, int(replica.job_role.resources.cpus))
+
+
+def make_secret(replica: Replica) -> str:
+    """Return what only this start of the gang knows, in the folder that its replicas share; for the first replica."""
+    made, path = secrets.token_hex(32), _secret(replica)
+    part = f"{path}.part"
+    with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="ascii") as file:
+        file.write(made)
+    os.replace(part, path)
+    return made
+
+
+def read_secret(replica: Replica) -> str:
+    """Return what :func:`make_secret` made; for other replicas, once the first one listens.
+
+    :raises OSError: it is not there after a minute.
+    """
+
+    def read() -> str:
+        with open(_secret(replica), encoding="ascii") as file:
+            return file.read()
+
+    return Patience(_SECRET_SECONDS, first=0.1, longest=1.0).persist(read)  # on NFS it may be seen later
+
+
+def reachable(folder: str) -> str:
+    """Make a folder, and return a path to it that leaves room for the names of sockets below it.
+
+    A long one is reached by a descriptor of this process, which keeps it open to its end.
+    """
+    os.makedirs(folder, exist_ok=True)
+    if len(os.fsencode(folder)) + _ENGINES_OWN_BYTES <= _SOCKET_BYTES:
+        return folder
+    return f"/proc/{os.getpid()}/fd/{os.open(folder, os.O_RDONLY | os.O_DIRECTORY)}"
+
+
+def _secret(replica: Replica) -> str:
+    return os.path.join(os.path.dirname(replica.sealed), _SECRET)

