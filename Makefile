@@ -85,7 +85,7 @@ test-nfs: $(READY)  ## The store's tests on what an NFS client sees (root, FUSE)
 test-releases: $(READY)  ## This release beside earlier ones, which are built of the repository's history
 	$(PYTEST) -m "releases and not soak" -n 2 --dist loadfile
 
-test-data: $(READY)  ## Spark, Ray and Dask as gangs (their environments are built once)
+test-data: $(READY)  ## Spark, Ray and Dask as gangs, ingests from a real S3 server (environments and server are built once)
 	$(PYTEST) -m "data and not cluster and not soak"
 
 bench: $(READY)  ## Ratios against the same stages run by hand, side by side

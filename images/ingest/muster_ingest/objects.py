@@ -67,12 +67,12 @@ class Ingest:
                 f"{self._place.source} holds no object: nothing is committed, and the last version stays"
             )
         here, _ = self._list.count(here=True)
-        if not here and not gone and before:
+        kept, _ = self._list.count(here=False)
+        if not here and kept == before > 0:
             self._clear()
             print(f"{self._place.source} holds nothing new: {files:,} files, {size:,} B", flush=True)
         else:
             self._finish()
-        kept, _ = self._list.count(here=False)
         return {
             "files": files,
             "bytes": size,
@@ -183,7 +183,13 @@ class Ingest:
             if place not in self._folders:
                 Path(place).mkdir(parents=True, exist_ok=True)
                 self._folders.add(place)
-        part.replace(f"{place}/{name}")
+        try:
+            part.replace(f"{place}/{name}")
+        except IsADirectoryError:  # what lay in it is gone from the source
+            with self._lock:
+                _remove_empty(f"{place}/{name}")
+                self._folders.clear()
+            part.replace(f"{place}/{name}")
         with self._lock:
             self._journal.write(listing.line(path, found, identity))
             self._journal.flush()
@@ -227,3 +233,9 @@ class Ingest:
         for file in (self._target / PARTS).iterdir():
             file.unlink()
         (self._target / PARTS).rmdir()
+
+
+def _remove_empty(folder: str) -> None:
+    """Delete a folder that holds only folders. :raises OSError: it holds a file."""
+    for inner, _, _ in os.walk(folder, topdown=False):
+        Path(inner).rmdir()

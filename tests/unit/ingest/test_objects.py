@@ -183,3 +183,32 @@ def test_what_a_refused_commit_left_is_gone_on_from(ingest: Any, source: Path, t
     told = ingest("refused", before="target")
     assert told["fetched_bytes"] == len("newer"), "only that was fetched"
     assert contents(tmp_path / "refused") == {"a": "new", "n": "newer"}
+
+
+def test_a_file_comes_where_an_attempt_had_a_folder(ingest: Any, source: Path, tmp_path: Path) -> None:
+    ingest("killed")
+    (source / "d" / "b").unlink()
+    (source / "d" / "e" / "c").unlink()
+    (source / "d" / "e").rmdir()
+    (source / "d").rmdir()
+    (source / "d").write_text("file")
+    ingest("killed")
+    assert contents(tmp_path / "killed") == {"a": "1", "d": "file"}
+
+
+def test_what_changed_and_went_while_it_was_read_is_gone(
+    ingest: Any, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from muster_ingest.places import Place  # type: ignore[import-not-found]
+
+    ingest()
+    (source / "a").write_text("other")
+    fetch = Place.fetch
+
+    def going(self: Any, fs: Any, key: str, target: str) -> None:
+        fetch(self, fs, key, target)
+        (source / "a").unlink()
+
+    monkeypatch.setattr(Place, "fetch", going)
+    ingest("again", before="target")
+    assert whole(tmp_path / "target", tmp_path / "again") == {"d/b": "22", "d/e/c": "333"}
