@@ -79,6 +79,15 @@ class MirrorContract:
         assert facts(FolderStore(source.layout.root))["volume://flights/model@3"] == before
         assert fsck.check(source, deep=True).clean
 
+    def test_a_restore_changes_no_mark_of_what_is_there(self, source: FolderStore, opened: Open) -> None:
+        mirror(FolderHome(source), opened())
+        source.pin("flights/model@3", reason="since then")
+        source.retire("flights/features@3", reason="since then")
+        before = facts(source)
+        done = mirror(opened(), FolderHome(source), adopt=True, keep_deleted=True)
+        assert (done.versions, done.marked) == ([], 0)
+        assert facts(FolderStore(source.layout.root)) == before
+
     def test_some_volumes_alone_and_then_the_rest(
         self, source: FolderStore, opened: Open, tmp_path: Path
     ) -> None:
