@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from tests.unit.volumes.service.process import Service
 from muster.core.errors import Conflict, Corrupt, NotFound, SpecError
 from muster.volumes import fsck
 from muster.volumes.folder import FolderStore
+from muster.volumes.manifest import render
 from muster.volumes.mirrors.base import Home
 from muster.volumes.mirrors.copying import Copying
 from muster.volumes.mirrors.folder import FolderHome
@@ -78,6 +80,15 @@ class MirrorContract:
         assert done.versions == ["volume://flights/model@3"]
         assert facts(FolderStore(source.layout.root))["volume://flights/model@3"] == before
         assert fsck.check(source, deep=True).clean
+
+    def test_a_restore_changes_no_mark_of_what_is_there(self, source: FolderStore, opened: Open) -> None:
+        mirror(FolderHome(source), opened())
+        source.pin("flights/model@3", reason="since then")
+        source.retire("flights/features@3", reason="since then")
+        before = facts(source)
+        done = mirror(opened(), FolderHome(source), adopt=True, keep_deleted=True)
+        assert (done.versions, done.marked) == ([], 0)
+        assert facts(FolderStore(source.layout.root)) == before
 
     def test_some_volumes_alone_and_then_the_rest(
         self, source: FolderStore, opened: Open, tmp_path: Path
@@ -256,6 +267,22 @@ class TestOpenFolder(MirrorContract):
         (tmp_path / "open/flights/model/3/data/model").write_bytes(b"changed")
         done = mirror(opened(), FolderHome(FolderStore(tmp_path / "restored")), adopt=True)
         assert set(done.damaged) == {"volume://flights/model@3"}
+
+    def test_a_manifest_that_leads_out_of_its_version_is_not_followed(
+        self, source: FolderStore, opened: Open, tmp_path: Path
+    ) -> None:
+        mirror(FolderHome(source), opened())
+        folder = tmp_path / "open/flights/model/3"
+        (entry,) = source.manifest("flights/model@3").values()
+        hostile = render([replace(entry, path="../../../../../hostile")])
+        old, new = source.record("flights/model@3").digest, hostile.partition("\n")[0]
+        (folder / "MANIFEST").write_text(hostile)
+        (folder / "RECORD.json").write_text((folder / "RECORD.json").read_text().replace(old, new))
+        index = tmp_path / "open/_muster/versions/flights/model"
+        (index / f"3-{old[3:]}").rename(index / f"3-{new[3:]}")
+        done = mirror(opened(), FolderHome(FolderStore(tmp_path / "restored")), adopt=True)
+        assert "no plain path" in done.damaged["volume://flights/model@3"]
+        assert not list(tmp_path.rglob("hostile"))
 
     def test_a_manifest_that_was_changed_there_is_named(
         self, source: FolderStore, opened: Open, tmp_path: Path

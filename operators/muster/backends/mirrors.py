@@ -70,11 +70,9 @@ def _service(url: str, settings: Settings, token: str) -> Home:
         raise SpecError(
             f"{VARIABLE} is not set: it holds the token of an operator of {url}, which its service prints with --print-token"
         )
-    return ServiceHome(
-        ServiceStore(
-            url, token=token, cache=settings.cache / "stores" / "mirror", patience_seconds=PATIENCE_SECONDS
-        )
-    )
+    cache = settings.cache / "stores" / "mirror"
+    store = ServiceStore(url, token=token, cache=cache, patience_seconds=PATIENCE_SECONDS)
+    return ServiceHome(store, owned=True)
 
 
 def _is_open(root: Path) -> bool:

@@ -63,11 +63,11 @@ def mirror(
     """
     from muster.backends.mirrors import home_of, open_home
 
-    names = _names(volumes)
+    names, store = _names(volumes), open_store()
     while True:
         try:
             with (
-                closing(home_of(open_store())) as source,
+                closing(home_of(store)) as source,
                 closing(open_home(target, Settings.load(), make=True, plain=plain_folder)) as home,
             ):
                 done = _copy(source, home, volumes=names, keep_deleted=keep_deleted, verify=verify)

@@ -153,7 +153,10 @@ def collect(
             except OSError as error:  # a full disk: a tombstone needs room, which is made below
                 failed = error
         for folder in decided.torn:
-            _empty(store, Path(folder))
+            with locked(
+                store.layout.root / "gc.lock"
+            ):  # a mirror makes versions visible with the lock shared
+                _empty(store, Path(folder))
         staged = sum(trash.delete(store.layout, store.layout.staging(job_id)) for job_id in decided.staging)
         staged += sum(
             trash.delete(store.layout, path)

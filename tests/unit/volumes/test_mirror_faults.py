@@ -10,6 +10,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
+from tests.namespaces import on_a_small_disk
 
 FAULTS = Path(__file__).parent / "mirror_faults.py"
 
@@ -33,6 +34,14 @@ def killed(kind: str, steps: str) -> dict[str, int]:
 @pytest.mark.parametrize("kind", ["store", "open"])
 def test_a_mirror_that_is_killed_goes_on(kind: str) -> None:
     assert killed(kind, "8")["kills"] > 0
+
+
+@pytest.mark.soak
+def test_a_mirror_whose_disk_is_full(tmp_path: Path) -> None:
+    script = FAULTS.with_name("full_mirror.py")
+    command = on_a_small_disk(tmp_path, 8, sys.executable, script, tmp_path)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.soak

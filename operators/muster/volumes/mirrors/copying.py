@@ -236,6 +236,8 @@ class Copying:
         """Have pins, retirements and deletions travel."""
         new = {documents.place: documents.holding for documents in brought}
         for place, holding in self._have.items():
+            if self._adopt and place not in new:
+                continue  # a restore changes nothing that is there
             there = new.get(place) or self._there.get(place)
             if there is None or not there.digest or not holding.digest:
                 continue

@@ -17,8 +17,9 @@ from pathlib import Path
 
 from blake3 import blake3
 
-from muster.core.errors import Corrupt
+from muster.core.errors import BadOutput, Corrupt
 from muster.volumes.commit_records import Place
+from muster.volumes.gather import check_path
 from muster.volumes.hashing import BIG_BYTES, Frozen, hash_file
 from muster.volumes.manifest import Entry
 from muster.volumes.mirrors.base import Busy, Tell
@@ -81,12 +82,13 @@ def _lock(path: Path, place: Place) -> int:
 class Filling:
     """The files of one draft, as they are filled in.
 
+    :raises Corrupt: a path leads out of the folder.
     :param data: the draft's folder of files, made where it is missing. :param place: the version's.
     """
 
     def __init__(self, data: Path, entries: Iterable[Entry], *, place: Place = ("", 0)) -> None:
         self._data, self.place = data, place
-        self.entries = {entry.path: entry for entry in entries}
+        self.entries = {_plain(entry, place): entry for entry in entries}
         self.frozen: dict[str, Frozen] = {}
         self.fresh: list[Entry] = []
         self._made = {""}
@@ -199,6 +201,14 @@ class Filling:
         )
         if fresh:
             self.fresh.append(entry)
+
+
+def _plain(entry: Entry, place: Place) -> str:
+    """Return the path of a file. :raises Corrupt: it leads out of the version; no commit wrote that."""
+    try:
+        return check_path(entry.path, output=f"{place[0]}@{place[1]}")
+    except BadOutput as error:
+        raise Corrupt(f"the manifest of {place[0]}@{place[1]} is not one of a commit: {error}") from error
 
 
 def _small(source: str) -> bytes:

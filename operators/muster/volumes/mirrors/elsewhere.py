@@ -19,8 +19,6 @@ from muster.core.address import Address, Select
 from muster.core.errors import Corrupt, MusterError, NotFound
 from muster.volumes.base import Version
 from muster.volumes.durability import locked, sync_all, translated
-from muster.volumes.gather import check_path
-from muster.volumes.manifest import parse
 from muster.volumes.mirrors.base import Documents, Source
 from muster.volumes.mirrors.drafts import Filling
 from muster.volumes.mirrors.fetching import fetch
@@ -112,10 +110,8 @@ class Elsewhere:
         return target / "data"
 
     def _fetch(self, home: Source, documents: Documents, target: Path) -> None:
-        for path in parse(documents.manifest, where=documents.address):
-            check_path(path, output=documents.address)
         part = target.with_name(f".part-{target.name}")
-        filling = Filling(part / "data", documents.entries.values())
+        filling = Filling(part / "data", documents.entries.values(), place=documents.place)
         fetch(filling, documents, home, lambda _: None)
         set_modes(part / "data", folders_of(part / "data"), 0o555)
         sync_all(part)

@@ -237,9 +237,10 @@ class FolderHome:
             else:
                 for documents in versions:
                     sync_tree(self._drafts.folder(documents.place))
-            for documents in versions:
-                self._put_in_place(documents)
-            self._commit_all(versions)
+            with self._store.marks.steady():  # gc takes nothing that is in its place and not committed yet
+                for documents in versions:
+                    self._put_in_place(documents)
+                self._commit_all(versions)
             for documents in versions:
                 _mark(self._layout.version(*documents.place)).unlink(missing_ok=True)
                 self._drafts.release(documents.place)

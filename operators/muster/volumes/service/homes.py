@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
-from muster.core.errors import Corrupt, NotFound, Unavailable
+from muster.core.errors import Corrupt, MusterError, NotFound, Unavailable
 from muster.volumes.changes import files_below
 from muster.volumes.commit_records import Place
 from muster.volumes.manifest import Entry
@@ -27,9 +28,13 @@ class _Over(Exception):
 
 
 class ServiceHome:
-    """The versions of a store service. A large file that has changed is sent as what differs from the one before."""
+    """The versions of a store service. A large file that has changed is sent as what differs from the one before.
 
-    def __init__(self, store: ServiceStore) -> None:
+    :param owned: whether to close the store's connections with it.
+    """
+
+    def __init__(self, store: ServiceStore, *, owned: bool = False) -> None:
+        self._owned = owned
         self._store, self._connection = store, store.connection
         self._session = f"/v1/mirror/{os.urandom(8).hex()}"
         self._received: dict[Place, tuple[Source, Documents | None]] = {}
@@ -183,7 +188,10 @@ class ServiceHome:
 
     def close(self) -> None:
         """End the session; drafts stay."""
-        self._connection.request("DELETE", self._session)
+        with suppress(MusterError):  # it is away, or of an earlier release: its session ends by itself
+            self._connection.request("DELETE", self._session)
+        if self._owned:
+            self._store.close()
 
     def _ask(
         self,

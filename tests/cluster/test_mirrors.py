@@ -1,0 +1,48 @@
+"""A mirror in another cluster's store service, and one whose pod is killed while it is sent to."""
+
+from __future__ import annotations
+
+import itertools
+import secrets
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.cluster import store
+from tests.cluster.inside import layout
+from tests.contract.mirrored import assert_restores
+from tests.contract.test_mirrors import MirrorContract, Open
+
+from muster.volumes.folder import FolderStore
+from muster.volumes.mirrors.copying import Copying
+from muster.volumes.mirrors.folder import FolderHome
+from muster.volumes.service.client import ServiceStore
+from muster.volumes.service.homes import ServiceHome
+
+pytestmark = [pytest.mark.cluster, pytest.mark.nightly]
+
+UNIQUE = secrets.token_hex(3)  # the claim keeps what was stored, and this may run again
+NUMBERS = itertools.count()
+
+
+class TestClusterService(MirrorContract):
+    @pytest.fixture
+    def opened(self, tmp_path: Path) -> Iterator[Open]:
+        store.deploy(layout(), folder=f"mirror-{UNIQUE}-{next(NUMBERS)}")
+        yield lambda: ServiceHome(
+            ServiceStore(store.URL, token=store.operator_token(layout()), cache=tmp_path / "cache")
+        )
+        store.remove(layout())
+
+    def test_it_goes_on_after_the_pod_was_killed(
+        self, source: FolderStore, opened: Open, tmp_path: Path
+    ) -> None:
+        told = list[str]()
+
+        def kill_now_and_then(line: str) -> None:
+            told.append(line)
+            if len(told) in (1, 3):
+                store.kill(layout())
+
+        assert Copying(FolderHome(source), opened(), progress=kill_now_and_then).run().whole
+        assert_restores(source, opened(), tmp_path / "restored")

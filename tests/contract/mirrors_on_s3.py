@@ -1,0 +1,54 @@
+"""The contract of mirrors on an object store, run by test_mirrors_on_s3.py beside the packages that it needs."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from moto.server import ThreadedMotoServer
+from s3fs import S3FileSystem
+from tests.contract.mirrored import mirror
+from tests.contract.test_mirrors import MirrorContract
+
+from muster.core.errors import StoreError
+from muster.volumes.folder import FolderStore
+from muster.volumes.mirrors.base import Home
+from muster.volumes.mirrors.folder import FolderHome
+from muster.volumes.mirrors.open_layout import OpenHome
+
+_BUCKETS = itertools.count()
+SECRET = "not-to-be-shown"
+
+
+@pytest.fixture(scope="module")
+def options() -> Iterator[dict[str, Any]]:
+    """An S3 server in this process."""
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    port = server.get_host_and_port()[1]
+    yield {"endpoint_url": f"http://127.0.0.1:{port}", "key": "key", "secret": SECRET}
+    server.stop()
+
+
+class TestS3(MirrorContract):
+    @pytest.fixture
+    def opened(self, options: dict[str, Any]) -> Callable[[], Home]:
+        bucket = f"mirrors-{next(_BUCKETS)}"
+        S3FileSystem(**options).mkdir(bucket)
+        return lambda: OpenHome(f"s3://{bucket}/muster", options)
+
+    def test_a_bucket_that_is_not_there_is_named(self, source: FolderStore, options: dict[str, Any]) -> None:
+        with pytest.raises(StoreError, match=r"at s3://nowhere/muster: The specified bucket does not exist"):
+            mirror(FolderHome(source), OpenHome("s3://nowhere/muster", options))
+
+    def test_a_server_that_is_away_is_named_and_no_secret(
+        self, source: FolderStore, options: dict[str, Any]
+    ) -> None:
+        away = {**options, "endpoint_url": "http://127.0.0.1:9"}
+        with pytest.raises(
+            StoreError, match=r"s3://away/muster: Could not connect to the endpoint"
+        ) as raised:
+            mirror(FolderHome(source), OpenHome("s3://away/muster", away))
+        assert SECRET not in str(raised.value)

@@ -1,0 +1,53 @@
+"""A mirror in an S3 bucket, by s3fs, whose packages are installed once into the cache: muster itself needs none of them."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from uv import find_uv_bin
+
+from muster.core.settings import Settings
+
+HERE = Path(__file__).parent
+LOCK = HERE / "s3" / "requirements.txt"
+REGION = {"AWS_DEFAULT_REGION": "us-east-1", "AWS_EC2_METADATA_DISABLED": "true"}
+
+
+@pytest.fixture(scope="session")
+def packages() -> Path:
+    """What the lock names, in a folder of the cache."""
+    name = f"s3-{hashlib.sha256(LOCK.read_bytes()).hexdigest()[:12]}-{sys.implementation.cache_tag}"
+    folder = Settings.load().cache / "tests" / name
+    if not (folder / "ready").is_file():
+        subprocess.run(
+            [
+                *(find_uv_bin(), "pip", "install", "--quiet", "--require-hashes", "--no-deps"),
+                *("--python", sys.executable, "--target", str(folder), "-r", str(LOCK)),
+            ],
+            check=True,
+        )
+        (folder / "ready").touch()
+    return folder
+
+
+@pytest.mark.data
+def test_the_contract_of_mirrors_holds_on_s3(packages: Path, tmp_path: Path) -> None:
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-W", "default"),
+            *("--basetemp", str(tmp_path / "s3"), str(HERE / "mirrors_on_s3.py")),
+        ],
+        env={**os.environ, **REGION, "PYTHONPATH": str(packages)},
+        cwd=HERE.parents[1],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=600,
+    )
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
+    assert " passed" in done.stdout
