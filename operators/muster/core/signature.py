@@ -209,6 +209,7 @@ def _seen_bounds(seen: _Seen, margin: float) -> dict[str, Any]:
 
 def _columns(given: Any, side: str) -> Iterable[tuple[str, Any]]:
     """Yield the columns of a frame, a mapping or an array, by name."""
+    found: Iterable[tuple[Any, Any]]
     if isinstance(given, Mapping):
         found = given.items()
     elif hasattr(given, "columns"):
