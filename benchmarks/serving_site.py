@@ -26,7 +26,7 @@ from muster.images.folders import find_image, image_folders, put_image
 from muster.volumes.folder import FolderStore
 
 NAME = "flights"
-DEADLINE_SECONDS = 60
+DEADLINE_SECONDS = 300
 PACE_SECONDS = 0.01  # between two attempts to reach the server
 BY_HAND = Path(__file__).with_name("serving_by_hand.py")
 JSON = {"Content-Type": "application/json"}
@@ -136,7 +136,7 @@ def by_hand(way: str, python: Path, model: Path, root: Path) -> Iterator[Running
 
 
 def await_answer(port: int, alive: Callable[[], bool], log: Path, body: Any = None) -> None:
-    """Wait until the server answers a real request. :raises SystemExit: it ended, or did not answer in a minute."""
+    """Wait until the server answers a real request. :raises SystemExit: it ended, or did not answer in time."""
     deadline = time.monotonic() + DEADLINE_SECONDS
     while True:
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)

@@ -5,7 +5,7 @@ a process of the same environment, in the same round. MLServer runs with its def
 `--mlserver PYTHON` names an environment that has mlserver, mlserver-sklearn and mlserver-xgboost. The model of the
 batches takes 2 ms a call, whatever its rows, and 64 connections ask it.
 
-``python -m benchmarks.serving_workers [--rounds N] [--requests N] [--mlserver PYTHON] [--json]``
+``python -m benchmarks.serving_workers [--rounds N] [--requests N] [--kinds KIND …] [--mlserver PYTHON] [--json]``
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from tests.ports import free_port
 from tests.serving.load import Load
 
 from benchmarks.serving_site import (
+    DEADLINE_SECONDS,
     NAME,
     PACE_SECONDS,
     await_answer,
@@ -109,11 +110,14 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.serving_workers")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--requests", type=int, default=3000)
+    parser.add_argument("--kinds", nargs="+", choices=KINDS, default=KINDS)
     parser.add_argument("--mlserver", type=Path, help="the Python of an environment with MLServer")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory() as folder:
-        figures = measure(Path(folder), options.rounds, options.requests, options.mlserver)
+        figures = measure(
+            Path(folder), options.kinds, options.rounds, options.requests, mlserver=options.mlserver
+        )
     if options.json:
         print(json.dumps({"figures": [{**asdict(f), "kept": f.kept} for f in figures]}))
     else:
@@ -123,21 +127,23 @@ def main(arguments: Sequence[str]) -> int:
     return 0 if all(f.kept for f in figures) else 1
 
 
-def measure(root: Path, rounds: int, requests: int, mlserver: Path | None) -> list[Figure]:
+def measure(
+    root: Path, kinds: Sequence[str], rounds: int, requests: int, *, mlserver: Path | None
+) -> list[Figure]:
     """Run every server in turns, and return what was promised of them."""
     serve, tables = serve_image(root), serve_image(root, "tables")
     environment = {**os.environ, "PYTHONPATH": str(shipped("serving"))}
     subprocess.run([tables, SCRIPT, "fit", root / "models"], env=environment, check=True)
-    peers = KINDS[1:] if mlserver else ()
-    over: dict[str, list[float]] = {kind: [] for kind in KINDS}
+    peers = [kind for kind in kinds if kind != "code" and mlserver]
+    over: dict[str, list[float]] = {kind: [] for kind in kinds}
     beside: dict[str, list[float]] = {kind: [] for kind in peers}
     late: dict[str, list[float]] = {kind: [] for kind in peers}
     faster: list[float] = []
     with ExitStack() as running:
-        setup: dict[str, Any] = {"python": str(tables), "cpus": 1.0}
+        setup: dict[str, Any] = {"python": str(tables), "cpus": 1.0, "load_seconds": DEADLINE_SECONDS}
         mine = {
             kind: running.enter_context(_ours(serve, root, root / "models" / kind, kind, setup))
-            for kind in KINDS
+            for kind in kinds
         }
         theirs = {
             kind: running.enter_context(_mlserver(mlserver, root / "models" / f"peer-{kind}", root, kind))
@@ -150,7 +156,7 @@ def measure(root: Path, rounds: int, requests: int, mlserver: Path | None) -> li
             _ours(serve, root, slow, "together", setup | {"most": 64, "wait_ms": 5.0})
         )
         for turn in range(rounds + 1):
-            for kind in KINDS:
+            for kind in kinds:
                 bare = _bare(tables, root / "models" / kind, environment)
                 asked = mine[kind].measure(requests)
                 if turn:  # the first round warms up
@@ -170,7 +176,7 @@ def measure(root: Path, rounds: int, requests: int, mlserver: Path | None) -> li
                 faster.append(several.requests_per_second / one.requests_per_second)
     figures = [
         _figure(f"{kind}: CPU over the bare call, front and worker", "µs", over[kind], OVER_BARE_MICROSECONDS)
-        for kind in KINDS
+        for kind in kinds
     ]
     for kind in peers:
         figures += [

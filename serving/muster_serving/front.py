@@ -13,6 +13,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, MutableMapping
+from functools import partial
 from typing import Any
 
 from muster_serving import pages, protocol, routes
@@ -145,12 +146,15 @@ class Front:
     async def _answered(self, loaded: Loaded, verb: str, body: bytes, length: int | None) -> Answer:
         """Answer with a revision of this process. :raises RequestError: too much is under way."""
         predictor = loaded.predictor
-        if isinstance(predictor, ProcessPredictor):
-            return await self._ask(loaded, predictor, verb, body, length)
         if len(body) <= BIG_BODY_BYTES:
+            if isinstance(predictor, ProcessPredictor):
+                return await self._ask(loaded, predictor, verb, body, length)
             return self._compute(loaded, predictor, verb, body, length)
-        with self._budget.holding() as take:  # in a thread, so that small requests need not wait
+        with self._budget.holding() as take:
             take(len(body))
+            if isinstance(predictor, ProcessPredictor):
+                return await self._ask(loaded, predictor, verb, body, length, apart=True)
+            # in a thread, so that small requests need not wait
             return await asyncio.to_thread(self._compute, loaded, predictor, verb, body, length)
 
     def _compute(
@@ -173,30 +177,31 @@ class Front:
             return self._failed(loaded, error)
 
     async def _ask(
-        self, loaded: Loaded, predictor: ProcessPredictor, verb: str, body: bytes, length: int | None
+        self,
+        loaded: Loaded,
+        predictor: ProcessPredictor,
+        verb: str,
+        body: bytes,
+        length: int | None,
+        *,
+        apart: bool = False,
     ) -> Answer:
-        """Have a worker process compute an answer. :raises RequestError: too much is under way."""
-        signature, name, revision = predictor.signature, self._revisions.name, loaded.revision
+        """Have a worker process compute an answer.
+
+        :param apart: read the request in a thread, so that small requests need not wait.
+        """
+        read = partial(
+            protocol.read,
+            predictor.signature,
+            body,
+            verb=verb,
+            json_length=length,
+            name=self._revisions.name,
+            revision=loaded.revision,
+        )
         try:
-            if len(body) <= BIG_BODY_BYTES:
-                asked = protocol.read(
-                    signature, body, verb=verb, json_length=length, name=name, revision=revision
-                )
-                arrays = await predictor.predict(asked.columns, asked.rows)
-            else:
-                with self._budget.holding() as take:
-                    take(len(body))
-                    asked = await asyncio.to_thread(
-                        protocol.read,
-                        signature,
-                        body,
-                        verb=verb,
-                        json_length=length,
-                        name=name,
-                        revision=revision,
-                    )
-                    arrays = await predictor.predict(asked.columns, asked.rows)
-            payload, headers = asked.write(arrays)
+            asked = await asyncio.to_thread(read) if apart else read()
+            payload, headers = asked.write(await predictor.predict(asked.columns, asked.rows))
         except RequestError as error:
             return refusal(str(error), error.status, loaded.headers)
         except PredictionError as error:

@@ -124,6 +124,12 @@ class Front:
         while "told" in self.hear():
             continue
 
+    def waiting(self) -> int:
+        """Return how many clients are connected to the server."""
+        mine = f":{self.server.port:04X} "
+        lines = Path("/proc/net/tcp").read_text().splitlines()
+        return sum(mine in line[:25] and line.split()[3] == "01" for line in lines)
+
     def hear(self) -> dict[str, Any]:
         """Return the next line of the server's."""
         line: dict[str, Any] = json.loads(self._line.readline())

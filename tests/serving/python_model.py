@@ -38,6 +38,11 @@ def flood(x):
     return {"y": x, "together": x, "pid": np.full(len(x), os.getpid())}
 
 
+def slow(x):
+    time.sleep(1)
+    return {"y": x, "together": x, "pid": np.full(len(x), os.getpid())}
+
+
 def fork(x):
     child = os.fork()
     if not child:
@@ -55,6 +60,7 @@ BAD = {
     107: lambda x: np.ones(1 << 40),
     108: flood,
     109: fork,
+    110: slow,
     201: lambda x: os.abort(),
     202: lambda x: sys.exit("no more"),
     203: lambda x: time.sleep(600),

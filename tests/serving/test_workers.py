@@ -75,6 +75,18 @@ def test_what_it_prints_is_bounded_and_what_it_forks_ends_with_it(front: Front, 
     eventually(lambda: not Path(f"/proc/{child}").exists())
 
 
+def test_a_revision_that_is_unloaded_answers_what_it_was_asked(front: Front, tmp_path: Path) -> None:
+    assert front.load("leaving", write_line(tmp_path)) == ""
+    with ThreadPoolExecutor(3) as pool:
+        asked = [pool.submit(front.ask, "leaving", 110.0) for _ in range(3)]
+        eventually(lambda: front.waiting() >= 3)
+        front.unload("leaving")
+        answers = [each.result() for each in asked]
+    assert [status for status, _ in answers] == [200] * 3
+    (pid,) = answers[0][1]["pid"]
+    eventually(lambda: not Path(f"/proc/{pid}").exists())
+
+
 def test_requests_that_come_together_are_computed_together_and_a_bad_row_fails_alone(
     front: Front, tmp_path: Path
 ) -> None:

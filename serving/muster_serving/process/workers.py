@@ -110,12 +110,16 @@ class Workers:
         self._closing = True
         for task in self._tasks:
             task.cancel()
-        for timer in (self._timer, self._watch):
-            if timer:
-                timer.cancel()
-        for place in self._places:
-            if place.process and not place.held:
-                place.process.kill("its revision is unloaded")
+        self._end_idle()
+
+    def _end_idle(self) -> None:
+        """End the workers that compute nothing, once nothing waits for one."""
+        if not any(place.process for place in self._places):
+            self._refuse("its revision is unloaded")
+        if not self._queue:
+            for place in self._places:
+                if place.process and not place.held:
+                    place.process.kill("its revision is unloaded")
 
     def _dispatch(self) -> None:
         """Give the requests that wait to the workers that are free."""
@@ -148,13 +152,11 @@ class Workers:
 
     def _answered(self, place: _Place, parts: list[Part]) -> None:
         held, place.held = place.held, []
+        self._idle.append(place)
+        if self._queue:
+            self._dispatch()
         if self._closing:
-            assert place.process is not None
-            place.process.kill("its revision is unloaded")
-        else:
-            self._idle.append(place)
-            if self._queue:
-                self._dispatch()
+            self._end_idle()
         for asked, (kind, data) in zip(held, parts, strict=True):
             if kind == ANSWER:
                 if not asked.answer.done():
@@ -181,6 +183,7 @@ class Workers:
         for asked in held:
             asked.fail(f"the model's process {how}")
         if self._closing:
+            self._end_idle()
             return
         steady = self._loop.time() - place.up > STEADY_SECONDS
         place.pause = 0.0 if steady else place.pause

@@ -71,8 +71,11 @@ def try_apart(
         asked.write_text(json.dumps(requests), encoding="utf-8")
         log.unlink(missing_ok=True)
         words = ["muster_serving.trial", str(model), str(asked)]
-        words += [] if setup is None else [json.dumps({**setup, "workers": 1})]
-        memory_gib = spec.resources.memory_gib if setup is None else None  # a worker limits itself
+        memory_gib: float | None = spec.resources.memory_gib
+        if setup is not None:
+            one = {"workers": 1, "memory_gib": spec.resources.memory_gib / setup["workers"]}
+            words.append(json.dumps({**setup, **one}))
+            memory_gib = None  # its worker limits itself
         trial = start(words, python, log, memory_gib=memory_gib)
         while trial.poll() is None:
             if time.monotonic() > deadline:
