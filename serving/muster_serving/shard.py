@@ -26,6 +26,7 @@ from muster_serving.signature import Signature
 
 BLOCK_ROWS = 32768
 CSV_BLOCK_BYTES = 8 << 20
+READ_BYTES = 1 << 20  # of each column at a time: a row group may be large
 
 
 class Shard:
@@ -131,7 +132,7 @@ def blocks(piece: Piece, names: Sequence[str], signature: Signature) -> Iterator
 
 
 def _parquet_blocks(piece: Piece, names: Sequence[str]) -> Iterator[tuple[int, pa.RecordBatch]]:
-    file = pq.ParquetFile(piece.file, memory_map=False)
+    file = pq.ParquetFile(piece.file, buffer_size=READ_BYTES)
     _check_names(piece, names, file.schema_arrow.names)
     assert piece.end is not None
     at = 0
