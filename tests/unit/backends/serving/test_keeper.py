@@ -133,7 +133,7 @@ class Server:
         self.loaded: set[str] = set()
 
     def load(
-        self, revision: str, path: Path, *, deadline: float, model: str, setup: Any
+        self, revision: str, path: Path, *, deadline: float, model: str, setup: Any, log: Any
     ) -> Generator[None, None, None]:
         yield
         if self.error:
