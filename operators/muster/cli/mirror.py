@@ -128,7 +128,8 @@ def _show(done: Mirrored, *, as_json: bool) -> None:
         say(f"{safe(address)} arrived damaged: {safe('; '.join(wrong[:3]))}", style="red")
     if done.unknown:
         note(
-            f"{len(done.unknown)} versions are only in the mirror, such as {safe(done.unknown[0])}: they stay"
+            f"{len(done.unknown)} versions are not where the others come from, such as {safe(done.unknown[0])}: they stay"
         )
     marks = f", marks of {done.marked} changed" if done.marked else ""
-    say(f"{len(done.versions)} versions brought ({size(done.sent_bytes)}), {done.present} were there{marks}")
+    versions = "1 version" if len(done.versions) == 1 else f"{len(done.versions)} versions"
+    say(f"{versions} brought ({size(done.sent_bytes)}), {done.present} were there{marks}")

@@ -22,7 +22,7 @@ BATCH_BYTES = 1 << 30
 BATCH_SECONDS = 10.0
 BASES = 500
 LOOK_BACK = 24  # versions to read in search of the same partition
-_TURN_SECONDS = 0.2
+_TURN_SECONDS = 0.5
 
 
 @dataclass(kw_only=True)
@@ -130,7 +130,17 @@ class Copying:
         return wanted
 
     def _bring(self, places: Sequence[Place]) -> list[Documents]:
-        """Bring versions in batches; those that another mirror brings are looked at again in the end."""
+        """Bring versions; those that another mirror brings are waited for in the end, or brought where it was ended."""
+        brought, busy = self._bring_free(places)
+        while busy:
+            self._progress(f"waiting for {len(busy)} versions that another mirror brings")
+            time.sleep(_TURN_SECONDS)
+            more, busy = self._bring_free(self._still_missing(busy))
+            brought += more
+        return brought
+
+    def _bring_free(self, places: Sequence[Place]) -> tuple[list[Documents], list[Place]]:
+        """Bring versions in batches; return them, and those that another mirror brings just now."""
         brought, batch, busy = list[Documents](), list[Documents](), list[Place]()
         began, sent = time.monotonic(), self.done.sent_bytes
         for index, place in enumerate(places):
@@ -143,17 +153,15 @@ class Copying:
             if full or time.monotonic() - began > BATCH_SECONDS:
                 brought += self._publish(batch)
                 batch, began, sent = [], time.monotonic(), self.done.sent_bytes
-        brought += self._publish(batch)
-        return brought + (self._wait_for(busy) if busy else [])
+        return brought + self._publish(batch), busy
 
-    def _wait_for(self, busy: Sequence[Place]) -> list[Documents]:
-        """Wait until another mirror has brought these versions, or bring them where it was ended."""
-        time.sleep(_TURN_SECONDS)
+    def _still_missing(self, busy: Sequence[Place]) -> list[Place]:
+        """Return those of these versions that the target still lacks."""
         there = self._target.holdings()
         left = [place for place in busy if place not in there or not there[place].digest]
         self._there |= {place: there[place] for place in busy if place not in left}
         self.done.present += len(busy) - len(left)
-        return self._bring(left)
+        return left
 
     def _receive(self, place: Place, index: int, count: int) -> Documents | None:
         """Fetch one version; None where it is damaged, or gone meanwhile. :raises Busy: another mirror has it."""

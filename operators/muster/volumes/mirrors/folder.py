@@ -49,6 +49,7 @@ from muster.volumes.manifest import Entry
 from muster.volumes.marks import pin_name
 from muster.volumes.mirrors import identity
 from muster.volumes.mirrors.base import (
+    Busy,
     Documents,
     Holding,
     Source,
@@ -155,9 +156,13 @@ class FolderHome:
     def begin(self, documents: Documents, base: Documents | None) -> Filling | None:
         """Lock a version's draft and link what the base holds; None where only its documents are to come.
 
-        :raises Busy: another mirror has it.
+        :raises Busy: another mirror has it, or has just made it visible.
         """
         draft = self._drafts.take(documents.place)
+        repaired = base is not None and base.place == documents.place
+        if not repaired and self._has(documents):  # its folder may have readers: it is not replaced
+            self._drafts.release(documents.place)
+            raise Busy(f"{documents.address} was brought to {self.where} by another mirror just now")
         self._take_back(documents, draft)
         draft.mkdir(exist_ok=True)
         if documents.holding.deleted:
@@ -168,6 +173,13 @@ class FolderHome:
         if base is not None and self._layout.links:
             self._link(filling, base)
         return filling
+
+    def _has(self, documents: Documents) -> bool:
+        """Whether a version is visible here, with its data if the other home has that."""
+        now = look(str(self._layout.version(*documents.place)))
+        if now is None or now.digest != documents.digest or not is_committed(self._layout, *documents.place):
+            return False
+        return documents.holding.deleted or not now.deleted
 
     def _take_back(self, documents: Documents, draft: Path) -> None:
         """Take back to the draft what a kill left in the version's place, invisible."""
