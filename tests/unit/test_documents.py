@@ -71,6 +71,7 @@ BY_HAND = {
     "backends.local.spawn": "of the process that starts it",
     "backends.mlflow.beside": "of a process of the same release, which answers with MLflow's own values",
     "backends.mlflow.helper": "calls, of the process that starts it",
+    "backends.predictions": "a process of the same release's, in the model server's image",
     "backends.search.tracking": "tags for MLflow, which an author may give",
     "cli.notebook": "what its own --check prints",
     "cli.warm.messages": "of a process of the same release: the key compares all imported files",

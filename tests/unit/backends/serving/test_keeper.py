@@ -131,7 +131,9 @@ class Server:
         self.error = error
         self.loaded: set[str] = set()
 
-    def load(self, revision: str, path: Path, *, deadline: float, model: str) -> Generator[None, None, None]:
+    def load(
+        self, revision: str, path: Path, *, deadline: float, model: str, log: Any
+    ) -> Generator[None, None, None]:
         yield
         if self.error:
             raise self.error
