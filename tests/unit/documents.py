@@ -81,6 +81,7 @@ VALID: Mapping[str, Mapping[str, Any]] = {
         "replicas": 3,
         "least_replicas": 2,
     },
+    "RequestLog": {"share": 0.5, "hashed": ("user",)},
     "Rules": {"max_error_share": 0.5},
     "SearchSpec": {
         "space": {"rate": Dimension(low=0.0, high=1.0, step=0.5)},

@@ -72,6 +72,7 @@ BY_HAND = {
     "backends.mirrors": "which layout a mirror has",
     "backends.mlflow.beside": "of a process of the same release, which answers with MLflow's own values",
     "backends.mlflow.helper": "calls, of the process that starts it",
+    "backends.predictions": "a process of the same release's, in the model server's image",
     "backends.search.tracking": "tags for MLflow, which an author may give",
     "cli.notebook": "what its own --check prints",
     "cli.object_stores": "of the program in an image of the same release, in a process of its own",

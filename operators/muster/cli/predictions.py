@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from muster.cli import lineage
 from muster.cli.command import Json, example, group, open_store
 from muster.cli.screen import emit, fields, note, safe, say, when
 from muster.core.errors import Corrupt, NotFound
@@ -37,7 +36,9 @@ def show(
     *,
     as_json: Json = False,
 ) -> None:
-    """Show a prediction: its rows, the revision and model version that answered, and what that was made from."""
+    """Show a prediction: its rows, its model, and the model's lineage."""
+    from muster.cli import lineage
+
     wanted, store = PredictionId.parse(identity), open_store()
     rows, version = _predictions(store).find(wanted)
     model = rows[0]["model"]
@@ -76,7 +77,7 @@ def commit(
     *,
     as_json: Json = False,
 ) -> None:
-    """Commit what a deployment of this machine has kept since its last commit, also of the present hour.
+    """Commit the requests that a deployment has kept until now.
 
     Each hour is committed by itself once it is over; this need only be run to read its rows sooner, or after the
     deployment was retired while the disk was full.

@@ -71,6 +71,7 @@ def test_the_issue_s_commands_are_there() -> None:
         ("jobs",): "ls show logs cancel gc get",
         ("volumes",): "ls log show diff code put get pin unpin retire reinstate mirror restore fsck gc",
         ("deployments",): "ls show promote rollback repair retire",
+        ("predictions",): "show commit",
         ("cache",): "ls why drop",
         ("images",): "ls lock build",
     }
