@@ -63,13 +63,19 @@ class Following:
         if not status.state.ended:
             for begins in self._begins:
                 self._store.follow(self._job_id, self._folder, begins=begins)
+                self._drop_stale()
             return False
         for output, addresses in (status.result.outputs if status.result else {}).items():
             for address in addresses:
                 self._complete(output, address)
-        for stale in self._folder.rglob("*.inprogress"):  # Spark's sign, which it renames at the end
-            stale.unlink()
+        self._drop_stale()
         return True
+
+    def _drop_stale(self) -> None:
+        """Delete copies of files that were renamed: with ``.inprogress``, an application of Spark's would never end."""
+        for stale in self._folder.rglob("*.inprogress"):
+            if stale.with_suffix("").exists():
+                stale.unlink()
 
     def _complete(self, output: str, address: str) -> None:
         """Add what was written between the last look and the commit: it is in the version."""

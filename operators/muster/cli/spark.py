@@ -23,8 +23,11 @@ if TYPE_CHECKING:
 OUTPUT = "spark_events"
 """The output that a gang of Spark writes its event log to."""
 
-BEGINS = ("events_", "appstatus_")
-"""What the files of a rolling event log are called."""
+BEGINS = ("appstatus_", "events_", "appstatus_")
+"""What the files of a rolling event log are called, in the order in which they are copied.
+
+The server reads an application again only where its events are longer: with the last of them it has to see that it ended.
+"""
 
 # It becomes Java, of the image's JRE where it has one: one process, which ends as it is told to.
 _SERVER = """

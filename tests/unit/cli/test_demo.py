@@ -31,7 +31,8 @@ def test_elsewhere_the_shipped_one_is_copied_to_be_changed(
 
 
 def test_what_it_says_is_what_the_dag_does() -> None:
-    source = (shipped("dags") / "flights" / "dag.py").read_text()
+    folder = shipped("dags") / "flights"
+    source = "".join((folder / name).read_text() for name in ("dag.py", "pipeline.py"))
     stages = re.findall(r'task_id="(\w+)"', source)
     named = re.findall(r"^  (\w+) {2,}\w", demo.INTRO, re.MULTILINE)
     assert stages
