@@ -1,18 +1,16 @@
 """Scores rows by hand and by muster, in turns, in the image ``serve``: prints the CPU seconds of each round.
 
 ``predictions_by_hand.py MODEL FOLDER ROUNDS ROWS``. By hand is what an author would write: pyarrow's batches of the same size, cast to the
-graph's types, one session with one thread, outputs to a Parquet file. Nothing is checked there. muster's shard runs in a process of its
-own; the seconds of that process are counted, its start among them. The first round of each is not counted.
+graph's types, one session with one thread, outputs to a Parquet file. Nothing is checked there. Each way is a new process, whose start
+counts; muster's has a second one for its shard. The first round of each is not counted.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import resource
+import subprocess
 import sys
-from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -59,46 +57,43 @@ def by_hand(model: Path, rows: Path, out: Path) -> None:
     writer.close()
 
 
-def cpu(work: Callable[[], object]) -> float:
-    """The CPU seconds of a child process that does it, and of its own children."""
+def ours(model: Path, rows: Path, place: Path) -> None:
+    for name in ("out", "checkpoints"):
+        (place / name).mkdir(parents=True)
+    scoring.score(
+        model,
+        [rows],
+        place / "out",
+        place / "checkpoints",
+        shards=1,
+        processes=1,
+        keep=[],
+        rows_at_once=None,
+    )
+
+
+WAYS = {"by_hand": by_hand, "ours": ours}
+
+
+def cpu(way: str, model: Path, rows: Path, out: Path) -> float:
+    """The CPU seconds of a process that scores one way, from its start, and of its own children."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    child = os.fork()
-    if not child:
-        work()
-        os._exit(0)
-    _, status = os.waitpid(child, 0)
-    assert status == 0
+    subprocess.run([sys.executable, __file__, way, model, rows, out], check=True, stdout=subprocess.DEVNULL)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
 def main() -> None:
+    if sys.argv[1] in WAYS:
+        WAYS[sys.argv[1]](*map(Path, sys.argv[2:]))
+        return
     model, folder, rounds, rows = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])
     (folder / "rows").mkdir(parents=True)
     write_rows(folder / "rows" / "rows.parquet", json.loads((model / "signature.json").read_text()), rows)
-    seen: dict[str, list[float]] = {"by_hand": [], "ours": []}
+    seen: dict[str, list[float]] = {way: [] for way in WAYS}
     for turn in range(rounds + 1):
-        place = folder / str(turn)
-        for name in ("out", "checkpoints"):
-            (place / name).mkdir(parents=True)
-
-        def ours(place: Path = place) -> None:
-            scoring.score(
-                model,
-                [folder / "rows"],
-                place / "out",
-                place / "checkpoints",
-                shards=1,
-                processes=1,
-                keep=[],
-                rows_at_once=None,
-            )
-
-        for way, work in (
-            ("by_hand", partial(by_hand, model, folder / "rows", place / "hand.parquet")),
-            ("ours", ours),
-        ):
-            seconds = cpu(work)
+        for way in WAYS:
+            seconds = cpu(way, model, folder / "rows", folder / f"{way}-{turn}")
             if turn:
                 seen[way].append(seconds)
     print(json.dumps(seen))
