@@ -96,7 +96,7 @@ def _described(model: SeldonModel, name: str, revision: str | None, *, ready: bo
         return _sent(refusal(str(error), error.status))
     if ready:
         return _sent(pages.model_ready(model.name), model.headers)
-    return _sent(pages.model(model.name, model.revision, model.signature), model.headers)
+    return _sent(pages.model(model.name, model.revision, model.signature, platform=pages.ONNX), model.headers)
 
 
 def _page(model: SeldonModel, path: str) -> Response:

@@ -70,6 +70,7 @@ MEANT = {  # what of this is sense after all
         "tolerance",
         "trial_retries",
         "trials",
+        "workers",
     },
     "a fraction": {"retry_delay", "tolerance"},
     "true": {"allow_older", "cache", "lower_is_better", "require_gpus", "retire_failed"},
@@ -77,7 +78,7 @@ MEANT = {  # what of this is sense after all
     "above": {"airflow_queue", "code", "metric", "reason"},  # code may lie beside the Dag's folder
     "absolute": {"airflow_queue", "metric", "reason"},
     "list": {"code", "command"},
-    "empty": {"code", "earlier"},
+    "empty": {"code", "earlier", "trusted"},
 }
 NO_SENSE = {"SearchOperator": {"cache", "metric"}}  # to this operator, though to others it is
 NO_JSON = {"not a number", "bytes", "no JSON", "object"}  # the rest is sense as a cache_key
@@ -241,7 +242,7 @@ def test_defaults_for_musters_tasks_reach_every_one_of_them_and_no_other(home: E
     assert {name: task.job_resources for name, task in found.items()} == dict.fromkeys(
         found, Resources(cpus=4)
     )
-    assert [found[name].image for name in found] == ["validate", None, "serve"]  # which have one of their own
+    assert [found[name].image for name in found] == ["validate", None, None]  # which have one of their own
     for name in ("ValidateOperator", "GateOperator"):  # what they run waits like any other
         task = found[name]
         assert (task.job_queue, task.priority, task.pod_override) == tuple(

@@ -282,11 +282,11 @@ def test_a_connections_field_is_a_secret(home: EmbeddedHome, monkeypatch: pytest
 
 
 def test_every_shipped_dag_parses(home: EmbeddedHome) -> None:
-    from airflow.dag_processing.dagbag import DagBag
+    from airflow.dag_processing.dagbag import BundleDagBag
 
     from muster.core.shipped import shipped
 
-    bag = DagBag(shipped("dags"))
+    bag = BundleDagBag(shipped("dags"), bundle_path=shipped("dags"), bundle_name="dags")
     assert bag.import_errors == {}
 
 

@@ -14,6 +14,7 @@ BYTES_A_SECOND = 32 << 10
 BURST_BYTES = 256 << 10
 PIECE_BYTES = 64 << 10
 PAUSE_SECONDS = 0.01
+TOLD_SECONDS = 1.0  # after which what was left out is told, if nothing more is printed
 LINE_BYTES = 4 << 10
 
 
@@ -34,6 +35,7 @@ class Said:
         self._may = float(BURST_BYTES)
         self._at = self._loop.time()
         self._resume: asyncio.TimerHandle | None = None
+        self._tells: asyncio.TimerHandle | None = None
         self._loop.add_reader(pipe, self._read)
 
     @property
@@ -91,12 +93,16 @@ class Said:
         self._last = lines[-LINE_BYTES:] + cut
         if self._may < 0:
             self._left_out += len(lines)
+            self._tells = self._tells or self._loop.call_later(TOLD_SECONDS, self._confess)
             return
         self._may -= len(lines)
         self._confess()
         self._write(b"".join(self._prefix + line[:LINE_BYTES] + b"\n" for line in lines.split(b"\n")))
 
     def _confess(self) -> None:
+        if self._tells:
+            self._tells.cancel()
+            self._tells = None
         if self._left_out:
             self._write(self._prefix + b"... %d bytes left out: it prints too much\n" % self._left_out)
             self._left_out = 0

@@ -94,8 +94,14 @@ check_text = if_known(
 
 
 check_batch = rule(lambda value: isinstance(value, Batch), "a Batch(most=64, wait_ms=5)")
+
+
+def _is_dotted(value: Any) -> bool:
+    return _is_line(value) and all(part.isidentifier() for part in value.split("."))
+
+
 check_trusted = rule(
-    lambda value: isinstance(value, (list, tuple)) and all(map(_is_line, value)),
+    lambda value: isinstance(value, (list, tuple)) and all(map(_is_dotted, value)),
     "names, such as ['pickle'] or ['sklearn.tree.DecisionTreeClassifier']",
 )
 check_budget = rule(lambda value: isinstance(value, Budget), "a Budget(resource=…, gpu_hours=…, seconds=…)")
