@@ -16,7 +16,7 @@ from muster.core.address import Address
 from muster.core.errors import BadOutput, Corrupt, StoreError
 from muster.core.job import CARRIED, Pinned
 from muster.volumes import manifest
-from muster.volumes.durability import rename
+from muster.volumes.durability import write_whole
 from muster.volumes.gather import Draft, check_path
 from muster.volumes.hashing import Frozen, hash_file
 from muster.volumes.layout import Layout
@@ -36,7 +36,8 @@ def named(layout: Layout, draft: Draft) -> Draft:
     noted = draft.folder.parent.with_name(f"carried-{draft.folder.parent.name}")
     listed = draft.folder / CARRIED
     if listed.is_file() and not listed.is_symlink():
-        rename(listed, noted)
+        write_whole(noted, listed.read_bytes())
+        listed.unlink()
     written = {path: size for path, size in draft.files.items() if path != CARRIED}
     if not noted.is_file():
         return draft

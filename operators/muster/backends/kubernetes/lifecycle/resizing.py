@@ -37,6 +37,9 @@ log = logging.getLogger(__name__)
 WAITS_SECONDS = 3.0
 """How long a gang waits for room before it makes do with fewer replicas."""
 
+UNPLACED_SECONDS = 20.0
+"""How long a replica of a gang that has its quota waits for a node, as after the loss of one, before the same is done."""
+
 LOOK_SECONDS = 1.0
 """Between two looks of a gang at what others wait for. The cluster is read once for all gangs of a process that look then."""
 
@@ -157,9 +160,10 @@ class Resizing:
 
     def _wanted(self, job: JobSpec, job_id: str, observed: ObservedJob, watch: _Watch) -> _Wanted | None:
         now, replicas = self._clock(), observed.replicas
-        if observed.state is JobState.QUEUED:
+        queued = observed.state is JobState.QUEUED
+        if queued or (observed.state is JobState.PREPARING and len(observed.nodes) < replicas):
             watch.growth, watch.waits = None, now if watch.waits is None else watch.waits
-            if replicas == job.least or now < watch.waits + WAITS_SECONDS:
+            if replicas == job.least or now < watch.waits + (WAITS_SECONDS if queued else UNPLACED_SECONDS):
                 return None
             watch.refused[replicas] = now + REFUSED_SECONDS
             most = self._sizing(job, job_id).most() or job.least
