@@ -16,7 +16,6 @@ from muster.backends.releases.plan import Plan
 from muster.core.deployment import DeploymentSpec, SmokeRequest
 from muster.core.errors import MusterError
 from muster.core.settings import Settings
-from muster.core.shipped import shipped
 
 NAME = "line"
 SECONDS = 60.0
@@ -27,24 +26,23 @@ def deployments(backend: Any) -> Any:
     return backend if hasattr(backend, "prepare") else backend.deployments
 
 
-def spec(backend: LocalBackend, address: str, slope: float) -> DeploymentSpec:
-    """What serves y = slope * x."""
+def spec(backend: LocalBackend, lock: Path, address: str, slope: float) -> DeploymentSpec:
+    """What serves y = slope * x, in the environment of a lock that both releases take."""
     smoke = SmokeRequest(name="two", inputs={"x": (2.0,)}, expect={"y": {"min": 2 * slope, "max": 2 * slope}})
     return DeploymentSpec(
         name=NAME,
         model=backend.store.resolve(address)[0].pinned,
         image="serve",
-        image_digest=backend.store.put(shipped("images") / "serve", ["requirements.txt"]),
+        image_digest=backend.store.put(lock.parent, [lock.name]),
         smoke=(smoke,),
     )
 
 
-def drive(backend: LocalBackend, _: Path, address: str, slope: str, steps: str) -> str:
+def drive(backend: LocalBackend, folder: Path, address: str, slope: str, steps: str) -> str:
     """Release a version, in steps such as ``20`` or ``20,100``, to the last of them; how that ended."""
     plan = Plan(steps=tuple(map(int, steps.split(","))), hold_seconds=(0.2,))
-    driver: Driver = begin(
-        deployments(backend), spec(backend, address, float(slope)), plan=plan, by=f"test {address}"
-    )
+    asked = spec(backend, folder / "serve" / "requirements.txt", address, float(slope))
+    driver: Driver = begin(deployments(backend), asked, plan=plan, by=f"test {address}")
     deadline = time.monotonic() + SECONDS
     while (outcome := driver.step()) is None:
         if time.monotonic() > deadline:

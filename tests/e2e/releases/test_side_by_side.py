@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 from collections.abc import Callable
 
@@ -11,6 +12,8 @@ from tests.e2e.releases.machine import ROOT, Machine
 from tests.e2e.releases.table import EARLIER, PAIRS, tried
 from tests.serving import onnx_graph
 from tests.waiting import eventually
+
+from muster.core.shipped import shipped
 
 Serve = Callable[[str], tuple[str, str]]
 
@@ -81,7 +84,12 @@ def test_a_trigger_that_one_kept_is_made_by_the_other(machine: Machine, writes: 
 def test_a_release_that_one_began_is_finished_and_rolled_back_by_the_other(
     machine: Machine, begins: str, goes_on: str
 ) -> None:
-    """An upgrade in the middle of a release, and a rollback. The keeper is of the release that came first."""
+    """An upgrade in the middle of a release, and a rollback. The keeper is of the release that came first.
+
+    The server's lock is the same: with another one the same model is another revision.
+    """
+    (machine.folder / "serve").mkdir()
+    shutil.copy(shipped("images") / "serve" / "requirements.txt", machine.folder / "serve")
     for slope in (2.0, 3.0):
         line = onnx_graph.write_line(machine.folder / f"line-{slope:g}", slope=slope)
         machine.command(begins, "volumes", "put", str(line), "two/line")
