@@ -6,8 +6,10 @@ import json
 import os
 import pwd
 import shutil
+import signal
 import sqlite3
 import subprocess
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -125,25 +127,29 @@ class TestDuckDB(QueryContract):
 
 
 @pytest.fixture(scope="module")
-def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[dict[str, str], Run]]:
+def place() -> Iterator[Path]:
+    """A folder that another user can enter, which none of pytest's is."""
+    with tempfile.TemporaryDirectory(prefix="muster-postgres-") as name:
+        yield Path(name)
+
+
+@pytest.fixture(scope="module")
+def postgres(place: Path) -> Iterator[tuple[dict[str, str], Run]]:
     """A server, the fields of its connection, and what runs statements there."""
     if not shutil.which("initdb"):
         pytest.skip("PostgreSQL's initdb is not on PATH")
-    folder = tmp_path_factory.mktemp("postgres")
-    word = folder / "word"
+    word = place / "word"
     word.write_text("a-word-of-the-tests")
     as_user: dict[str, Any] = {}
     if os.getuid() == 0:  # as which it does not run
         nobody = pwd.getpwnam("nobody")
         as_user = {"user": nobody.pw_uid, "group": nobody.pw_gid, "extra_groups": []}
-        for each in (folder, *folder.parents[:2]):
-            each.chmod(0o755)
-        os.chown(folder, nobody.pw_uid, nobody.pw_gid)
-    data, port = folder / "data", free_port()
+        os.chown(place, nobody.pw_uid, nobody.pw_gid)
+    data, port = place / "data", free_port()
     quiet: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     init = ["initdb", "-D", data, "-U", "muster", "--auth=scram-sha-256", f"--pwfile={word}", "-N"]
     subprocess.run(init, check=True, **as_user, **quiet)
-    serve = ["postgres", "-D", data, "-p", str(port), "-k", folder, "-h", "127.0.0.1", "-F"]
+    serve = ["postgres", "-D", data, "-p", str(port), "-k", place, "-h", "127.0.0.1", "-F"]
     fields = {"host": "127.0.0.1", "port": str(port), "login": "muster", "schema": "postgres"}
     fields["password"] = "a-word-of-the-tests"
 
@@ -174,7 +180,7 @@ def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[dict[st
     with subprocess.Popen(serve, **as_user, **quiet) as process:
         assert until(answers)
         yield fields, run
-        process.kill()
+        process.send_signal(signal.SIGINT)  # it ends its clients, and then itself
 
 
 class TestPostgres(QueryContract):
