@@ -165,8 +165,9 @@ class Resizing:
             watch.growth, watch.waits = None, now if watch.waits is None else watch.waits
             if replicas == job.least or now < watch.waits + (WAITS_SECONDS if queued else UNPLACED_SECONDS):
                 return None
-            watch.refused[replicas] = now + REFUSED_SECONDS
             most = self._sizing(job, job_id).most() or job.least
+            if most >= replicas:  # there seems to be room, and yet it is not let in
+                watch.refused[replicas] = now + REFUSED_SECONDS
             return self._to(min(most, replicas - 1), f"there is no room for {replicas} replicas")
         watch.waits = None
         if observed.state is not JobState.RUNNING:
