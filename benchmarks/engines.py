@@ -124,7 +124,7 @@ class Runs:
             first = first or ("first task" in text and time.perf_counter() - began) or 0.0
             if ended and not data:
                 break
-            time.sleep(0.02)
+            time.sleep(0.02)  # the pace of looking at the log
         whole = time.perf_counter() - began
         if not first or ledger.status(job_id).result is None:
             raise RuntimeError(f"{job_id} did not succeed:\n{text[-3000:]}")

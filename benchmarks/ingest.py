@@ -42,7 +42,7 @@ class Copies:
         self._python = Environments(Settings.load().cache).ensure("ingest", IMAGE, put_image(store, IMAGE))
 
     def fill(self, bucket: str, count: int, size: int) -> None:
-        """Make a bucket of so many objects of that many bytes."""
+        """Make a bucket with objects of one size, in bytes."""
         for number in range(count):
             self._lake.put(f"{bucket}/d{number % 16}/{number}", os.urandom(size))
 

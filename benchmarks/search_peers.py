@@ -92,7 +92,7 @@ asked = json.load(sys.stdin)
 
 def trial(config):
     for epoch, auc in enumerate(asked["table"][config["index"]], start=1):
-        time.sleep(asked["sleep"])
+        time.sleep(asked["sleep"])  # the epoch itself
         tune.report({"epoch": epoch, "auc": auc})
 
 

@@ -32,7 +32,7 @@ point, epochs, saved, curves, sleep = sys.argv[1], int(sys.argv[2]), Path(sys.ar
 curve = json.loads(Path(curves).read_text())[point]
 epoch = int(saved.read_text()) if saved.exists() else 0
 while epoch < epochs:
-    time.sleep(sleep)
+    time.sleep(sleep)  # the epoch itself
     epoch += 1
     saved.with_suffix(".part").write_text(str(epoch))
     saved.with_suffix(".part").replace(saved)

@@ -85,13 +85,13 @@ class Server:
     port: int
 
     def measure(self, requests: int, *, connections: int = 8) -> Asked:
-        """Ask it about so many times."""
+        """Ask it `requests` times, or a few more."""
         pids = [self.pid, *children(self.pid)]
         before, began = sum(map(cpu_seconds, pids)), time.perf_counter()
         path = f"/v2/models/{NAME}/infer"
         with Load(self.port, path, REQUEST, pause_seconds=0, connections=connections) as load:
             while load.sent < requests:
-                time.sleep(PACE_SECONDS)
+                time.sleep(PACE_SECONDS)  # the pace of looking at what was sent
         seconds, cpu = time.perf_counter() - began, sum(map(cpu_seconds, pids)) - before
         if load.failed:
             raise SystemExit(f"requests failed: {load.failed}")

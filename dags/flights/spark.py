@@ -23,7 +23,7 @@ _SETTINGS = {
 """As the expressions and the files of the other engine are."""
 
 PART_ROWS = 100_000
-"""So many flights are one task's, at least."""
+"""The fewest flights of a Spark task."""
 
 
 def features(features: Path, *, since: str, month: str) -> dict[str, float]:

@@ -80,7 +80,7 @@ class Predictor:
 
 
 def load_model(folder: Path) -> Predictor:
-    """Load a version's folder for whoever asks it: the server, or :mod:`muster_serving.scoring`.
+    """Load a version's folder for the server, or for :mod:`muster_serving.scoring`.
 
     :raises ModelError: as :class:`Predictor`.
     """

@@ -158,7 +158,7 @@ def _run(orders: Mapping[int, Mapping[str, Any]], processes: int, logs: Path) ->
                     )
                     repeated += 1
                     waiting.insert(0, number)
-            time.sleep(LOOK_SECONDS)
+            time.sleep(LOOK_SECONDS)  # the pace of looking for shards that have ended
     finally:
         for process in running.values():
             process.kill()

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
+from dataclasses import replace
+from pathlib import Path
 
 from tests.cluster import inside, kubectl, store
+from tests.cluster.backend import SITE, connected
 from tests.cluster.clearing import MADE
 from tests.cluster.layout import Layout
 
 from muster.backends.kubernetes.api.kinds import Document
+from muster.backends.kubernetes.backend import KubernetesBackend
 
 
 @contextmanager
@@ -22,6 +26,16 @@ def with_room(name: str, *, memory_gib: int) -> Iterator[Layout]:
         yield of
     finally:
         kubectl.delete(of, queue)
+
+
+@contextmanager
+def backend_in(name: str, of: Layout, folder: Path, *, unique: str) -> Iterator[KubernetesBackend]:
+    """Yield a backend whose jobs wait in that queue; then cancel those whose ids end in `unique`."""
+    with closing(connected(of, folder, site=replace(SITE, queue=name))) as backend:
+        yield backend
+        for job_id in backend.store.ledger.jobs():
+            if job_id.endswith(unique):
+                backend.cancel(job_id)
 
 
 def _queue(name: str, *, memory_gib: int) -> list[Document]:

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 import pytest
 from tests.cluster import nodes, queues, reaper
-from tests.cluster.backend import SITE, connected
+from tests.cluster.backend import connected
 from tests.cluster.control_plane import NODE_GRACE_SECONDS
 from tests.cluster.layout import Layout, node_called
 from tests.contract.named import Named
@@ -374,11 +374,8 @@ class TestElasticOnCluster(ElasticContract):
     @pytest.fixture
     def backend(self, here: Layout, tmp_path: Path) -> Iterator[Backend]:
         self.here = here
-        with closing(connected(here, tmp_path, site=replace(SITE, queue=QUEUE))) as backend:
+        with queues.backend_in(QUEUE, here, tmp_path, unique=self.unique) as backend:
             yield backend
-            for job_id in backend.store.ledger.jobs():
-                if job_id.endswith(self.unique):
-                    backend.cancel(job_id)
 
     def checkpoints(self, backend: Backend, job_id: str) -> Path:
         staging = backend.store.staging(job_id)

@@ -5,14 +5,11 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable, Iterator
-from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.cluster import queues
-from tests.cluster.backend import SITE, connected
 from tests.cluster.layout import Layout
 from tests.contract.named import Named
 from tests.contract.one_machine import one_machine
@@ -260,11 +257,8 @@ class TestIngestOnCluster(IngestContract):
 
     @pytest.fixture
     def backend(self, here: Layout, tmp_path: Path) -> Iterator[Backend]:
-        with closing(connected(here, tmp_path, site=replace(SITE, queue=QUEUE))) as backend:
+        with queues.backend_in(QUEUE, here, tmp_path, unique=self.unique) as backend:
             yield backend
-            for job_id in backend.store.ledger.jobs():
-                if job_id.endswith(self.unique):
-                    backend.cancel(job_id)
 
 
 @pytest.fixture(scope="module")

@@ -137,7 +137,7 @@ class MirrorContract:
         def run() -> None:
             try:
                 mirror(FolderHome(FolderStore(source.layout.root)), opened())
-            except BaseException as error:
+            except BaseException as error:  # the test looks at it
                 failed.append(error)
 
         threads = [threading.Thread(target=run) for _ in range(3)]
@@ -299,3 +299,13 @@ class TestMemory(MirrorContract):
     @pytest.fixture
     def opened(self, tmp_path: Path) -> Open:
         return lambda: OpenHome(f"memory://{tmp_path.name}/mirror")
+
+    def test_a_mirror_that_another_began_since_the_first_look_is_no_place_of_other_files(
+        self, source: FolderStore, opened: Open, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        owner, home = FolderHome(source).owner(), opened()
+        mirror(FolderHome(source), opened())
+        looks = iter([""])
+        monkeypatch.setattr(home, "owner", lambda: next(looks, owner))
+        home.own(owner)
+        assert opened().owner() == owner

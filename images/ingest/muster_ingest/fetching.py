@@ -1,4 +1,4 @@
-"""Fetches objects, so many at once: by tasks of one loop where the source's library has one, else by threads.
+"""Fetches objects, several at once: by tasks of one loop where the source's library has one, else by threads.
 
 Tasks cost half of the CPU of threads, which matters where objects are small. Both wait for a source that is away.
 """
@@ -59,7 +59,7 @@ class Patience:
         while True:
             try:
                 found = await question()
-            except Exception as error:
+            except Exception as error:  # _judge raises all that will not work a little later
                 self._judge(what, error)
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, _LONGEST_PAUSE)

@@ -56,7 +56,7 @@ def read_query(
             written, newest = _write(read(statement), target, len(kept), column)
     except IngestError:
         raise
-    except Exception as error:
+    except Exception as error:  # each database's library has errors of its own
         raise _meant(error, what["source"], connection) from None
     rows, size = (
         sum(each[3] for each in written),

@@ -79,7 +79,7 @@ def mirror(
             _show(done, as_json=as_json)
             if not watch:
                 raise typer.Exit(0 if done.whole else 1)
-        time.sleep(every)
+        time.sleep(every)  # --every
 
 
 def restore(

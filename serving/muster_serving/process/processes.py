@@ -45,7 +45,7 @@ class Process(asyncio.Protocol):
         except TimeoutError:
             self.kill(f"it was not loaded within {seconds:g} s (load_timeout)")
             raise ModelError(self._why) from None
-        except BaseException:
+        except BaseException:  # cancelled, too: no process may be left
             self.kill("it is not needed any more")
             raise
 

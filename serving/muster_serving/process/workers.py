@@ -82,7 +82,7 @@ class Workers:
         starting = [asyncio.ensure_future(self._fill(place)) for place in self._places]
         try:
             await asyncio.gather(*starting)
-        except BaseException:
+        except BaseException:  # cancelled, too: no worker may be left
             self._closing = True
             for each in starting:
                 each.cancel()

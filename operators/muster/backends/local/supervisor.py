@@ -154,7 +154,7 @@ class Supervisor:
             if self._cancelled():
                 return self._folder.why()
             raise
-        except Exception as error:
+        except Exception as error:  # told as the job's verdict
             if not isinstance(error, MusterError):
                 import traceback  # a defect of ours, or of the machine
 

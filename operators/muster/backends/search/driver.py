@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 Say = Callable[[str], None]
 
 _WAITING_SHARE = 4
-"""One trial may wait for room, and one more for each of so many that run: it takes a card as soon as that is free."""
+"""One trial may wait for room, and one more for each `_WAITING_SHARE` that run: it takes a card as soon as that is free."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -191,7 +191,7 @@ def runs(entries: Sequence[Entry], wanted: Collection[str]) -> Iterator[list[Ent
 def stretches(
     entries: Sequence[Entry], *, first: int = 0, size: int | None = None, most: int | None = None
 ) -> Iterator[tuple[Entry, int, int]]:
-    """Yield each file with where to begin and end in it, for :meth:`Source.read`; with `most` in pieces of so many bytes."""
+    """Yield each file with where to begin and end in it, for :meth:`Source.read`; in pieces of at most `most` bytes where that is given."""
     left = size
     for entry in entries:
         begin = min(first, entry.size_bytes)

@@ -134,7 +134,7 @@ class Copying:
         brought, busy = self._bring_free(places)
         while busy:
             self._progress(f"waiting for {len(busy)} versions that another mirror brings")
-            time.sleep(_TURN_SECONDS)
+            time.sleep(_TURN_SECONDS)  # the other mirror has this long for its next version
             more, busy = self._bring_free(self._still_missing(busy))
             brought += more
         return brought

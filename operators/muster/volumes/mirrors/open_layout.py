@@ -216,9 +216,11 @@ class OpenHome:
         refuse_other(self.where, found, owner)
         with self._asking("make it a mirror"):
             if not found:
-                if any(not name.startswith(".") for name in self._names("")):
+                if all(name.startswith(".") for name in self._names("")):
+                    document = {"format": FORMAT, "layout": "open", "of": owner}
+                    self._put(MIRROR, json.dumps(document).encode())
+                elif not self.owner():  # else another mirror began since the first look
                     raise StoreError(f"{self.where} holds other files: name an empty place for a mirror")
-                self._put(MIRROR, json.dumps({"format": FORMAT, "layout": "open", "of": owner}).encode())
             live, deleted = self._index(())
             for place in live.keys() & deleted.keys():
                 self._delete_data(place, live[place])
@@ -452,7 +454,7 @@ class OpenHome:
         try:
             yield part
             self._fs.mv(part, key)
-        except BaseException:
+        except BaseException:  # a kill of the command, too: no part of a file is left
             with suppress(Exception):  # what is raised is the reason
                 self._fs.rm_file(part)
             raise
@@ -472,7 +474,7 @@ class OpenHome:
             yield
         except MusterError:
             raise
-        except Exception as error:
+        except Exception as error:  # fsspec's packages raise what they like
             said = (getattr(error, "strerror", None) or str(error) or type(error).__name__)[:200]
             raise StoreError(
                 f"could not {what} at {self.where}: {said}; nothing half-done is visible there, and the same again goes on "
