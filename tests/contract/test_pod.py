@@ -21,6 +21,7 @@ from muster.core.status import JobState, JobStatus
 from muster.core.verdict import Cause, ExitCode
 from muster.core.wire import dumps, loads
 from muster.images.worker_archive import worker_folder
+from muster.worker.pod import CULPRIT_SECONDS
 
 SECRET = "sesame-4f1c"
 SECONDS = 60.0
@@ -437,6 +438,19 @@ def test_a_pod_that_is_told_to_stop_says_that_nothing_of_it_is_left(pods_of):
     assert process.wait(SECONDS) == ExitCode.STOPPED
     pods.gang.bundle(restart="1").raise_for_status()
     assert (pods.gang.root("1") / "checkpoints").stat().st_ino == number
+
+
+def test_a_pod_of_a_gang_that_stops_for_another_size_stays_until_it_is_deleted(pods_of):
+    """Were it to end by itself, the cluster would count a start of the gang where nothing has failed."""
+    pods = pods_of(WAIT, grace_seconds=0.5)
+    process = pods.start()
+    until(pods.printed, lambda lines: "[rank 0] ready" in lines)
+    client = pods.gang.service.client()
+    until(lambda: client.stop(pods.gang.job_id, attempt=pods.gang.attempt), bool)
+    with pytest.raises(subprocess.TimeoutExpired):
+        process.wait(0.5 + CULPRIT_SECONDS + 1)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(SECONDS) == ExitCode.STOPPED
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root makes PID namespaces")

@@ -275,7 +275,11 @@ class Pod:
             self._begin_anew(answer.attempt)
         if self._stop_at is not None:  # the pod ends, whatever was meant
             self._herald.say(replace(gone, stays=False)).join(max(0.0, min(WORD_SECONDS, self._left())))
-        elif answer is not None and (report.exit_code is ExitCode.STOPPED or _lost_peer(report)):
+        elif answer is not None and report.exit_code is ExitCode.STOPPED:
+            # Nothing failed here, so this pod's end must decide nothing. For another size no pod fails at all: the one
+            # who asked for it deletes all pods, and may be slow to do so.
+            self._let_culprit_go_first(seconds=ANSWER_SECONDS)
+        elif answer is not None and _lost_peer(report):
             self._let_culprit_go_first()
         return self._given_up(report) if answer is not None and answer.given_up else report.exit_code
 
@@ -297,12 +301,14 @@ class Pod:
         words = sys.orig_argv[: len(sys.orig_argv) - len(sys.argv) + 2]  # without an attempt that is there
         os.execv(sys.executable, [sys.executable, *words[1:], str(attempt)])
 
-    def _let_culprit_go_first(self, *, unless: Callable[[], bool] = lambda: False) -> None:
+    def _let_culprit_go_first(
+        self, *, seconds: float = CULPRIT_SECONDS, unless: Callable[[], bool] = lambda: False
+    ) -> None:
         """Wait for SIGTERM: the first of the gang's pods that fails decides how the gang goes on.
 
         The culprit raised, or is evicted and saves its state: neither must count as a lost rank.
         """
-        self._wait(self._replica.spec.grace_seconds + CULPRIT_SECONDS, until=unless)
+        self._wait(self._replica.spec.grace_seconds + seconds, until=unless)
 
     def _wait(self, seconds: float, *, until: Callable[[], bool]) -> None:
         """Wait until that is so, this start is over, or SIGTERM."""
