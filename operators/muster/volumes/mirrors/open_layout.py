@@ -10,8 +10,7 @@
     ROOT/_muster/code/<hex>/  <hex>.json           code snapshots, and images' locks
     ROOT/MIRROR.json                               {"format": 1, "layout": "open", "of": "<uuid>"}
 
-The names in ``_muster`` are all that a run lists, so it costs one listing. An object store writes an object whole or
-not at all; elsewhere a file is written beside its place and renamed. Two writers of one store write the same bytes
+The names in ``_muster`` are all that a run lists, so it costs one listing. Two writers of one store write the same bytes
 to the same names, so they need no lock. Any file system of fsspec will do; its own package must be installed.
 """
 
@@ -22,18 +21,16 @@ import os
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 from blake3 import blake3
 
-from muster.core.errors import Corrupt, MusterError, NotFound, SpecError, StoreError
+from muster.core.errors import Corrupt, NotFound, SpecError, StoreError
 from muster.core.names import check_volume
 from muster.volumes.changes import files_below
 from muster.volumes.commit_records import Place
-from muster.volumes.durability import is_local, sync_all
 from muster.volumes.gather import check_path
 from muster.volumes.hashing import BIG_BYTES, hash_file
 from muster.volumes.layout import MIRROR
@@ -49,14 +46,13 @@ from muster.volumes.mirrors.base import (
     stretches,
 )
 from muster.volumes.mirrors.cut import Cut
+from muster.volumes.mirrors.objects import PIECE_BYTES, Objects
 from muster.volumes.tree import make_folders
 
 STREAMS = 8
-PIECE_BYTES = 8 << 20
 FORMAT = 1
 
 _INDEX = "_muster"
-_WHOLE_PUTS = frozenset({"s3", "s3a", "gcs", "gs", "abfs", "abfss", "az", "adl", "oci", "oss", "memory"})
 
 
 class OpenHome:
@@ -68,24 +64,15 @@ class OpenHome:
     """
 
     def __init__(self, url: str, options: Mapping[str, Any] | None = None) -> None:
-        import fsspec
-
-        self.where = url.rstrip("/")
-        try:
-            self._fs, root = fsspec.core.url_to_fs(self.where, use_listings_cache=False, **(options or {}))
-        except (ImportError, ValueError) as error:
-            raise SpecError(f"{url!r:.120} cannot be opened: {error}") from error
-        self._root = str(root).rstrip("/")
-        protocol = self._fs.protocol if isinstance(self._fs.protocol, str) else self._fs.protocol[0]
-        self._folder = Path(self._root) if protocol in ("file", "local") else None
-        self._puts_whole = protocol in _WHOLE_PUTS
+        self._objects = Objects(url, options)
+        self.where = self._objects.where
         self._fresh: dict[Place, list[Entry]] = {}
         self._lent: list[TemporaryDirectory[str]] = []
 
     def owner(self) -> str:
         """Return the uuid of the store that gave the versions their numbers; empty where there is none yet."""
-        with self._asking("look at it"):
-            text = self._text(MIRROR)
+        with self._objects.asking("look at it"):
+            text = self._objects.text(MIRROR)
         if text is None:
             return ""
         try:
@@ -100,7 +87,7 @@ class OpenHome:
 
     def holdings(self, volumes: Collection[str] = ()) -> dict[Place, Holding]:
         """Return every whole version, by two listings."""
-        with self._asking("list its versions"):
+        with self._objects.asking("list its versions"):
             live, deleted = self._index(volumes)
             marks = self._marks(volumes)
         found = {place: Holding(digest, **marks.get(place, {})) for place, digest in live.items()}
@@ -112,7 +99,7 @@ class OpenHome:
     def _index(self, volumes: Collection[str]) -> tuple[dict[Place, str], dict[Place, str]]:
         """Return the digests of whole and of deleted versions; one may be both for a moment."""
         live, deleted = dict[Place, str](), dict[Place, str]()
-        for name in self._names(f"{_INDEX}/versions", volumes):
+        for name in self._objects.names(f"{_INDEX}/versions", volumes):
             volume, _, last = name.rpartition("/")
             number, _, digest = last.removesuffix(".deleted").partition("-")
             if number.isdigit() and len(digest) == 64:
@@ -121,11 +108,11 @@ class OpenHome:
         return live, deleted
 
     def _marks(self, volumes: Collection[str]) -> dict[Place, dict[str, Any]]:
-        names = [name for name in self._names(f"{_INDEX}/marks", volumes) if name.endswith(".json")]
+        names = [name for name in self._objects.names(f"{_INDEX}/marks", volumes) if name.endswith(".json")]
         found = dict[Place, dict[str, Any]]()
         with ThreadPoolExecutor(STREAMS) as pool:
             for name, text in zip(
-                names, pool.map(lambda name: self._text(f"{_INDEX}/marks/{name}"), names), strict=True
+                names, pool.map(lambda name: self._objects.text(f"{_INDEX}/marks/{name}"), names), strict=True
             ):
                 if text is not None:
                     volume, _, number = name.removesuffix(".json").rpartition("/")
@@ -139,9 +126,11 @@ class OpenHome:
     def documents(self, place: Place) -> Documents:
         """Return the documents of a version."""
         holding = self._holding(place)
-        with self._asking(f"read {place[0]}@{place[1]}"):
-            at = self._text(f"{_version_name(place, holding)}")
-            text, said = (self._text(f"{place[0]}/{place[1]}/{name}") for name in ("MANIFEST", "RECORD.json"))
+        with self._objects.asking(f"read {place[0]}@{place[1]}"):
+            at = self._objects.text(f"{_version_name(place, holding)}")
+            text, said = (
+                self._objects.text(f"{place[0]}/{place[1]}/{name}") for name in ("MANIFEST", "RECORD.json")
+            )
         if text is None or said is None:
             raise Corrupt(f"{self.where} lacks MANIFEST or RECORD.json of {place[0]}@{place[1]}")
         documents = Documents(place, text, said, float(json.loads(at or b"{}").get("at", 0.0)), holding)
@@ -154,9 +143,9 @@ class OpenHome:
     def _holding(self, place: Place) -> Holding:
         """Look at one version."""
         prefix = f"{_INDEX}/versions/{place[0]}"
-        with self._asking(f"look for {place[0]}@{place[1]}"):
-            names = [name for name in self._names(prefix) if name.startswith(f"{place[1]}-")]
-            text = self._text(f"{_INDEX}/marks/{place[0]}/{place[1]}.json")
+        with self._objects.asking(f"look for {place[0]}@{place[1]}"):
+            names = [name for name in self._objects.names(prefix) if name.startswith(f"{place[1]}-")]
+            text = self._objects.text(f"{_INDEX}/marks/{place[0]}/{place[1]}.json")
         if not names:
             raise NotFound(f"{place[0]}@{place[1]} is not in {self.where}")
         deleted = any(name.endswith(".deleted") for name in names)
@@ -166,7 +155,7 @@ class OpenHome:
 
     def local(self, place: Place) -> Path | None:
         """Return the folder of a version's files, where this is a folder."""
-        data = None if self._folder is None else self._folder / f"{place[0]}/{place[1]}/data"
+        data = None if self._objects.folder is None else self._objects.folder / f"{place[0]}/{place[1]}/data"
         return data if data is not None and data.is_dir() else None
 
     def read(
@@ -175,10 +164,10 @@ class OpenHome:
         """Yield the bytes of these files, several pieces at a time."""
         pieces = stretches(entries, first=first, size=size, most=PIECE_BYTES)
         reading = deque[Future[bytes]]()
-        with ThreadPoolExecutor(STREAMS) as pool, self._asking(f"read {documents.address}"):
+        with ThreadPoolExecutor(STREAMS) as pool, self._objects.asking(f"read {documents.address}"):
 
             def ask(entry: Entry, begin: int, end: int) -> bytes:
-                data: bytes = self._fs.cat_file(self._data(documents, entry), start=begin, end=end)
+                data = self._objects.read(self._data(documents, entry), begin, end)
                 if len(data) != end - begin:
                     raise Corrupt(
                         f"{entry.path!r:.200} of {documents.address} is shorter in {self.where} than it was"
@@ -195,8 +184,8 @@ class OpenHome:
     def code(self, digest: str) -> Path | None:
         """Return a copy of a code snapshot, which is there until this home is closed."""
         name = digest.removeprefix("b3:")
-        with self._asking(f"read code snapshot {digest}"):
-            told = self._text(f"{_INDEX}/code/{name}.json")
+        with self._objects.asking(f"read code snapshot {digest}"):
+            told = self._objects.text(f"{_INDEX}/code/{name}.json")
             if told is None:
                 return None
             self._lent.append(TemporaryDirectory(prefix="muster-code-"))
@@ -204,7 +193,7 @@ class OpenHome:
             for path, runs_it in json.loads(told).items():
                 target = folder / check_path(path, output="code")
                 make_folders(target.parent)
-                target.write_bytes(self._fs.cat_file(self._key(f"{_INDEX}/code/{name}/{path}")))
+                target.write_bytes(self._objects.read(f"{_INDEX}/code/{name}/{path}"))
                 target.chmod(0o755 if runs_it else 0o644)
         return folder
 
@@ -214,11 +203,11 @@ class OpenHome:
             raise SpecError(f"{self.where} is no store: restore into one, by its folder or its address")
         found = self.owner()
         refuse_other(self.where, found, owner)
-        with self._asking("make it a mirror"):
+        with self._objects.asking("make it a mirror"):
             if not found:
-                if all(name.startswith(".") for name in self._names("")):
+                if all(name.startswith(".") for name in self._objects.names("")):
                     document = {"format": FORMAT, "layout": "open", "of": owner}
-                    self._put(MIRROR, json.dumps(document).encode())
+                    self._objects.put(MIRROR, json.dumps(document).encode())
                 elif not self.owner():  # else another mirror began since the first look
                     raise StoreError(f"{self.where} holds other files: name an empty place for a mirror")
             live, deleted = self._index(())
@@ -231,8 +220,8 @@ class OpenHome:
         self._fresh[documents.place] = []
         if documents.holding.deleted:
             return
-        with self._asking(f"write {documents.address}"):
-            there = self._sizes(documents)
+        with self._objects.asking(f"write {documents.address}"):
+            there = self._objects.sizes(_data_of(documents.place))
             missing = {
                 path: entry
                 for path, entry in documents.entries.items()
@@ -255,16 +244,7 @@ class OpenHome:
     def _copy(self, base: Documents | None, same: Entry, documents: Documents, entry: Entry) -> bool:
         """Have the store copy a file that it has; whether it could."""
         assert base is not None
-        source, target = self._data(base, same), self._data(documents, entry)
-        if self._folder is not None:
-            with suppress(OSError):
-                make_folders(Path(target).parent)
-                os.link(source, target)
-                return True
-        with suppress(FileNotFoundError):
-            self._fs.cp_file(source, target)
-            return True
-        return False
+        return self._objects.copy(self._data(base, same), self._data(documents, entry))
 
     def _fetch(
         self,
@@ -304,72 +284,72 @@ class OpenHome:
             raise Corrupt(f"{path} is gone: run `muster volumes fsck` where it comes from") from error
         if found != entry.hash:
             raise _changed(entry)
-        key = self._data(documents, entry)
-        with self._written(key) as part:
-            self._fs.put_file(path, part)
+        self._objects.send(path, self._data(documents, entry))
         return entry.size_bytes
 
     def _write_small(self, documents: Documents, entry: Entry, data: bytes) -> int:
         if blake3(data).hexdigest() != entry.hash:
             raise _changed(entry)
-        with self._written(self._data(documents, entry)) as part:
-            self._fs.pipe_file(part, data)
+        self._objects.put(self._data(documents, entry), data)
         return entry.size_bytes
 
     def _write_large(self, documents: Documents, entry: Entry, chunks: Iterator[bytes], tell: Tell) -> None:
         hasher = blake3()
-        with self._written(self._data(documents, entry)) as part:
-            with self._fs.open(part, "wb", block_size=PIECE_BYTES) as file:
-                for chunk in chunks:
-                    hasher.update(chunk)
-                    file.write(chunk)
-                    tell(len(chunk))
+        with self._objects.writing(self._data(documents, entry)) as file:
+            for chunk in chunks:
+                hasher.update(chunk)
+                file.write(chunk)
+                tell(len(chunk))
             if hasher.hexdigest() != entry.hash:
-                self._fs.rm_file(part)
                 raise _changed(entry)
 
     def publish(self, versions: Sequence[Documents]) -> None:
         """Write documents and marks, and last the names that make the versions whole."""
-        with self._asking("make versions visible"):
+        with self._objects.asking("make versions visible"):
             for documents in versions:
                 for name, text in (("MANIFEST", documents.manifest), ("RECORD.json", documents.record)):
-                    self._put(f"{documents.place[0]}/{documents.place[1]}/{name}", text)
+                    self._objects.put(f"{documents.place[0]}/{documents.place[1]}/{name}", text)
                 self._put_marks(documents.place, documents.holding)
-            self._sync()
+            self._objects.sync()
             for documents in versions:
                 holding = documents.holding
-                self._put(_version_name(documents.place, holding), json.dumps({"at": documents.at}).encode())
+                self._objects.put(
+                    _version_name(documents.place, holding), json.dumps({"at": documents.at}).encode()
+                )
                 if not holding.deleted:
-                    self._remove(_version_name(documents.place, Holding(holding.digest, deleted=True)))
-            self._sync()
+                    self._objects.remove(
+                        _version_name(documents.place, Holding(holding.digest, deleted=True))
+                    )
+            self._objects.sync()
 
     def mark(self, place: Place, holding: Holding) -> None:
         """Set the pins of a version, whether it is retired, and whether its data is deleted."""
-        with self._asking(f"mark {place[0]}@{place[1]}"):
+        with self._objects.asking(f"mark {place[0]}@{place[1]}"):
             self._put_marks(place, holding)
             if holding.deleted:
                 live = _version_name(place, Holding(holding.digest))
-                self._put(_version_name(place, holding), self._text(live) or b"{}")
+                self._objects.put(_version_name(place, holding), self._objects.text(live) or b"{}")
                 self._delete_data(place, holding.digest)
 
     def _delete_data(self, place: Place, digest: str) -> None:
-        with suppress(FileNotFoundError):
-            self._fs.rm(self._key(f"{place[0]}/{place[1]}/data"), recursive=True)
-        self._remove(_version_name(place, Holding(digest)))
+        self._objects.remove_below(_data_of(place))
+        self._objects.remove(_version_name(place, Holding(digest)))
 
     def _put_marks(self, place: Place, holding: Holding) -> None:
         name = f"{_INDEX}/marks/{place[0]}/{place[1]}.json"
         if holding.retired is None and not holding.pins:
-            self._remove(name)
+            self._objects.remove(name)
         else:
-            self._put(name, json.dumps({"retired": holding.retired, "pins": list(holding.pins)}).encode())
+            self._objects.put(
+                name, json.dumps({"retired": holding.retired, "pins": list(holding.pins)}).encode()
+            )
 
     def verify(self, documents: Documents) -> list[str]:
         """Compare the sizes of all files, and read again what was written."""
         if documents.holding.deleted:
             return []
-        with self._asking(f"read {documents.address} again"):
-            there = self._sizes(documents)
+        with self._objects.asking(f"read {documents.address} again"):
+            there = self._objects.sizes(_data_of(documents.place))
         wrong = [
             f"{path!r:.200} has {there.get(path)} bytes in place of {entry.size_bytes}"
             for path, entry in documents.entries.items()
@@ -388,98 +368,30 @@ class OpenHome:
 
     def holds_code(self, digest: str) -> bool:
         """Whether a code snapshot is there."""
-        with self._asking("look for code"):
-            return bool(self._fs.exists(self._key(f"{_INDEX}/code/{digest.removeprefix('b3:')}.json")))
+        with self._objects.asking("look for code"):
+            return self._objects.exists(f"{_INDEX}/code/{digest.removeprefix('b3:')}.json")
 
     def put_code(self, digest: str, folder: Path) -> None:
         """Keep a code snapshot."""
         name, files = digest.removeprefix("b3:"), files_below(folder)
-        with self._asking(f"write code snapshot {digest}"):
+        with self._objects.asking(f"write code snapshot {digest}"):
             for path, file in files.items():
-                self._put(f"{_INDEX}/code/{name}/{path}", file.read_bytes())
+                self._objects.put(f"{_INDEX}/code/{name}/{path}", file.read_bytes())
             told = {path: os.access(file, os.X_OK) for path, file in files.items()}
-            self._put(f"{_INDEX}/code/{name}.json", json.dumps(told).encode())
+            self._objects.put(f"{_INDEX}/code/{name}.json", json.dumps(told).encode())
 
     def close(self) -> None:
         """Delete the copies of code that were lent."""
         while self._lent:
             self._lent.pop().cleanup()
 
-    def _key(self, name: str) -> str:
-        return f"{self._root}/{name}" if name else self._root
-
     def _data(self, documents: Documents, entry: Entry) -> str:
         path = check_path(entry.path, output=documents.address)
-        return self._key(f"{documents.place[0]}/{documents.place[1]}/data/{path}")
+        return f"{_data_of(documents.place)}/{path}"
 
-    def _names(self, prefix: str, volumes: Collection[str] = ()) -> list[str]:
-        """Return the names of all files below a prefix, relative to it."""
-        found = list[str]()
-        for below in volumes or ("",):
-            top = self._key("/".join(filter(None, (prefix, below))))
-            base = self._key(prefix)
-            with suppress(FileNotFoundError):
-                found += [str(path).removeprefix(f"{base}/") for path in self._fs.find(top)]
-        return found
 
-    def _sizes(self, documents: Documents) -> dict[str, int]:
-        """Return the sizes of a version's files that are there."""
-        top = self._key(f"{documents.place[0]}/{documents.place[1]}/data")
-        try:
-            found = self._fs.find(top, detail=True)
-        except FileNotFoundError:
-            return {}
-        return {path.removeprefix(f"{top}/"): int(info["size"]) for path, info in found.items()}
-
-    def _text(self, name: str) -> bytes | None:
-        try:
-            data: bytes = self._fs.cat_file(self._key(name))
-        except FileNotFoundError:
-            return None
-        return data
-
-    def _put(self, name: str, data: bytes) -> None:
-        with self._written(self._key(name)) as part:
-            self._fs.pipe_file(part, data)
-
-    @contextmanager
-    def _written(self, key: str) -> Iterator[str]:
-        """Yield the key to write to, beside its place where the store does not write whole objects."""
-        if self._puts_whole:
-            yield key
-            return
-        above = key.rpartition("/")[0]
-        part = f"{above}/.new-{os.urandom(8).hex()}"
-        self._fs.makedirs(above, exist_ok=True)
-        try:
-            yield part
-            self._fs.mv(part, key)
-        except BaseException:  # a kill of the command, too: no part of a file is left
-            with suppress(Exception):  # what is raised is the reason
-                self._fs.rm_file(part)
-            raise
-
-    def _remove(self, name: str) -> None:
-        with suppress(FileNotFoundError):
-            self._fs.rm_file(self._key(name))
-
-    def _sync(self) -> None:
-        if self._folder is not None and is_local(self._folder):
-            sync_all(self._folder)
-
-    @contextmanager
-    def _asking(self, what: str) -> Iterator[None]:
-        """Turn an error of the file system into one that names the place; each package has errors of its own."""
-        try:
-            yield
-        except MusterError:
-            raise
-        except Exception as error:  # fsspec's packages raise what they like
-            said = (getattr(error, "strerror", None) or str(error) or type(error).__name__)[:200]
-            raise StoreError(
-                f"could not {what} at {self.where}: {said}; nothing half-done is visible there, and the same again goes on "
-                "where this ended, once that is mended"
-            ) from error
+def _data_of(place: Place) -> str:
+    return f"{place[0]}/{place[1]}/data"
 
 
 def _version_name(place: Place, holding: Holding) -> str:
