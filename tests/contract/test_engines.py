@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
@@ -192,6 +193,18 @@ class EnginesContract(Named):
         (made,) = status.result.outputs["made"]
         assert len(list((backend.store.path(made) / "rows").glob("part-*.parquet"))) == 4
         self.has_events(backend, status)
+
+    def test_spark_submit_is_a_command_as_any(self, backend: Backend, gang: Made) -> None:
+        submits = 'printf %s "$1" > "$TMPDIR/job.py" && exec spark-submit --name rows "$TMPDIR/job.py" "$0"'
+        spec = gang(Launcher.SPARK, SPARK)
+        role = replace(spec.roles[0], command=("sh", "-c", submits, "{outputs.made}", SPARK))
+        backend.submit(replace(spec, roles=(role,)), job_id=self.own("submitted"))
+        status, log = finish(backend, self.own("submitted"))
+        assert status.state is JobState.SUCCEEDED, log[-40:]
+        assert "[rank 0] master spark" in log
+        assert status.result is not None
+        (made,) = status.result.outputs["made"]
+        assert len(list((backend.store.path(made) / "rows").glob("part-*.parquet"))) == 4
 
     def has_events(self, backend: Backend, status: JobStatus) -> None:
         """The event log is a version: whole, and without the secret that Spark's processes share."""
