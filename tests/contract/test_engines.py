@@ -315,11 +315,11 @@ class TestEnginesOnThisMachine(EnginesContract):
         with history(places, job_id) as page:
             eventually(lambda: applications(page) == [("waits", True)], seconds=PAGE_SECONDS)
 
-    def test_a_driver_out_of_memory_is_told_as_that(self, backend: Backend, gang: Made) -> None:
-        backend.submit(
-            gang(Launcher.SPARK, COLLECTS, memory_gib=1),
-            job_id=self.own("heap"),
-        )
+    def test_a_driver_out_of_memory_is_told_as_that_and_its_event_log_stays(
+        self, backend: Backend, gang: Made, places: Places
+    ) -> None:
+        outputs = ("made", "spark_events")
+        backend.submit(gang(Launcher.SPARK, COLLECTS, memory_gib=1, outputs=outputs), job_id=self.own("heap"))
         status, log = finish(backend, self.own("heap"))
         assert status.verdict is not None
         assert status.verdict.cause is Cause.OUT_OF_MEMORY, log[-40:]
@@ -327,6 +327,8 @@ class TestEnginesOnThisMachine(EnginesContract):
         assert status.verdict.message.endswith("java.lang.OutOfMemoryError: Java heap space")
         assert "memory_gib" in status.verdict.advice
         assert dict(status.links)["Spark UI"].startswith("http://127.0.0.1:")
+        with history(places, self.own("heap")) as page:
+            eventually(lambda: applications(page) == [("-c", False)], seconds=PAGE_SECONDS)
 
     def test_too_little_memory_for_a_jvm_is_refused_by_name(self, backend: Backend, gang: Made) -> None:
         backend.submit(gang(Launcher.SPARK, SPARK, memory_gib=0.5), job_id=self.own("small"))

@@ -16,12 +16,10 @@ from muster.cli.foreground import python_of_image, serve
 from muster.cli.jobs import find_newest
 from muster.cli.screen import note, say
 from muster.core.errors import NotFound
+from muster.core.job import EVENTS
 
 if TYPE_CHECKING:
     from muster.volumes.protocols import LocalStore
-
-OUTPUT = "spark_events"
-"""The output that a gang of Spark writes its event log to."""
 
 BEGINS = ("appstatus_", "events_", "appstatus_")
 """What the files of a rolling event log are called, in the order in which they are copied.
@@ -58,22 +56,23 @@ def spark(
 ) -> None:
     """Show the event log of a job on Spark, until Ctrl-C.
 
-    The job has an output called spark_events. While the job runs, its log grows here; after its success it is a version.
+    The job has an output called spark_events. While the job runs, its log grows here; after its success it is a version, and of
+    a job that failed it stays for a week.
     """
     from muster.cli.event_files import Following
 
     store = open_store()
     job_id = find_newest(store.ledger, job)
     spec = store.ledger.spec(job_id)
-    if OUTPUT not in spec.outputs:
+    if EVENTS not in spec.outputs:
         raise NotFound(
-            f"job {job_id} keeps no event log: give its task outputs={{{OUTPUT!r}: 'some/volume'}}, and a parameter of that name "
+            f"job {job_id} keeps no event log: give its task outputs={{{EVENTS!r}: 'some/volume'}}, and a parameter of that name "
             "to its entrypoint"
         )
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the folder is deleted
     with ExitStack() as opened:
         folder = Path(opened.enter_context(tempfile.TemporaryDirectory(prefix="muster-spark-")))
-        first = folder / f"{spec.roles[0].name}-0" / OUTPUT
+        first = folder / f"{spec.roles[0].name}-0" / EVENTS
         first.mkdir(parents=True)
         if store.ledger.status(job_id).state.ended:
             _link(store, job_id, folder, first)
@@ -91,7 +90,7 @@ def spark(
 def _link(store: LocalStore, job_id: str, folder: Path, first: Path) -> None:
     """Have the event log of an ended job in `first`: that of its version, or what it left staged below `folder`."""
     result = store.ledger.status(job_id).result
-    made = result.outputs.get(OUTPUT, ()) if result else ()
+    made = result.outputs.get(EVENTS, ()) if result else ()
     for address in made:
         for path in store.path(address).iterdir():
             (first / path.name).symlink_to(path)

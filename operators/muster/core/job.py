@@ -29,6 +29,8 @@ MUSTER_RUN = "muster__"  # prefix of the run ids that `muster run` makes, in a d
 CHECKPOINTS = "checkpoints"
 """The name of the folder that outlives a restart. An output of this name commits it, an input of it fills it at first."""
 RESERVED = frozenset({CHECKPOINTS})
+EVENTS = "spark_events"
+"""The output that a gang of Spark writes its event log to. Of a job that fails it stays for a week: it says why."""
 CARRIED = ".muster-carried"
 """The file at the top of an output with a base: the paths that its version takes over from the base, one a line."""
 MLFLOW_TAG = "muster.job_id"

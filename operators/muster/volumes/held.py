@@ -1,7 +1,8 @@
 """The disk space that ended jobs still use: listing, freeing and fetching it.
 
 A job without success frees its staged files at once; its checkpoints stay. Outputs that all replicas had
-sealed but that could not be committed stay too, for :data:`KEPT_DAYS`: they may hold a trained model.
+sealed but that could not be committed stay too, for :data:`KEPT_DAYS`: they may hold a trained model. So does the
+event log of a gang of Spark that failed.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from muster.core.errors import BadOutput, Corrupt, MusterError, NotFound, SpecError, StoreError
-from muster.core.job import CHECKPOINTS, JobSpec, Origin
+from muster.core.job import CHECKPOINTS, EVENTS, JobSpec, Origin
 from muster.core.room import size_of
 from muster.core.status import JobState, JobStatus
 from muster.core.verdict import Cause
@@ -37,7 +38,7 @@ _SEALED = "sealed"
 def give_back(store: FolderStore, job_id: str, *, cause: Cause | None) -> None:
     """Delete the staged files of a job without success, but for its checkpoints.
 
-    Outputs that all replicas had sealed stay too, unless it ended because the disk is full.
+    Outputs that all replicas had sealed, and an event log, stay too, unless it ended because the disk is full.
     Nothing of the job may still run: its further writes would be lost.
 
     :param cause: why it ended, where it is known.
@@ -47,9 +48,20 @@ def give_back(store: FolderStore, job_id: str, *, cause: Cause | None) -> None:
         return
     if cause is not Cause.DISK_FULL and _whole(store, staging):
         return
+    stay = [] if cause is Cause.DISK_FULL else _event_logs(store, staging)
     for entry in sorted(staging.root.iterdir(), key=lambda entry: entry.name != _SEALED):  # the seals first
-        if entry.name not in KEPT:
+        if any(log.parent == entry for log in stay):
+            for output in entry.iterdir():
+                if output not in stay:
+                    store.layout.delete(output)
+        elif entry.name not in KEPT:
             store.layout.delete(entry)
+
+
+def _event_logs(store: FolderStore, staging: Staging) -> list[Path]:
+    """The folders of Spark's event logs that have files."""
+    folders = [folder / EVENTS for folder in _replicas(store, staging)]
+    return [folder for folder in folders if folder.is_dir() and any(folder.iterdir())]
 
 
 def _whole(store: FolderStore, staging: Staging) -> bool:
@@ -60,11 +72,11 @@ def _whole(store: FolderStore, staging: Staging) -> bool:
 
 
 def is_fetchable(store: FolderStore, status: JobStatus) -> bool:
-    """Whether a job failed after all replicas had sealed, recently enough that its outputs are kept."""
+    """Whether a job failed recently enough that outputs are kept: all replicas had sealed, or it left an event log."""
     if status.state is not JobState.FAILED or (status.ended or 0) < time.time() - KEPT_DAYS * DAY_SECONDS:
         return False
     staging = store.attempts.latest(status.job_id)
-    return staging is not None and _whole(store, staging)
+    return staging is not None and (_whole(store, staging) or bool(_event_logs(store, staging)))
 
 
 def held(store: FolderStore) -> tuple[Held, ...]:

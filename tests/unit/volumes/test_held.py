@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import time
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from muster.core.job import JobSpec, Origin, Role
+from muster.core.job import EVENTS, JobSpec, Origin, Output, Role
 from muster.core.status import JobState, JobStatus
 from muster.core.verdict import Cause, Verdict
 from muster.volumes import held
@@ -76,3 +77,30 @@ def test_a_process_that_is_killed_at_any_file_leaves_no_version_and_the_next_one
     assert (store.layout.staging("trial-0") / "1" / "checkpoints" / "a").stat().st_mode & 0o200, (
         "what stays with the job can still be changed: it is not the version's file"
     )
+
+
+@pytest.mark.parametrize("cause", [Cause.USER_ERROR, Cause.DISK_FULL])
+def test_the_event_log_of_a_job_that_failed_stays_for_a_week_unless_the_disk_is_full(
+    tmp_path: Path, cause: Cause
+) -> None:
+    store, job_id = FolderStore(tmp_path / "store"), "rows"
+    outputs = {"made": Output(volume="hills/rows"), EVENTS: Output(volume="hills/events")}
+    store.ledger.create(job_id, replace(SPEC, outputs=outputs))
+    staging = store.stage(job_id)
+    for output, name in (("made", "part-0"), (EVENTS, "events_1")):
+        folder = staging.output("main", 0, output)
+        folder.mkdir(parents=True)
+        (folder / name).write_text("x")
+    verdict = Verdict(cause=cause, message="it broke", advice="none")
+    failed = JobStatus(
+        job_id=job_id, state=JobState.FAILED, submitted=1.0, ended=time.time(), verdict=verdict
+    )
+    store.ledger.update(failed)
+    held.give_back(store, job_id, cause=cause)
+    stays = cause is Cause.USER_ERROR
+    left = [path.name for path in store.layout.staging(job_id).rglob("*") if path.is_file()]
+    assert [name for name in left if name != "lock"] == (["events_1"] if stays else [])
+    assert held.is_fetchable(store, failed) is stays
+    assert list(held.leftovers(store, but=())) == ([] if stays else [job_id])
+    later = replace(failed, ended=time.time() - (held.KEPT_DAYS + 1) * held.DAY_SECONDS)
+    assert not held.is_fetchable(store, later)

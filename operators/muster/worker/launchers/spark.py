@@ -16,13 +16,11 @@ from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 
 from muster.core.errors import SpecError
+from muster.core.job import EVENTS
 from muster.core.replica import LOOPBACK, Replica
 from muster.worker.launchers import engine
 from muster.worker.ranks import say
 from muster.worker.rendezvous import reached
-
-EVENTS = "spark_events"
-"""The output that Spark's event log is written to."""
 
 LEAST_GIB = 1.0
 """Spark's drivers and executors want 450 MiB for themselves (UnifiedMemoryManager): half of a replica's memory is more."""
