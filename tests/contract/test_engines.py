@@ -117,7 +117,7 @@ spark.stop()
 COLLECTS = """
 from pyspark.sql import SparkSession, functions
 
-spark = SparkSession.builder.config("spark.driver.maxResultSize", "0").getOrCreate()
+spark = SparkSession.builder.appName("collects").config("spark.driver.maxResultSize", "0").getOrCreate()
 long = functions.repeat(functions.sha2(functions.col("id").cast("string"), 512), 100_000)
 print(len(spark.range(200, numPartitions=100).select(long).collect()))
 """
@@ -328,7 +328,7 @@ class TestEnginesOnThisMachine(EnginesContract):
         assert "memory_gib" in status.verdict.advice
         assert dict(status.links)["Spark UI"].startswith("http://127.0.0.1:")
         with history(places, self.own("heap")) as page:
-            eventually(lambda: applications(page) == [("-c", False)], seconds=PAGE_SECONDS)
+            eventually(lambda: applications(page) == [("collects", True)], seconds=PAGE_SECONDS)
 
     def test_too_little_memory_for_a_jvm_is_refused_by_name(self, backend: Backend, gang: Made) -> None:
         backend.submit(gang(Launcher.SPARK, SPARK, memory_gib=0.5), job_id=self.own("small"))
