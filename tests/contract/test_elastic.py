@@ -452,7 +452,8 @@ def log_of(backend: Backend, job_id: str) -> str:
 
 
 def sizes(backend: Backend, job_id: str) -> list[int]:
-    """The ranks of each start of a gang."""
+    """The ranks of each start of a gang; see :func:`trains` for why its status is asked for."""
+    backend.statuses([job_id])
     return [int(size) for size in re.findall(r"as 0 of (\d+)", log_of(backend, job_id))]
 
 
