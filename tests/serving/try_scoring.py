@@ -120,7 +120,9 @@ def main() -> None:
     found = parts(root / "scored")
     same = np.array(asked, np.float32) == found["probability"].to_numpy()
 
-    written = {part.name: part.stat().st_mtime_ns for part in (root / "scored" / "checkpoints").glob("*.parquet")}
+    written = {
+        part.name: part.stat().st_mtime_ns for part in (root / "scored" / "checkpoints").glob("*.parquet")
+    }
     (root / "scored" / "checkpoints" / "part-00002.parquet").unlink()
     for part in (root / "scored" / "out").iterdir():
         part.unlink()
