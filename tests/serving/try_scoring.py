@@ -55,14 +55,18 @@ def ask(
 
 
 def asked_all(
-    port: int, rows: pa.Table, signature: dict[str, Any], name: str = "delays"
+    port: int,
+    rows: pa.Table,
+    signature: dict[str, Any],
+    name: str = "delays",
+    sizes: tuple[int, ...] = SIZES,
 ) -> dict[str, list[Any]]:
-    """Ask for all rows, in requests of one row and of several."""
+    """Ask for all rows, in requests of `sizes` rows in turn."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
     found: dict[str, list[Any]] = {output["name"]: [] for output in signature["outputs"]}
     at, turn = 0, 0
     while at < rows.num_rows:
-        size = SIZES[turn % len(SIZES)]
+        size = sizes[turn % len(sizes)]
         for output, values in ask(connection, rows.slice(at, size), signature, name).items():
             found[output] += values
         at, turn = at + size, turn + 1

@@ -1,6 +1,7 @@
 """Scores rows in an author's image, beside a server whose workers run in it and are asked the same.
 
-``try_scoring_python.py FOLDER ROOT PORT`` prints what came of it, for the version in FOLDER.
+``try_scoring_python.py FOLDER ROOT PORT TRUSTED…`` prints what came of it, for the version in FOLDER. Both sides compute the same
+rows together: BLAS rounds a row of a matrix otherwise where others come with it.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ import numpy as np  # noqa: TID253 - it runs in the image
 import pyarrow as pa
 import pyarrow.parquet as pq
 import try_scoring  # the script beside this one
+
+TOGETHER = 100
 
 
 def rows_of(signature: dict[str, Any]) -> pa.Table:
@@ -40,10 +43,15 @@ def main() -> None:
     (root / "rows").mkdir(parents=True)
     pq.write_table(rows.slice(0, 7000), root / "rows" / "a.parquet", row_group_size=1000)
     pq.write_table(rows.slice(7000), root / "rows" / "b.parquet")
-    asked = try_scoring.asked_all(port, rows, signature, "model")
+    asked = try_scoring.asked_all(port, rows, signature, "model", (TOGETHER,))
     threading.Thread(target=try_scoring.kill_one, daemon=True).start()
     metrics = try_scoring.score(
-        folder, root / "rows", root / "scored", keep=["key"], setup={"trusted": sys.argv[4:]}
+        folder,
+        root / "rows",
+        root / "scored",
+        keep=["key"],
+        rows_at_once=TOGETHER,
+        setup={"trusted": sys.argv[4:]},
     )
     found = try_scoring.parts(root / "scored")
     equal = {
