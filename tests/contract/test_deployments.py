@@ -572,6 +572,27 @@ class OnThisMachine(Lines):
 class TestLocalDeployments(OnThisMachine, DeploymentsContract):
     """One machine keeps it; what it promises beside it is in test_keepers.py."""
 
+    @pytest.mark.data
+    def test_a_version_that_refuses_what_users_ask_gives_the_traffic_back(
+        self, deployments: Any, spec: Any, name: str, volume: str, store: Any, tmp_path: Path
+    ) -> None:
+        good = self.serve(deployments, spec(2)).champion
+        narrow = onnx_graph.write_line(tmp_path / "line", slope=2.0)
+        signature = json.loads((narrow / "signature.json").read_text())
+        signature["inputs"][0]["max"] = 2.5  # and users ask for 3
+        (narrow / "signature.json").write_text(json.dumps(signature))
+        picky = spec(0, model=store.add(volume, narrow).pinned, smoke=smoke(of_two=4))
+        rules = Rules(fewest_requests=20, max_refused_share=0.02)
+        with self.load(deployments, name):
+            outcome = self.finish(
+                self.begin(
+                    deployments, picky, Plan(steps=(50, 100), hold_seconds=(30.0,), rules=rules), by="test"
+                )
+            )
+        assert outcome.ending is Ending.ROLLED_BACK
+        assert "requests were refused, above the 2.00% that are allowed" in outcome.reason
+        assert deployments.deployment(name).shares == {good.name: 100}
+
 
 def running(name: str) -> list[int]:
     """Return the processes that were started for a deployment."""

@@ -134,6 +134,8 @@ class DeployOperator(ReleasingOperator):
         self._compared: Comparison | None = None  # read when it runs
         with self.refusing("steps"):
             self._plan()
+        with self.refusing("rules"):
+            self._check_rules()
         with self.refusing("most_replicas"):
             self._check_replicas()
         add_deployment(self)
@@ -280,6 +282,11 @@ class DeployOperator(ReleasingOperator):
             if known
             else plan_of((100,), None, None)
         )
+
+    def _check_rules(self) -> None:
+        known = self.rules is not None and is_known(self.rules) and is_known(self.server)
+        if known and self.server == "seldon" and self.rules and self.rules.max_unseen_share is not None:
+            raise SpecError("Seldon Core's wrapper does not count unseen values: leave max_unseen_share out")
 
     def _check_replicas(self) -> None:
         known = is_known(self.replicas) and is_known(self.most_replicas)
