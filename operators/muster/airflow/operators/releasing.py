@@ -49,11 +49,12 @@ def read_smoke(folder: DagFolder, name: str | None) -> tuple[SmokeRequest, ...]:
         raise SpecError(
             f"{error}. Write one, or say smoke=None to ask the model nothing before it serves"
         ) from error
-    return read_smoke_document(f"smoke requests {name}", _json(f"smoke requests {name}", text))
+    return read_smoke_text(f"smoke requests {name}", text)
 
 
-def read_smoke_document(what: str, requests: Any) -> tuple[SmokeRequest, ...]:
+def read_smoke_text(what: str, text: str) -> tuple[SmokeRequest, ...]:
     """Read the content of such a file. :raises SpecError: it begins with `what`, and names the error."""
+    requests = _json(what, text)
     if not isinstance(requests, list) or not requests:
         raise SpecError(f'{what}: expected a list of {{"name", "inputs", "expect"}}, one or more')
     return tuple(_request(what, number, each) for number, each in enumerate(requests, 1))

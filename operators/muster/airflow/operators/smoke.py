@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from muster.airflow.operators.releasing import read_smoke, read_smoke_document
+from muster.airflow.operators.releasing import read_smoke, read_smoke_text
 from muster.airflow.operators.score import SERVE, serving_code
 from muster.core.errors import SpecError
 from muster.core.job import Input, JobSpec, Output, Role
@@ -56,8 +55,8 @@ def smoke_of(
     status = task.run(build, key=f"{STATE_KEY}.smoke.{model.digest[3:15]}")
     assert status.result is not None
     (address,) = status.result.outputs[OUTPUT]
-    document = json.loads((task.backend.store.path(address) / FILE).read_text(encoding="utf-8"))
-    requests = read_smoke_document(f"smoke requests of {address}", document)
+    text = (task.backend.store.path(address) / FILE).read_text(encoding="utf-8")
+    requests = read_smoke_text(f"smoke requests of {address}", text)
     return tuple(replace(each, expect=smoke["expect"]) for each in requests)
 
 
