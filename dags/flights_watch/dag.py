@@ -14,6 +14,7 @@ from muster.airflow import (
     RequestLog,
     Resources,
     ScoreOperator,
+    SmokeRows,
 )
 
 NAME = "flights-watch"
@@ -45,13 +46,13 @@ def train(versions: object) -> JobOperator:
     )
 
 
-def deploy(model: object) -> DeployOperator:
-    """Return the task that deploys a model, with a log of all its requests."""
+def deploy(model: object, rows: object) -> DeployOperator:
+    """Return the task that deploys a model, which has to answer some flights first, with a log of all its requests."""
     return DeployOperator(
         task_id="deploy",
         name=NAME,
         model=model,
-        smoke="smoke.json",
+        smoke=SmokeRows(rows, most=5, expect={"probability": {"min": 0.0, "max": 1.0}}),
         log=RequestLog(share=1.0),
         resources=SMALL,
     )
@@ -72,7 +73,7 @@ def deploy(model: object) -> DeployOperator:
 def flights_watch() -> None:
     """Train on January, deploy, ask about February, and compare."""
     january, february = rows(1), rows(2, shift="{{ params.shift }}")
-    live = deploy(train(january.versions["rows"]).versions["model"])
+    live = deploy(train(january.versions["rows"]).versions["model"], january.versions["rows"])
     asked = JobOperator(
         task_id="ask",
         image="etl",
@@ -102,11 +103,12 @@ def flights_watch() -> None:
 )
 def flights_watch_again() -> None:
     """Train on the flights that are flown now, deploy, and score all of them."""
-    live = deploy(train(f"volume://{NAME}/rows@2013-02").versions["model"])
+    february = f"volume://{NAME}/rows@2013-02"
+    live = deploy(train(february).versions["model"], february)
     live >> ScoreOperator(
         task_id="score",
         model=f"deployment://{NAME}",
-        rows=f"volume://{NAME}/rows@2013-02",
+        rows=february,
         outputs=f"{NAME}/scores",
         shards=2,
         keep=["flight"],

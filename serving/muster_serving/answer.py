@@ -16,11 +16,15 @@ READ = ("GET", "HEAD")
 
 
 class Answer(NamedTuple):
-    """Status, body and headers; the server around it adds the Content-Length."""
+    """Status, body and headers; the server around it adds the Content-Length.
+
+    :param unseen: whether a fallback stood in for a value of the request.
+    """
 
     status: int
     body: bytes
     headers: Headers = JSON
+    unseen: bool = False
 
 
 def refusal(message: str, status: int, headers: Headers = ()) -> Answer:

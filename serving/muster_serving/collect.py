@@ -26,25 +26,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from muster_serving import spool
+from muster_serving.arrow import COMPRESSION, arrow_type
 from muster_serving.column import Column
 from muster_serving.errors import ServingError
 from muster_serving.signature import Signature
 
 READ = b"muster.spool"
 BLOCK_ROWS = 16384
-COMPRESSION = "zstd"
 
-_TYPES = {
-    "BOOL": pa.bool_(),
-    "FP32": pa.float32(),
-    "FP64": pa.float64(),
-    "BYTES": pa.string(),
-    **{
-        f"{sign}INT{bits}": getattr(pa, f"{sign.lower()}int{bits}")()
-        for sign in ("", "U")
-        for bits in (8, 16, 32, 64)
-    },
-}
 _OWN = [
     pa.field("id", pa.string()),
     pa.field("row", pa.int32()),
@@ -53,12 +42,6 @@ _OWN = [
     pa.field("model", pa.string()),
     pa.field("request_id", pa.string()),
 ]
-
-
-def arrow_type(column: Column) -> pa.DataType:
-    """Return the type of a column's values in a table."""
-    plain = _TYPES[column.datatype]
-    return pa.list_(plain) if column.tail else plain
 
 
 def collect(files: Sequence[Path], earlier: Path | None, out: Path) -> dict[str, Any]:

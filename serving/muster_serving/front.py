@@ -119,6 +119,8 @@ class Front:
             return
         if target is not None and call.revision is None:
             target.metrics.count(counted_as, time.perf_counter() - started)
+            if answer.unseen:
+                target.metrics.unseen()
             if target.log is not None and answer.status == 200:
                 answer = target.log.keep(body, answer, v1=call.verb == ":predict", json_length=length)
         await self._answer(send, answer)
@@ -206,7 +208,8 @@ class Front:
             return refusal(str(error), error.status, loaded.headers)
         except PredictionError as error:
             return self._failed(loaded, error)
-        return Answer(200, payload, headers + loaded.headers)
+        unseen = predictor.signature.holds_unseen(asked.columns)
+        return Answer(200, payload, headers + loaded.headers, unseen)
 
     def _failed(self, loaded: Loaded, error: PredictionError) -> Answer:
         logger.error("revision %s: %s", loaded.revision, error)

@@ -28,6 +28,12 @@ REQUESTS = Counter(
     ["model", "revision", "outcome"],
     registry=_REGISTRY,
 )
+UNSEEN = Counter(
+    "muster_unseen_requests",
+    "Answered requests with a value that is none of its input's categories: the fallback stood in for it",
+    ["model", "revision"],
+    registry=_REGISTRY,
+)
 SECONDS = Histogram(
     "muster_request_seconds",
     "From a prediction request's first byte to its answer, in the server",
@@ -54,6 +60,7 @@ class RevisionMetrics:
     def __init__(self, model: str, revision: str) -> None:
         self._labels = (model, revision)
         self._seconds = SECONDS.labels(model, revision)
+        self._unseen = UNSEEN.labels(model, revision)
         self._counts = {kind: REQUESTS.labels(model, revision, name) for kind, name in _OUTCOMES.items()}
 
     def count(self, status: int, seconds: float) -> None:
@@ -61,9 +68,14 @@ class RevisionMetrics:
         self._counts[status // 100].inc()
         self._seconds.observe(seconds)
 
+    def unseen(self) -> None:
+        """Count a request in which a fallback stood in for a value."""
+        self._unseen.inc()
+
     def forget(self) -> None:
         """Remove the revision's series."""
         SECONDS.remove(*self._labels)
+        UNSEEN.remove(*self._labels)
         for outcome in _OUTCOMES.values():
             REQUESTS.remove(*self._labels, outcome)
 

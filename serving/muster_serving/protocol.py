@@ -58,7 +58,7 @@ def answer(
     """
     asked = read(predictor.signature, body, verb=verb, json_length=json_length, name=name, revision=revision)
     payload, headers = asked.write(predictor.predict(asked.columns, asked.rows))
-    return Answer(200, payload, headers + which)
+    return Answer(200, payload, headers + which, predictor.signature.holds_unseen(asked.columns))
 
 
 def read(

@@ -1,5 +1,7 @@
 """Scores the rows of Parquet and CSV files with a model as its endpoint does: the job of muster's ScoreOperator.
 
+It runs in the image of what computes the predictions: the model server's for ONNX models, the author's, with pyarrow, for any other.
+
 The rows, in the order of the files' names, are cut into shards. Each is one process and one output file, which is complete or not
 there; a process that is killed is started again, alone. Finished shards lie in the job's checkpoints, so a job that is tried again
 does only the others. A process holds one block of rows, whatever the size of the files.
@@ -19,8 +21,17 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
+from muster_serving.process.setup import Setup
+from muster_serving.process.start import THREADS
+
+try:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+except ModuleNotFoundError as error:
+    raise ModuleNotFoundError(
+        "the image has no pyarrow, which reads and writes the rows: add it to its requirements, or name an image that has "
+        "it and the model's libraries, image=…"
+    ) from error
 
 TRIES = 4
 LOOK_SECONDS = 0.05
@@ -51,15 +62,17 @@ def score(
     processes: int,
     keep: list[str],
     rows_at_once: int | None,
+    setup: Mapping[str, Any] | None = None,
 ) -> dict[str, float]:
     """Write ``part-00000.parquet`` and so on, one for each shard, with the columns of `keep` and the model's outputs.
 
     :param shards: at most this many parts. :param processes: how many run at once.
     :param rows_at_once: how many rows one call of the model gets; None: as many as its signature allows.
+    :param setup: of a model that is no ONNX model, what :class:`Setup` its workers have, as far as answers depend on it.
     :return: the number of rows, of shards, and of shards that had to be repeated.
     :raises ScoringError: a row or a file cannot be scored.
     """
-    cut = split(files(rows), shards)
+    runs, cut = Setup.parse(setup or {}), split(files(rows), shards)
     done = [checkpoints / f"part-{number:05}.parquet" for number in range(len(cut))]
     orders = {
         number: {
@@ -68,12 +81,13 @@ def score(
             "out": str(done[number]),
             "keep": keep,
             "rows_at_once": rows_at_once,
+            "trusted": list(runs.trusted),
         }
         for number, pieces in enumerate(cut)
         if not done[number].exists()
     }
     with tempfile.TemporaryDirectory() as logs:
-        repeated = _run(orders, processes, Path(logs))
+        repeated = _run(orders, processes, Path(logs), runs.threads)
     for part in done:
         _move(part, predictions / part.name)
     counted = sum(pq.read_metadata(part).num_rows for part in predictions.glob("*.parquet"))
@@ -129,7 +143,7 @@ def _rows(file: Path) -> int:
         raise ScoringError(f"{file.name} cannot be read: {error}") from error
 
 
-def _run(orders: Mapping[int, Mapping[str, Any]], processes: int, logs: Path) -> int:
+def _run(orders: Mapping[int, Mapping[str, Any]], processes: int, logs: Path, threads: int) -> int:
     """Run every order, some at once; return how many had to be repeated. :raises ScoringError: one failed for good."""
     waiting, tries, repeated = list(orders), dict.fromkeys(orders, 0), 0
     running: dict[int, subprocess.Popen[bytes]] = {}
@@ -138,7 +152,7 @@ def _run(orders: Mapping[int, Mapping[str, Any]], processes: int, logs: Path) ->
             while waiting and len(running) < processes:
                 number = waiting.pop(0)
                 tries[number] += 1
-                running[number] = _start(orders[number], logs / f"{number}.log")
+                running[number] = _start(orders[number], logs / f"{number}.log", threads)
             for number, process in list(running.items()):
                 if process.poll() is None:
                     continue
@@ -166,13 +180,14 @@ def _run(orders: Mapping[int, Mapping[str, Any]], processes: int, logs: Path) ->
     return repeated
 
 
-def _start(order: Mapping[str, Any], log: Path) -> subprocess.Popen[bytes]:
+def _start(order: Mapping[str, Any], log: Path, threads: int) -> subprocess.Popen[bytes]:
     code = str(Path(__file__).resolve().parent.parent)
-    words = [sys.executable, "-P", "-m", "muster_serving.shard", json.dumps(order)]
+    words = [sys.executable, "-m", "muster_serving.shard", json.dumps(order)]
+    # as of a worker that serves: sums of floats depend on the number of threads
+    libraries = dict.fromkeys(THREADS, str(threads))
+    environment = {**os.environ, **libraries, "PYTHONPATH": code, "PYTHONSAFEPATH": "1"}
     with log.open("wb") as out:
-        return subprocess.Popen(
-            words, stdin=subprocess.DEVNULL, stderr=out, env={**os.environ, "PYTHONPATH": code}
-        )
+        return subprocess.Popen(words, stdin=subprocess.DEVNULL, stderr=out, env=environment)
 
 
 def _move(source: Path, target: Path) -> None:

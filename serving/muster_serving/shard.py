@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np  # noqa: TID253 - it runs in the image of the server
 import pyarrow as pa
@@ -17,12 +17,16 @@ import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.parquet as pq
 
-from muster_serving.collect import COMPRESSION, arrow_type
+from muster_serving.arrow import COMPRESSION, arrow_type
 from muster_serving.column import Array, Column
 from muster_serving.errors import RequestError, ServingError
-from muster_serving.predictor import Predictor, load_model
+from muster_serving.predictors import KNOWN
 from muster_serving.scoring import PARQUET, Piece, ScoringError
 from muster_serving.signature import Signature
+
+if TYPE_CHECKING:
+    from muster_serving.predictor import Predictor
+    from muster_serving.process.alone import AlonePredictor
 
 BLOCK_ROWS = 32768
 CSV_BLOCK_BYTES = 8 << 20
@@ -35,7 +39,9 @@ class Shard:
     :param keep: the columns of the rows that are written beside the outputs.
     """
 
-    def __init__(self, predictor: Predictor, *, keep: Sequence[str], rows_at_once: int | None) -> None:
+    def __init__(
+        self, predictor: Predictor | AlonePredictor, *, keep: Sequence[str], rows_at_once: int | None
+    ) -> None:
         self._predictor = predictor
         self._signature = predictor.signature
         self._keep = list(keep)
@@ -226,6 +232,17 @@ def _arrow(column: Column, parts: Sequence[Array]) -> pa.Array:
     return pa.ListArray.from_arrays(offsets, pa.array(array.ravel(), kind.value_type))
 
 
+def _load(folder: Path, trusted: Sequence[str]) -> Predictor | AlonePredictor:
+    """Load a version as what serves it does: an author's image has no ONNX Runtime, the server's none of the author's libraries."""
+    if any((folder / name).exists() for name in KNOWN):
+        from muster_serving.process.alone import AlonePredictor
+
+        return AlonePredictor(folder, trusted=trusted)
+    from muster_serving.predictor import load_model
+
+    return load_model(folder)
+
+
 def main() -> None:
     """Score one shard; exit 1 with the reason as the last line where it cannot be scored."""
     order = json.loads(sys.argv[1])
@@ -233,7 +250,9 @@ def main() -> None:
     pa.set_io_thread_count(1)
     try:
         shard = Shard(
-            load_model(Path(order["model"])), keep=order["keep"], rows_at_once=order["rows_at_once"]
+            _load(Path(order["model"]), order["trusted"]),
+            keep=order["keep"],
+            rows_at_once=order["rows_at_once"],
         )
         shard.write([Piece(**piece) for piece in order["pieces"]], Path(order["out"]))
     except (ServingError, ScoringError) as error:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +74,20 @@ class Signature:
             "inputs": [column.metadata() for column in self.inputs.values()],
             "outputs": [column.metadata() for column in self.outputs.values()],
         }
+
+    def holds_unseen(self, columns: Mapping[str, Any]) -> bool:
+        """Whether a fallback stands in for a value of a request.
+
+        :param columns: by input a flat list of JSON values, as a request that was read has them.
+        """
+        return any(not codes.keys() >= set(columns[name]) for name, codes in self._fallbacks)
+
+    @cached_property
+    def _fallbacks(self) -> list[tuple[str, Mapping[Any, int]]]:
+        """The inputs for which a fallback stands in, with their categories: most models have none."""
+        return [
+            (n, c.codes) for n, c in self.inputs.items() if c.codes is not None and c.fallback is not None
+        ]
 
     def check_names(self, names: Sequence[str]) -> None:
         """Raise RequestError unless `names` are exactly the inputs."""

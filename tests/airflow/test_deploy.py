@@ -213,3 +213,52 @@ def test_another_version_that_answers_by_now_is_named(deploy: Any) -> None:
     canary = {name: value for name, value in result.items() if name != "url"}
     assert deploy.overtaken(canary, world) == "", "it promised no more than its share"
     assert deploy.overtaken({**result, "name": "other"}, world) == "other is not deployed any more"
+
+
+def test_rows_for_smoke_requests_are_waited_for(home: EmbeddedHome) -> None:
+    from airflow.sdk import DAG
+    from airflow.serialization.serialized_objects import DagSerialization
+
+    from muster.airflow import DeployOperator, JobOperator, SmokeRows
+
+    with DAG("d", schedule=None) as dag:
+        rows = JobOperator(task_id="rows", image="python", entrypoint="d:go", outputs={"rows": "f/rows"})
+        made = DeployOperator(
+            task_id="deploy", name="f", model="f/model@2", smoke=SmokeRows(rows.versions["rows"])
+        )
+    assert made.upstream_task_ids == {"rows"}
+    assert made.images() == ("serve",)
+    again = DagSerialization.deserialize_dag(DagSerialization.serialize_dag(dag))
+    assert again.get_task("deploy").upstream_task_ids == {"rows"}
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"rows": 7}, "smoke: 7"),
+        ({"rows": "f/rows", "most": 0}, "smoke: 0: expected a whole number, 1 or more"),
+        ({"rows": "f/rows", "most": 5000}, "smoke: most is 5000: a smoke test has at most 1000 rows"),
+        ({"rows": "f/rows", "expect": {"y": 1}}, "smoke: 'y' expects 1, need such as"),
+        ({"rows": "f/rows", "expect": {"y": {"least": 1}}}, "y expects 'least'; known are min and max"),
+    ],
+)
+def test_smoke_rows_that_make_no_sense_are_refused_where_they_are_written(
+    home: EmbeddedHome, given: dict[str, Any], says: str
+) -> None:
+    from muster.airflow import DeployOperator, SmokeRows
+
+    with pytest.raises(SpecError, match=says):
+        DeployOperator(task_id="deploy", name="f", model="f/model@2", smoke=SmokeRows(**given))
+
+
+def test_a_rule_that_a_server_cannot_count_is_refused(home: EmbeddedHome) -> None:
+    from muster.airflow import DeployOperator
+
+    with pytest.raises(SpecError, match="rules: Seldon Core's wrapper does not count unseen values"):
+        DeployOperator(
+            task_id="deploy",
+            name="f",
+            model="f/model@2",
+            server="seldon",
+            rules=Rules(max_unseen_share=0.1),
+        )

@@ -36,6 +36,10 @@ TASKS: dict[str, dict[str, Any]] = {
         "metric": "auc",
         "rungs": (1, 3),
     },
+    "ScoreOperator": {"model": "x/y", "rows": "x/z", "outputs": "x/scores"},
+    "DriftOperator": {"deployment": "x"},
+    "IngestOperator": {"source": "s3://bucket/events", "volume": "x/y"},
+    "MirrorOperator": {"target": "/mirror"},
 }
 NONSENSE = {
     "a number": 7,
@@ -66,21 +70,35 @@ MEANT = {  # what of this is sense after all
         "replicas",
         "retries",
         "retry_delay",
+        "rows_at_once",
         "seed",
+        "shards",
+        "streams",
         "tolerance",
         "trial_retries",
         "trials",
         "workers",
     },
     "a fraction": {"retry_delay", "tolerance"},
-    "true": {"allow_older", "cache", "lower_is_better", "require_gpus", "retire_failed"},
-    "long": {"metric"},
-    "above": {"airflow_queue", "code", "metric", "reason"},  # code may lie beside the Dag's folder
-    "absolute": {"airflow_queue", "metric", "reason"},
-    "list": {"code", "command"},
-    "empty": {"code", "earlier", "trusted"},
+    "true": {
+        "allow_older",
+        "cache",
+        "keep_deleted",
+        "lower_is_better",
+        "require_gpus",
+        "retire_failed",
+        "verify",
+    },
+    "long": {"metric", "target"},
+    "above": {"airflow_queue", "code", "metric", "reason", "target"},  # code may lie beside the Dag's folder
+    "absolute": {"airflow_queue", "metric", "reason", "target"},
+    "list": {"code", "columns", "command", "ScoreOperator.keep"},
+    "empty": {"code", "columns", "earlier", "trusted", "volumes", "ScoreOperator.keep"},
 }
-NO_SENSE = {"SearchOperator": {"cache", "metric"}}  # to this operator, though to others it is
+NO_SENSE = {  # to this operator, though to others it is
+    "ScoreOperator": {"keep"},
+    "SearchOperator": {"cache", "metric"},
+}
 NO_JSON = {"not a number", "bytes", "no JSON", "object"}  # the rest is sense as a cache_key
 
 
@@ -119,8 +137,11 @@ def test_every_keyword_has_a_rule_and_every_refusal_names_it(dag: DAG, name: str
     wrong = []
     for number, (word, kind) in enumerate(product(sorted(words(getattr(m, name))), NONSENSE)):
         said = refused(name, task_id=f"a{number}", **{word: NONSENSE[kind]})
-        meant = word in MEANT.get(kind, set()) - NO_SENSE.get(name, set()) or (
-            word == "cache_key" and kind not in NO_JSON
+        sense = MEANT.get(kind, set())
+        meant = (
+            word in sense - NO_SENSE.get(name, set())
+            or f"{name}.{word}" in sense
+            or (word == "cache_key" and kind not in NO_JSON)
         )
         clear = said.startswith(f"task 'a{number}'") and word.rstrip("s") in said and "\n" not in said
         if bool(said) == meant or (said and not (clear and len(said) < 400)):
@@ -239,11 +260,19 @@ def test_defaults_for_musters_tasks_reach_every_one_of_them_and_no_other(home: E
         assert task.pod_override == SHARED["pod_override"]
         assert (task.require_gpus, task.queue, task.retries) == (True, "default", 5), name
     assert found.pop("RollbackOperator").retries == 5  # it runs nothing
+    assert "job_resources" not in vars(found.pop("MirrorOperator"))  # it runs in the task itself
     assert {name: task.job_resources for name, task in found.items()} == dict.fromkeys(
         found, Resources(cpus=4)
     )
-    assert [found[name].image for name in found] == ["validate", None, None]  # which have one of their own
-    for name in ("ValidateOperator", "GateOperator"):  # what they run waits like any other
+    assert {name: task.image for name, task in found.items()} == {  # which have one of their own
+        "ValidateOperator": "validate",
+        "GateOperator": None,
+        "DeployOperator": None,
+        "ScoreOperator": None,
+        "DriftOperator": "validate",
+        "IngestOperator": "ingest",
+    }
+    for name in found.keys() - {"DeployOperator"}:  # what they run waits like any other
         task = found[name]
         assert (task.job_queue, task.priority, task.pod_override) == tuple(
             SHARED[word] for word in ("queue", "priority", "pod_override")

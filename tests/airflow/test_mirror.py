@@ -20,7 +20,7 @@ from muster.volumes.mirrors.folder import FolderHome
     [
         ({"target": ""}, "'copy', target: '': expected one line of text"),
         ({"target": "/m", "verify": 1}, "verify: 1: expected True or False"),
-        ({"target": "/m", "target_conn_id": ""}, "target_conn_id: '': expected one line of text"),
+        ({"target": "/m", "target_conn_id": ""}, "target_conn_id: expected the id of an Airflow connection"),
     ],
 )
 def test_nonsense_is_refused_where_it_is_written(home: EmbeddedHome, given: Any, says: str) -> None:

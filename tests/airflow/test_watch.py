@@ -64,6 +64,14 @@ def test_requests_are_kept_drift_is_found_and_the_model_is_trained_again(
     document = json.loads((store.path(report.address) / "report.json").read_text())
     assert {"carrier", "distance"} <= {each["name"] for each in document["columns"] if each["drifted"]}
 
+    (smoke,) = store.versions(f"{NAME}/smoke")
+    asked = json.loads((store.path(smoke.address) / "smoke.json").read_text())
+    assert len(asked) == 5
+    spec = backend.deployments.champion(NAME)
+    assert [(each.name, each.expect["probability"]["max"]) for each in spec.smoke] == [
+        (each["name"], 1.0) for each in asked
+    ]
+
     (identity,) = re.findall(rf"muster predictions show ({NAME}-\S+)", "\n".join(seen.text))
     shown = muster(home.settings, "predictions", "show", identity)
     (partition,) = {each.partition for each in store.resolve(f"volume://{predictions_volume(NAME)}@*")}

@@ -6,6 +6,7 @@ import contextlib
 import http.client
 import json
 import secrets
+import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -355,6 +356,30 @@ class DeploymentsContract(Lines):
         assert outcome.ending is Ending.ROLLED_BACK
         assert "requests failed, above the 1.00% that are allowed" in outcome.reason
         assert set(load.failed) <= {what for what in load.failed if what.startswith("HTTP 500")}
+        assert deployments.deployment(name).shares == {good.name: 100}
+
+    @pytest.mark.data
+    def test_a_version_that_refuses_what_users_ask_gives_the_traffic_back(
+        self, deployments: Any, spec: Any, name: str, volume: str, store: Any, tmp_path: Path
+    ) -> None:
+        old = spec(2)
+        good = self.serve(deployments, old).champion
+        signature = json.loads((store.path(old.model.address) / "signature.json").read_text())
+        signature["inputs"][0]["max"] = 2.5  # and users ask for 3
+        narrow = tmp_path / "narrow"
+        shutil.copytree(
+            store.path(old.model.address), narrow, ignore=shutil.ignore_patterns("signature.json")
+        )
+        narrow.chmod(0o755)
+        (narrow / "signature.json").write_text(json.dumps(signature))
+        picky = spec(2, model=store.add(volume, narrow).pinned)
+        rules = Rules(fewest_requests=20, max_refused_share=0.02)
+        with self.load(deployments, name):
+            outcome = self.release(
+                deployments, picky, Plan(steps=(50, 100), hold_seconds=(30.0,), rules=rules)
+            )
+        assert outcome.ending is Ending.ROLLED_BACK
+        assert "requests were refused, above the 2.00% that are allowed" in outcome.reason
         assert deployments.deployment(name).shares == {good.name: 100}
 
     def test_what_was_decided_on_another_route_is_not_begun(

@@ -16,7 +16,7 @@ from muster.backends.releases.book import Entry
 from muster.backends.releases.decision import Outcome
 from muster.backends.releases.deployments import Deployments
 from muster.backends.releases.driver import Driver, begin
-from muster.backends.releases.memory import Columns, MemoryPlatform
+from muster.backends.releases.memory import Columns, MemoryPlatform, Refused
 from muster.backends.releases.plan import Plan
 from muster.backends.releases.platform import Limits
 from muster.core.deployment import DeploymentSpec, RequestLog
@@ -35,23 +35,26 @@ class Line:
 
     def __init__(self, store: FolderStore) -> None:
         self._store = store
-        self._loaded: dict[str, tuple[float, Any]] = {}
+        self._loaded: dict[str, tuple[float, Any, Any]] = {}
 
-    def _load(self, address: str) -> tuple[float, Any]:
+    def _load(self, address: str) -> tuple[float, Any, Any]:
         folder = self._store.path(address)
-        (output,) = json.loads((folder / "signature.json").read_text())["outputs"]
+        signature = json.loads((folder / "signature.json").read_text())
+        (given,), (output,) = signature["inputs"], signature["outputs"]
         graph = (folder / "model.onnx").read_bytes()
         (slope,) = struct.unpack_from("<f", graph, graph.index(_SLOPE) + len(_SLOPE))
-        return slope, output
+        return slope, given, output
 
     def __call__(self, entry: Entry, inputs: Columns) -> Columns:
         address = entry.spec.model.address
         if address not in self._loaded:
             self._loaded[address] = self._load(address)
-        slope, output = self._loaded[address]
+        slope, given, output = self._loaded[address]
         for name in inputs:
             if name != "x":
                 raise DeploymentError(f"input {name!r} is unknown; this model takes x")
+        if not all(given["min"] <= x <= given["max"] for x in inputs["x"]):
+            raise Refused("HTTP 400: x is out of its range")
         found = tuple(slope * x for x in inputs["x"])
         if not all(output["min"] <= y <= output["max"] for y in found):
             raise DeploymentError("HTTP 500: y is out of its range")

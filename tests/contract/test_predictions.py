@@ -18,7 +18,7 @@ from tests.waiting import eventually
 
 from muster.backends.local.serving.folder import DeploymentFolder
 from muster.backends.predictions import Predictions, Spool
-from muster.core.deployment import RequestLog
+from muster.core.deployment import DeploymentSpec, RequestLog
 from muster.core.errors import NotFound
 from muster.core.prediction import PredictionId, hour_of, predictions_volume
 from muster.core.settings import Settings
@@ -47,6 +47,13 @@ class PredictionsContract(Lines):
         raise NotImplementedError
 
     @pytest.fixture
+    def served(self, deployments: Any, spec: Any) -> DeploymentSpec:
+        """What is deployed, with a log of all its requests."""
+        wanted: DeploymentSpec = spec(2, log=ALL)
+        self.serve(deployments, wanted)
+        return wanted
+
+    @pytest.fixture
     def ask(self, deployments: Any, name: str) -> Ask:
         """Ask for one row; return the prediction's id, empty where it is not kept, and the answer."""
 
@@ -62,13 +69,11 @@ class PredictionsContract(Lines):
         return ask
 
     def test_an_id_finds_row_revision_and_model_before_and_after_a_commit(
-        self, deployments: Any, spec: Any, name: str, ask: Ask, predictions: Predictions
+        self, served: DeploymentSpec, name: str, ask: Ask, predictions: Predictions
     ) -> None:
-        wanted = spec(2, log=ALL)
-        self.serve(deployments, wanted)
         began = time.time()
         identity, answered = ask(3, id="mine")
-        rows, version = eventually(lambda: find(predictions, identity))
+        rows, version = seen(predictions, identity)
         assert version is None
         (made,) = predictions.commit(name)
         assert made.partition == hour_of(began)
@@ -76,7 +81,7 @@ class PredictionsContract(Lines):
         assert find(predictions, identity) == (rows, made)
         (row,) = rows
         assert (row["input_x"], row["output_y"], answered) == (3.0, 6.0, 6.0)
-        assert (row["revision"], row["model"], row["row"]) == ("r1", wanted.model.address, 0)
+        assert (row["revision"], row["model"], row["row"]) == ("r1", served.model.address, 0)
         assert row["request_id"] == "mine"
 
     def test_columns_are_left_out_and_hashed_and_a_share_is_kept(
@@ -85,7 +90,7 @@ class PredictionsContract(Lines):
         self.serve(deployments, spec(2, log=RequestLog(share=0.5, leave_out=("y",), hashed=("x",))))
         kept = [(x, identity) for x in (3, 4) for _ in range(60) if (identity := ask(x)[0])]
         assert 20 < len(kept) < 100
-        eventually(lambda: find(predictions, kept[-1][1]))
+        seen(predictions, kept[-1][1])
         hashes = set()
         for x, identity in (kept[0], kept[1], kept[-1]):
             (row,), _ = find(predictions, identity)
@@ -93,10 +98,10 @@ class PredictionsContract(Lines):
             hashes.add((x, row["input_x_hash"]))
         assert len(hashes) == len({hashed for _, hashed in hashes}) == 2
 
+    @pytest.mark.usefixtures("served")
     def test_revisions_that_share_the_traffic_keep_their_own(
         self, deployments: Any, spec: Any, name: str, ask: Ask, predictions: Predictions
     ) -> None:
-        self.serve(deployments, spec(2, log=ALL))
         second = deployments.prepare(spec(3, log=ALL), by="test")
         eventually(lambda: deployments.deployment(name).called(second.name).ready)
         status = deployments.deployment(name)
@@ -108,7 +113,7 @@ class PredictionsContract(Lines):
             return {answered for _, answered in asked} == {6.0, 9.0}
 
         eventually(both)
-        eventually(lambda: find(predictions, asked[-1][0]))
+        seen(predictions, asked[-1][0])
         predictions.commit(name)
         for identity, answered in (asked[0], asked[-1]):
             (row,), version = find(predictions, identity)
@@ -142,63 +147,41 @@ class TestOnThisMachine(OnThisMachine, PredictionsContract):
 
         return read
 
+    @pytest.mark.usefixtures("served")
     def test_a_server_that_ends_loses_nothing(
-        self, deployments: Any, spec: Any, name: str, ask: Ask, kept_ids: Any, spool: Spool
+        self, deployments: Any, name: str, ask: Ask, kept_ids: Any, spool: Spool
     ) -> None:
-        self.serve(deployments, spec(2, log=ALL))
         ids = [ask(3)[0] for _ in range(30)]
         deployments.retire(name)  # a moment after the last answer
-        found = kept_ids()
-        assert set(ids) <= set(found)
-        assert len(found) == len(set(found))
+        assert_once(ids, kept_ids())
         assert spool.hours() == {}
 
+    @pytest.mark.usefixtures("served")
     def test_a_kill_loses_what_is_younger_than_a_second_and_nothing_is_there_twice(
-        self,
-        deployments: Any,
-        spec: Any,
-        name: str,
-        ask: Ask,
-        predictions: Predictions,
-        kept_ids: Any,
-        spool: Spool,
+        self, deployments: Any, name: str, ask: Ask, predictions: Predictions, kept_ids: Any, spool: Spool
     ) -> None:
-        self.serve(deployments, spec(2, log=ALL))
         early = [ask(3)[0] for _ in range(20)]
-        eventually(lambda: find(predictions, early[-1]))
+        seen(predictions, early[-1])
         predictions.commit(name)
         between = [ask(3)[0] for _ in range(10)]
-        eventually(lambda: find(predictions, between[-1]))
-        (server,) = servers(name)
-        os.kill(server, signal.SIGKILL)
-        eventually(lambda: servers(name) not in ([], [server]) and deployments.deployment(name).ready)
+        seen(predictions, between[-1])
+        kill_server(name)
+        eventually(lambda: deployments.deployment(name).ready)
         late = ask(3)[0]
-        eventually(lambda: find(predictions, late))
+        seen(predictions, late)
         (files,) = spool.hours().values()
         assert len(files) == 2
         predictions.commit(name)
-        found = kept_ids()
-        assert {*early, *between, late} <= set(found)
-        assert len(found) == len(set(found))
-        assert [len(files) for files in spool.hours().values()] == [
-            1
-        ]  # that of the killed server is not needed any more
+        assert_once([*early, *between, late], kept_ids())
+        (files,) = spool.hours().values()
+        assert len(files) == 1  # that of the killed server is not needed any more
 
+    @pytest.mark.usefixtures("served")
     def test_a_commit_that_died_before_it_deleted_the_spool_is_repeated(
-        self,
-        deployments: Any,
-        spec: Any,
-        name: str,
-        ask: Ask,
-        predictions: Predictions,
-        kept_ids: Any,
-        spool: Spool,
+        self, name: str, ask: Ask, predictions: Predictions, kept_ids: Any, spool: Spool
     ) -> None:
-        self.serve(deployments, spec(2, log=ALL))
-        eventually(lambda: find(predictions, ask(3)[0]))
-        (server,) = servers(name)
-        os.kill(server, signal.SIGKILL)
-        eventually(lambda: servers(name) not in ([], [server]))
+        seen(predictions, ask(3)[0])
+        kill_server(name)
         (file, *_) = sorted(spool.path.glob("*.spool"), key=lambda each: each.stat().st_mtime)
         data = file.read_bytes()
         predictions.commit(name)
@@ -208,25 +191,36 @@ class TestOnThisMachine(OnThisMachine, PredictionsContract):
         assert kept_ids() == before
         assert not file.exists()
 
+    @pytest.mark.usefixtures("served")
     def test_a_disk_that_takes_nothing_costs_no_request(
-        self,
-        deployments: Any,
-        spec: Any,
-        name: str,
-        ask: Ask,
-        predictions: Predictions,
-        spool: Spool,
-        settings: Settings,
+        self, name: str, ask: Ask, predictions: Predictions, spool: Spool, settings: Settings
     ) -> None:
-        self.serve(deployments, spec(2, log=ALL))
         away = spool.path.with_name("away")
         spool.path.rename(away)
         assert [ask(3)[1] for _ in range(5)] == [6.0] * 5
         said = DeploymentFolder(settings.home, name).path / "server.log"
         eventually(lambda: "requests are not kept" in said.read_text())
         away.rename(spool.path)
-        kept, _ = ask(3)
-        eventually(lambda: find(predictions, kept))
+        seen(predictions, ask(3)[0])
+
+
+def kill_server(name: str) -> None:
+    """Kill the only model server of a deployment, and wait for the next."""
+    (server,) = servers(name)
+    os.kill(server, signal.SIGKILL)
+    eventually(lambda: servers(name) not in ([], [server]))
+
+
+def assert_once(ids: list[str], found: list[str]) -> None:
+    """See that these are among what was kept, and that nothing is there twice."""
+    assert set(ids) <= set(found)
+    assert len(found) == len(set(found))
+
+
+def seen(predictions: Predictions, identity: str) -> tuple[list[dict[str, Any]], Version | None]:
+    """Wait until a prediction is kept; return its rows and the version that holds them, if any does by now."""
+    found: tuple[list[dict[str, Any]], Version | None] = eventually(lambda: find(predictions, identity))
+    return found
 
 
 def find(predictions: Predictions, identity: str) -> tuple[list[dict[str, Any]], Version | None] | None:

@@ -203,7 +203,12 @@ def _fields(node: ast.ClassDef | ast.FunctionDef) -> Iterator[str]:
     """The fields of a dataclass: ``name: type = default``."""
     for each in node.body if isinstance(node, ast.ClassDef) else ():
         if isinstance(each, ast.AnnAssign) and "ClassVar" not in ast.unparse(each):
-            yield ast.unparse(each)
+            text = ast.unparse(each)
+            made = each.value.keywords if isinstance(each.value, ast.Call) else []
+            said = {word.arg: ast.unparse(word.value) for word in made}
+            if "metadata" in said:  # how it is stored is no concern of an author's
+                text = f"{text.partition(' = ')[0]} = {said['default']}"
+            yield text
 
 
 def _methods(node: ast.ClassDef | ast.FunctionDef) -> Iterator[ast.FunctionDef]:

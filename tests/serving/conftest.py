@@ -22,6 +22,7 @@ from muster.core.settings import Settings
 from muster.core.shipped import shipped
 from muster.images.environment import Environments
 from muster.images.folders import put_image
+from muster.images.worker_archive import worker_folder
 from muster.volumes.folder import FolderStore
 
 
@@ -70,6 +71,18 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
         return Environments(settings.cache).ensure(image, folder, digest)
 
     return ensure
+
+
+@pytest.fixture(scope="session")
+def fitted(python: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Versions that were written in the image ``tables``, where muster is what a job has of it."""
+    folder = tmp_path_factory.mktemp("fitted")
+    subprocess.run(
+        [python("tables"), Path(__file__).with_name("fit_tables.py"), folder],
+        env={**os.environ, "PYTHONPATH": str(worker_folder(Settings.load().cache))},
+        check=True,
+    )
+    return folder
 
 
 @pytest.fixture(scope="session")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,22 +14,8 @@ from tests.serving.conftest import Front
 from tests.serving.python_model import write_signature
 
 from muster.core.deployment import PREDICTED, needs_workers
-from muster.core.settings import Settings
-from muster.images.worker_archive import worker_folder
 
 pytestmark = [pytest.mark.slow, pytest.mark.data]
-
-
-@pytest.fixture(scope="module")
-def fitted(python: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Versions that were written in the image ``tables``, where muster is what a job has of it."""
-    folder = tmp_path_factory.mktemp("fitted")
-    subprocess.run(
-        [python("tables"), Path(__file__).with_name("fit_tables.py"), folder],
-        env={**os.environ, "PYTHONPATH": str(worker_folder(Settings.load().cache))},
-        check=True,
-    )
-    return folder
 
 
 @pytest.mark.parametrize("name", ["sklearn", "xgboost", "lightgbm", "pickle"])
@@ -70,7 +56,7 @@ def test_a_type_that_skops_does_not_know_is_named(
     write_signature(tmp_path, [{"name": "x", "datatype": "FP64"}], [{"name": "y", "datatype": "FP64"}])
     said = front.load("own", tmp_path, python=str(python("tables")))
     assert said.startswith(
-        "model.skops holds own.Own, which can run code when it is loaded: trust it, Deploy"
+        "model.skops holds own.Own, which can run code when it is loaded: trust it, trusted="
     )
 
 

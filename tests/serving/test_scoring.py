@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from tests.ports import free_port
 from tests.serving import onnx_graph
+from tests.serving.python_model import write_signature
 
 from muster.core.shipped import shipped
 
@@ -66,3 +67,85 @@ def test_what_the_endpoint_would_refuse_names_file_and_row(
     found: dict[str, Any], case: str, says: str
 ) -> None:
     assert found[case].startswith(says)
+
+
+PREDICT = """\
+import numpy as np
+from beside import SLOPE
+
+
+def load(folder):
+    return SLOPE
+
+
+def predict(slope, inputs):
+    print("predicting")
+    x = inputs["x"]
+    lengths = np.array([len(text) for text in inputs["note"]])
+    shouted = np.array([text.upper() for text in inputs["note"]], dtype=object)
+    return {"y": np.sin(x * slope) / (1 + lengths), "shouted": shouted}
+"""
+
+
+def _write_predict(folder: Path) -> Path:
+    folder.mkdir()
+    (folder / "predict.py").write_text(PREDICT)
+    (folder / "beside.py").write_text("SLOPE = 1.7\n")
+    write_signature(
+        folder,
+        [{"name": "x", "datatype": "FP32"}, {"name": "note", "datatype": "BYTES"}],
+        [{"name": "y", "datatype": "FP64"}, {"name": "shouted", "datatype": "BYTES"}],
+    )
+    return folder
+
+
+@pytest.mark.parametrize("name", ["sklearn", "pickle", "predict"])
+def test_a_python_model_is_scored_in_its_authors_image_as_its_workers_answer(
+    fitted: Path, python: Callable[[str], Path], run_server: Callable[..., Any], tmp_path: Path, name: str
+) -> None:
+    folder = _write_predict(tmp_path / "predict") if name == "predict" else fitted / name
+    trusted = ["pickle"] * (name == "pickle")
+    setup = {"python": str(python("tables")), "memory_gib": 2.0, "trusted": trusted}
+    port = free_port()
+    words = [python("serve"), "-P", "-m", "muster_serving", "model", "--model", folder]
+    words += ["--port", port, "--setup", json.dumps(setup)]
+    with run_server(
+        list(map(str, words)), port=port, ready="/v2/models/model/ready", log=tmp_path / "server.log"
+    ):
+        script = Path(__file__).with_name("try_scoring_python.py")
+        ended = subprocess.run(
+            [python("tables"), script, folder, tmp_path / "scoring", str(port), *trusted],
+            env={**os.environ, "PYTHONPATH": str(shipped("serving")), "OMP_NUM_THREADS": "2"},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    assert ended.returncode == 0, ended.stderr[-4000:]
+    found = json.loads(ended.stdout.splitlines()[-1])
+    outputs = ["y", "shouted"] if name == "predict" else ["probability"]
+    assert found["equal"] == dict.fromkeys(outputs, 10_000)
+    assert found["keys"]
+    assert (found["metrics"]["rows"], found["metrics"]["repeated"]) == (10_000, 1)
+
+
+def test_a_pickle_that_is_not_trusted_is_not_scored(
+    fitted: Path, python: Callable[[str], Path], tmp_path: Path
+) -> None:
+    order = {
+        "model": str(fitted / "pickle"),
+        "pieces": [],
+        "out": str(tmp_path / "out.parquet"),
+        "keep": [],
+        "rows_at_once": None,
+        "trusted": [],
+    }
+    ended = subprocess.run(
+        [python("tables"), "-m", "muster_serving.shard", json.dumps(order)],
+        env={**os.environ, "PYTHONPATH": str(shipped("serving"))},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ended.returncode == 1
+    assert ended.stderr.splitlines()[-1].endswith('or trust it, trusted=["pickle"]')
+    assert not (tmp_path / "out.parquet").exists()

@@ -154,7 +154,7 @@ def predict(model, inputs):
             "import not_there\n",
             (
                 "it imports not_there, which its image lacks: add it to the image's requirements, or name an image that has "
-                "it, DeployOperator(image=…)"
+                "it, image=…"
             ),
         ),
         (
@@ -176,7 +176,7 @@ def predict(model, inputs):
             ),
             (
                 "loading it unpickles predict.A, which can run any code: save the model in a format that cannot, such as "
-                'skops, or trust it: DeployOperator(trusted=["pickle"])'
+                'skops, or trust it, trusted=["pickle"]'
             ),
         ),
         (

@@ -38,7 +38,9 @@ def rows_of(signature: dict[str, Any]) -> pa.Table:
     return pa.table(columns)
 
 
-def ask(connection: http.client.HTTPConnection, rows: pa.Table, signature: dict[str, Any]) -> list[float]:
+def ask(
+    connection: http.client.HTTPConnection, rows: pa.Table, signature: dict[str, Any], name: str = "delays"
+) -> dict[str, list[Any]]:
     tensors = [
         {
             **{k: c[k] for k in ("name", "datatype")},
@@ -47,9 +49,28 @@ def ask(connection: http.client.HTTPConnection, rows: pa.Table, signature: dict[
         }
         for c in signature["inputs"]
     ]
-    connection.request("POST", "/v2/models/delays/infer", json.dumps({"inputs": tensors}))
+    connection.request("POST", f"/v2/models/{name}/infer", json.dumps({"inputs": tensors}))
     answer = json.loads(connection.getresponse().read())
-    return list(answer["outputs"][0]["data"])
+    return {output["name"]: output["data"] for output in answer["outputs"]}
+
+
+def asked_all(
+    port: int,
+    rows: pa.Table,
+    signature: dict[str, Any],
+    name: str = "delays",
+    sizes: tuple[int, ...] = SIZES,
+) -> dict[str, list[Any]]:
+    """Ask for all rows, in requests of `sizes` rows in turn."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
+    found: dict[str, list[Any]] = {output["name"]: [] for output in signature["outputs"]}
+    at, turn = 0, 0
+    while at < rows.num_rows:
+        size = sizes[turn % len(sizes)]
+        for output, values in ask(connection, rows.slice(at, size), signature, name).items():
+            found[output] += values
+        at, turn = at + size, turn + 1
+    return found
 
 
 def score(model: Path, rows: Path, into: Path, **options: Any) -> dict[str, float]:
@@ -97,18 +118,15 @@ def main() -> None:
     pq.write_table(rows.slice(6000, 2000), root / "rows" / "b.parquet")
     pyarrow.csv.write_csv(rows.slice(8000), root / "rows" / "c.csv")
 
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
-    asked, at, turn = [], 0, 0
-    while at < ROWS:
-        size = SIZES[turn % len(SIZES)]
-        asked += ask(connection, rows.slice(at, size), signature)
-        at, turn = at + size, turn + 1
+    asked = asked_all(port, rows, signature)["probability"]
     threading.Thread(target=kill_one, daemon=True).start()
     metrics = score(model, root / "rows", root / "scored", keep=["key"])
     found = parts(root / "scored")
     same = np.array(asked, np.float32) == found["probability"].to_numpy()
 
-    inodes = {part.name: part.stat().st_ino for part in (root / "scored" / "checkpoints").glob("*.parquet")}
+    written = {
+        part.name: part.stat().st_mtime_ns for part in (root / "scored" / "checkpoints").glob("*.parquet")
+    }
     (root / "scored" / "checkpoints" / "part-00002.parquet").unlink()
     for part in (root / "scored" / "out").iterdir():
         part.unlink()
@@ -116,7 +134,7 @@ def main() -> None:
     done_again = {
         part.name
         for part in (root / "scored" / "checkpoints").glob("*.parquet")
-        if part.stat().st_ino != inodes[part.name]
+        if part.stat().st_mtime_ns != written[part.name]
     }
 
     few = rows.slice(0, 20)

@@ -82,7 +82,7 @@ VALID: Mapping[str, Mapping[str, Any]] = {
         "least_replicas": 2,
     },
     "RequestLog": {"share": 0.5, "hashed": ("user",)},
-    "Rules": {"max_error_share": 0.5},
+    "Rules": {"max_error_share": 0.5, "max_refused_share": 0.5, "max_unseen_share": 0.5},
     "SearchSpec": {
         "space": {"rate": Dimension(low=0.0, high=1.0, step=0.5)},
         "rungs": (1.0, 3.0),

@@ -10,6 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from muster.airflow.authoring.smoke_rows import SmokeRows
     from muster.airflow.authoring.triggering import triggering
     from muster.airflow.authoring.values import Output
     from muster.airflow.operators.decorators import gang, job, search
@@ -54,6 +55,7 @@ __all__ = [
     "ScoreOperator",
     "SearchOperator",
     "SecretRef",
+    "SmokeRows",
     "SweepOperator",
     "ValidateOperator",
     "choice",
@@ -87,6 +89,7 @@ _MODULES = {
     "ScoreOperator": "muster.airflow.operators.score",
     "SearchOperator": "muster.airflow.operators.search",
     "SecretRef": "muster.core.job",
+    "SmokeRows": "muster.airflow.authoring.smoke_rows",
     "SweepOperator": "muster.airflow.operators.sweep",
     "ValidateOperator": "muster.airflow.operators.validate",
     "choice": "muster.core.space",

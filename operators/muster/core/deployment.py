@@ -319,13 +319,17 @@ class Counts:
     """What the replicas of one revision have answered since they started, summed.
 
     :param requests: all predictions that were asked for; `failed` are those that the model answered with
-        5xx, and those that a Gateway answered in its place, where it reports them.
+        5xx, and those that a Gateway answered in its place, where it reports them; `refused` are those that the
+        server answered with 4xx, most of them since the signature does not allow a value.
+    :param unseen: answered requests in which a fallback stood in for a value; None where its server does not count them.
     :param seconds: latency histogram, Prometheus style: {upper bound in seconds: requests at most that slow}.
     """
 
     requests: int = 0
     failed: int = 0
     seconds: Mapping[float, int] = field(default_factory=dict)
+    refused: int = 0
+    unseen: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

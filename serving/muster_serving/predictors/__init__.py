@@ -62,5 +62,5 @@ class _Guard:
         if self.on and event == "pickle.find_class":
             raise ModelError(
                 f"loading it unpickles {arguments[0]}.{arguments[1]}, which can run any code: save the model in a format "
-                'that cannot, such as skops, or trust it: DeployOperator(trusted=["pickle"])'
+                'that cannot, such as skops, or trust it, trusted=["pickle"]'
             )

@@ -17,7 +17,7 @@ def load(path: Path, signature: Signature, trusted: Sequence[str]) -> Predict:
     if PICKLE not in trusted:
         raise ModelError(
             f"{path.name} is a pickle, which can run any code when it is loaded: save the model as model.skops, or trust "
-            'it: DeployOperator(trusted=["pickle"])'
+            'it, trusted=["pickle"]'
         )
     if path.suffix == ".joblib":
         import joblib

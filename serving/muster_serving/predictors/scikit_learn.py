@@ -19,7 +19,7 @@ def load(path: Path, signature: Signature, trusted: Sequence[str]) -> Predict:
     if unknown:
         raise ModelError(
             f"{path.name} holds {', '.join(unknown):.300}, which can run code when it is loaded: trust it, "
-            f"DeployOperator(trusted={unknown!r:.300}), or leave it out of the model"
+            f"trusted={unknown!r:.300}, or leave it out of the model"
         )
     return predictor(skops.io.load(path, trusted=list(trusted)), signature)
 

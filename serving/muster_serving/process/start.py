@@ -15,7 +15,7 @@ from muster_serving.process.setup import Setup
 
 _WORKER = "muster_serving.process.worker"
 _CODE = str(Path(__file__).parents[2])  # a folder, or a pod's zip
-_THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
 def start(folder: Path, setup: Setup, *, connection: int, out: int | None) -> subprocess.Popen[bytes]:
@@ -62,7 +62,7 @@ def _signal(number: int) -> str:
 
 def _environment(setup: Setup) -> Mapping[str, str]:
     mine = {name: value for name, value in os.environ.items() if name not in ("PYTHONHOME", "VIRTUAL_ENV")}
-    threads = {name: str(setup.threads) for name in _THREADS}
+    threads = {name: str(setup.threads) for name in THREADS}
     return {**threads, **mine, "PYTHONPATH": _CODE, "PYTHONUNBUFFERED": "1", **_safe()}
 
 

@@ -40,7 +40,11 @@ def main() -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     line = Line(socket.socket(fileno=number))
     try:
-        model = Model(folder, trusted=tuple(options["trusted"]), memory_gib=memory_gib)
+        model = Model(
+            folder,
+            trusted=tuple(options["trusted"]),
+            memory=f"the {memory_gib:g} GiB that one worker may take: raise memory_gib of the deployment's resources",
+        )
     except ModelError as error:
         line.send([(REFUSED, str(error).encode())])
         return
@@ -52,13 +56,14 @@ def main() -> None:
 
 
 class Model:
-    """One loaded version."""
+    """One loaded version.
 
-    def __init__(self, folder: Path, *, trusted: Sequence[str], memory_gib: float) -> None:
+    :param memory: how much it may take, and what gives it more, for messages.
+    """
+
+    def __init__(self, folder: Path, *, trusted: Sequence[str], memory: str) -> None:
         """Load it. :raises ModelError: it cannot be served; the message says why."""
-        self._memory = (
-            f"the {memory_gib:g} GiB that one worker may take: raise memory_gib of the deployment's resources"
-        )
+        self._memory = memory
         try:  # here, since the author's image may lack numpy
             from muster_serving.predictors import load
             from muster_serving.process.layout import Layout
@@ -72,7 +77,7 @@ class Model:
             traceback.print_exc()
             raise ModelError(
                 f"it imports {error.name}, which its image lacks: add it to the image's requirements, or name an "
-                "image that has it, DeployOperator(image=…)"
+                "image that has it, image=…"
             ) from error
         except MemoryError as error:
             raise ModelError(f"loading it takes more than {self._memory}") from error

@@ -72,7 +72,7 @@ def known_output(field: Any, number: int = 0) -> core.Output:
     :param number: tells the stand-ins of several outputs apart, as two must not go to one partition.
     :raises SpecError: it is no output, or its volume or partition is not allowed.
     """
-    if not isinstance(field, Mapping):
+    if not isinstance(field, Mapping) or set(field) != {"volume", "partition"}:
         raise SpecError(
             f"{field!r:.60}: expected a volume, such as 'flights/model', or Output(volume=…, partition=…)"
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from muster.airflow.assets import add_deployment, announce_served
 from muster.airflow.authoring.checks import (
@@ -26,6 +26,7 @@ from muster.airflow.authoring.checks import (
 )
 from muster.airflow.authoring.keywords import keyword
 from muster.airflow.authoring.references import is_known
+from muster.airflow.authoring.smoke_rows import SmokeRows, check_smoke, read_smoke_rows
 from muster.airflow.links import DeploymentLink, EndpointLink, returned
 from muster.airflow.operators.driving import ReleasingOperator
 from muster.airflow.operators.releasing import (
@@ -38,6 +39,8 @@ from muster.airflow.operators.releasing import (
     short,
     smoke_digest,
 )
+from muster.airflow.operators.score import SERVE
+from muster.airflow.operators.smoke import Smoke, check_smoke_file, smoke_of
 from muster.core.comparison import files_changed
 from muster.core.deployment import PREDICTED, Batch, DeploymentSpec, RequestLog, Workers, needs_workers
 from muster.core.errors import SpecError
@@ -78,9 +81,11 @@ class DeployOperator(ReleasingOperator):
     """The deployment."""
     model: str | VersionReference = keyword(check=check_one, templated=True)
     """The version: a gate's ``.passed`` or an address."""
-    smoke: str | None = keyword(default="smoke.json", check=optional(check_file))
+    smoke: str | SmokeRows | None = keyword(
+        default="smoke.json", read=read_smoke_rows, check=optional(check_smoke), templated=True
+    )
     """A JSON file of the Dag's folder: a list of ``{"name": …, "inputs": {column: [values]}, "expect": {output:
-    {"min": …, "max": …}}}``; None asks nothing."""
+    {"min": …, "max": …}}}``; or rows of a version, ``SmokeRows(stage.versions["rows"], most=20)``; None asks nothing."""
     steps: Sequence[int] = keyword(default=(100,), check=check_steps)
     """Percents of the traffic, ``[5, 25, 100]``: the version is watched at each. Where the last is below 100, the task
     ends there, and another DeployOperator of the same version goes on."""
@@ -129,18 +134,21 @@ class DeployOperator(ReleasingOperator):
         self._compared: Comparison | None = None  # read when it runs
         with self.refusing("steps"):
             self._plan()
+        with self.refusing("rules"):
+            self._check_rules()
         with self.refusing("most_replicas"):
             self._check_replicas()
         add_deployment(self)
 
     def images(self) -> tuple[str, ...]:
         """The model's where it is named here, else the server's; that of the job that made the version was built."""
-        return (self.image or self._server_image(),)
+        makes_smoke = (SERVE,) if isinstance(self._smoke, Mapping) else ()
+        return tuple(dict.fromkeys([self.image or self._server_image(), *makes_smoke]))
 
     def check_files(self, folder: DagFolder, settings: Settings) -> None:  # noqa: ARG002 - they need no image
         """Read the smoke requests, and what candidate and champion are both asked."""
         with self.refusing("smoke"):
-            read_smoke(folder, self.smoke)
+            check_smoke_file(folder, self._smoke)
         with self.refusing("comparison"):
             read_comparison(folder, self.comparison)
 
@@ -160,9 +168,11 @@ class DeployOperator(ReleasingOperator):
 
     def changed_since(self, result: Mapping[str, Any], folder: DagFolder, store: LocalStore) -> str:  # noqa: ARG002
         """Name the smoke requests if they read differently now."""
-        then = result.get("smoke")
-        changed = then and then != smoke_digest(read_smoke(folder, self.smoke))
-        return files_changed([str(self.smoke)] if changed else [])
+        then, file = result.get("smoke"), self._smoke
+        if not then or isinstance(file, Mapping):  # rows are those of a version, which does not change
+            return ""
+        changed = then != smoke_digest(read_smoke(folder, file))
+        return files_changed([str(file)] if changed else [])
 
     def overtaken(self, result: Mapping[str, Any], backend: Backend) -> str:
         """Say what answers now, if it is not the version that did then."""
@@ -223,13 +233,18 @@ class DeployOperator(ReleasingOperator):
             image_digest=image_digest(image, folder, task),
             workers=workers,
             server=self.server,
-            smoke=read_smoke(folder, self.smoke),
+            smoke=smoke_of(self._smoke, task, folder, model=version.pinned, name=self.name),
             replicas=self.replicas,
             most_replicas=self.most_replicas,
             resources=self.job_resources or Resources(),
             load_timeout_seconds=self.load_timeout.total_seconds(),
             log=self.request_log,
         )
+
+    @property
+    def _smoke(self) -> Smoke:
+        smoke: Any = self.smoke
+        return cast("Smoke", smoke)  # as :func:`read_smoke_rows` wrote it
 
     def _server_image(self) -> str:
         return _SERVER_IMAGES.get(self.server, self.server)
@@ -267,6 +282,11 @@ class DeployOperator(ReleasingOperator):
             if known
             else plan_of((100,), None, None)
         )
+
+    def _check_rules(self) -> None:
+        known = self.rules is not None and is_known(self.rules) and is_known(self.server)
+        if known and self.server == "seldon" and self.rules and self.rules.max_unseen_share is not None:
+            raise SpecError("Seldon Core's wrapper does not count unseen values: leave max_unseen_share out")
 
     def _check_replicas(self) -> None:
         known = is_known(self.replicas) and is_known(self.most_replicas)

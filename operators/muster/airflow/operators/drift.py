@@ -16,6 +16,7 @@ from muster.airflow.authoring.checks import (
     check_name,
     check_some,
     check_span,
+    if_known,
     optional,
     rule,
 )
@@ -46,6 +47,15 @@ OUTPUT = "report"
 _check_limits = rule(lambda value: isinstance(value, DriftLimits), "a DriftLimits(psi=…, ks=…)")
 
 
+def _moment(value: Any) -> datetime:
+    """Read a time, which is UTC where it names no zone. :raises SpecError: it is none."""
+    try:
+        at = datetime.fromisoformat(value)
+    except (TypeError, ValueError) as error:
+        raise SpecError(f"{value!r:.60}: expected a time such as 2026-11-26T07:00:00+00:00") from error
+    return at if at.tzinfo else at.replace(tzinfo=timezone.utc)
+
+
 class DriftOperator(QueuedOperator):
     """Compare what a deployment was asked in a window of time with the rows that its model was trained on.
 
@@ -64,9 +74,9 @@ class DriftOperator(QueuedOperator):
     """The deployment, which keeps its requests: ``DeployOperator(log=RequestLog(…))``."""
     window: timedelta = keyword(default=timedelta(days=1), check=check_span)
     """How far back the window goes from `until`."""
-    until: str | None = keyword(default=None, templated=True)
+    until: str | None = keyword(default=None, check=optional(if_known(_moment)), templated=True)
     """When the window ends, as ISO 8601 tells it, ``"{{ data_interval_end }}"``; now where not given."""
-    revision: str | None = keyword(default=None, templated=True)
+    revision: str | None = keyword(default=None, check=optional(check_name), templated=True)
     """Only what this revision answered, such as ``r7``; all that answered where not given."""
     reference: str | VersionReference | Sequence[str | VersionReference] | None = keyword(
         default=None, check=optional(check_some), templated=True
@@ -78,7 +88,7 @@ class DriftOperator(QueuedOperator):
     """The model's inputs to compare; all that the reference has where not given."""
     limits: DriftLimits = keyword(default=DriftLimits(), check=_check_limits)
     """What counts as drift."""
-    report_volume: str | None = keyword(default=None)
+    report_volume: str | None = keyword(default=None, check=optional(check_volume))
     """Where the report goes; ``NAME/drift`` where not given."""
     image: str = keyword(default="validate", check=check_image, own=True, late=True)
     """The environment with DuckDB and ``muster_drift.py`` in it."""
@@ -209,13 +219,8 @@ class DriftOperator(QueuedOperator):
     def _ends(self) -> float:
         if not self.until:
             return datetime.now(tz=timezone.utc).timestamp()
-        try:
-            at = datetime.fromisoformat(self.until)
-        except ValueError as error:
-            raise SpecError(
-                f"until is {self.until!r:.60}: expected a time such as 2026-11-26T07:00:00+00:00"
-            ) from error
-        return (at if at.tzinfo else at.replace(tzinfo=timezone.utc)).timestamp()
+        with self.refusing("until"):
+            return _moment(self.until).timestamp()
 
     def _predictions(self, store: LocalStore, begin: float, end: float) -> tuple[Pinned, ...]:
         """The partitions of the window. :raises AirflowSkipException: there are none."""

@@ -8,12 +8,13 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from muster.airflow.attempts.remembered import Asked, Remembered
 from muster.airflow.attempts.waiting import Stopped
 from muster.airflow.operators.base import MusterOperator
 from muster.airflow.operators.releasing import asker, refusal_text
+from muster.airflow.operators.smoke import smoke_source
 from muster.core.deployment import DeploymentSpec
 from muster.core.errors import Behind, DeploymentError, MusterError, NotFound, SpecError
 from muster.core.wire import dumps, loads
@@ -39,7 +40,7 @@ class ReleasingOperator(MusterOperator):
     name: str
     load_timeout: timedelta
     allow_older: bool
-    smoke: str | None = None
+    smoke: Any = None
 
     @abstractmethod
     def _plan(self) -> Plan:
@@ -120,7 +121,9 @@ class ReleasingOperator(MusterOperator):
         if outcome.ending is Ending.ROLLED_BACK:
             with suppress(MusterError):  # the refusal is what counts
                 maker = task.backend.store.record(model).origin
-        text = refusal_text(status, outcome, name=spec.name, model=model, smoke=self.smoke, maker=maker)
+        text = refusal_text(
+            status, outcome, name=spec.name, model=model, smoke=smoke_source(self.smoke), maker=maker
+        )
         passed_by = outcome.ending is Ending.SUPERSEDED and _backfills(task)
         raise self._skipped(text) if passed_by else AirflowFailException(text)
 

@@ -11,11 +11,19 @@ from muster.airflow.authoring.keywords import keyword
 from muster.airflow.authoring.references import keep_types
 from muster.airflow.operators.base import MusterOperator
 from muster.core.errors import Corrupt
+from muster.core.ingest import check_connection
+from muster.core.names import check_volume
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from muster.volumes.mirrors.copying import Mirrored
+
+
+def _check_volumes(value: Any) -> None:
+    """Refuse what is neither a volume nor a list of them."""
+    for volume in value if isinstance(value, (list, tuple)) else [value]:
+        check_volume(volume)
 
 
 class MirrorOperator(MusterOperator):
@@ -29,10 +37,12 @@ class MirrorOperator(MusterOperator):
 
     target: str = keyword(check=if_known(check_line), templated=True)
     """A folder, the address of a store service (``http://…``), or a URL of fsspec such as ``s3://bucket/muster``."""
-    target_conn_id: str | None = keyword(default=None, check=optional(check_line))
+    target_conn_id: str | None = keyword(default=None, check=optional(check_connection))
     """The connection of the target: its password is the token of a store service; else its extras are options of the
     file system, and login and password are ``key`` and ``secret``."""
-    volumes: list[str] | str = keyword(default=(), read=keep_types, templated=True)
+    volumes: list[str] | str = keyword(
+        default=(), read=keep_types, check=if_known(_check_volumes), templated=True
+    )
     """Only these volumes; by default all."""
     keep_deleted: bool | str = keyword(
         default=False, read=keep_types, check=if_known(check_flag), templated=True

@@ -10,6 +10,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from muster.airflow.authoring.code import DagFolder
+from muster.airflow.authoring.smoke_rows import check_expect
 from muster.core.address import SCHEME
 from muster.core.deployment import DeploymentStatus, SmokeRequest
 from muster.core.errors import NotFound, SpecError
@@ -48,12 +49,15 @@ def read_smoke(folder: DagFolder, name: str | None) -> tuple[SmokeRequest, ...]:
         raise SpecError(
             f"{error}. Write one, or say smoke=None to ask the model nothing before it serves"
         ) from error
-    requests = _json(f"smoke requests {name}", text)
+    return read_smoke_text(f"smoke requests {name}", text)
+
+
+def read_smoke_text(what: str, text: str) -> tuple[SmokeRequest, ...]:
+    """Read the content of such a file. :raises SpecError: it begins with `what`, and names the error."""
+    requests = _json(what, text)
     if not isinstance(requests, list) or not requests:
-        raise SpecError(
-            f'smoke requests {name}: expected a list of {{"name", "inputs", "expect"}}, one or more'
-        )
-    return tuple(_request(f"smoke requests {name}", number, each) for number, each in enumerate(requests, 1))
+        raise SpecError(f'{what}: expected a list of {{"name", "inputs", "expect"}}, one or more')
+    return tuple(_request(what, number, each) for number, each in enumerate(requests, 1))
 
 
 def read_comparison(folder: DagFolder, name: str | None) -> Comparison | None:
@@ -225,11 +229,6 @@ def _request(where: str, number: int, each: Any) -> SmokeRequest:
 
 
 def _expected(where: str, expect: Any) -> dict[str, dict[str, float]]:
-    if not isinstance(expect, dict):
-        raise SpecError(f"{where}: expect is {expect!r:.60}, need bounds by output")
-    for output, bounds in expect.items():
-        if not isinstance(bounds, dict) or not all(type(bound) in (int, float) for bound in bounds.values()):
-            raise SpecError(
-                f'{where}: {output!r:.40} expects {bounds!r:.60}, need such as {{"min": 0, "max": 1}}'
-            )
-    return expect
+    with _named(where):
+        check_expect(expect)
+    return dict(expect)

@@ -15,6 +15,7 @@ from muster.airflow.authoring.checks import (
     check_name,
     check_one,
     check_some,
+    check_trusted,
     optional,
     rule,
 )
@@ -24,6 +25,7 @@ from muster.airflow.authoring.values import known_output, outputs_of, read_outpu
 from muster.airflow.links import JobLink, VersionsLink
 from muster.airflow.operators.cached import CachedOperator
 from muster.airflow.operators.running import QueuedOperator, report, summary
+from muster.core.deployment import needs_workers
 from muster.core.errors import NotFound, SpecError
 from muster.core.job import Input, JobSpec, Role
 from muster.core.resources import Resources
@@ -40,6 +42,7 @@ if TYPE_CHECKING:
 ENTRYPOINT = "muster_serving.scoring:score"
 OUTPUT = "predictions"
 SERVE = "serve"
+ANSWERING = ("workers", "cpus", "trusted")  # what of a worker's setup its answers depend on
 
 check_names = rule(
     lambda value: isinstance(value, (list, tuple)) and all(isinstance(name, str) and name for name in value),
@@ -61,17 +64,22 @@ def _read_output(value: Any) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class _Served:
-    """A model, and the image that it is served in; an empty digest is that of the image as it is now."""
+    """A model, and the image that computes its predictions; an empty digest is that of the image as it is now.
+
+    :param setup: what a worker of a model that is no ONNX model is told of its deployment; None for an ONNX model.
+    """
 
     model: Input
     image: str
     image_digest: str = ""
+    setup: Mapping[str, Any] | None = None
 
 
 class ScoreOperator(CachedOperator, QueuedOperator):
     """Score the rows of Parquet and CSV files with a model as its endpoint does, and commit the predictions.
 
-    The model is loaded, and each value checked, by the code that serves it. The predictions are Parquet files in the order of the rows,
+    The model is loaded, and each value checked, by the code that serves it, in the image that it is computed in: the model server's for an
+    ONNX model, the author's for any other, which then needs pyarrow beside the model's libraries. The predictions are Parquet files in the order of the rows,
     with the model's outputs and the columns of `keep`. A row that the endpoint would refuse fails the task, and is named.
 
     The rows are cut into `shards`, each a process of its own. One that is killed is done again, alone, and a retry of the task does only
@@ -98,10 +106,19 @@ class ScoreOperator(CachedOperator, QueuedOperator):
     rows_at_once: int | None = keyword(default=None, check=optional(check_count))
     """How many rows one call of the model gets; the most that its signature allows where not given."""
     image: str | None = keyword(default=None, check=optional(check_image), own=True, late=True)
-    """The model server's environment: that of the deployment, or ``serve`` for a version, where not given."""
+    """The environment that computes the predictions. Where not given, that of the deployment; for a version ``serve`` if it is an ONNX
+    model, else that of the job that made it."""
+    trusted: Sequence[str] = keyword(default=(), check=check_trusted)
+    """What a version that is no ONNX model may load though loading it can run code: ``["pickle"]``, or the types in a skops file. A
+    deployment has said so itself."""
 
     def check_together(self) -> None:
         """Announce the asset of the predictions."""
+        if self.trusted and is_known(self.model) and str(self.model).startswith(DEPLOYMENT):
+            with self.refusing("trusted"):
+                raise SpecError(
+                    f"{self.model} has its own: what it trusts is loaded here, too, and nothing else"
+                )
         self.add_outlets(asset for asset in outlets_of({OUTPUT: self.outputs}) if asset not in self.outlets)
 
     @property
@@ -159,7 +176,7 @@ class ScoreOperator(CachedOperator, QueuedOperator):
             code=serving_code().put(store),
             inputs={"model": served.model, "rows": rows},
             outputs=self._outputs(rows),
-            params=self._params(),
+            params=self._params(served.setup),
             origin=task.origin,
             **spec_fields(self),
         )
@@ -190,22 +207,48 @@ class ScoreOperator(CachedOperator, QueuedOperator):
             image_digest=put_image(store, folder.image(image, settings)) if self.image else last.image_digest,
             roles=self._roles(),
             code=serving_code().put(store),
-            params=self._params(),
+            params=self._params(self._setup_again(last.params.get("setup"))),
             **spec_fields(self, templated=False),
         )
+
+    def _setup_again(self, last: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+        """What a worker is told now: of a version this task says what is trusted, of a deployment its spec did."""
+        return last if last is None or str(self.model).startswith(DEPLOYMENT) else self._setup()
+
+    def _setup(self) -> dict[str, Any]:
+        return {"trusted": list(self.trusted)}
 
     def _served(self, task: TaskRun) -> _Served:
         from muster.airflow.operators.spec import pin
 
+        store = task.backend.store
         if not str(self.model).startswith(DEPLOYMENT):
-            return _Served(model=pin(task.backend.store, "model", self.model), image=SERVE)
+            model = pin(store, "model", self.model)
+            return self._of_version(store, model, model.versions[0].address)
         spec = task.backend.deployments.champion(str(self.model).removeprefix(DEPLOYMENT))
-        if self.image is None and not task.backend.store.holds(spec.image_digest):
+        runs, told = spec.workers or spec, spec.worker_setup()
+        if self.image is None and not store.holds(runs.image_digest):
             raise NotFound(
-                f"{self.model} serves in image {spec.image!r}, whose lock the store no longer has: deploy it again, or name an image"
+                f"{self.model} is computed in image {runs.image!r}, whose lock the store no longer has: deploy it again, or name an image"
             )
         self.log.info("%s answers with %s", self.model, spec.model.address)
-        return _Served(model=Input(versions=(spec.model,)), image=spec.image, image_digest=spec.image_digest)
+        return _Served(
+            model=Input(versions=(spec.model,)),
+            image=runs.image,
+            image_digest=runs.image_digest,
+            setup=told and {word: told[word] for word in ANSWERING},
+        )
+
+    def _of_version(self, store: LocalStore, model: Input, address: str) -> _Served:
+        """Return a version as a deployment of it would be set up where its Dag says nothing more."""
+        if not needs_workers(store.manifest(address)):
+            if self.trusted:
+                raise SpecError(f"{address} is an ONNX model, which loads no code: trusted is for any other")
+            return _Served(model=model, image=SERVE)
+        record = store.record(address)
+        if not (self.image or record.image):
+            raise SpecError(f"{address} was made by no job: name the model's environment, image=…")
+        return _Served(model=model, image=record.image, image_digest=record.image_digest, setup=self._setup())
 
     def _outputs(self, rows: Input) -> dict[str, Any]:
         field: Any = self.outputs  # as :func:`read_outputs` wrote it
@@ -222,12 +265,13 @@ class ScoreOperator(CachedOperator, QueuedOperator):
     def _resources(self) -> Resources:
         return self.job_resources or Resources()
 
-    def _params(self) -> dict[str, Any]:
+    def _params(self, setup: Mapping[str, Any] | None) -> dict[str, Any]:
         return {
             "shards": self.shards,
             "processes": max(int(self._resources.cpus), 1),
             "keep": list(self.keep),
             "rows_at_once": self.rows_at_once,
+            **({} if setup is None else {"setup": dict(setup)}),
         }
 
 
@@ -237,7 +281,7 @@ def serving_code() -> Code:
     from muster.core.shipped import shipped
 
     root = shipped("serving")
-    found = tuple(sorted(str(file.relative_to(root)) for file in root.glob("muster_serving/*.py")))
+    found = tuple(sorted(str(file.relative_to(root)) for file in root.glob("muster_serving/**/*.py")))
     if not found:
         raise SpecError(f"{root} holds no muster_serving: install muster again")
     return Code(root=root, files=found)

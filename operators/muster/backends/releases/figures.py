@@ -19,7 +19,12 @@ from muster.core.errors import BackendError, Corrupt, NotFound, Unavailable
 if TYPE_CHECKING:
     from muster.backends.releases.deployments import Deployments
 
-_REQUESTS, _BUCKET, _FAILED = "muster_requests_total", "muster_request_seconds_bucket", "failed"
+_REQUESTS, _BUCKET, _UNSEEN = (
+    "muster_requests_total",
+    "muster_request_seconds_bucket",
+    "muster_unseen_requests_total",
+)
+_FAILED, _REFUSED = "failed", "refused"
 _P95 = 0.95
 
 T = TypeVar("T")
@@ -110,23 +115,32 @@ def read_counts(text: str, *, name: str) -> dict[str, Counts]:
     from prometheus_client.parser import text_string_to_metric_families
 
     requests: dict[str, int] = defaultdict(int)
-    failed: dict[str, int] = defaultdict(int)
+    by_outcome: dict[tuple[str, str], int] = defaultdict(int)
+    unseen: dict[str, int] = {}
     seconds: dict[str, dict[float, int]] = defaultdict(dict)
     try:
         samples = [each for family in text_string_to_metric_families(text) for each in family.samples]
         for sample in samples:
-            if sample.name not in (_REQUESTS, _BUCKET) or sample.labels.get("model") != name:
+            if sample.name not in (_REQUESTS, _BUCKET, _UNSEEN) or sample.labels.get("model") != name:
                 continue
             revision, number = sample.labels["revision"], int(sample.value)
             if sample.name == _BUCKET:
                 seconds[revision][float(sample.labels["le"])] = number
+            elif sample.name == _UNSEEN:
+                unseen[revision] = number
             else:
                 requests[revision] += number
-                failed[revision] += number * (sample.labels.get("outcome") == _FAILED)
+                by_outcome[revision, sample.labels.get("outcome", "")] += number
     except (ValueError, KeyError, IndexError, OverflowError) as error:
         raise BackendError(f"deployment {name}: its metrics cannot be read ({error!r:.200})") from error
     return {
-        revision: Counts(requests=requests[revision], failed=failed[revision], seconds=seconds[revision])
+        revision: Counts(
+            requests=requests[revision],
+            failed=by_outcome[revision, _FAILED],
+            seconds=seconds[revision],
+            refused=by_outcome[revision, _REFUSED],
+            unseen=unseen.get(revision),
+        )
         for revision in requests.keys() | seconds.keys()
     }
 
@@ -148,6 +162,8 @@ def since(before: Counts | None, now: Counts) -> Counts:
         requests=now.requests - before.requests,
         failed=now.failed - before.failed,
         seconds={bound: max(0, n - before.seconds.get(bound, 0)) for bound, n in now.seconds.items()},
+        refused=max(0, now.refused - before.refused),
+        unseen=None if now.unseen is None else max(0, now.unseen - (before.unseen or 0)),
     )
 
 
@@ -176,4 +192,6 @@ def _sum(one: Counts, other: Counts) -> Counts:
         requests=one.requests + other.requests,
         failed=one.failed + other.failed,
         seconds={bound: one.seconds.get(bound, 0) + other.seconds.get(bound, 0) for bound in bounds},
+        refused=one.refused + other.refused,
+        unseen=sum(known) if (known := [n for n in (one.unseen, other.unseen) if n is not None]) else None,
     )

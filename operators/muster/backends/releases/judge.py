@@ -181,7 +181,19 @@ def broken_by_counts(rules: Rules, ours: Counts, theirs: Counts, *, ending: bool
             f"{ours.failed} of {ours.requests} requests failed, "
             f"above the {rules.max_error_share:.2%} that are allowed"
         )
-    return _too_slow(rules, ours, theirs)
+    return (
+        _too_many("were refused", rules.max_refused_share, judged, ours, theirs, lambda one: one.refused)
+        or _uncounted(rules, ours)
+        or _too_many(
+            "hold a value that is no category",
+            rules.max_unseen_share,
+            judged,
+            ours,
+            theirs,
+            lambda one: one.unseen,
+        )
+        or _too_slow(rules, ours, theirs)
+    )
 
 
 def told(ours: Counts, theirs: Counts) -> str:
@@ -189,7 +201,34 @@ def told(ours: Counts, theirs: Counts) -> str:
     own, champions = percentile(ours, _P95), percentile(theirs, _P95)
     slow = "" if own is None else f", 95 % within {own * 1000:.3g} ms"
     beside = "" if own is None or champions is None else f", the champion's within {champions * 1000:.3g} ms"
-    return f"{ours.requests} requests, {ours.failed} failed{slow}{beside}"
+    refused = f", {ours.refused} refused" * bool(ours.refused)
+    unseen = f", {ours.unseen} with unseen values" * bool(ours.unseen)
+    return f"{ours.requests} requests, {ours.failed} failed{refused}{unseen}{slow}{beside}"
+
+
+def _too_many(
+    what: str,
+    allowed: float | None,
+    judged: int,
+    ours: Counts,
+    theirs: Counts,
+    count: Callable[[Counts], int | None],
+) -> str:
+    """Say that more requests than are allowed are so, and how it is with the champion's: it is asked alike.
+
+    :param judged: of how many requests at least the share is one.
+    """
+    own, champions = count(ours), count(theirs)
+    if allowed is None or own is None or own <= allowed * judged:
+        return ""
+    beside = f"; of the champion's {champions / theirs.requests:.2%}" if champions and theirs.requests else ""
+    return f"{own} of {ours.requests} requests {what}, above the {allowed:.2%} that are allowed{beside}"
+
+
+def _uncounted(rules: Rules, ours: Counts) -> str:
+    if rules.max_unseen_share is None or ours.unseen is not None or not ours.requests:
+        return ""
+    return "its server does not count unseen values, so max_unseen_share cannot be judged: it is of an earlier release of muster"
 
 
 def _too_slow(rules: Rules, ours: Counts, theirs: Counts) -> str:

@@ -19,10 +19,14 @@ from muster.core.errors import Conflict, Corrupt, DeploymentError, NotFound
 
 Columns = Mapping[str, tuple[Any, ...]]
 Model = Callable[[Entry, Columns], Columns]
-"""Answers one request with a revision. :raises DeploymentError: it does not take such a request."""
+"""Answers one request with a revision. :raises DeploymentError: it fails; :raises Refused: its signature allows no such request."""
 
 BOUNDS = (0.01, 0.02, 0.05, 0.1, 1.0, float("inf"))
 NOTHING = Counts(seconds=dict.fromkeys(BOUNDS, 0))
+
+
+class Refused(DeploymentError):
+    """The model does not take such a request: the user's own error, as a model server's 4xx."""
 
 
 @dataclass
@@ -150,7 +154,7 @@ class MemoryPlatform:
         """Answer a user, by the shares of the traffic; return by which revision.
 
         :param seconds: how long it is counted to have taken.
-        :raises NotFound: nothing serves under that name; :raises DeploymentError: the model fails, which is counted.
+        :raises NotFound: nothing serves under that name; :raises DeploymentError: the model fails, or refuses it; both are counted.
         """
         with self._lock:
             served = self._served.get(name)
@@ -165,6 +169,9 @@ class MemoryPlatform:
         assert entry is not None
         try:
             outputs = self._model(entry, inputs)
+        except Refused:
+            self.count(name, revision, 1, refused=1, seconds=seconds)
+            raise
         except DeploymentError:
             self.count(name, revision, 1, failed=1, seconds=seconds)
             raise
@@ -172,7 +179,14 @@ class MemoryPlatform:
         return revision, outputs
 
     def count(
-        self, name: str, revision: str, requests: int, *, failed: int = 0, seconds: float = 0.008
+        self,
+        name: str,
+        revision: str,
+        requests: int,
+        *,
+        failed: int = 0,
+        refused: int = 0,
+        seconds: float = 0.008,
     ) -> None:
         """Count requests as answered, each in so many seconds."""
         with self._lock:
@@ -181,6 +195,7 @@ class MemoryPlatform:
             counts[revision] = Counts(
                 requests=before.requests + requests,
                 failed=before.failed + failed,
+                refused=before.refused + refused,
                 seconds={bound: n + requests * (seconds <= bound) for bound, n in before.seconds.items()},
             )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 from muster.core.deployment import SmokeRequest
 from muster.core.errors import SpecError
@@ -21,21 +21,27 @@ class Rules:
     :param fewest_requests: how many requests a revision must have answered at a step before its share widens; an
         error share is computed over at least so many, and latency is judged from so many on. None widens also after fewer,
         and judges from 50 on.
+    :param max_refused_share: of its requests, those that it refuses (4xx): a null, a value outside its signature's categories
+        or ranges, an input that is missing, 0 to 1; None judges none.
+    :param max_unseen_share: of its requests, those with a value that is none of an input's categories, for which the
+        signature's fallback stood in, 0 to 1; None judges none.
     """
 
     max_error_share: float = 0.01
     max_p95_ratio: float | None = 2.0
     p95_slack_seconds: float = 0.02
     fewest_requests: int | None = None
+    max_refused_share: float | None = field(default=None, metadata={"later": True})
+    max_unseen_share: float | None = field(default=None, metadata={"later": True})
 
     def __post_init__(self) -> None:
-        for name in ("max_error_share", "max_p95_ratio", "p95_slack_seconds", "fewest_requests"):
-            value = getattr(self, name)
-            optional = name in ("max_p95_ratio", "fewest_requests")
+        for each in fields(self):
+            value = getattr(self, each.name)
+            optional = each.name not in ("max_error_share", "p95_slack_seconds")
             if type(value) not in (int, float) and not (optional and value is None):
-                raise SpecError(f"{name} is {value!r:.60}: need a number")
-        if not 0 <= self.max_error_share <= 1:
-            raise SpecError(f"max_error_share is {self.max_error_share!r}: need a share, 0 to 1")
+                raise SpecError(f"{each.name} is {value!r:.60}: need a number")
+            if each.name.endswith("_share") and value is not None and not 0 <= value <= 1:
+                raise SpecError(f"{each.name} is {value!r}: need a share, 0 to 1")
         if self.max_p95_ratio is not None and not self.max_p95_ratio >= 1:
             raise SpecError(f"max_p95_ratio is {self.max_p95_ratio!r}: need 1 or more times the champion's")
         if not self.p95_slack_seconds >= 0:

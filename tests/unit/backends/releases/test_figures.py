@@ -23,6 +23,8 @@ def page(*, model: str = "line", odd: str = "r1") -> str:
     for outcome, number in (("answered", 6), ("refused", 3), ("failed", 1)):
         requests.labels(model, odd, outcome).inc(number)
     requests.labels("another", odd, "failed").inc(100)
+    unseen = Counter("muster_unseen_requests", "…", ["model", "revision"], registry=registry)
+    unseen.labels(model, odd).inc(2)
     for took in (0.05, 0.5, 5.0):
         seconds.labels(model, odd).observe(took)
     return generate_latest(registry).decode()
@@ -31,7 +33,7 @@ def page(*, model: str = "line", odd: str = "r1") -> str:
 @pytest.mark.parametrize("odd", ["r1", 'a"b\\c\nd', "ü"])
 def test_a_metrics_page_is_read_by_revision(odd: str) -> None:
     assert read_counts(page(odd=odd), name="line") == {
-        odd: Counts(requests=10, failed=1, seconds={0.1: 1, 1.0: 2, INF: 3})
+        odd: Counts(requests=10, failed=1, refused=3, unseen=2, seconds={0.1: 1, 1.0: 2, INF: 3})
     }
     assert read_counts(page(), name="other") == {}
 
@@ -58,6 +60,15 @@ def test_replicas_are_added_up() -> None:
         "r1": Counts(requests=5, failed=1, seconds={1.0: 4, INF: 5}),
         "r2": Counts(requests=4),
     }
+
+
+def test_unseen_values_are_unknown_where_no_server_counts_them() -> None:
+    known, unknown = Counts(requests=3, refused=1, unseen=2), Counts(requests=2, refused=1)
+    assert added([{"r1": known}, {"r1": unknown}]) == {"r1": Counts(requests=5, refused=2, unseen=2)}
+    assert added([{"r1": unknown}, {"r1": unknown}])["r1"].unseen is None
+    assert since(Counts(requests=1, unseen=1), known) == Counts(requests=2, refused=1, unseen=1)
+    assert since(unknown, known).unseen == 2
+    assert since(Counts(requests=1), unknown).unseen is None
 
 
 def test_what_was_counted_since() -> None:

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from muster.backends.releases.judge import broken_by_answers, broken_by_counts, measure
+from muster.backends.releases.judge import broken_by_answers, broken_by_counts, measure, told
 from muster.backends.releases.plan import Rules
 from muster.core.deployment import Answer, Counts, SmokeRequest
 
@@ -38,6 +38,43 @@ def test_errors_decide_as_soon_as_nothing_can_mend_them(
 def test_errors_are_told_with_their_numbers() -> None:
     why = broken_by_counts(RULES, counts(100, 6), counts(0))
     assert why == "6 of 100 requests failed, above the 5.00% that are allowed"
+
+
+STRICT = Rules(max_refused_share=0.1, max_unseen_share=0.1)
+
+
+@pytest.mark.parametrize(
+    ("ours", "says"),
+    [
+        (Counts(requests=100, refused=10, unseen=10), ""),
+        (
+            Counts(requests=100, refused=11, unseen=0),
+            "11 of 100 requests were refused, above the 10.00% that are allowed",
+        ),
+        (
+            Counts(requests=100, refused=0, unseen=11),
+            "11 of 100 requests hold a value that is no category, above the 10.00% that are allowed",
+        ),
+        (Counts(requests=3, refused=3, unseen=3), ""),  # of too few
+        (
+            Counts(requests=6, refused=6, unseen=0),
+            "6 of 6 requests were refused",
+        ),  # 44 good ones cannot mend it
+        (Counts(), ""),
+        (Counts(requests=1), "its server does not count unseen values"),
+    ],
+)
+def test_refused_requests_and_unseen_values_are_judged_where_a_rule_says_so(ours: Counts, says: str) -> None:
+    found = broken_by_counts(STRICT, ours, Counts())
+    assert found.startswith(says)
+    assert bool(found) == bool(says)
+    assert not broken_by_counts(Rules(), ours, Counts())
+
+
+def test_the_champions_share_stands_beside_it() -> None:
+    ours, theirs = Counts(requests=100, refused=50, unseen=0), Counts(requests=1000, refused=480)
+    assert broken_by_counts(STRICT, ours, theirs).endswith("that are allowed; of the champion's 48.00%")
+    assert told(ours, theirs) == "100 requests, 0 failed, 50 refused"
 
 
 @pytest.mark.parametrize(

@@ -30,6 +30,10 @@ def test_holds_that_do_not_fit_are_refused(hold: tuple[float, ...]) -> None:
     ("fields", "words"),
     [
         ({"max_error_share": 1.5}, "max_error_share is 1.5"),
+        ({"max_refused_share": 2}, "max_refused_share is 2: need a share, 0 to 1"),
+        ({"max_unseen_share": -0.1}, "max_unseen_share is -0.1: need a share"),
+        ({"max_unseen_share": float("nan")}, "max_unseen_share is nan: need a share"),
+        ({"p95_slack_seconds": None}, "p95_slack_seconds is None: need a number"),
         ({"max_p95_ratio": 0.5}, "max_p95_ratio is 0.5"),
         ({"p95_slack_seconds": -1.0}, "p95_slack_seconds is -1.0"),
         ({"fewest_requests": 0}, "fewest_requests is 0"),

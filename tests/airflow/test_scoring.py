@@ -1,0 +1,98 @@
+"""ScoreOperator with a model that is Python: of a deployment, and of a version, in the image that computes it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.airflow.conftest import Seen
+from tests.serving.python_model import write_signature
+
+from muster.airflow.embedded.runner import RunResult
+from muster.backends.local.backend import LocalBackend
+from muster.core.job import JobSpec
+from muster.volumes.folder import FolderStore
+
+pytestmark = [pytest.mark.slow, pytest.mark.data]
+
+PREDICT = """
+import pickle
+
+
+def load(folder):
+    return pickle.loads(pickle.dumps(Slope()))
+
+
+class Slope:
+    of = 2
+
+
+def predict(model, inputs):
+    return {"y": inputs["x"] * model.of}
+"""
+BODY = """
+from muster.airflow import ScoreOperator, SmokeRows
+live = DeployOperator(
+    task_id="deploy", name="sloped", model="sloped/model@1", image="serve", trusted=["pickle"], workers=2,
+    resources=Resources(cpus=4, memory_gib=2), smoke=SmokeRows("sloped/rows@1", most=3, expect={"y": {"max": 200}}),
+)
+live >> ScoreOperator(
+    task_id="served", model="deployment://sloped", rows="sloped/rows@1", outputs="sloped/scores", shards=2, keep=["key"]
+)
+ScoreOperator(
+    task_id="unserved", model="sloped/model@1", rows="sloped/rows@1", outputs="sloped/others", image="serve",
+    trusted=["pickle"],
+)
+"""
+
+
+@pytest.fixture
+def versions(store: FolderStore, tmp_path: Path) -> None:
+    """A model that unpickles while it is loaded, and rows."""
+    model, rows = tmp_path / "model", tmp_path / "rows"
+    model.mkdir(), rows.mkdir()
+    (model / "predict.py").write_text(PREDICT)
+    write_signature(model, [{"name": "x", "datatype": "FP32"}], [{"name": "y", "datatype": "FP32"}])
+    (rows / "rows.csv").write_text("key,x\n" + "".join(f"{n},{n / 2}\n" for n in range(100)))
+    for volume, folder in (("sloped/model", model), ("sloped/rows", rows)):
+        store.add(volume, folder)
+
+
+@pytest.mark.usefixtures("versions")
+def test_a_deployment_says_how_its_model_is_loaded_and_a_version_is_told(
+    run: Callable[..., RunResult],
+    write_dag: Callable[..., None],
+    backend: LocalBackend,
+    store: FolderStore,
+    seen: Seen,
+) -> None:
+    write_dag(BODY)
+    try:
+        assert run().succeeded, seen.text[-20:]
+        spec = backend.deployments.champion("sloped")
+    finally:
+        backend.deployments.retire("sloped")
+    assert [each.inputs for each in spec.smoke] == [{"x": (0.0,)}, {"x": (0.5,)}, {"x": (1.0,)}]
+    assert spec.workers
+    served, unserved = (_job(store, volume) for volume in ("sloped/scores", "sloped/others"))
+    assert (served.image, served.image_digest) == ("serve", spec.workers.image_digest)
+    assert served.params["setup"] == {"workers": 2, "cpus": 4, "trusted": ["pickle"]}
+    assert unserved.params["setup"] == {"trusted": ["pickle"]}
+    for volume in ("sloped/scores", "sloped/others"):
+        assert store.record(f"volume://{volume}@1").metrics["rows"] == 100
+
+
+def _job(store: FolderStore, volume: str) -> JobSpec:
+    return store.ledger.spec(store.record(f"volume://{volume}@1").job_id)
+
+
+def test_what_a_deployment_trusts_is_not_said_again(home: Any) -> None:
+    from muster.airflow import ScoreOperator
+    from muster.core.errors import SpecError
+
+    with pytest.raises(SpecError, match="trusted: deployment://sloped has its own"):
+        ScoreOperator(
+            task_id="score", model="deployment://sloped", rows="a/b", outputs="a/c", trusted=["pickle"]
+        )
