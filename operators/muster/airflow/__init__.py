@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from muster.airflow.authoring.triggering import triggering
     from muster.airflow.authoring.values import Output
+    from muster.airflow.operators.compact import CompactOperator
     from muster.airflow.operators.decorators import gang, job, search
     from muster.airflow.operators.deploy import DeployOperator
     from muster.airflow.operators.drift import DriftOperator
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Batch",
     "Budget",
+    "CompactOperator",
     "DeployOperator",
     "DriftLimits",
     "DriftOperator",
@@ -69,6 +71,7 @@ __all__ = [
 _MODULES = {
     "Batch": "muster.core.deployment",
     "Budget": "muster.core.search",
+    "CompactOperator": "muster.airflow.operators.compact",
     "DeployOperator": "muster.airflow.operators.deploy",
     "DriftLimits": "muster.core.drift",
     "DriftOperator": "muster.airflow.operators.drift",

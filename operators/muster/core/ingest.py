@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 from muster.core.errors import SpecError
 
 ENTRYPOINT = "muster_ingest:ingest"
+COMPACT_ENTRYPOINT = "muster_ingest:compact"
 PACKAGE = "muster_ingest"
 BEFORE = "before"
 """The input with the last version."""

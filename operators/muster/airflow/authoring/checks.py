@@ -70,6 +70,7 @@ check_share = rule(_is_number, "a number, 0 or more")
 check_days = if_known(rule(_is_number, "a number of days, 0 or more"))
 check_retries = rule(lambda value: type(value) is int and value >= 0, "a whole number, 0 or more")
 check_count = if_known(rule(lambda value: type(value) is int and value >= 1, "a whole number, 1 or more"))
+check_keep = if_known(rule(lambda value: type(value) is int and value >= 0, "a whole number, 0 or more"))
 check_span = rule(
     lambda value: _is_span(value) and value > timedelta(0), "a timedelta above 0, such as timedelta(hours=2)"
 )

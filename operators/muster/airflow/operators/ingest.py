@@ -131,7 +131,7 @@ class IngestOperator(QueuedOperator):
     def check_files(self, folder: DagFolder, settings: Settings) -> None:
         """Look for the program in the image's folder."""
         with self.refusing("image"):
-            _program(folder, self.image, settings)
+            program_of(folder, self.image, settings)
 
     def check_ready(self, folder: DagFolder, backend: Backend) -> None:  # noqa: ARG002 - its code is muster's own
         """Ask the backend whether such a job can ever run."""
@@ -190,7 +190,7 @@ class IngestOperator(QueuedOperator):
             image_digest=image_digest(self.image, folder, task),
             interpreter=interpreter_of(self.image, task.settings),
             roles=self._roles(),
-            code=_program(folder, self.image, task.settings).put(store),
+            code=program_of(folder, self.image, task.settings).put(store),
             inputs={BEFORE: before},
             outputs={CHECKPOINTS: output},
             params={"what": source.param(**told)},
@@ -224,7 +224,7 @@ class IngestOperator(QueuedOperator):
         return lineage.of_names((), (str(each.uri) for each in self.outlets if hasattr(each, "uri")))
 
 
-def _program(folder: DagFolder, image: str, settings: Settings) -> Code:
+def program_of(folder: DagFolder, image: str, settings: Settings) -> Code:
     """The package that ingests: it lies in the image's folder and travels alone."""
     from muster.airflow.authoring.code import Code
 
