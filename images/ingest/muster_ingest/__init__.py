@@ -1,5 +1,5 @@
-"""Makes a version of outside data: the objects of a store, or the rows of a query. IngestOperator runs it as a job. CompactOperator has such a
-version's small files joined.
+"""Makes a version of outside data: the objects of a store, the rows of a query, or the messages of a topic. IngestOperator runs it as a job.
+CompactOperator has the small files of such a version joined.
 
 The job's folder of checkpoints becomes the version, so what one attempt has fetched is there for the next one.
 """
@@ -25,6 +25,10 @@ def ingest(before: list[Path], checkpoints: Path, *, what: dict[str, Any]) -> di
         from muster_ingest.sql import read_query
 
         return read_query(base, checkpoints, what, connection)
+    if what["source"].startswith("kafka://"):
+        from muster_ingest.stream import read_topic
+
+        return read_topic(base, checkpoints, what, connection)
     from muster_ingest.objects import Ingest
 
     return Ingest(base, checkpoints, what, connection).run()

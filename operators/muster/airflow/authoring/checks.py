@@ -49,6 +49,11 @@ def if_known(check: Check) -> Check:
     return lambda value: check(value) if is_known(value) else None
 
 
+def check_among(known: Sequence[str]) -> Check:
+    """Return a check that passes these words alone."""
+    return rule(lambda value: value in known, f"one of {', '.join(known)}")
+
+
 def _is_number(value: Any) -> bool:
     return type(value) in (int, float) and 0 <= value < math.inf
 
