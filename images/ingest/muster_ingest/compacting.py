@@ -23,7 +23,7 @@ from muster_ingest.listing import CARRIED, LISTING
 PARTITION, OFFSET = "_partition", "_offset"
 _APART = "_"  # a folder whose name begins so holds what is kept apart from the rows
 _BATCH_ROWS = 8_192
-_GROUP_BYTES, _GROUP_ROWS = 64 << 20, 1 << 20
+_GROUP_BYTES, _GROUP_ROWS = 32 << 20, 1 << 20
 """What is collected before it is written: with a batch, all that is in memory."""
 
 

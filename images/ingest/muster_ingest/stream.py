@@ -19,7 +19,7 @@ from muster_ingest import listing
 from muster_ingest.avro import Registry
 from muster_ingest.connection import Connection
 from muster_ingest.errors import IngestError
-from muster_ingest.listing import CARRIED, LISTING
+from muster_ingest.listing import CARRIED, LISTING, next_number
 from muster_ingest.rows import APART, File, Parquet, Rows, known_columns
 from muster_ingest.topic import Topic
 from muster_ingest.values import values_of
@@ -59,8 +59,8 @@ def read_topic(
         values,
         _known(base, state),
         unreadable=what["unreadable"],
-        good=Parquet(target, _number(state.files, "")),
-        apart=Parquet(target, _number(state.files, f"{APART}/"), APART),
+        good=Parquet(target, next_number(state.files)),
+        apart=Parquet(target, next_number(state.files, f"{APART}/"), APART),
     )
     offsets = ingest.read(rows)
     new = rows.close()
@@ -206,17 +206,6 @@ def _known(base: Path | None, state: _State) -> pa.StructType:
     """Return the columns of the newest file: each is written with all that were known."""
     paths = [path for path, _, _ in state.files if "/" not in path]
     return known_columns(base / paths[-1]) if base is not None and paths else pa.struct([])
-
-
-def _number(files: list[File], folder: str) -> int:
-    """Return the number of the next file in a folder."""
-    found = [
-        int(stem)
-        for path, _, _ in files
-        if path.startswith(f"{folder}part-")
-        and (stem := path.removeprefix(f"{folder}part-").removesuffix(".parquet")).isdecimal()
-    ]
-    return max(found, default=-1) + 1
 
 
 def _millis(until: str) -> int:
