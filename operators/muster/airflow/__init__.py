@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from muster.airflow.operators.search import SearchOperator
     from muster.airflow.operators.sweep import SweepOperator
     from muster.airflow.operators.validate import ValidateOperator
+    from muster.airflow.topic import TopicTrigger
     from muster.backends.releases.plan import Rules
     from muster.core.deployment import Batch, RequestLog
     from muster.core.drift import DriftLimits
@@ -57,6 +58,7 @@ __all__ = [
     "SearchOperator",
     "SecretRef",
     "SweepOperator",
+    "TopicTrigger",
     "ValidateOperator",
     "choice",
     "gang",
@@ -91,6 +93,7 @@ _MODULES = {
     "SearchOperator": "muster.airflow.operators.search",
     "SecretRef": "muster.core.job",
     "SweepOperator": "muster.airflow.operators.sweep",
+    "TopicTrigger": "muster.airflow.topic",
     "ValidateOperator": "muster.airflow.operators.validate",
     "choice": "muster.core.space",
     "gang": "muster.airflow.operators.decorators",
