@@ -81,7 +81,10 @@ def clicks_model() -> None:
     schedule=None,
     start_date=START,
     catchup=False,
-    params={"until": Param(24, type="integer", minimum=1, maximum=24, description="The hour that the replay ends before")},
+    params={
+        "since": Param(0, type="integer", minimum=0, maximum=23, description="The hour of the day that the replay begins with"),
+        "until": Param(24, type="integer", minimum=1, maximum=24, description="The hour that it ends before"),
+    },
     tags=["muster", "example"],
 )
 def clicks_replay() -> None:
@@ -100,7 +103,7 @@ def clicks_replay() -> None:
         image="ingest",
         entrypoint="clicks.replay:replay",
         inputs={"messages": day.versions["messages"]},
-        params={"topic": TOPIC, "until": "{{ params.until }}"},
+        params={"topic": TOPIC, "since": "{{ params.since }}", "until": "{{ params.until }}"},
         secrets={"BROKER": f"connection:{NAME}#bootstrap.servers"},
         resources=SMALL,
     )

@@ -12,10 +12,10 @@ from confluent_kafka.admin import AdminClient, NewTopic
 PARTITIONS = 2
 
 
-def replay(messages: Path, *, topic: str, until: int) -> dict[str, float]:
+def replay(messages: Path, *, topic: str, since: int, until: int) -> dict[str, float]:
     """Put the messages of a day into a topic, which is made if it is not there; those of one airport stay in order.
 
-    :param until: only departures before this hour of the day, 24 for all.
+    :param since: only departures from this hour of the day on. `until`: and before this one, 24 for the rest of the day.
     :raises RuntimeError: not all arrived.
     """
     broker = {"bootstrap.servers": os.environ["BROKER"]}
@@ -29,7 +29,8 @@ def replay(messages: Path, *, topic: str, until: int) -> dict[str, float]:
     lines = (messages / "messages.jsonl").read_text(encoding="utf-8").splitlines()
     told = [json.loads(line) for line in lines]
     midnight = told[0]["departed"] // 1440 * 1440
-    sent = [each for each in told if each["departed"] < midnight + 60 * until]
+    last = midnight + 60 * until if until < 24 else told[-1]["departed"] + 1  # some leave after midnight
+    sent = [each for each in told if midnight + 60 * since <= each["departed"] < last]
     for each in sent:
         producer.produce(topic, key=each["origin"], value=json.dumps(each))
         producer.poll(0)
