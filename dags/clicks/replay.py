@@ -19,7 +19,8 @@ def replay(messages: Path, *, topic: str, since: int, until: int) -> dict[str, f
     :raises RuntimeError: not all arrived.
     """
     broker = {"bootstrap.servers": os.environ["BROKER"]}
-    (made,) = AdminClient(broker).create_topics([NewTopic(topic, PARTITIONS)]).values()
+    admin = AdminClient(broker)  # which has to live until the answer
+    (made,) = admin.create_topics([NewTopic(topic, PARTITIONS)]).values()
     try:
         made.result(30)
     except KafkaException as error:

@@ -39,7 +39,7 @@ def run(home: EmbeddedHome, backend: LocalBackend, seen: Seen, broker: Broker) -
 
     def go(dag_id: str, **params: Any) -> Any:
         result = run_dag(dag_id, params=params, settings=home.settings, dags=home.dags, listener=seen)
-        assert result.succeeded, seen.text[-20:]
+        assert result.succeeded, "\n".join(seen.text[-40:])
         return result
 
     yield go

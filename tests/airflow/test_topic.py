@@ -83,7 +83,7 @@ def test_a_message_wakes_a_dag(tmp_path: Path, broker: Broker, client: Path, pyt
             began = time.monotonic()
             assert until(
                 lambda: (site.home / "store").is_dir() and rows(FolderStore(site.home / "store")) == 10 * (number + 1),  # noqa: B023
-                seconds=180,
+                seconds=300,
             ), site.log.read_text()[-3000:]
             took.append(time.monotonic() - began)
             if number == 1:
