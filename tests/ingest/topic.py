@@ -69,8 +69,13 @@ class Steps:
                 "key": None if key is None else key.encode("latin-1"),
                 "value": None if value is None else value.encode("latin-1"),
             }
-            producer.produce(topic, partition=partition, timestamp=millis[0] if millis else 0, **texts)
+            when = millis[0] if millis else 0
+            producer.produce(topic, partition=partition, timestamp=when, on_delivery=self._told, **texts)
             producer.poll(0)
+
+    def _told(self, error: Any, _message: Any) -> None:
+        if error is not None:
+            raise AssertionError(error.str())
 
     def _wait(self, futures: dict[Any, Any]) -> None:
         for future in futures.values():

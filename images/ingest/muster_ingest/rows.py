@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from muster_ingest.errors import IngestError
-from muster_ingest.schemas import SchemaChanged, merged, told, without_unknown
+from muster_ingest.schemas import SchemaChanged, has_both, merged, told, without_unknown
 from muster_ingest.values import Row, Unreadable, Values
 
 GROUP_ROWS, GROUP_BYTES = 65_536, 32 << 20
@@ -157,6 +157,8 @@ class Rows:
             kind = merged(kind, each)
         self._refuse_own_names(kind)
         kind = without_unknown(kind)
+        if has_both(rows, kind):
+            raise pa.ArrowInvalid("booleans in a column of fractions")
         array = pa.array(rows, type=kind)
         self._known = kind
         return array
