@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import threading
 import time
 from typing import Any
 
@@ -48,6 +49,20 @@ class Steps:
         producer = Producer({**self._to, "linger.ms": 1})
         self._put(producer, topic, messages)
         assert producer.flush(60) == 0
+
+    def pour(self, topic: str, partitions: int, each_millis: int) -> None:
+        """Put numbered messages, one after another, until the input ends; each is in the topic once it returns."""
+        settings = {"linger.ms": 5, "enable.idempotence": True, "delivery.timeout.ms": 600_000}
+        producer = Producer({**self._to, **settings})
+        ended = threading.Event()
+        threading.Thread(target=lambda: (sys.stdin.read(), ended.set()), daemon=True).start()
+        number = 0
+        while not ended.is_set():
+            value = json.dumps({"n": number, "text": f"message {number}"}).encode()
+            producer.produce(topic, value, partition=number % partitions, on_delivery=self._told)
+            producer.poll(each_millis / 1000)
+            number += 1
+        assert producer.flush(600) == 0
 
     def transact(self, topic: str, messages: list[Message], *, how: str) -> None:
         """Put messages in a transaction that is ``commit``ted, ``abort``ed, or left ``open`` for a minute."""

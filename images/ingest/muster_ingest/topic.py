@@ -100,6 +100,7 @@ class Topic:
         self.source, self._connection = source, connection
         self.name = source.partition("://")[2].partition("/")[2]
         self._patience_seconds = patience_seconds
+        self._answer_seconds = min(_ANSWER_SECONDS, max(1.0, patience_seconds))
         self.patience = Patience(self, patience_seconds)
         self._denied: KafkaError | None = None
         self._config = self._checked()
@@ -118,7 +119,7 @@ class Topic:
         def ask() -> Any:
             try:
                 return self._answer(
-                    self._admin.describe_topics(TopicCollection([self.name]), request_timeout=_ANSWER_SECONDS)
+                    self._admin.describe_topics(TopicCollection([self.name]), request_timeout=self._answer_seconds)
                 )[self.name]
             except KafkaException as error:
                 if _code(error) != KafkaError.UNKNOWN_TOPIC_OR_PART:
@@ -230,7 +231,7 @@ class Topic:
             asked = {TopicPartition(self.name, each): spec for each in partitions}
             committed = IsolationLevel.READ_COMMITTED
             return self._answer(
-                self._admin.list_offsets(asked, isolation_level=committed, request_timeout=_ANSWER_SECONDS)
+                self._admin.list_offsets(asked, isolation_level=committed, request_timeout=self._answer_seconds)
             )
 
         found = self._ask("its offsets", ask)
