@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import sys
 
-import duckdb
 from confluent_kafka import Consumer, TopicPartition
 
 
@@ -30,10 +29,21 @@ def messages(broker: str, topic: str) -> dict[tuple[int, int], int]:
 
 def main(broker: str, topic: str, version: str) -> None:
     """Compare, and print."""
+    import duckdb
+
     wanted = messages(broker, topic)
-    rows = duckdb.sql(f"select _partition, _offset, n from '{version}/part-*.parquet'").fetchall()  # noqa: S608
+    rows = duckdb.sql(f"select _partition, _offset, n from '{version}/part-*.parquet'").fetchall()
     found = {(partition, offset): number for partition, offset, number in rows}
-    print(json.dumps({"messages": len(wanted), "lost": len(wanted.keys() - found.keys()), "doubled": len(rows) - len(found), "other": len(found.items() - wanted.items())}))
+    print(
+        json.dumps(
+            {
+                "messages": len(wanted),
+                "lost": len(wanted.keys() - found.keys()),
+                "doubled": len(rows) - len(found),
+                "other": len(found.items() - wanted.items()),
+            }
+        )
+    )
 
 
 main(*sys.argv[1:])

@@ -44,14 +44,21 @@ class Stream:
 
     def __init__(self, python: Path, broker: Broker, backend: LocalBackend, places: Places) -> None:
         self._python, self.broker, self.backend, self._places = python, broker, backend, places
-        self._code = backend.store.put(IMAGE, [f"{PACKAGE}/{path.name}" for path in (IMAGE / PACKAGE).glob("*.py")])
+        self._code = backend.store.put(
+            IMAGE, [f"{PACKAGE}/{path.name}" for path in (IMAGE / PACKAGE).glob("*.py")]
+        )
         self._digest = put_image(backend.store, IMAGE)
 
     @contextmanager
     def pouring(self) -> Iterator[None]:
         """Have messages pour into the topic meanwhile."""
         self._steps(["create", [TOPIC, PARTITIONS], {}])
-        words = [self._python, HERE / "topic.py", self.broker.url, json.dumps([["pour", [TOPIC, PARTITIONS, 2], {}]])]
+        words = [
+            self._python,
+            HERE / "topic.py",
+            self.broker.url,
+            json.dumps([["pour", [TOPIC, PARTITIONS, 2], {}]]),
+        ]
         with subprocess.Popen(words, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
             yield
             assert process.stdin is not None
@@ -116,11 +123,19 @@ class Stream:
     def ledger(self) -> dict[str, int]:
         """How the last version differs from the topic."""
         (version,) = self.backend.store.newest(VOLUME, limit=1)
-        words = [self._python, HERE / "kafka_ledger.py", self.broker.url, TOPIC, self.backend.store.path(version.address)]
+        words = [
+            self._python,
+            HERE / "kafka_ledger.py",
+            self.broker.url,
+            TOPIC,
+            self.backend.store.path(version.address),
+        ]
         return dict(json.loads(subprocess.check_output(words, text=True)))
 
     def _steps(self, *steps: object) -> None:
-        subprocess.run([self._python, HERE / "topic.py", self.broker.url, json.dumps(steps)], check=True, timeout=120)
+        subprocess.run(
+            [self._python, HERE / "topic.py", self.broker.url, json.dumps(steps)], check=True, timeout=120
+        )
 
 
 @pytest.fixture
@@ -140,7 +155,9 @@ def killed(stream: Stream, count: int, seed: int) -> Counter[str]:
     number = 0
     while kills.total() < count:
         number += 1
-        jobs = {f"clicks-{number}-{each}": stream.submit for each in range(2 if number % TOGETHER == 0 else 1)}
+        jobs = {
+            f"clicks-{number}-{each}": stream.submit for each in range(2 if number % TOGETHER == 0 else 1)
+        }
         specs = {job_id: submit(job_id) for job_id, submit in jobs.items()}
         until(lambda: False, seconds=chance.uniform(0.0, 4.0))
         (what,) = chance.choices(victims, weights)

@@ -67,9 +67,7 @@ def has_both(values: Sequence[Any], kind: pa.DataType) -> bool:
     if pa.types.is_struct(kind):
         fields = (kind.field(number) for number in range(kind.num_fields))
         return any(has_both([value.get(field.name) for value in there], field.type) for field in fields)
-    return pa.types.is_list(kind) and has_both(
-        [each for value in there for each in value], kind.value_type
-    )
+    return pa.types.is_list(kind) and has_both([each for value in there for each in value], kind.value_type)
 
 
 def told(kind: pa.StructType) -> str:

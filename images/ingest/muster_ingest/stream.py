@@ -117,7 +117,9 @@ class _Ingest:
         self._ends = high
         if what.get("until"):
             since = topic.since(partitions, _millis(what["until"]))
-            self._ends = {each: high[each] if since[each] < 0 else min(since[each], high[each]) for each in partitions}
+            self._ends = {
+                each: high[each] if since[each] < 0 else min(since[each], high[each]) for each in partitions
+            }
         self._first = {each: state.offsets.get(each, oldest[each]) for each in partitions}
         self._refuse_truncated(high)
         self.lost = self._lost(oldest, what["lost"])
@@ -143,7 +145,7 @@ class _Ingest:
         """Return how many offsets the broker dropped unread, and go on behind them. :raises IngestError: that is not wanted."""
         gone = {each: oldest[each] - first for each, first in self._first.items() if first < oldest[each]}
         if gone and way == "stop":
-            partition, count = next(iter(gone.items()))
+            partition = next(iter(gone))
             raise IngestError(
                 f"{self._topic.source}: the broker dropped {sum(gone.values()):,} offsets that no version holds; in partition {partition} the last "
                 f"version ends at offset {self._first[partition]:,}, and the oldest message is at {oldest[partition]:,}. Nothing is committed; "

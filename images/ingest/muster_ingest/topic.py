@@ -12,7 +12,14 @@ from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from typing import Any
 
-from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka import (
+    Consumer,
+    IsolationLevel,
+    KafkaError,
+    KafkaException,
+    TopicCollection,
+    TopicPartition,
+)
 from confluent_kafka import Message as Raw
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
@@ -37,7 +44,13 @@ _OWN: dict[str, Any] = {
     "reconnect.backoff.max.ms": 1_000,
     "client.id": "muster-ingest",
 }
-_CHANGEABLE = ("group.id", "client.id", "queued.max.messages.kbytes", "fetch.wait.max.ms", "reconnect.backoff.max.ms")
+_CHANGEABLE = (
+    "group.id",
+    "client.id",
+    "queued.max.messages.kbytes",
+    "fetch.wait.max.ms",
+    "reconnect.backoff.max.ms",
+)
 _REFUSED = ("debug", "group.instance.id", "group.protocol", "plugin.library.paths", "transactional.id")
 _DENIED = (
     KafkaError._AUTHENTICATION,
@@ -67,7 +80,14 @@ _PASSING = (
     KafkaError.UNKNOWN_LEADER_EPOCH,
     KafkaError.OFFSET_NOT_AVAILABLE,
 )
-_OPEN = ("bootstrap.servers", "security.protocol", "sasl.mechanism", "sasl.mechanisms", "client.id", "group.id")
+_OPEN = (
+    "bootstrap.servers",
+    "security.protocol",
+    "sasl.mechanism",
+    "sasl.mechanisms",
+    "client.id",
+    "group.id",
+)
 
 
 @dataclass
@@ -119,7 +139,9 @@ class Topic:
         def ask() -> Any:
             try:
                 return self._answer(
-                    self._admin.describe_topics(TopicCollection([self.name]), request_timeout=self._answer_seconds)
+                    self._admin.describe_topics(
+                        TopicCollection([self.name]), request_timeout=self._answer_seconds
+                    )
                 )[self.name]
             except KafkaException as error:
                 if _code(error) != KafkaError.UNKNOWN_TOPIC_OR_PART:
@@ -181,7 +203,9 @@ class Topic:
             return None
         if span.done or offset < span.at:
             return None
-        if offset >= span.end:  # what is not shown lies between: marks of transactions, messages that were withdrawn
+        if (
+            offset >= span.end
+        ):  # what is not shown lies between: marks of transactions, messages that were withdrawn
             span.at = span.end
             return None
         if error is not None:
@@ -231,7 +255,9 @@ class Topic:
             asked = {TopicPartition(self.name, each): spec for each in partitions}
             committed = IsolationLevel.READ_COMMITTED
             return self._answer(
-                self._admin.list_offsets(asked, isolation_level=committed, request_timeout=self._answer_seconds)
+                self._admin.list_offsets(
+                    asked, isolation_level=committed, request_timeout=self._answer_seconds
+                )
             )
 
         found = self._ask("its offsets", ask)

@@ -73,7 +73,9 @@ class Avro:
         import fastavro
 
         if len(value) < 5 or value[0] != 0:
-            raise Unreadable(f"no Avro of a registry, which begins with 00 and a schema's number, but {_shown(value)}")
+            raise Unreadable(
+                f"no Avro of a registry, which begins with 00 and a schema's number, but {_shown(value)}"
+            )
         number = int.from_bytes(value[1:5], "big")
         schema = self._registry.schema(number)
         if schema is None:
