@@ -92,7 +92,7 @@ class Broker:
             "transaction.state.log.num.partitions": "1",
             "transaction.state.log.replication.factor": "1",
             "transaction.state.log.min.isr": "1",
-            "log.retention.check.interval.ms": "500",
+            "log.retention.ms": "-1",
             "log.cleaner.enable": "false",
         }
         if pem is not None:

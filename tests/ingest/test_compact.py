@@ -51,7 +51,12 @@ def drive(python: Path, tmp_path: Path) -> Drive:
 
 def messages(*offsets: tuple[int, int], **more: Any) -> list[dict[str, Any]]:
     """Rows of a stream, by partition and offset."""
-    return [{"n": n, **more, "_partition": partition, "_offset": n} for partition, n in offsets]
+    return [{"n": n, "_partition": partition, "_offset": n, **more} for partition, n in offsets]
+
+
+def seen(row: dict[str, Any]) -> dict[str, Any]:
+    """The nested column as it is with all fields."""
+    return {"seen": [{"y": None} | each for each in row["seen"]]} if "seen" in row else {}
 
 
 def committed(before: Path, target: Path, carried: list[str]) -> None:
@@ -64,8 +69,8 @@ def committed(before: Path, target: Path, carried: list[str]) -> None:
 
 def test_a_stream_keeps_its_order_offsets_and_columns(drive: Drive, tmp_path: Path) -> None:
     files = {
-        "part-00000.parquet": messages((0, 0), (1, 0), (0, 1)),
-        "part-00001.parquet": messages((1, 1), (0, 2)),
+        "part-00000.parquet": messages((0, 0), (1, 0), (0, 1), seen=[{"x": 1}], size=1),
+        "part-00001.parquet": messages((1, 1), (0, 2), seen=[{"x": 2, "y": "a"}], size=1.5),
         "part-00003.parquet": messages((1, 2), (0, 3), (1, 3), place="JFK"),
         "_unreadable/part-00000.parquet": [{"_partition": 0, "_offset": 9}],
     }
@@ -76,8 +81,8 @@ def test_a_stream_keeps_its_order_offsets_and_columns(drive: Drive, tmp_path: Pa
     committed(tmp_path / "before", tmp_path / "after", told["carried"])
     found = drive("rows", "after")
     assert list(found) == ["part-00000.parquet", "_unreadable/part-00000.parquet"]
-    every = [{"n": row["n"], "_partition": row["_partition"], "_offset": row["_offset"], "place": row.get("place")} for path in list(files)[:3] for row in files[path]]
-    assert found["part-00000.parquet"] == every
+    rows = [row for path in list(files)[:3] for row in files[path]]
+    assert found["part-00000.parquet"] == [{"seen": None, "size": None, "place": None} | row | seen(row) for row in rows]
     first = (tmp_path / "after" / LISTING).read_text().splitlines()[0]
     assert json.loads(first) == STREAM
     assert drive("compact", "after", str(tmp_path / "again"), "1024")["here"] == [], "nothing is left to join"

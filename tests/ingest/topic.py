@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import threading
 import time
 from typing import Any
 
@@ -49,6 +50,20 @@ class Steps:
         self._put(producer, topic, messages)
         assert producer.flush(60) == 0
 
+    def pour(self, topic: str, partitions: int, each_millis: int) -> None:
+        """Put numbered messages, one after another, until the input ends; each is in the topic once it returns."""
+        settings = {"linger.ms": 5, "enable.idempotence": True, "delivery.timeout.ms": 600_000}
+        producer = Producer({**self._to, **settings})
+        ended = threading.Event()
+        threading.Thread(target=lambda: (sys.stdin.read(), ended.set()), daemon=True).start()
+        number = 0
+        while not ended.is_set():
+            value = json.dumps({"n": number, "text": f"message {number}"}).encode()
+            producer.produce(topic, value, partition=number % partitions, on_delivery=self._told)
+            producer.poll(each_millis / 1000)
+            number += 1
+        assert producer.flush(600) == 0
+
     def transact(self, topic: str, messages: list[Message], *, how: str) -> None:
         """Put messages in a transaction that is ``commit``ted, ``abort``ed, or left ``open`` for a minute."""
         producer = Producer(
@@ -69,8 +84,13 @@ class Steps:
                 "key": None if key is None else key.encode("latin-1"),
                 "value": None if value is None else value.encode("latin-1"),
             }
-            producer.produce(topic, partition=partition, timestamp=millis[0] if millis else 0, **texts)
+            when = millis[0] if millis else 0
+            producer.produce(topic, partition=partition, timestamp=when, on_delivery=self._told, **texts)
             producer.poll(0)
+
+    def _told(self, error: Any, _message: Any) -> None:
+        if error is not None:
+            raise AssertionError(error.str())
 
     def _wait(self, futures: dict[Any, Any]) -> None:
         for future in futures.values():

@@ -153,4 +153,6 @@ class _Types:
         return found
 
     def _refused(self, what: str) -> IngestError:
-        return IngestError(f"schema {self._number} of the registry has {what}, which no column of Parquet holds")
+        return IngestError(
+            f"schema {self._number} of the registry has {what}, which no column of Parquet holds"
+        )

@@ -188,13 +188,17 @@ def _united(parts: Sequence[Part]) -> pa.Schema:
 def _batches(base: Path, part: Part, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     with pq.ParquetFile(base / part.path) as file:
         for batch in file.iter_batches(_BATCH_ROWS):
-            columns = [
-                batch.column(field.name).cast(field.type)
-                if field.name in batch.schema.names
-                else pa.nulls(batch.num_rows, field.type)
-                for field in schema
-            ]
-            yield pa.RecordBatch.from_arrays(columns, schema=schema)
+            yield pa.RecordBatch.from_arrays([_column(batch, field, part) for field in schema], schema=schema)
+
+
+def _column(batch: pa.RecordBatch, field: pa.Field, part: Part) -> pa.Array:
+    """Return a column in the type that all files have; null where the file has none."""
+    if field.name not in batch.schema.names:
+        return pa.nulls(batch.num_rows, field.type)
+    try:
+        return batch.column(field.name).cast(field.type)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
+        raise IngestError(f"{part.path!r:.200}, column {field.name!r:.100}: {error!s:.300}") from None
 
 
 def _collected(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from muster_ingest.errors import IngestError
-from muster_ingest.schemas import SchemaChanged, merged, told, without_unknown
+from muster_ingest.schemas import SchemaChanged, has_both, merged, told, without_unknown
 from muster_ingest.values import Row, Unreadable, Values
 
 GROUP_ROWS, GROUP_BYTES = 65_536, 32 << 20
@@ -28,7 +28,13 @@ PLACE = pa.schema(
 )
 """Where a message was, and when: the columns beside those of its value."""
 _APART_SCHEMA = pa.schema([*PLACE, pa.field("_value", pa.binary()), pa.field("_reason", pa.string())])
-_ERRORS = (pa.ArrowException, OverflowError, ValueError, TypeError, AttributeError)  # what Arrow raises for values
+_ERRORS = (
+    pa.ArrowException,
+    OverflowError,
+    ValueError,
+    TypeError,
+    AttributeError,
+)  # what Arrow raises for values
 File = tuple[str, int, str]
 """Path, size and digest."""
 
@@ -157,6 +163,8 @@ class Rows:
             kind = merged(kind, each)
         self._refuse_own_names(kind)
         kind = without_unknown(kind)
+        if has_both(rows, kind):
+            raise pa.ArrowInvalid("booleans in a column of fractions")
         array = pa.array(rows, type=kind)
         self._known = kind
         return array
@@ -221,9 +229,7 @@ def known_columns(path: Path) -> pa.StructType:
 def _with_place(array: pa.StructArray, messages: Sequence[Message]) -> pa.Table:
     kind = array.type
     fields = [kind.field(number) for number in range(kind.num_fields)]
-    return pa.Table.from_arrays(
-        [*array.flatten(), *_place(messages)], schema=pa.schema([*fields, *PLACE])
-    )
+    return pa.Table.from_arrays([*array.flatten(), *_place(messages)], schema=pa.schema([*fields, *PLACE]))
 
 
 def _place(messages: Sequence[Message]) -> list[pa.Array]:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import pyarrow as pa
 
 _WHOLE = (pa.int8(), pa.int16(), pa.int32(), pa.int64())
@@ -54,6 +57,17 @@ def without_unknown(kind: pa.StructType) -> pa.StructType:
     """Return a type without the columns of which every value was null: their type is not known yet."""
     fields = [kind.field(number) for number in range(kind.num_fields)]
     return pa.struct([field for field in fields if not pa.types.is_null(field.type)])
+
+
+def has_both(values: Sequence[Any], kind: pa.DataType) -> bool:
+    """Whether there are booleans in a column of fractions: Arrow takes them for 1.0 and 0.0."""
+    if pa.types.is_floating(kind):
+        return any(value is True or value is False for value in values)
+    there = [value for value in values if value] if pa.types.is_nested(kind) else []
+    if pa.types.is_struct(kind):
+        fields = (kind.field(number) for number in range(kind.num_fields))
+        return any(has_both([value.get(field.name) for value in there], field.type) for field in fields)
+    return pa.types.is_list(kind) and has_both([each for value in there for each in value], kind.value_type)
 
 
 def told(kind: pa.StructType) -> str:

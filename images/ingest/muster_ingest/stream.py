@@ -21,7 +21,7 @@ from muster_ingest.connection import Connection
 from muster_ingest.errors import IngestError
 from muster_ingest.listing import CARRIED, LISTING, next_number
 from muster_ingest.rows import APART, File, Parquet, Rows, known_columns
-from muster_ingest.topic import Topic
+from muster_ingest.topic import Span, Topic
 from muster_ingest.values import values_of
 
 STREAM = "stream"
@@ -117,7 +117,9 @@ class _Ingest:
         self._ends = high
         if what.get("until"):
             since = topic.since(partitions, _millis(what["until"]))
-            self._ends = {each: high[each] if since[each] < 0 else min(since[each], high[each]) for each in partitions}
+            self._ends = {
+                each: high[each] if since[each] < 0 else min(since[each], high[each]) for each in partitions
+            }
         self._first = {each: state.offsets.get(each, oldest[each]) for each in partitions}
         self._refuse_truncated(high)
         self.lost = self._lost(oldest, what["lost"])
@@ -129,10 +131,10 @@ class _Ingest:
             left = None if self._most is None else self._most - rows.taken
             if left is not None and left <= 0:
                 break
-            plan = {each: (at[each], end) for each, end in _shared(at, self._ends, left).items()}
-            for message in self._topic.read(plan):
+            spans = _shared(at, self._ends, left)
+            for message in self._topic.read(spans):
                 rows.take(message)
-            at |= {each: max(at[each], end) for each, (_, end) in plan.items()}
+            at = {each: span.at for each, span in spans.items()}
         return at
 
     def behind(self, offsets: Mapping[int, int]) -> int:
@@ -143,7 +145,7 @@ class _Ingest:
         """Return how many offsets the broker dropped unread, and go on behind them. :raises IngestError: that is not wanted."""
         gone = {each: oldest[each] - first for each, first in self._first.items() if first < oldest[each]}
         if gone and way == "stop":
-            partition, count = next(iter(gone.items()))
+            partition = next(iter(gone))
             raise IngestError(
                 f"{self._topic.source}: the broker dropped {sum(gone.values()):,} offsets that no version holds; in partition {partition} the last "
                 f"version ends at offset {self._first[partition]:,}, and the oldest message is at {oldest[partition]:,}. Nothing is committed; "
@@ -161,16 +163,16 @@ class _Ingest:
                 )
 
 
-def _shared(at: Mapping[int, int], ends: Mapping[int, int], most: int | None) -> dict[int, int]:
-    """Return how far each partition is read so that all together are at most `most` offsets, none of them more than its share."""
-    sizes = {each: max(0, ends[each] - at[each]) for each in at}
-    if most is None or sum(sizes.values()) <= most:
-        return {each: at[each] + size for each, size in sizes.items()}
-    found, left = {}, most
-    for rank, each in enumerate(sorted(sizes, key=lambda each: (sizes[each], each))):
-        share = min(sizes[each], left // (len(sizes) - rank))
-        found[each], left = at[each] + share, left - share
-    return found
+def _shared(at: Mapping[int, int], ends: Mapping[int, int], most: int | None) -> dict[int, Span]:
+    """Return what is read of each partition: all or, of `most` messages together, its share at most."""
+    spans = {each: Span(at[each], max(at[each], ends[each])) for each in at}
+    if most is not None:
+        by_size = sorted(spans.values(), key=lambda span: span.end - span.at)
+        for rank, span in enumerate(by_size):
+            # One each where there are fewer than partitions: the smallest go first, and are done sooner.
+            span.rows = min(span.end - span.at, max(1, most // (len(spans) - rank)), most)
+            most -= span.rows
+    return spans
 
 
 def _state(base: Path | None, source: str) -> _State:

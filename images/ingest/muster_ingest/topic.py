@@ -7,11 +7,19 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, wait
+from dataclasses import dataclass
 from typing import Any
 
-from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka import (
+    Consumer,
+    IsolationLevel,
+    KafkaError,
+    KafkaException,
+    TopicCollection,
+    TopicPartition,
+)
 from confluent_kafka import Message as Raw
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
@@ -32,10 +40,17 @@ _OWN: dict[str, Any] = {
     "allow.auto.create.topics": False,
     "check.crcs": True,
     "queued.max.messages.kbytes": 32 << 10,
+    "fetch.wait.max.ms": 50,  # the end of a partition is told by an answer without messages
     "reconnect.backoff.max.ms": 1_000,
     "client.id": "muster-ingest",
 }
-_CHANGEABLE = ("group.id", "client.id", "queued.max.messages.kbytes", "reconnect.backoff.max.ms")
+_CHANGEABLE = (
+    "group.id",
+    "client.id",
+    "queued.max.messages.kbytes",
+    "fetch.wait.max.ms",
+    "reconnect.backoff.max.ms",
+)
 _REFUSED = ("debug", "group.instance.id", "group.protocol", "plugin.library.paths", "transactional.id")
 _DENIED = (
     KafkaError._AUTHENTICATION,
@@ -46,7 +61,53 @@ _DENIED = (
     KafkaError.UNSUPPORTED_SASL_MECHANISM,
 )
 _GONE = (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE)
-_OPEN = ("bootstrap.servers", "security.protocol", "sasl.mechanism", "sasl.mechanisms", "client.id", "group.id")
+_PASSING = (
+    KafkaError._ALL_BROKERS_DOWN,
+    KafkaError._TIMED_OUT,
+    KafkaError._TIMED_OUT_QUEUE,
+    KafkaError._TRANSPORT,
+    KafkaError._RESOLVE,
+    KafkaError._UNKNOWN_PARTITION,  # the client's own view, right after a partition was added
+    KafkaError.UNKNOWN_TOPIC_OR_PART,  # where the topic was there a moment ago: a broker that starts
+    KafkaError.LEADER_NOT_AVAILABLE,
+    KafkaError.NOT_LEADER_FOR_PARTITION,
+    KafkaError.REQUEST_TIMED_OUT,
+    KafkaError.BROKER_NOT_AVAILABLE,
+    KafkaError.REPLICA_NOT_AVAILABLE,
+    KafkaError.NETWORK_EXCEPTION,
+    KafkaError.KAFKA_STORAGE_ERROR,
+    KafkaError.FENCED_LEADER_EPOCH,
+    KafkaError.UNKNOWN_LEADER_EPOCH,
+    KafkaError.OFFSET_NOT_AVAILABLE,
+)
+_OPEN = (
+    "bootstrap.servers",
+    "security.protocol",
+    "sasl.mechanism",
+    "sasl.mechanisms",
+    "client.id",
+    "group.id",
+)
+
+
+@dataclass
+class Span:
+    """What is read of one partition: from the offset `at` to before `end`, and `rows` messages of it at most."""
+
+    at: int
+    end: int
+    rows: int | None = None
+
+    @property
+    def done(self) -> bool:
+        """Whether there is nothing more to read."""
+        return self.at >= self.end or self.rows == 0
+
+    def take(self, offset: int) -> None:
+        """Go on behind a message."""
+        self.at = offset + 1
+        if self.rows is not None:
+            self.rows -= 1
 
 
 class Topic:
@@ -59,6 +120,7 @@ class Topic:
         self.source, self._connection = source, connection
         self.name = source.partition("://")[2].partition("/")[2]
         self._patience_seconds = patience_seconds
+        self._answer_seconds = min(_ANSWER_SECONDS, max(1.0, patience_seconds))
         self.patience = Patience(self, patience_seconds)
         self._denied: KafkaError | None = None
         self._config = self._checked()
@@ -75,18 +137,20 @@ class Topic:
         """
 
         def ask() -> Any:
-            return self._answer(
-                self._admin.describe_topics(TopicCollection([self.name]), request_timeout=_ANSWER_SECONDS)
-            )[self.name]
-
-        try:
-            found = self.patience.ask("its topic", ask)
-        except KafkaException as error:
-            if error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+            try:
+                return self._answer(
+                    self._admin.describe_topics(
+                        TopicCollection([self.name]), request_timeout=self._answer_seconds
+                    )
+                )[self.name]
+            except KafkaException as error:
+                if _code(error) != KafkaError.UNKNOWN_TOPIC_OR_PART:
+                    raise
                 raise IngestError(
                     f"{self.source} is not there: {self._connection.named} names a broker without a topic {self.name!r}"
                 ) from None
-            raise self._meant(error) from None
+
+        found = self._ask("its topic", ask)
         return str(found.topic_id), sorted(each.id for each in found.partitions)
 
     def oldest(self, partitions: list[int]) -> dict[int, int]:
@@ -101,17 +165,17 @@ class Topic:
         """Return the offset of each partition's first message of a time or later, in ms since 1970; -1 where there is none."""
         return self._offsets(partitions, OffsetSpec.for_timestamp(millis))
 
-    def read(self, ranges: Mapping[int, tuple[int, int]]) -> Iterator[Message]:
-        """Yield the messages of some partitions, each in a range of offsets (the last one is not in it).
+    def read(self, spans: Mapping[int, Span]) -> Iterator[Message]:
+        """Yield the messages of some partitions, and move each one's span on, to its end at last.
 
         :raises IngestError: the broker dropped some of them meanwhile. :raises SourceAway: it did not answer for so long.
         """
-        left = {partition: end for partition, (first, end) in ranges.items() if first < end}
+        left = {partition for partition, span in spans.items() if not span.done}
         if not left:
             return
         consumer = Consumer({**self._config, "error_cb": self._note}, logger=_quiet())
         try:
-            consumer.assign([TopicPartition(self.name, each, ranges[each][0]) for each in left])
+            consumer.assign([TopicPartition(self.name, each, spans[each].at) for each in left])
             heard = time.monotonic()
             while left:
                 raws = consumer.consume(_AT_ONCE, _POLL_SECONDS)
@@ -121,28 +185,34 @@ class Topic:
                     raise self._away(time.monotonic() - heard)
                 self._refuse_denied()
                 for raw in raws:
-                    message = self._message(raw, left)
+                    message = self._message(raw, spans[raw.partition()])
                     if message is not None:
                         yield message
+                done = {each for each in left if spans[each].done}
+                if done:
+                    consumer.pause([TopicPartition(self.name, each) for each in done])
+                    left -= done
         finally:
             consumer.close()
 
-    def _message(self, raw: Raw, left: dict[int, int]) -> Message | None:
-        """Return a message in the range, and take its partition out of `left` where its range ends."""
-        partition, offset, error = raw.partition(), raw.offset(), raw.error()
+    def _message(self, raw: Raw, span: Span) -> Message | None:
+        """Return a message of a span; None for what lies behind it, and for the news that a partition ends."""
+        offset, error = raw.offset(), raw.error()
         if error is not None and error.code() != KafkaError._PARTITION_EOF:
-            self._judge(error, partition)
+            self._judge(error, raw.partition())
             return None
-        end = left.get(partition)
-        if end is None:
+        if span.done or offset < span.at:
             return None
-        # Behind the last message there may be others that are not shown: marks of transactions, messages that were withdrawn.
-        if offset >= end - (error is None):
-            del left[partition]
-        if error is not None or offset >= end:
+        if (
+            offset >= span.end
+        ):  # what is not shown lies between: marks of transactions, messages that were withdrawn
+            span.at = span.end
             return None
+        if error is not None:
+            return None  # the broker that comes back does not know all of its messages at once
+        span.take(offset)
         kind, millis = raw.timestamp()
-        return Message(partition, offset, millis if kind else None, raw.key(), raw.value())
+        return Message(raw.partition(), offset, millis if kind else None, raw.key(), raw.value())
 
     def _judge(self, error: KafkaError, partition: int) -> None:
         """Return if the client goes on by itself, else raise what an error means."""
@@ -151,7 +221,7 @@ class Topic:
                 f"{self.source}: the broker dropped messages of partition {partition} while they were read ({error.str()}). Nothing is "
                 "committed; a longer retention, or most=, gives the ingest the time it needs"
             )
-        if error.code() in _DENIED or not self._is_passing(error):
+        if error.code() in _DENIED or not _is_passing(error):
             raise self._meant(KafkaException(error))
 
     def denied(self, error: BaseException) -> bool:
@@ -161,7 +231,7 @@ class Topic:
     def passing(self, error: BaseException) -> bool:
         """Whether the same may work a little later."""
         if isinstance(error, KafkaException):
-            return self._is_passing(error.args[0])
+            return _is_passing(error.args[0])
         return isinstance(error, (OSError, TimeoutError))
 
     def refused(self, error: BaseException) -> IngestError:
@@ -169,24 +239,6 @@ class Topic:
         said = self._said(error) if self._denied is None else self._said(KafkaException(self._denied))
         return IngestError(
             f"{self.source} refuses {self._connection.named} ({said}): give the operator a connection that may read the topic"
-        )
-
-    def _is_passing(self, error: KafkaError) -> bool:
-        return error.retriable() or error.code() in (
-            KafkaError._ALL_BROKERS_DOWN,
-            KafkaError._TIMED_OUT,
-            KafkaError._TIMED_OUT_QUEUE,
-            KafkaError._TRANSPORT,
-            KafkaError._RESOLVE,
-            KafkaError._WAIT_COORD,
-            KafkaError._PARTIAL,
-            KafkaError._DESTROY,
-            KafkaError.BROKER_NOT_AVAILABLE,
-            KafkaError.LEADER_NOT_AVAILABLE,
-            KafkaError.NOT_LEADER_FOR_PARTITION,
-            KafkaError.REQUEST_TIMED_OUT,
-            KafkaError.NETWORK_EXCEPTION,
-            KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
         )
 
     def _note(self, error: KafkaError) -> None:
@@ -203,14 +255,19 @@ class Topic:
             asked = {TopicPartition(self.name, each): spec for each in partitions}
             committed = IsolationLevel.READ_COMMITTED
             return self._answer(
-                self._admin.list_offsets(asked, isolation_level=committed, request_timeout=_ANSWER_SECONDS)
+                self._admin.list_offsets(
+                    asked, isolation_level=committed, request_timeout=self._answer_seconds
+                )
             )
 
+        found = self._ask("its offsets", ask)
+        return {place.partition: result.offset for place, result in found.items()}
+
+    def _ask(self, what: str, question: Callable[[], Any]) -> Any:
         try:
-            found = self.patience.ask("its offsets", ask)
+            return self.patience.ask(what, question)
         except KafkaException as error:
             raise self._meant(error) from None
-        return {place.partition: result.offset for place, result in found.items()}
 
     def _answer(self, futures: Mapping[Any, Future[Any]]) -> dict[Any, Any]:
         """Wait for answers, and for what the client tells beside them."""
@@ -268,6 +325,10 @@ class Topic:
 def _code(error: BaseException) -> int | None:
     first = error.args[0] if error.args else None
     return first.code() if isinstance(first, KafkaError) else None
+
+
+def _is_passing(error: KafkaError) -> bool:
+    return error.retriable() or error.code() in _PASSING
 
 
 def _quiet() -> logging.Logger:

@@ -47,10 +47,7 @@ class Json:
         """Infer it."""
         if not any(rows):
             return ()
-        found = pa.infer_type(rows)
-        if _has_both(rows, found):
-            raise pa.ArrowInvalid("fractions and booleans in one column")
-        return (found,)
+        return (pa.infer_type(rows),)
 
 
 class Raw:
@@ -76,7 +73,9 @@ class Avro:
         import fastavro
 
         if len(value) < 5 or value[0] != 0:
-            raise Unreadable(f"no Avro of a registry, which begins with 00 and a schema's number, but {_shown(value)}")
+            raise Unreadable(
+                f"no Avro of a registry, which begins with 00 and a schema's number, but {_shown(value)}"
+            )
         number = int.from_bytes(value[1:5], "big")
         schema = self._registry.schema(number)
         if schema is None:
@@ -101,19 +100,6 @@ def values_of(name: str, registry: Callable[[], Registry]) -> Values:
     if name == "avro":
         return Avro(registry())
     return Raw() if name == "raw" else Json()
-
-
-def _has_both(values: Sequence[Any], kind: pa.DataType) -> bool:
-    """Whether there are booleans where the type is that of fractions: Arrow takes them for 1.0 and 0.0."""
-    if pa.types.is_floating(kind):
-        return any(value is True or value is False for value in values)
-    there = [value for value in values if value] if pa.types.is_nested(kind) else []
-    if pa.types.is_struct(kind):
-        fields = (kind.field(number) for number in range(kind.num_fields))
-        return any(_has_both([value.get(field.name) for value in there], field.type) for field in fields)
-    return pa.types.is_list(kind) and _has_both(
-        [each for value in there for each in value], kind.value_type
-    )
 
 
 def _no_constant(name: str) -> None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from muster.cli.progress import progress
 from muster.core.errors import SpecError, StoreError
-from muster.core.ingest import KAFKA, SQL, PACKAGE, Source
+from muster.core.ingest import KAFKA, PACKAGE, SQL, Source
 from muster.core.settings import Settings
 
 if TYPE_CHECKING:

@@ -20,7 +20,22 @@ PACKAGE = "muster_ingest"
 BEFORE = "before"
 """The input with the last version."""
 SQL, KAFKA = "sql", "kafka"
-SCHEMES = ("s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "http", "https", "sftp", "ssh", "file", SQL, KAFKA)
+SCHEMES = (
+    "s3",
+    "s3a",
+    "gs",
+    "gcs",
+    "abfs",
+    "abfss",
+    "az",
+    "http",
+    "https",
+    "sftp",
+    "ssh",
+    "file",
+    SQL,
+    KAFKA,
+)
 VALUES = ("json", "avro", "raw")
 """How the values of a topic's messages are read."""
 UNREADABLE, LOST = ("stop", "skip", "keep"), ("stop", "skip")
@@ -131,8 +146,12 @@ class Source:
             found = {"source": self.url, "query": self.query, "watermark": self.watermark}
         if self.is_stream:
             found = {
-                **{"source": self.url, "values": self.values, "until": self.until, "most": self.most},
-                **{"unreadable": self.unreadable, "lost": self.lost, "patience_seconds": self.patience_seconds},
+                "source": self.url, "values": self.values, "until": self.until, "most": self.most,
+
+                    "unreadable": self.unreadable,
+                    "lost": self.lost,
+                    "patience_seconds": self.patience_seconds
+                ,
             }
         if self.conn_id is not None:
             found |= {"connection": self.conn_id, "kind": kind, "extras": sorted(extras)}
