@@ -74,7 +74,9 @@ def clicks_model() -> None:
         outputs={"model": f"{NAME}/model"},
         resources=SMALL,
     )
-    DeployOperator(task_id="deploy", name=NAME, model=model.versions["model"], smoke="smoke.json", resources=SMALL)
+    DeployOperator(
+        task_id="deploy", name=NAME, model=model.versions["model"], smoke="smoke.json", resources=SMALL
+    )
 
 
 @dag(
@@ -82,7 +84,13 @@ def clicks_model() -> None:
     start_date=START,
     catchup=False,
     params={
-        "since": Param(0, type="integer", minimum=0, maximum=23, description="The hour of the day that the replay begins with"),
+        "since": Param(
+            0,
+            type="integer",
+            minimum=0,
+            maximum=23,
+            description="The hour of the day that the replay begins with",
+        ),
         "until": Param(24, type="integer", minimum=1, maximum=24, description="The hour that it ends before"),
     },
     tags=["muster", "example"],

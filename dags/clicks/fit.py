@@ -59,7 +59,9 @@ def _export(weights: np.ndarray[Any, Any], airports: list[str], model: Path) -> 
         helper.make_node("Sigmoid", ["score"], ["probability"]),
     ]
     whole = [helper.make_tensor_value_info(name, TensorProto.INT64, ["rows"]) for name in ("origin", "hour")]
-    real = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["rows"]) for name in ("departures", "delay")]
+    real = [
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, ["rows"]) for name in ("departures", "delay")
+    ]
     graph = helper.make_graph(
         nodes,
         "late",

@@ -32,7 +32,9 @@ def broker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Broker]:
 
 
 @pytest.fixture
-def run(home: EmbeddedHome, backend: LocalBackend, seen: Seen, broker: Broker) -> Iterator[Callable[..., Any]]:
+def run(
+    home: EmbeddedHome, backend: LocalBackend, seen: Seen, broker: Broker
+) -> Iterator[Callable[..., Any]]:
     """Run a Dag of the example; its deployment is retired afterwards."""
     folder = home.dags / NAME
     shutil.copytree(shipped("dags") / NAME, folder)
@@ -84,7 +86,10 @@ def test_the_features_stay_fresh_and_the_model_that_serves_is_asked(
     run("clicks_compact")
     after = stream(store)
     assert after == {**before, "number": before["number"] + 1}
-    assert store.resolve(f"{NAME}/raw@{before['number']}")[0].retired == f"replaced by {NAME}/raw@{after['number']}"
+    assert (
+        store.resolve(f"{NAME}/raw@{before['number']}")[0].retired
+        == f"replaced by {NAME}/raw@{after['number']}"
+    )
 
     run("clicks")
     assert stream(store) == after, "nothing is new, so there is no version"

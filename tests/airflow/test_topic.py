@@ -6,6 +6,7 @@ import json
 import subprocess
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -59,16 +60,23 @@ def client(tmp_path: Path, python: Path) -> Path:  # noqa: F811
 
 
 def put(python: Path, broker: Broker, *steps: object) -> None:  # noqa: F811
-    subprocess.run([python, ROOT / "tests" / "ingest" / "topic.py", broker.url, json.dumps(steps)], check=True, timeout=120)
+    subprocess.run(
+        [python, ROOT / "tests" / "ingest" / "topic.py", broker.url, json.dumps(steps)],
+        check=True,
+        timeout=120,
+    )
 
 
-def rows(store: FolderStore) -> int:
-    """How many messages the last version holds."""
+def holds(site: Site, wanted: int) -> bool:
+    """Whether the last version holds so many messages."""
+    if not (site.home / "store").is_dir():
+        return False
+    store = FolderStore(site.home / "store")
     if not store.count("raw/clicks"):
-        return 0
+        return False
     (version,) = store.resolve("raw/clicks@latest")
     head = json.loads((store.path(version.address) / ".muster-ingest.jsonl").read_text().partition("\n")[0])
-    return int(head["stream"]["rows"])
+    return bool(head["stream"]["rows"] == wanted)
 
 
 def test_a_message_wakes_a_dag(tmp_path: Path, broker: Broker, client: Path, python: Path) -> None:  # noqa: F811
@@ -81,10 +89,8 @@ def test_a_message_wakes_a_dag(tmp_path: Path, broker: Broker, client: Path, pyt
         for number in range(3):
             put(python, broker, ["put", ["clicks", [[n % 2, None, '{"n": 1}'] for n in range(10)]], {}])
             began = time.monotonic()
-            assert until(
-                lambda: (site.home / "store").is_dir() and rows(FolderStore(site.home / "store")) == 10 * (number + 1),  # noqa: B023
-                seconds=300,
-            ), site.log.read_text()[-3000:]
+            wanted = 10 * (number + 1)
+            assert until(partial(holds, site, wanted), seconds=300), site.log.read_text()[-3000:]
             took.append(time.monotonic() - began)
             if number == 1:
                 broker.stop()

@@ -74,7 +74,9 @@ def test_a_stream_keeps_its_order_offsets_and_columns(drive: Drive, tmp_path: Pa
         "part-00003.parquet": messages((1, 2), (0, 3), (1, 3), place="JFK"),
         "_unreadable/part-00000.parquet": [{"_partition": 0, "_offset": 9}],
     }
-    drive("make", "before", {"files": files, "first": STREAM, "types": {"part-00000.parquet": {"n": "int32"}}})
+    drive(
+        "make", "before", {"files": files, "first": STREAM, "types": {"part-00000.parquet": {"n": "int32"}}}
+    )
     told = drive("compact", "before", str(tmp_path / "after"), "1024")
     assert (told["files_before"], told["files"], told["rows"]) == (3, 1, 8)
     assert told["carried"] == ["_unreadable/part-00000.parquet"]
@@ -82,7 +84,9 @@ def test_a_stream_keeps_its_order_offsets_and_columns(drive: Drive, tmp_path: Pa
     found = drive("rows", "after")
     assert list(found) == ["part-00000.parquet", "_unreadable/part-00000.parquet"]
     rows = [row for path in list(files)[:3] for row in files[path]]
-    assert found["part-00000.parquet"] == [{"seen": None, "size": None, "place": None} | row | seen(row) for row in rows]
+    assert found["part-00000.parquet"] == [
+        {"seen": None, "size": None, "place": None} | row | seen(row) for row in rows
+    ]
     first = (tmp_path / "after" / LISTING).read_text().splitlines()[0]
     assert json.loads(first) == STREAM
     assert drive("compact", "after", str(tmp_path / "again"), "1024")["here"] == [], "nothing is left to join"
@@ -113,7 +117,10 @@ def test_files_of_a_job_are_joined_folder_by_folder(drive: Drive, tmp_path: Path
 
 def test_what_cannot_be_joined_is_named(drive: Drive, tmp_path: Path) -> None:
     drive("make", "types", {"files": {"a.parquet": [{"x": 1}], "b.parquet": [{"x": {"y": 1}}]}})
-    assert "'b.parquet' does not go with the files before it" in drive("compact", "types", str(tmp_path / "1"), "64")["message"]
+    assert (
+        "'b.parquet' does not go with the files before it"
+        in drive("compact", "types", str(tmp_path / "1"), "64")["message"]
+    )
     twice = {"a.parquet": messages((0, 0), (0, 1)), "b.parquet": messages((0, 1), (0, 2))}
     drive("make", "twice", {"files": twice})
     assert "a message is there twice" in drive("compact", "twice", str(tmp_path / "2"), "64")["message"]
@@ -128,7 +135,9 @@ def test_memory_is_bounded(drive: Drive, tmp_path: Path) -> None:
     drive("many", "before", "40", "6000")
     told = drive("compact", "before", str(tmp_path / "after"), str(1 << 20))
     assert (told["files"], told["rows"]) == (1, 240_000)
-    assert told["memory_mib"] < 230, "240 MB of text would not fit; three times as many files took 27 MiB more"
+    assert told["memory_mib"] < 230, (
+        "240 MB of text would not fit; three times as many files took 27 MiB more"
+    )
 
 
 def test_a_query_goes_on_above_its_watermark(ingest: Any, drive: Drive, tmp_path: Path) -> None:

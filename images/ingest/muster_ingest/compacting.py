@@ -103,13 +103,20 @@ class Compacting:
         rows = sum(part.rows for part in group)
         found = pq.read_metadata(target).num_rows
         if found != rows:
-            raise IngestError(f"{target.name} has {found:,} rows, the files that it joins have {rows:,}: nothing is committed")
+            raise IngestError(
+                f"{target.name} has {found:,} rows, the files that it joins have {rows:,}: nothing is committed"
+            )
         if streamed:
             before = _offsets(self._base / part.path for part in group)
             if _offsets([target]) != before:
-                raise IngestError(f"{target.name} has other offsets than the files that it joins: nothing is committed")
+                raise IngestError(
+                    f"{target.name} has other offsets than the files that it joins: nothing is committed"
+                )
         with target.open("rb") as file:
-            self._sizes[group[0].path] = (target.stat().st_size, hashlib.file_digest(file, "sha256").hexdigest())
+            self._sizes[group[0].path] = (
+                target.stat().st_size,
+                hashlib.file_digest(file, "sha256").hexdigest(),
+            )
         self._joined |= {part.path: tuple(group) for part in group}
 
     def _finish(self) -> None:
@@ -180,7 +187,9 @@ def _united(parts: Sequence[Part]) -> pa.Schema:
         try:
             united = pa.unify_schemas([united, part.schema.remove_metadata()], promote_options="permissive")
         except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
-            raise IngestError(f"{part.path!r:.200} does not go with the files before it: {error!s:.300}") from None
+            raise IngestError(
+                f"{part.path!r:.200} does not go with the files before it: {error!s:.300}"
+            ) from None
         latest = part
     return united
 
@@ -206,7 +215,10 @@ def _collected(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
     held: list[pa.RecordBatch] = []
     for batch in batches:
         held.append(batch)
-        if sum(each.nbytes for each in held) >= _GROUP_BYTES or sum(each.num_rows for each in held) >= _GROUP_ROWS:
+        if (
+            sum(each.nbytes for each in held) >= _GROUP_BYTES
+            or sum(each.num_rows for each in held) >= _GROUP_ROWS
+        ):
             yield pa.Table.from_batches(held)
             held = []
     if held:
@@ -224,7 +236,9 @@ def _offsets(files: Iterator[Path] | Sequence[Path]) -> dict[int, tuple[int, int
         with pq.ParquetFile(path) as file:
             for batch in file.iter_batches(_BATCH_ROWS, columns=[PARTITION, OFFSET]):
                 for number in pc.unique(batch.column(PARTITION)).to_pylist():
-                    own = pc.filter(batch.column(OFFSET).cast(pa.int64()), pc.equal(batch.column(PARTITION), number))
+                    own = pc.filter(
+                        batch.column(OFFSET).cast(pa.int64()), pc.equal(batch.column(PARTITION), number)
+                    )
                     grows = pc.all(pc.less(own[:-1], own[1:])).as_py() is not False
                     if not grows or own[0].as_py() <= last.get(number, -1):
                         raise IngestError(
@@ -232,5 +246,7 @@ def _offsets(files: Iterator[Path] | Sequence[Path]) -> dict[int, tuple[int, int
                         )
                     rows[number] = rows.get(number, 0) + len(own)
                     last[number] = own[-1].as_py()
-                    digests.setdefault(number, hashlib.sha256()).update(memoryview(own.buffers()[1])[: 8 * len(own)])
+                    digests.setdefault(number, hashlib.sha256()).update(
+                        memoryview(own.buffers()[1])[: 8 * len(own)]
+                    )
     return {number: (rows[number], last[number], digests[number].hexdigest()) for number in rows}

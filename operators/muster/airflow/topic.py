@@ -50,7 +50,10 @@ class TopicTrigger(BaseEventTrigger):
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """Return the trigger's path and its keywords."""
-        return f"{type(self).__module__}.{type(self).__qualname__}", {"source": self.source, "every": self.every}
+        return f"{type(self).__module__}.{type(self).__qualname__}", {
+            "source": self.source,
+            "every": self.every,
+        }
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Look, and yield an event whenever the topic ends elsewhere than at the last look."""
@@ -61,7 +64,9 @@ class TopicTrigger(BaseEventTrigger):
                 ends = await asyncio.to_thread(topic.ends)
             except topic.errors as error:
                 if not away:
-                    self.log.warning("%s does not tell where it ends (%s): it is asked again", self.source, error)
+                    self.log.warning(
+                        "%s does not tell where it ends (%s): it is asked again", self.source, error
+                    )
                 away = True
             else:
                 away = False

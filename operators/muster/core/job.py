@@ -138,7 +138,11 @@ class Output:
     def _check_retires(self) -> None:
         object.__setattr__(self, "retires", tuple(self.retires))
         for number in self.retires:
-            if isinstance(number, bool) or not isinstance(number, int) or not 1 <= number <= (self.after or 0):
+            if (
+                isinstance(number, bool)
+                or not isinstance(number, int)
+                or not 1 <= number <= (self.after or 0)
+            ):
                 raise SpecError(
                     f"output to {self.volume}: retires {number!r}, after is {self.after!r}: only versions up to the one that the output "
                     "comes after are retired"

@@ -275,4 +275,3 @@ def pins(folder: Path) -> tuple[str, ...]:
                 if not path.name.startswith("."):  # still being written, or deleted while open (NFS)
                     reasons.append(read_whole(path).decode())
     return tuple(sorted(reasons))
-

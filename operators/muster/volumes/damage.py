@@ -28,6 +28,7 @@ from muster.volumes.commit_records import (
     holder,
     is_buried,
     read_commit,
+    retired,
 )
 from muster.volumes.hashing import hash_file
 from muster.volumes.manifest import Entry

@@ -37,16 +37,16 @@ def check(catalog: Catalog, spec: JobSpec, plan: Sequence[Placed]) -> None:
             except NotFound as error:
                 raise BadOutput(f"output {placed.output!r} retires {address}, which is not there") from error
             if version.partition != placed.partition:
-                raise BadOutput(f"output {placed.output!r} retires {address}, which is in partition {version.partition}")
+                raise BadOutput(
+                    f"output {placed.output!r} retires {address}, which is in partition {version.partition}"
+                )
             if version.pins:
                 raise BadOutput(refused_by_pin(address, version.pins))
 
 
 def refused_by_pin(address: str, pins: Sequence[str]) -> str:
     """Say why a pinned version is not retired."""
-    return (
-        f"{address} is pinned ({', '.join(pins):.200}), so nothing retires it: `muster volumes unpin {address}`, then run the task again"
-    )
+    return f"{address} is pinned ({', '.join(pins):.200}), so nothing retires it: `muster volumes unpin {address}`, then run the task again"
 
 
 def mark(layout: Layout, job_id: str, spec: JobSpec, plan: Sequence[Placed]) -> None:

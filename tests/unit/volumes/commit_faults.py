@@ -42,7 +42,9 @@ def main(folder, how):
         left = visible(root)
         assert left in (set(), set(EXPECTED)), f"step {step}: a part is visible: {left}"
         replaced = FolderStore(root).resolve("more@1")[0].retired
-        assert bool(left) == bool(replaced), f"step {step}: {left} is visible, and more@1 is retired: {replaced}"
+        assert bool(left) == bool(replaced), (
+            f"step {step}: {left} is visible, and more@1 is retired: {replaced}"
+        )
         assert fsck.check(FolderStore(root), deep=True).clean, f"step {step}: not clean"
         finish(root, step)
         if status == 0:

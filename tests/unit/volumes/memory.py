@@ -813,8 +813,7 @@ class MemoryStore:
         made = _bases(job.spec, but={draft.output for draft in drafts})
         for each in self._keep(records, files):
             made[each.record.output] = (*made.get(each.record.output, ()), each.version().address)
-        for each, by in replaced:
-            each.retired = each.retired or f"replaced by {made[by][0].removeprefix('volume://')}"
+        self._retire(replaced, made)
         kept = {"sealed", "checkpoints"} if job.spec.origin.is_trial else {"sealed"}
         for entry in staging.root.iterdir():
             if entry.name not in kept:
@@ -834,6 +833,10 @@ class MemoryStore:
                     raise BadOutput(f"@{number} is pinned, or in another partition")
                 found.append((kept, draft.output))
         return found
+
+    def _retire(self, replaced: Sequence[tuple[_Kept, str]], made: Mapping[str, Sequence[str]]) -> None:
+        for kept, by in replaced:
+            kept.retired = kept.retired or f"replaced by {made[by][0].removeprefix('volume://')}"
 
     def _refuse_overtaken(self, spec: JobSpec) -> None:
         for output in spec.outputs.values():

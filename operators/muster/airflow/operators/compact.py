@@ -50,7 +50,9 @@ class CompactOperator(QueuedOperator):
     """The partition of which the last version is taken; None: of what has none."""
     large_mib: int = keyword(default=256, check=check_count)
     """The size of a large file. Files of less than half of it are joined with their neighbours until they are so large together."""
-    keep: int | str | None = keyword(default=None, read=keep_types, check=optional(check_keep), templated=True)
+    keep: int | str | None = keyword(
+        default=None, read=keep_types, check=optional(check_keep), templated=True
+    )
     """How many of the versions before the joined one stay; the older ones are retired by the same commit, but pinned ones. None: all stay."""
     image: str = keyword(default="ingest", check=check_image, own=True, late=True)
     """The environment with what reads and writes Parquet."""
