@@ -84,7 +84,7 @@ def test_a_message_wakes_a_dag(tmp_path: Path, broker: Broker, client: Path, pyt
     connection = {"conn_type": "kafka", "extra": broker.connection}
     with Site(tmp_path / "site", AIRFLOW_CONN_BROKER=json.dumps(connection), PYTHONPATH=str(client)) as site:
         site.write("woken", DAG)
-        site.up()
+        site.up(seconds=400)
         took = []
         for number in range(3):
             put(python, broker, ["put", ["clicks", [[n % 2, None, '{"n": 1}'] for n in range(10)]], {}])

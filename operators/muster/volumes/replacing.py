@@ -46,7 +46,10 @@ def check(catalog: Catalog, spec: JobSpec, plan: Sequence[Placed]) -> None:
 
 def refused_by_pin(address: str, pins: Sequence[str]) -> str:
     """Say why a pinned version is not retired."""
-    return f"{address} is pinned ({', '.join(pins):.200}), so nothing retires it: `muster volumes unpin {address}`, then run the task again"
+    return (
+        f"{address} is pinned ({', '.join(pins):.200}), so nothing retires it: `muster volumes unpin {address} --reason {pins[0]!r:.100}`, "
+        "then run the task again"
+    )
 
 
 def mark(layout: Layout, job_id: str, spec: JobSpec, plan: Sequence[Placed]) -> None:
