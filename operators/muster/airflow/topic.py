@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 
 from airflow.triggers.base import BaseEventTrigger, TriggerEvent
 
+from muster.airflow.attempts.trigger import StoredTrigger
 from muster.core.errors import SpecError
 from muster.core.ingest import KAFKA, check_url
 
@@ -23,7 +24,7 @@ _REGISTRY = "schema.registry."
 _INGESTS = ("ca", "group.id")
 
 
-class TopicTrigger(BaseEventTrigger):
+class TopicTrigger(StoredTrigger, BaseEventTrigger):
     """Wakes a Dag when messages have come to a topic of Kafka; one event for all that came since the last look.
 
     The first look makes an event if the topic holds anything. A broker that is away is asked again. It needs ``confluent-kafka`` where Airflow runs,
@@ -47,13 +48,6 @@ class TopicTrigger(BaseEventTrigger):
                 "'airflow-provider-muster[kafka]', or give the Dag a schedule such as '* * * * *'"
             )
         self.source, self.every = source, every
-
-    def serialize(self) -> tuple[str, dict[str, Any]]:
-        """Return the trigger's path and its keywords."""
-        return f"{type(self).__module__}.{type(self).__qualname__}", {
-            "source": self.source,
-            "every": self.every,
-        }
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Look, and yield an event whenever the topic ends elsewhere than at the last look."""
