@@ -36,7 +36,7 @@ class TopicTrigger(StoredTrigger, BaseEventTrigger):
     """
 
     def __init__(self, source: str, every: float = 2.0) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         check_url(source)
         if not source.startswith(f"{KAFKA}://"):
             raise SpecError(f"{source!r:.120}: expected 'kafka://CONNECTION/topic'")
@@ -65,7 +65,7 @@ class TopicTrigger(StoredTrigger, BaseEventTrigger):
             else:
                 away = False
                 if any(end > (known or {}).get(partition, 0) for partition, end in ends.items()):
-                    yield TriggerEvent({"source": self.source, "offsets": ends})
+                    yield TriggerEvent({"source": self.source, "offsets": ends})  # type: ignore[no-untyped-call]
                 known = ends
             await asyncio.sleep(self.every)
 
