@@ -179,14 +179,15 @@ class Topic:
             heard = time.monotonic()
             while left:
                 raws = consumer.consume(_AT_ONCE, _POLL_SECONDS)
-                if raws:
+                if any(_is_answer(raw) for raw in raws):
                     heard = time.monotonic()
                 elif time.monotonic() - heard > self._patience_seconds:
                     raise self._away(time.monotonic() - heard)
                 self._refuse_denied()
                 for raw in raws:
-                    message = self._message(raw, spans[raw.partition()])
-                    if message is not None:
+                    if not _is_answer(raw):
+                        self._judge(raw.error(), raw.partition())
+                    elif message := _message(raw, spans[raw.partition()]):
                         yield message
                 done = {each for each in left if spans[each].done}
                 if done:
@@ -194,25 +195,6 @@ class Topic:
                     left -= done
         finally:
             consumer.close()
-
-    def _message(self, raw: Raw, span: Span) -> Message | None:
-        """Return a message of a span; None for what lies behind it, and for the news that a partition ends."""
-        offset, error = raw.offset(), raw.error()
-        if error is not None and error.code() != KafkaError._PARTITION_EOF:
-            self._judge(error, raw.partition())
-            return None
-        if span.done or offset < span.at:
-            return None
-        if (
-            offset >= span.end
-        ):  # what is not shown lies between: marks of transactions, messages that were withdrawn
-            span.at = span.end
-            return None
-        if error is not None:
-            return None  # the broker that comes back does not know all of its messages at once
-        span.take(offset)
-        kind, millis = raw.timestamp()
-        return Message(raw.partition(), offset, millis if kind else None, raw.key(), raw.value())
 
     def _judge(self, error: KafkaError, partition: int) -> None:
         """Return if the client goes on by itself, else raise what an error means."""
@@ -325,6 +307,27 @@ class Topic:
 def _code(error: BaseException) -> int | None:
     first = error.args[0] if error.args else None
     return first.code() if isinstance(first, KafkaError) else None
+
+
+def _message(raw: Raw, span: Span) -> Message | None:
+    """Return a message of a span; None for what lies behind it, and for the news that a partition ends."""
+    offset = raw.offset()
+    if span.done or offset < span.at:
+        return None
+    if offset >= span.end:
+        span.at = span.end  # what is not shown lies between: marks of transactions, messages that were withdrawn
+        return None
+    if raw.error() is not None:
+        return None  # a broker that comes back does not know all of its messages at once
+    span.take(offset)
+    kind, millis = raw.timestamp()
+    return Message(raw.partition(), offset, millis if kind else None, raw.key(), raw.value())
+
+
+def _is_answer(raw: Raw) -> bool:
+    """Whether the broker answered: with a message, or that a partition ends."""
+    error = raw.error()
+    return error is None or error.code() == KafkaError._PARTITION_EOF
 
 
 def _is_passing(error: KafkaError) -> bool:
