@@ -60,6 +60,7 @@ def test_the_joined_version_replaces_what_it_joins(author: Author, tmp_path: Pat
     assert joined["join"]["versions"] == {"data": ["volume://raw/orders@4"]}
     found = {version["number"]: version["retired"] for version in author.ask("volumes", "log", "raw/orders")}
     assert found == {4: None, 3: "replaced by raw/orders@4", 2: None, 1: "replaced by raw/orders@4"}
+    assert [stage["does"] for stage in author.ask("plan", "join")["stages"]] == ["runs", "maybe"]
     again = stages(author.ask("run", "join"))
     assert again["join"]["versions"] == joined["join"]["versions"], "nothing is left to join"
     assert again["count"]["versions"] == {"n": ["volume://raw/count@1"]}
