@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from muster.airflow.assets import announce_nothing
 from muster.airflow.authoring.checks import check_count, check_image, check_keep, optional
 from muster.airflow.authoring.keywords import keyword
 from muster.airflow.authoring.references import VersionsReference, is_known, keep_types
@@ -94,7 +93,6 @@ class CompactOperator(QueuedOperator):
         """Run the job, and return its version and figures."""
         from muster.airflow.attempts.run import TaskRun
 
-        announce_nothing(context)
         task = TaskRun.of(self, context)
         status = task.run(partial(self.job_spec, task))
         result = summary(status)
