@@ -145,12 +145,13 @@ class Source:
             found = {"source": self.url, "query": self.query, "watermark": self.watermark}
         if self.is_stream:
             found = {
-                "source": self.url, "values": self.values, "until": self.until, "most": self.most,
-
-                    "unreadable": self.unreadable,
-                    "lost": self.lost,
-                    "patience_seconds": self.patience_seconds
-                ,
+                "source": self.url,
+                "values": self.values,
+                "until": self.until,
+                "most": self.most,
+                "unreadable": self.unreadable,
+                "lost": self.lost,
+                "patience_seconds": self.patience_seconds,
             }
         if self.conn_id is not None:
             found |= {"connection": self.conn_id, "kind": kind, "extras": sorted(extras)}
