@@ -307,9 +307,8 @@ def _message(raw: Raw, span: Span) -> Message | None:
     if span.done or offset < span.at:
         return None
     if offset >= span.end:
-        span.at = (
-            span.end
-        )  # what is not shown lies between: marks of transactions, messages that were withdrawn
+        # What is not shown lies between: marks of transactions, messages that were withdrawn.
+        span.at = span.end
         return None
     if raw.error() is not None:
         return None  # a broker that comes back does not know all of its messages at once
