@@ -61,25 +61,17 @@ _DENIED = (
     KafkaError.UNSUPPORTED_SASL_MECHANISM,
 )
 _GONE = (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE)
-_PASSING = (
-    KafkaError._ALL_BROKERS_DOWN,
-    KafkaError._TIMED_OUT,
-    KafkaError._TIMED_OUT_QUEUE,
-    KafkaError._TRANSPORT,
-    KafkaError._RESOLVE,
-    KafkaError._UNKNOWN_PARTITION,  # the client's own view, right after a partition was added
-    KafkaError.UNKNOWN_TOPIC_OR_PART,  # where the topic was there a moment ago: a broker that starts
-    KafkaError.LEADER_NOT_AVAILABLE,
-    KafkaError.NOT_LEADER_FOR_PARTITION,
-    KafkaError.REQUEST_TIMED_OUT,
-    KafkaError.BROKER_NOT_AVAILABLE,
-    KafkaError.REPLICA_NOT_AVAILABLE,
-    KafkaError.NETWORK_EXCEPTION,
-    KafkaError.KAFKA_STORAGE_ERROR,
-    KafkaError.FENCED_LEADER_EPOCH,
-    KafkaError.UNKNOWN_LEADER_EPOCH,
-    KafkaError.OFFSET_NOT_AVAILABLE,
+_FINAL = (
+    KafkaError._BAD_COMPRESSION,
+    KafkaError._BAD_MSG,
+    KafkaError._FATAL,
+    KafkaError._INVALID_ARG,
+    KafkaError._UNSUPPORTED_FEATURE,
+    KafkaError.INVALID_REQUEST,
+    KafkaError.TOPIC_EXCEPTION,
+    KafkaError.UNSUPPORTED_VERSION,
 )
+"""What no waiting mends; a broker that starts says much else for a while, such as that a partition has no leader."""
 _OPEN = (
     "bootstrap.servers",
     "security.protocol",
@@ -203,7 +195,7 @@ class Topic:
                 f"{self.source}: the broker dropped messages of partition {partition} while they were read ({error.str()}). Nothing is "
                 "committed; a longer retention, or most=, gives the ingest the time it needs"
             )
-        if error.code() in _DENIED or not _is_passing(error):
+        if error.code() in (*_DENIED, *_FINAL):
             raise self._meant(KafkaException(error))
 
     def denied(self, error: BaseException) -> bool:
@@ -213,7 +205,7 @@ class Topic:
     def passing(self, error: BaseException) -> bool:
         """Whether the same may work a little later."""
         if isinstance(error, KafkaException):
-            return _is_passing(error.args[0])
+            return _code(error) not in _FINAL
         return isinstance(error, (OSError, TimeoutError))
 
     def refused(self, error: BaseException) -> IngestError:
@@ -315,7 +307,8 @@ def _message(raw: Raw, span: Span) -> Message | None:
     if span.done or offset < span.at:
         return None
     if offset >= span.end:
-        span.at = span.end  # what is not shown lies between: marks of transactions, messages that were withdrawn
+        # What is not shown lies between: marks of transactions, messages that were withdrawn.
+        span.at = span.end
         return None
     if raw.error() is not None:
         return None  # a broker that comes back does not know all of its messages at once
@@ -328,10 +321,6 @@ def _is_answer(raw: Raw) -> bool:
     """Whether the broker answered: with a message, or that a partition ends."""
     error = raw.error()
     return error is None or error.code() == KafkaError._PARTITION_EOF
-
-
-def _is_passing(error: KafkaError) -> bool:
-    return error.retriable() or error.code() in _PASSING
 
 
 def _quiet() -> logging.Logger:
