@@ -85,14 +85,14 @@ test-nfs: $(READY)  ## The store's tests on what an NFS client sees (root, FUSE)
 test-releases: $(READY)  ## This release beside earlier ones, which are built of the repository's history
 	$(PYTEST) -m "releases and not soak" -n 2 --dist loadfile
 
-test-data: $(READY)  ## Spark, Ray and Dask as gangs, ingests from and mirrors to a real S3 server (environments and server are built once)
-	$(PYTEST) -m "data and not cluster and not soak" -n 2 --dist loadfile --durations=15
+test-data: $(READY)  ## Spark, Ray and Dask as gangs, ingests from and mirrors to a real S3 server, topics of a real Kafka (needs Debian's maven; all are built once)
+	$(PYTEST) -m "data and not cluster and not soak$(LESS)" -n 2 --dist loadfile --durations=15
 
 bench: $(READY)  ## Ratios against the same stages run by hand, side by side
 	$(BIN)/python -m benchmarks
 
 lock: $(READY)  ## Resolve every lock again from its .in file
-	@for folder in . images/*/ starter/dags/starter/images/*/ tests/cluster/go/ tests/contract/s3/; do \
+	@for folder in . images/*/ starter/dags/starter/images/*/ tests/cluster/go/ tests/contract/s3/ tests/ingest/kafka/; do \
 	  test -f $$folder/requirements.in || continue; \
 	  echo "$$folder"; \
 	  $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \

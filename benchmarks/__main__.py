@@ -20,6 +20,7 @@ BENCHMARKS = {
     "throughput": "training through GangOperator, against bare torchrun",
     "volumes": "commits, against DVC and a raw read",
     "ingest": "an ingest from S3, against fsspec with as many streams; what nothing new costs beyond the list",
+    "kafka": "a topic as Parquet, against a bare consumer that writes the same; a job's start to its version",
     "mirrors": "a mirror into a folder, against rsync and sync; with nothing to do at 10,000 versions; what a change moves",
     "big_volumes": "CPU of a partition in a commit of 2,000, of looks at as many versions, and of a page of a million files",
     "series": "CPU of a line of numbers and of a look at what a replica uses, against plain lines",

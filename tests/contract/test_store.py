@@ -47,6 +47,12 @@ def follows(version, *, name="features"):
     return replace(spec, outputs={name: Output(volume=version.volume, after=version.number, base="before")})
 
 
+def replaces(version, *numbers):
+    """The same, and its commit retires versions."""
+    spec = follows(version)
+    return replace(spec, outputs={"features": replace(spec.outputs["features"], retires=numbers)})
+
+
 ONE = make_spec(features={"volume": "flights/features"})
 TWO = make_spec(features={"volume": "flights/features"}, table={"volume": "flights/table"})
 SPLIT = make_spec(months={"volume": "flights/months", "partition": "*"})
@@ -268,6 +274,68 @@ class StoreContract:
             made = list(threads.map(commit, range(2)))
         assert sorted(map(len, made)) == [0, 1]
         assert store.count("flights/features") == 2
+
+    def test_a_commit_retires_what_it_replaces(self, store, again):
+        for n in range(3):
+            run(store, f"a-{n}", ONE, {"features": {f"{n}": b"1"}})
+        base = store.resolve("flights/features@latest")[0]
+        spec = replaces(base, 2, 3)
+        store.retire("flights/features@2", reason="bad")
+        store.ledger.create("b-1", spec)
+        write_and_seal(store.stage("b-1"), spec, {"features": {".muster-carried": b"2\n", "all": b"111"}})
+        assert again.resolve("flights/features@latest") == (base,)
+        (made,) = store.commit("b-1", attempt=1)["features"]
+        assert again.commit("b-1", attempt=1) == {"features": (made,)}
+        found = {version.number: version.retired for version in again.versions("flights/features")}
+        assert found == {1: None, 2: "bad", 3: f"replaced by flights/features@{made.number}", 4: None}
+        assert again.resolve("flights/features@latest") == (made,)
+        assert contents(again.path(base.address)) == {"2": b"1"}, "it stays until gc"
+        again.reinstate(base.address)
+        store.commit("b-1", attempt=1)
+        assert store.resolve(base.address)[0].retired is None
+        assert not store.check(deep=True).problems
+
+    def test_a_commit_that_is_refused_or_makes_nothing_retires_nothing(self, store, again):
+        (first,) = run(store, "a-1", ONE, {"features": {"a": b"1"}})["features"]
+        assert run(store, "b-1", replaces(first, 1), {}) == {"features": (first,)}
+        month = make_spec(features={"volume": "flights/features", "partition": "2013-01"})
+        run(store, "a-2", month, {"features": {"a": b"1"}})
+        (last,) = run(store, "a-3", ONE, {"features": {"a": b"2"}})["features"]
+        with pytest.raises(BadOutput):
+            run(store, "b-2", replaces(last, 2), {"features": {"b": b"1"}})
+        end(store, "b-2", JobState.FAILED)
+        with pytest.raises(Conflict):
+            run(store, "b-3", replaces(first, 1), {"features": {"b": b"1"}})
+        end(store, "b-3", JobState.FAILED)
+        store.pin(last.address, reason="report")
+        with pytest.raises(BadOutput, match="pinned"):
+            run(store, "b-4", replaces(last, last.number), {"features": {"b": b"1"}})
+        end(store, "b-4", JobState.FAILED)
+        assert [version.retired for version in again.versions("flights/features")] == [None] * 3
+        assert all(problem.harmless for problem in store.check(deep=True).problems)
+
+    def test_of_two_that_replace_one_version_at_once_one_does(self, store, again):
+        (first,) = run(store, "a-1", ONE, {"features": {"a": b"1"}})["features"]
+        for n in range(2):
+            store.ledger.create(f"b-{n}", replaces(first, 1))
+            write_and_seal(store.stage(f"b-{n}"), replaces(first, 1), {"features": {"x": b"%d" % n}})
+
+        def commit(number):
+            try:
+                return (store, again)[number].commit(f"b-{number}", attempt=1)["features"]
+            except Conflict:
+                return ()
+
+        with ThreadPoolExecutor(2) as threads:
+            made = [each for several in threads.map(commit, range(2)) for each in several]
+        assert len(made) == 1
+        live = [version for version in store.versions("flights/features") if version.retired is None]
+        assert live == made
+
+    @pytest.mark.parametrize(("after", "number"), [(None, 1), (3, 4), (3, 0), (3, True)])
+    def test_only_what_was_there_before_is_replaced(self, after, number):
+        with pytest.raises(SpecError, match="only versions up to"):
+            Output(volume="flights/features", after=after, retires=(number,))
 
     def test_the_newest_versions_come_first_and_no_others(self, store, again):
         for n in range(5):

@@ -1,4 +1,5 @@
-"""Makes a version of outside data: the objects of a store, or the rows of a query. IngestOperator runs it as a job.
+"""Makes a version of outside data: the objects of a store, the rows of a query, or the messages of a topic. IngestOperator runs it as a job.
+CompactOperator has the small files of such a version joined.
 
 The job's folder of checkpoints becomes the version, so what one attempt has fetched is there for the next one.
 """
@@ -24,6 +25,22 @@ def ingest(before: list[Path], checkpoints: Path, *, what: dict[str, Any]) -> di
         from muster_ingest.sql import read_query
 
         return read_query(base, checkpoints, what, connection)
+    if what["source"].startswith("kafka://"):
+        from muster_ingest.stream import read_topic
+
+        return read_topic(base, checkpoints, what, connection)
     from muster_ingest.objects import Ingest
 
     return Ingest(base, checkpoints, what, connection).run()
+
+
+def compact(before: list[Path], data: Path, *, large_mib: int) -> dict[str, float]:
+    """Join the small Parquet files of `before` into large ones in `data`; leave it empty where there is nothing to join.
+
+    :param before: the last version.
+    :param large_mib: the size that files should have; one of half of it stays as it is.
+    :return: how many files there were and are, their bytes, and their rows, which stay the same.
+    """
+    from muster_ingest.compacting import Compacting
+
+    return Compacting(before[0], data, large_bytes=large_mib << 20).run()

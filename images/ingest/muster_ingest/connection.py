@@ -17,6 +17,7 @@ class Connection:
     """What is known of a connection; all empty where the source has none.
 
     :param conn_id: Airflow's name for it, which messages may show. `kind`: its type, such as ``postgres``.
+    :param ca: the certificates (PEM) of an authority of its own, which the extra names; they are not in `extra`.
     """
 
     conn_id: str = ""
@@ -27,6 +28,7 @@ class Connection:
     port: str = ""
     schema: str = ""
     extra: Mapping[str, Any] = field(default_factory=dict)
+    ca: str = ""
 
     @classmethod
     def of_environment(cls, what: Mapping[str, Any]) -> Connection:
@@ -36,8 +38,10 @@ class Connection:
             name: _value(os.environ[f"INGEST_EXTRA_{number}"])
             for number, name in enumerate(what.get("extras") or ())
         }
-        _trust(str(extra.pop("ca", "") or ""))
-        return cls(conn_id=what.get("connection") or "", kind=what.get("kind") or "", extra=extra, **fields)
+        ca = str(extra.pop("ca", "") or "")
+        _trust(ca)
+        named = {"conn_id": what.get("connection") or "", "kind": what.get("kind") or ""}
+        return cls(extra=extra, ca=ca, **named, **fields)
 
     @property
     def named(self) -> str:

@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from fsspec.asyn import sync
 
@@ -27,10 +27,25 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 10.0
 T = TypeVar("T")
 
 
+class Asked(Protocol):
+    """What is asked: it says what its errors mean."""
+
+    source: str
+
+    def denied(self, error: BaseException) -> bool:
+        """Whether an error says that the credentials do not do."""
+
+    def passing(self, error: BaseException) -> bool:
+        """Whether the same may work a little later."""
+
+    def refused(self, error: BaseException) -> IngestError:
+        """Name the connection whose credentials do not do."""
+
+
 class Patience:
     """How long a source may be away, before that ends the ingest; each answer starts it anew."""
 
-    def __init__(self, place: Place, seconds: float) -> None:
+    def __init__(self, place: Asked, seconds: float) -> None:
         self._place, self._seconds = place, seconds
         self._stop = threading.Event()
         self._since: float | None = None

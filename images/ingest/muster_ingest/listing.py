@@ -190,6 +190,17 @@ def line(path: str, size: int, identity: str) -> str:
     return json.dumps([path, size, identity]) + "\n"
 
 
+def next_number(files: Iterable[tuple[str, int, str]], folder: str = "") -> int:
+    """Return the number of the next ``part-`` file in a folder: files that were joined leave gaps."""
+    found = [
+        int(stem)
+        for path, _, _ in files
+        if path.startswith(f"{folder}part-")
+        and (stem := path.removeprefix(f"{folder}part-").removesuffix(".parquet")).isdecimal()
+    ]
+    return max(found, default=-1) + 1
+
+
 def _check(path: str, key: str, source: str) -> None:
     """Refuse a name that is no path below a folder."""
     if path.endswith("/"):

@@ -53,7 +53,7 @@ def read_query(
     )
     try:
         with _opened(kind, connection, what["source"]) as read:
-            written, newest = _write(read(statement), target, len(kept), column)
+            written, newest = _write(read(statement), target, listing.next_number(kept), column)
     except IngestError:
         raise
     except Exception as error:  # each database's library has errors of its own

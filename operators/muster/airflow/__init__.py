@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from muster.airflow.authoring.smoke_rows import SmokeRows
     from muster.airflow.authoring.triggering import triggering
     from muster.airflow.authoring.values import Output
+    from muster.airflow.operators.compact import CompactOperator
     from muster.airflow.operators.decorators import gang, job, search
     from muster.airflow.operators.deploy import DeployOperator
     from muster.airflow.operators.drift import DriftOperator
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from muster.airflow.operators.search import SearchOperator
     from muster.airflow.operators.sweep import SweepOperator
     from muster.airflow.operators.validate import ValidateOperator
+    from muster.airflow.topic import TopicTrigger
     from muster.backends.releases.plan import Rules
     from muster.core.deployment import Batch, RequestLog
     from muster.core.drift import DriftLimits
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Batch",
     "Budget",
+    "CompactOperator",
     "DeployOperator",
     "DriftLimits",
     "DriftOperator",
@@ -57,6 +60,7 @@ __all__ = [
     "SecretRef",
     "SmokeRows",
     "SweepOperator",
+    "TopicTrigger",
     "ValidateOperator",
     "choice",
     "gang",
@@ -71,6 +75,7 @@ __all__ = [
 _MODULES = {
     "Batch": "muster.core.deployment",
     "Budget": "muster.core.search",
+    "CompactOperator": "muster.airflow.operators.compact",
     "DeployOperator": "muster.airflow.operators.deploy",
     "DriftLimits": "muster.core.drift",
     "DriftOperator": "muster.airflow.operators.drift",
@@ -91,6 +96,7 @@ _MODULES = {
     "SecretRef": "muster.core.job",
     "SmokeRows": "muster.airflow.authoring.smoke_rows",
     "SweepOperator": "muster.airflow.operators.sweep",
+    "TopicTrigger": "muster.airflow.topic",
     "ValidateOperator": "muster.airflow.operators.validate",
     "choice": "muster.core.space",
     "gang": "muster.airflow.operators.decorators",

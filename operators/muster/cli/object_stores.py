@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from muster.cli.progress import progress
 from muster.core.errors import SpecError, StoreError
-from muster.core.ingest import PACKAGE, Source
+from muster.core.ingest import KAFKA, PACKAGE, SQL, Source
 from muster.core.settings import Settings
 
 if TYPE_CHECKING:
@@ -68,10 +68,10 @@ def sent(store: LocalStore, address: str, url: str, *, connection: str | None) -
 
 
 def _source(url: str, connection: str | None) -> Source:
-    source = Source(url=url, connection=connection)
-    if source.is_query:
-        raise SpecError("a query is ingested by a Dag: IngestOperator(source='sql://CONNECTION', query=…)")
-    return source
+    for scheme, what in ((SQL, "query"), (KAFKA, "topic")):
+        if url.startswith(f"{scheme}://"):
+            raise SpecError(f"a {what} is ingested by a Dag: IngestOperator(source={url!r:.120}, …)")
+    return Source(url=url, connection=connection)
 
 
 def _run(verb: str, source: Source, folder: Path, store: LocalStore, settings: Settings) -> Mapping[str, Any]:

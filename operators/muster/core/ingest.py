@@ -8,33 +8,58 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 from urllib.parse import urlsplit
 
 from muster.core.errors import SpecError
 
 ENTRYPOINT = "muster_ingest:ingest"
+COMPACT_ENTRYPOINT = "muster_ingest:compact"
 PACKAGE = "muster_ingest"
 BEFORE = "before"
 """The input with the last version."""
-SQL = "sql"
-SCHEMES = ("s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "http", "https", "sftp", "ssh", "file", SQL)
+SQL, KAFKA = "sql", "kafka"
+SCHEMES = (
+    "s3",
+    "s3a",
+    "gs",
+    "gcs",
+    "abfs",
+    "abfss",
+    "az",
+    "http",
+    "https",
+    "sftp",
+    "ssh",
+    "file",
+    SQL,
+    KAFKA,
+)
+VALUES = ("json", "avro", "raw")
+"""How the values of a topic's messages are read."""
+UNREADABLE, LOST = ("stop", "skip", "keep"), ("stop", "skip")
+"""What is done about a message that cannot be read, and about offsets that the broker dropped."""
 FIELDS = ("login", "password", "host", "port", "schema")
 """The fields of a connection that a job is given, each in a variable of its own."""
 AWAY = "SourceAway: "
 """What the program's last words begin with where another try may find the source again."""
 
 _CONNECTION = re.compile(r"[\w.:-]{1,250}\Z", re.ASCII)
+_TOPIC = re.compile(r"/[\w.-]{1,249}\Z", re.ASCII)
 _CONTAINERS = ("abfs", "abfss")  # CONTAINER@ACCOUNT is no user
 
 
 @dataclass(frozen=True, kw_only=True)
 class Source:
-    """One source: the files below an address, or the rows of a query.
+    """One source: the files below an address, the rows of a query, or the messages of a topic.
 
-    :param url: ``s3://bucket/prefix``, or ``sql://CONNECTION``.
-    :param connection: the id of the Airflow connection, but of a query, whose address names it.
+    :param url: ``s3://bucket/prefix``, ``sql://CONNECTION``, or ``kafka://CONNECTION/topic``.
+    :param connection: the id of the Airflow connection, but of a query or topic, whose address names it.
     :param query: the SQL of a query. `watermark`: a column of it that only grows.
+    :param values: how the messages of a topic are read, one of :data:`VALUES`. `until`: the time before which they are, in ISO 8601.
+    :param most: how many rows a version gets at most, of a topic.
+    :param unreadable: one of :data:`UNREADABLE`. `lost`: one of :data:`LOST`.
     :param streams: how many files are fetched at once.
     :param patience_seconds: how long it may be away before that ends the ingest.
     """
@@ -43,11 +68,17 @@ class Source:
     connection: str | None = None
     query: str | None = None
     watermark: str | None = None
+    values: str | None = None
+    until: str | None = None
+    most: int | None = None
+    unreadable: str = UNREADABLE[0]
+    lost: str = LOST[0]
     streams: int = 16
     patience_seconds: float = 300.0
 
     def __post_init__(self) -> None:
         check_url(self.url)
+        self._check_stream()
         if self.connection is not None:
             check_connection(self.connection)
         if (
@@ -60,8 +91,26 @@ class Source:
             raise SpecError("a source sql://CONNECTION needs query=, and no other source has one")
         if self.watermark is not None and not self.is_query:
             raise SpecError("only a query has a watermark; files are compared by size and ETag")
-        if self.is_query and self.connection is not None:
-            raise SpecError("the source sql://CONNECTION names its connection: leave connection= out")
+        if self.names_connection and self.connection is not None:
+            raise SpecError(f"the source {self.url} names its connection: leave connection= out")
+
+    def _check_stream(self) -> None:
+        given = (self.values, self.until, self.most, self.unreadable, self.lost)
+        if not self.is_stream:
+            if given != (None, None, None, UNREADABLE[0], LOST[0]):
+                raise SpecError(
+                    "values=, until=, most=, unreadable= and lost= belong to a source kafka://CONNECTION/topic"
+                )
+            return
+        for name, value, known in (
+            ("values", self.values, VALUES),
+            ("unreadable", self.unreadable, UNREADABLE),
+            ("lost", self.lost, LOST),
+        ):
+            if value not in known:
+                raise SpecError(f"{name} is {value!r:.60}: need one of {', '.join(known)}")
+        if self.until is not None:
+            check_time(self.until)
 
     @property
     def is_query(self) -> bool:
@@ -69,9 +118,19 @@ class Source:
         return self.url.startswith(f"{SQL}://")
 
     @property
+    def is_stream(self) -> bool:
+        """Whether it is the messages of a topic."""
+        return self.url.startswith(f"{KAFKA}://")
+
+    @property
+    def names_connection(self) -> bool:
+        """Whether its address names its connection."""
+        return self.is_query or self.is_stream
+
+    @property
     def conn_id(self) -> str | None:
         """The id of its Airflow connection, if it has one."""
-        return urlsplit(self.url).netloc if self.is_query else self.connection
+        return urlsplit(self.url).netloc if self.names_connection else self.connection
 
     def param(self, *, kind: str = "", extras: Sequence[str] = ()) -> dict[str, Any]:
         """Return it as the job's param ``what``, which the version's record shows.
@@ -85,6 +144,16 @@ class Source:
         }
         if self.is_query:
             found = {"source": self.url, "query": self.query, "watermark": self.watermark}
+        if self.is_stream:
+            found = {
+                "source": self.url,
+                "values": self.values,
+                "until": self.until,
+                "most": self.most,
+                "unreadable": self.unreadable,
+                "lost": self.lost,
+                "patience_seconds": self.patience_seconds,
+            }
         if self.conn_id is not None:
             found |= {"connection": self.conn_id, "kind": kind, "extras": sorted(extras)}
         return found
@@ -100,7 +169,7 @@ def check_url(value: object) -> str:
     """Return what may be ingested. :raises SpecError: it says what is wrong, and never shows a password."""
     if not isinstance(value, str) or "://" not in value:
         raise SpecError(
-            f"{value!r:.80}: expected an address such as 's3://bucket/prefix' or 'sql://CONNECTION'"
+            f"{value!r:.80}: expected an address such as 's3://bucket/prefix', 'sql://CONNECTION' or 'kafka://CONNECTION/topic'"
         )
     parts = urlsplit(value)
     if parts.scheme not in SCHEMES:
@@ -117,8 +186,22 @@ def check_url(value: object) -> str:
         )
     if parts.scheme == SQL and (parts.path.strip("/") or not _CONNECTION.match(parts.netloc)):
         raise SpecError(f"{value!r:.120}: expected 'sql://CONNECTION', the id of an Airflow connection")
+    if parts.scheme == KAFKA and not (_TOPIC.match(parts.path) and _CONNECTION.match(parts.netloc)):
+        raise SpecError(
+            f"{value!r:.120}: expected 'kafka://CONNECTION/topic', the id of an Airflow connection and one topic"
+        )
     if not (parts.netloc or parts.path.strip("/")):
         raise SpecError(f"{value!r:.80} names no bucket, host or folder")
+    return value
+
+
+def check_time(value: object) -> str:
+    """Return a time in ISO 8601; one without a zone is in UTC. :raises SpecError: it is none."""
+    try:
+        datetime.fromisoformat(value if isinstance(value, str) else "")
+    except ValueError:
+        raise SpecError(f"{value!r:.60}: expected a time such as '2026-11-26T10:00:00+00:00'") from None
+    assert isinstance(value, str)
     return value
 
 

@@ -113,12 +113,15 @@ class Output:
         commit is refused if another version came since. None: it does not matter.
     :param base: the input whose version this output begins with. The job names the files that stay in :data:`CARRIED`; the commit
         shares them with that version. A job that writes nothing makes no version: the base is its result.
+    :param retires: the numbers of versions of this volume and partition that the new one replaces; its commit retires them. None of
+        them comes after `after`, which says that no other version came since they were chosen.
     """
 
     volume: str
     partition: str | None = None
     after: int | None = None
     base: str | None = None
+    retires: tuple[int, ...] = field(default=(), metadata={"later": True})
 
     def __post_init__(self) -> None:
         check_volume(self.volume)
@@ -132,6 +135,20 @@ class Output:
             raise SpecError(
                 f"output to {self.volume}: one with partition '*' follows no version and has no base"
             )
+        self._check_retires()
+
+    def _check_retires(self) -> None:
+        object.__setattr__(self, "retires", tuple(self.retires))
+        for number in self.retires:
+            if (
+                isinstance(number, bool)
+                or not isinstance(number, int)
+                or not 1 <= number <= (self.after or 0)
+            ):
+                raise SpecError(
+                    f"output to {self.volume}: retires {number!r}, after is {self.after!r}: only versions up to the one that the output "
+                    "comes after are retired"
+                )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from muster.core.job import Input, Output
 from muster.volumes.base import Version
 from muster.volumes.protocols import Versions
@@ -22,12 +24,36 @@ def begin_with_last(
     return given, Output(volume=volume, partition=partition, after=after, base=name)
 
 
+def replace_last(
+    store: Versions, volume: str, partition: str | None, *, name: str, keep: int | None
+) -> tuple[Version, Output] | None:
+    """Return the last version that is not retired, and an output that begins with it and whose commit retires it; None where there is none.
+
+    :param name: the name of the input with that version.
+    :param keep: how many of the versions before it stay; the older ones are retired, too, but pinned ones. None: all stay.
+    """
+    while True:
+        after = store.last(volume, partition)
+        base = last_live(store, volume, partition)
+        if base is None:
+            return None
+        if base.number <= after:  # else it came between the two
+            break
+    older = [] if keep is None else list(_live(store, volume, partition, before=base.number))[keep:]
+    numbers = sorted([base.number, *(version.number for version in older if not version.pins)])
+    return base, Output(volume=volume, partition=partition, after=after, base=name, retires=tuple(numbers))
+
+
 def last_live(store: Versions, volume: str, partition: str | None) -> Version | None:
     """Return the newest version of a volume's partition that is not retired; None where there is none."""
-    before: int | None = None
+    return next(_live(store, volume, partition), None)
+
+
+def _live(
+    store: Versions, volume: str, partition: str | None, *, before: int | None = None
+) -> Iterator[Version]:
     while page := store.newest(volume, limit=_PAGE, before=before):
         for version in page:
             if version.partition == partition and version.retired is None:
-                return version
+                yield version
         before = page[-1].number
-    return None

@@ -18,7 +18,14 @@ from muster.core import wire
 from muster.core.address import Address, Select
 from muster.core.errors import Corrupt, NotFound, SpecError
 from muster.volumes.base import Record, Version
-from muster.volumes.commit_records import CommitRecord, check_record, is_buried, is_committed, read_commit
+from muster.volumes.commit_records import (
+    CommitRecord,
+    check_record,
+    is_buried,
+    is_committed,
+    read_commit,
+    retired,
+)
 from muster.volumes.durability import read_whole
 from muster.volumes.layout import Layout
 from muster.volumes.manifest import Head, read_head
@@ -127,7 +134,7 @@ class Catalog:
             files=facts.head.files,
             created=facts.created,
             partition=facts.partition,
-            retired=_text(folder / "RETIRED"),
+            retired=retired(self._layout, folder),
             pins=pins(folder),
         )
 
@@ -234,7 +241,7 @@ class Catalog:
             size_bytes=0,
             files=0,
             created=folder.stat().st_ctime if folder.is_dir() else 0.0,
-            retired=_text(folder / "RETIRED"),
+            retired=retired(self._layout, folder),
             pins=pins(folder),
         )
 
@@ -268,10 +275,3 @@ def pins(folder: Path) -> tuple[str, ...]:
                 if not path.name.startswith("."):  # still being written, or deleted while open (NFS)
                     reasons.append(read_whole(path).decode())
     return tuple(sorted(reasons))
-
-
-def _text(path: Path) -> str | None:
-    try:
-        return read_whole(path).decode()
-    except FileNotFoundError:
-        return None

@@ -17,6 +17,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,9 @@ from muster.volumes.layout import Layout
 from muster.volumes.manifest import digest_of
 
 Place = tuple[str, int]  # volume, number
+
+REPLACED = "replaced"
+"""The folder with marks of commits that retire a version (:mod:`muster.volumes.replacing`)."""
 
 _CONTENT = ("RECORD.json", "MANIFEST", "data", "RETIRED")
 
@@ -132,6 +136,34 @@ def is_committed(layout: Layout, volume: str, number: int) -> bool:
 def has_content(folder: Path) -> bool:
     """Whether a number's folder holds anything of a version."""
     return any((folder / name).exists() for name in _CONTENT)
+
+
+def retired(layout: Layout, folder: Path) -> str | None:
+    """Return why the version in a folder is retired; None where it is live."""
+    why = replaced_by(layout, folder)  # first: RETIRED comes before the mark goes
+    if why is not None:
+        return why
+    try:
+        return read_whole(folder / "RETIRED").decode()
+    except FileNotFoundError:
+        return None
+
+
+def replaced_by(layout: Layout, folder: Path) -> str | None:
+    """Return why the version in a folder is retired by a commit that is done and has left a mark; None where none has."""
+    with suppress(FileNotFoundError):  # nothing replaces it, or RETIRED has taken the mark's place meanwhile
+        for mark in committed_marks(layout, folder):
+            return read_whole(mark).decode()
+    return None
+
+
+def committed_marks(layout: Layout, folder: Path) -> list[Path]:
+    """Return the marks on a version of commits that are done, which retire it."""
+    try:
+        marks = list((folder / REPLACED).iterdir())
+    except FileNotFoundError:
+        return []
+    return [mark for mark in marks if not mark.name.startswith(".") and layout.commit(mark.name).is_file()]
 
 
 def all_commits(layout: Layout) -> Iterator[tuple[str, CommitRecord | Corrupt]]:

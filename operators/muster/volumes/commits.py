@@ -13,7 +13,7 @@ from muster.core.address import Address
 from muster.core.errors import BadOutput, Conflict, Corrupt, MusterError
 from muster.core.job import JobSpec
 from muster.core.replica import PartManifest
-from muster.volumes import carrying
+from muster.volumes import carrying, replacing
 from muster.volumes.attempts import FolderAttempts
 from muster.volumes.base import Record, Staging, Version
 from muster.volumes.catalog import Catalog
@@ -143,13 +143,18 @@ class Commits:
                 record = Record.of_job(spec, job_id, metrics=metrics, modules=modules, created=sealed_at)
                 plan = assemble(self._layout, self._catalog, drafts, record=record, compare=self._compare)
                 self._following.check(spec, plan)
+                replacing.check(self._catalog, spec, plan)
             decide(self._layout, plan, ready=ready)
         spec = self._ledger.spec(job_id)
         if plan:
             with suppress(OSError, Corrupt):  # without it the same is made again some time
                 remember(self._layout, job_id, spec)
+        replacing.mark(self._layout, job_id, spec, plan)
         done = publish(self._layout, plan, ready=ready, job_id=job_id, kept=_kept(spec, plan))
-        with suppress(OSError):  # the versions are visible; gc deletes what stays
+        with suppress(
+            OSError
+        ):  # the versions are visible; gc deletes what stays, and a mark says what RETIRED does
+            replacing.settle(self._layout, spec, plan)
             self._attempts.clear(staging)
         return done
 

@@ -28,6 +28,7 @@ from muster.volumes.commit_records import (
     holder,
     is_buried,
     read_commit,
+    retired,
 )
 from muster.volumes.hashing import hash_file
 from muster.volumes.manifest import Entry
@@ -107,7 +108,7 @@ def refuse(store: FolderStore) -> None:
 
 def _is_retired(store: FolderStore, where: str) -> bool:
     volume, _, number = where.removeprefix("volume://").rpartition("@")
-    return number.isdecimal() and (store.layout.version(volume, int(number)) / "RETIRED").is_file()
+    return number.isdecimal() and retired(store.layout, store.layout.version(volume, int(number))) is not None
 
 
 def _commits(store: FolderStore, commits: dict[Place, tuple[str, CommitRecord]]) -> Iterator[Problem]:

@@ -14,7 +14,7 @@ from muster.core.address import Address
 from muster.core.errors import SpecError
 from muster.volumes.base import Version
 from muster.volumes.catalog import Catalog
-from muster.volumes.commit_records import has_content, is_named
+from muster.volumes.commit_records import committed_marks, has_content, is_named
 from muster.volumes.durability import locked, sync_folder, translated, write_whole
 from muster.volumes.layout import Layout
 
@@ -69,6 +69,8 @@ class Marks:
         version = self.any(address)
         with translated(f"reinstate {address}"):
             folder = self._layout.version(version.volume, version.number)
+            for mark in committed_marks(self._layout, folder):
+                mark.unlink(missing_ok=True)
             (folder / "RETIRED").unlink(missing_ok=True)
             sync_folder(folder)
         return self.any(version.address)

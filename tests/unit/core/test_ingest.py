@@ -19,6 +19,13 @@ from muster.core.ingest import Source, variables
         ({"url": "s3://b", "query": "select 1"}, "no other source has one"),
         ({"url": "s3://b", "watermark": "id"}, "only a query has a watermark"),
         ({"url": "sql://shop", "query": "select 1", "connection": "shop"}, "leave connection= out"),
+        ({"url": "kafka://events", "values": "json"}, "expected 'kafka://CONNECTION/topic'"),
+        ({"url": "kafka://events/a/b", "values": "json"}, "expected 'kafka://CONNECTION/topic'"),
+        ({"url": "kafka://events/clicks"}, "values is None: need one of json, avro, raw"),
+        ({"url": "kafka://events/clicks", "values": "json", "lost": "keep"}, "need one of stop, skip"),
+        ({"url": "kafka://events/clicks", "values": "json", "until": "noon"}, "expected a time such as"),
+        ({"url": "kafka://events/clicks", "values": "json", "connection": "events"}, "leave connection= out"),
+        ({"url": "s3://b", "most": 5}, "belong to a source kafka://CONNECTION/topic"),
         ({"url": "s3://b", "streams": 0}, "need a whole number from 1 to 256"),
         ({"url": "s3://b", "connection": "a b"}, "expected the id of an Airflow connection"),
     ],
@@ -66,6 +73,25 @@ def test_the_param_names_what_a_record_may_show() -> None:
         "connection": "shop",
         "kind": "postgres",
         "extras": [],
+    }
+
+
+def test_the_param_of_a_topic() -> None:
+    topic = Source(
+        url="kafka://events/clicks", values="avro", until="2026-11-26 10:00", most=5, unreadable="keep"
+    )
+    assert topic.conn_id == "events"
+    assert topic.param(kind="kafka", extras=("sasl.password", "bootstrap.servers")) == {
+        "source": "kafka://events/clicks",
+        "values": "avro",
+        "until": "2026-11-26 10:00",
+        "most": 5,
+        "unreadable": "keep",
+        "lost": "stop",
+        "patience_seconds": 300.0,
+        "connection": "events",
+        "kind": "kafka",
+        "extras": ["bootstrap.servers", "sasl.password"],
     }
 
 

@@ -41,6 +41,10 @@ def main(folder, how):
         assert status in (0, 1, -signal.SIGKILL), f"step {step}: the commit ended with {status}"
         left = visible(root)
         assert left in (set(), set(EXPECTED)), f"step {step}: a part is visible: {left}"
+        replaced = FolderStore(root).resolve("more@1")[0].retired
+        assert bool(left) == bool(replaced), (
+            f"step {step}: {left} is visible, and more@1 is retired: {replaced}"
+        )
         assert fsck.check(FolderStore(root), deep=True).clean, f"step {step}: not clean"
         finish(root, step)
         if status == 0:
@@ -59,7 +63,7 @@ def prepare(root):
         inputs={"before": before},
         features="features",
         months=Output(volume="months", partition="*"),
-        more=Output(volume="more", base="before", after=1),
+        more=Output(volume="more", base="before", after=1, retires=(1,)),
     )
     first = {
         "features": {"kept": b"same", "d/new": b"22", "mine/0": b"0"},
@@ -127,6 +131,7 @@ def finish(root, step):
     assert [len(store.versions(volume)) for volume in ("features", "months", "more")] == [3, 2, 2], (
         f"step {step}"
     )
+    assert store.resolve("more@1")[0].retired == "replaced by more@2", f"step {step}"
     problems = fsck.check(store, deep=True).problems
     assert not problems, f"step {step}: {problems}"
 

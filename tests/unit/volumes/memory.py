@@ -798,6 +798,7 @@ class MemoryStore:
                 for draft in drafts
             ]
             self._refuse_overtaken(job.spec)
+            replaced = self._replaced(job.spec, drafts)
             for draft, content in zip(drafts, files, strict=True):
                 if {path: len(data) for path, data in content.items()} != dict(draft.files):
                     raise StoreError(f"output {draft.output!r} is not what was sealed: nothing is committed")
@@ -812,11 +813,30 @@ class MemoryStore:
         made = _bases(job.spec, but={draft.output for draft in drafts})
         for each in self._keep(records, files):
             made[each.record.output] = (*made.get(each.record.output, ()), each.version().address)
+        self._retire(replaced, made)
         kept = {"sealed", "checkpoints"} if job.spec.origin.is_trial else {"sealed"}
         for entry in staging.root.iterdir():
             if entry.name not in kept:
                 remove(entry)
         return made
+
+    def _replaced(self, spec: JobSpec, drafts: Sequence[Draft]) -> list[tuple[_Kept, str]]:
+        """The versions that a commit retires, each with the output that replaces it."""
+        found = []
+        for draft in drafts:
+            for number in spec.outputs[draft.output].retires:
+                try:
+                    kept = self._any(pinned(draft.volume, number))
+                except NotFound as error:
+                    raise BadOutput(str(error)) from error
+                if kept.pins or kept.record.partition != draft.partition:
+                    raise BadOutput(f"@{number} is pinned, or in another partition")
+                found.append((kept, draft.output))
+        return found
+
+    def _retire(self, replaced: Sequence[tuple[_Kept, str]], made: Mapping[str, Sequence[str]]) -> None:
+        for kept, by in replaced:
+            kept.retired = kept.retired or f"replaced by {made[by][0].removeprefix('volume://')}"
 
     def _refuse_overtaken(self, spec: JobSpec) -> None:
         for output in spec.outputs.values():

@@ -17,6 +17,7 @@ from muster.core.errors import BadOutput, Conflict, StoreError
 from muster.core.job import CARRIED, CHECKPOINTS, Output, Role
 from muster.core.replica import PartManifest
 from muster.volumes import commit, fsck
+from muster.volumes.mirrors.scan import scan
 from muster.volumes.retention import collect
 from muster.volumes.tree import make_folders, remove
 
@@ -39,6 +40,36 @@ def test_a_commit_cut_off_at_any_step_shows_nothing_or_all_and_can_be_done_again
     else:  # an error says that nothing is visible
         assert outcome["everything"] == 0
     assert outcome["nothing"] + outcome["everything"] == outcome["steps"] - 1
+
+
+def test_the_mark_that_a_crash_leaves_retires_as_retired_does(work, store, monkeypatch):
+    old = work.run("a-1", {"x": b"1"}, volume="v")
+    spec = work.spec(inputs={"before": old}, out=Output(volume="v", base="before", after=1, retires=(1,)))
+    work.seal("a-2", spec, {"out": {"all": b"1"}})
+    with monkeypatch.context() as crash:
+        crash.setattr("muster.volumes.replacing.settle", lambda *_: None)
+        store.commit("a-2", attempt=1)
+    mark = store.layout.version("v", 1) / "replaced" / "a-2"
+    assert mark.is_file()
+    assert not (store.layout.version("v", 1) / "RETIRED").exists()
+    assert [version.retired for version in store.versions("v")] == ["replaced by v@2", None]
+    assert {place: found.retired for place, found in scan(store.layout).items()} == {
+        ("v", 1): "replaced by v@2",
+        ("v", 2): None,
+    }
+    assert store.reinstate("v@1").retired is None
+    assert not mark.exists()
+
+
+def test_the_mark_of_a_job_that_never_commits_says_nothing(work, store):
+    old = work.run("a-1", {"x": b"1"}, volume="v")
+    spec = work.spec(inputs={"before": old}, out=Output(volume="v", base="before", after=1, retires=(1,)))
+    (store.layout.version("v", 1) / "replaced").mkdir()
+    (store.layout.version("v", 1) / "replaced" / "a-2").write_text("replaced by v@2")
+    assert store.resolve("v@latest") == (old,)
+    work.seal("a-3", spec, {"out": {"all": b"1"}})
+    ((made,),) = store.commit("a-3", attempt=1).values()
+    assert store.resolve("v@1")[0].retired == f"replaced by v@{made.number}"
 
 
 def inodes(folder):

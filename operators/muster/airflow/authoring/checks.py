@@ -49,6 +49,11 @@ def if_known(check: Check) -> Check:
     return lambda value: check(value) if is_known(value) else None
 
 
+def check_among(known: Sequence[str]) -> Check:
+    """Return a check that passes these words alone."""
+    return rule(lambda value: value in known, f"one of {', '.join(known)}")
+
+
 def _is_number(value: Any) -> bool:
     return type(value) in (int, float) and 0 <= value < math.inf
 
@@ -70,6 +75,7 @@ check_share = rule(_is_number, "a number, 0 or more")
 check_days = if_known(rule(_is_number, "a number of days, 0 or more"))
 check_retries = rule(lambda value: type(value) is int and value >= 0, "a whole number, 0 or more")
 check_count = if_known(rule(lambda value: type(value) is int and value >= 1, "a whole number, 1 or more"))
+check_keep = if_known(rule(lambda value: type(value) is int and value >= 0, "a whole number, 0 or more"))
 check_span = rule(
     lambda value: _is_span(value) and value > timedelta(0), "a timedelta above 0, such as timedelta(hours=2)"
 )

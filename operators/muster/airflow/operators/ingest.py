@@ -1,4 +1,4 @@
-"""IngestOperator: outside data, objects of a store or the rows of a query, becomes a version."""
+"""IngestOperator: outside data, objects of a store, the rows of a query or the messages of a topic, becomes a version."""
 
 from __future__ import annotations
 
@@ -10,7 +10,14 @@ from typing import TYPE_CHECKING, Any
 from muster.airflow.assets import announce, announce_nothing, asset_of
 from muster.airflow.attempts.resuming import Resume
 from muster.airflow.attempts.verdicts import Failed, FailedForGood
-from muster.airflow.authoring.checks import check_count, check_image, check_span, optional
+from muster.airflow.authoring.checks import (
+    check_among,
+    check_count,
+    check_image,
+    check_span,
+    if_known,
+    optional,
+)
 from muster.airflow.authoring.keywords import keyword
 from muster.airflow.authoring.references import VersionsReference, is_known
 from muster.airflow.links import JobLink, VersionsLink
@@ -20,9 +27,14 @@ from muster.core.ingest import (
     AWAY,
     BEFORE,
     ENTRYPOINT,
+    KAFKA,
+    LOST,
     PACKAGE,
+    UNREADABLE,
+    VALUES,
     Source,
     check_connection,
+    check_time,
     check_url,
 )
 from muster.core.job import CHECKPOINTS, Input, JobSpec, Output, Role
@@ -65,6 +77,10 @@ class IngestOperator(QueuedOperator):
     With ``source="sql://CONNECTION"`` the rows of `query` become Parquet files. Without a `watermark` the whole result is read each time, so
     rows that were changed or deleted are so in the new version. With one, only rows above its highest value are read and added: changed and
     deleted rows below it are not seen.
+
+    With ``source="kafka://CONNECTION/topic"`` the messages since the last version become Parquet files beside its own, up to where the topic
+    ends when the job begins. The version holds the rows and the offsets up to which it goes, so each message is in it once, whatever is
+    killed. Beside the columns of the value there are ``_partition``, ``_offset``, ``_timestamp`` and ``_key``.
     """
 
     runs_a_job = True
@@ -72,7 +88,8 @@ class IngestOperator(QueuedOperator):
     operator_extra_links = (JobLink(), VersionsLink())
 
     source: str = keyword(check=check_known_url, templated=True)
-    """``s3://bucket/prefix``, ``gs://``, ``abfs://``, ``https://``, ``sftp://``, ``file:///folder``, or ``sql://CONNECTION``."""
+    """``s3://bucket/prefix``, ``gs://``, ``abfs://``, ``https://``, ``sftp://``, ``file:///folder``, ``sql://CONNECTION``, or
+    ``kafka://CONNECTION/topic``."""
     volume: str = keyword(templated=True)
     """The volume that gets the version, ``raw/events``."""
     partition: str | None = keyword(default=None, templated=True)
@@ -84,6 +101,18 @@ class IngestOperator(QueuedOperator):
     """The SQL that selects the rows, of a ``sql://`` source alone."""
     watermark: str | None = keyword(default=None, check=optional(check_text))
     """A column of the query that only grows, such as an id or a time of insertion."""
+    values: str = keyword(default=VALUES[0], check=check_among(VALUES))
+    """How the messages of a topic are read: ``json``, ``avro`` (as Confluent's serializers write it, with the registry
+    ``schema.registry.url`` of the connection's extra), or ``raw`` (one column ``value``)."""
+    until: str | None = keyword(default=None, check=optional(if_known(check_time)), templated=True)
+    """Of a topic, only messages before this time, such as ``{{ data_interval_end }}``. None: all there are when the job begins."""
+    most: int | None = keyword(default=None, check=optional(check_count))
+    """How many rows of a topic one version adds at most; the next one goes on. None: all of them."""
+    unreadable: str = keyword(default=UNREADABLE[0], check=check_among(UNREADABLE))
+    """What is done about a message of a topic that cannot be read: ``stop`` ends the task and names it, ``skip`` counts it, ``keep`` also puts
+    it into the folder ``_unreadable`` of the version."""
+    lost: str = keyword(default=LOST[0], check=check_among(LOST))
+    """What is done about messages that the broker dropped before a version held them: ``stop`` ends the task, ``skip`` counts them."""
     streams: int = keyword(default=16, check=check_count)
     """How many files are fetched at once."""
     patience: timedelta = keyword(default=timedelta(minutes=5), check=check_span)
@@ -100,13 +129,19 @@ class IngestOperator(QueuedOperator):
         if self.partition is not None and is_known(self.partition):
             with self.refusing("partition"):
                 check_partition(self.partition)
-        if is_known([self.source, self.query]):
+        if is_known([self.source, self.query, self.until]):
             with self.refusing("source"):
                 self._source()
 
     def _source(self) -> Source:
+        stream = self.source.startswith(f"{KAFKA}://")
         return Source(
             url=self.source,
+            values=self.values if stream or self.values != VALUES[0] else None,
+            until=self.until,
+            most=self.most,
+            unreadable=self.unreadable,
+            lost=self.lost,
             connection=self.connection,
             query=self.query,
             watermark=self.watermark,
@@ -131,7 +166,7 @@ class IngestOperator(QueuedOperator):
     def check_files(self, folder: DagFolder, settings: Settings) -> None:
         """Look for the program in the image's folder."""
         with self.refusing("image"):
-            _program(folder, self.image, settings)
+            program_of(folder, self.image, settings)
 
     def check_ready(self, folder: DagFolder, backend: Backend) -> None:  # noqa: ARG002 - its code is muster's own
         """Ask the backend whether such a job can ever run."""
@@ -190,7 +225,7 @@ class IngestOperator(QueuedOperator):
             image_digest=image_digest(self.image, folder, task),
             interpreter=interpreter_of(self.image, task.settings),
             roles=self._roles(),
-            code=_program(folder, self.image, task.settings).put(store),
+            code=program_of(folder, self.image, task.settings).put(store),
             inputs={BEFORE: before},
             outputs={CHECKPOINTS: output},
             params={"what": source.param(**told)},
@@ -224,7 +259,7 @@ class IngestOperator(QueuedOperator):
         return lineage.of_names((), (str(each.uri) for each in self.outlets if hasattr(each, "uri")))
 
 
-def _program(folder: DagFolder, image: str, settings: Settings) -> Code:
+def program_of(folder: DagFolder, image: str, settings: Settings) -> Code:
     """The package that ingests: it lies in the image's folder and travels alone."""
     from muster.airflow.authoring.code import Code
 

@@ -97,7 +97,7 @@ class FolderHome:
             if not has_content(folder):
                 raise NotFound(f"{place[0]}@{place[1]} is not in {self.where}") from error
             raise Corrupt(f"{place[0]}@{place[1]} is damaged: {error.filename} is gone") from error
-        found = look(str(folder))
+        found = look(self._layout, str(folder))
         documents = Documents(place, text, said, 0.0, found or Holding(""))
         record = documents.origin
         commit = self._commit_of(record.job_id)
@@ -176,7 +176,7 @@ class FolderHome:
 
     def _has(self, documents: Documents) -> bool:
         """Whether a version is visible here, with its data if the other home has that."""
-        now = look(str(self._layout.version(*documents.place)))
+        now = look(self._layout, str(self._layout.version(*documents.place)))
         if now is None or now.digest != documents.digest or not is_committed(self._layout, *documents.place):
             return False
         return documents.holding.deleted or not now.deleted
@@ -306,7 +306,7 @@ class FolderHome:
 
     def mark(self, place: Place, holding: Holding) -> None:
         """Set the pins of a version, whether it is retired, and whether its data is deleted."""
-        address, now = f"{place[0]}@{place[1]}", look(str(self._layout.version(*place)))
+        address, now = f"{place[0]}@{place[1]}", look(self._layout, str(self._layout.version(*place)))
         if now is None:
             return
         marks = self._store.marks

@@ -8,8 +8,7 @@ from pathlib import Path
 
 from muster.core.errors import NotFound
 from muster.volumes.catalog import pins
-from muster.volumes.commit_records import Place, is_committed
-from muster.volumes.durability import read_whole
+from muster.volumes.commit_records import REPLACED, Place, is_committed, retired
 from muster.volumes.layout import Layout
 from muster.volumes.mirrors.base import Holding
 
@@ -35,12 +34,12 @@ def scan(layout: Layout, volumes: Collection[str] = ()) -> dict[Place, Holding]:
         for number in sorted(int(name) for name in names if name.isdigit()):
             if str(number) in marked and not is_committed(layout, volume, number):
                 continue
-            if (holding := look(f"{folder}/{number}")) is not None:
+            if (holding := look(layout, f"{folder}/{number}")) is not None:
                 found[volume, number] = holding
     return found
 
 
-def look(folder: str) -> Holding | None:
+def look(layout: Layout, folder: str) -> Holding | None:
     """Return what is in a committed version's folder; None where it is empty."""
     try:
         names = set(os.listdir(folder))  # noqa: PTH208 - half the time of iterdir
@@ -53,7 +52,7 @@ def look(folder: str) -> Holding | None:
     return Holding(
         digest=_digest(f"{folder}/MANIFEST") if whole else "",
         deleted=deleted,
-        retired=read_whole(Path(folder, "RETIRED")).decode() if "RETIRED" in names else None,
+        retired=retired(layout, Path(folder)) if names & {"RETIRED", REPLACED} else None,
         pins=pins(Path(folder)) if "pins" in names else (),
     )
 

@@ -1,0 +1,331 @@
+"""One topic of Kafka: its partitions and offsets, its messages in a range, and what librdkafka's errors mean.
+
+Partitions are assigned at offsets that muster keeps in its versions. The client joins no group and commits nothing to the broker.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, wait
+from dataclasses import dataclass
+from typing import Any
+
+from confluent_kafka import (
+    Consumer,
+    IsolationLevel,
+    KafkaError,
+    KafkaException,
+    TopicCollection,
+    TopicPartition,
+)
+from confluent_kafka import Message as Raw
+from confluent_kafka.admin import AdminClient, OffsetSpec
+
+from muster_ingest.connection import Connection
+from muster_ingest.errors import IngestError, SourceAway
+from muster_ingest.fetching import Patience
+from muster_ingest.rows import Message
+
+_ANSWER_SECONDS, _ANSWER_POLL_SECONDS, _POLL_SECONDS = 10.0, 0.05, 0.5
+_AT_ONCE = 2_000
+_OWN: dict[str, Any] = {
+    "group.id": "muster-ingest",  # librdkafka wants one; none is joined where partitions are assigned
+    "enable.auto.commit": False,
+    "enable.auto.offset.store": False,
+    "auto.offset.reset": "error",
+    "isolation.level": "read_committed",
+    "enable.partition.eof": True,
+    "allow.auto.create.topics": False,
+    "check.crcs": True,
+    "queued.max.messages.kbytes": 32 << 10,
+    "fetch.wait.max.ms": 50,  # the end of a partition is told by an answer without messages
+    "reconnect.backoff.max.ms": 1_000,
+    "client.id": "muster-ingest",
+}
+_CHANGEABLE = (
+    "group.id",
+    "client.id",
+    "queued.max.messages.kbytes",
+    "fetch.wait.max.ms",
+    "reconnect.backoff.max.ms",
+)
+_REFUSED = ("debug", "group.instance.id", "group.protocol", "plugin.library.paths", "transactional.id")
+_DENIED = (
+    KafkaError._AUTHENTICATION,
+    KafkaError.SASL_AUTHENTICATION_FAILED,
+    KafkaError.TOPIC_AUTHORIZATION_FAILED,
+    KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+    KafkaError.GROUP_AUTHORIZATION_FAILED,
+    KafkaError.UNSUPPORTED_SASL_MECHANISM,
+)
+_GONE = (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE)
+_FINAL = (
+    KafkaError._BAD_COMPRESSION,
+    KafkaError._BAD_MSG,
+    KafkaError._FATAL,
+    KafkaError._INVALID_ARG,
+    KafkaError._UNSUPPORTED_FEATURE,
+    KafkaError.INVALID_REQUEST,
+    KafkaError.TOPIC_EXCEPTION,
+    KafkaError.UNSUPPORTED_VERSION,
+)
+"""What no waiting mends; a broker that starts says much else for a while, such as that a partition has no leader."""
+_OPEN = (
+    "bootstrap.servers",
+    "security.protocol",
+    "sasl.mechanism",
+    "sasl.mechanisms",
+    "client.id",
+    "group.id",
+)
+
+
+@dataclass
+class Span:
+    """What is read of one partition: from the offset `at` to before `end`, and `rows` messages of it at most."""
+
+    at: int
+    end: int
+    rows: int | None = None
+
+    @property
+    def done(self) -> bool:
+        """Whether there is nothing more to read."""
+        return self.at >= self.end or self.rows == 0
+
+    def take(self, offset: int) -> None:
+        """Go on behind a message."""
+        self.at = offset + 1
+        if self.rows is not None:
+            self.rows -= 1
+
+
+class Topic:
+    """One topic of the broker that a connection names.
+
+    :param source: its address, for messages. :raises IngestError: the connection names no broker, or a setting that is not its own.
+    """
+
+    def __init__(self, source: str, connection: Connection, patience_seconds: float) -> None:
+        self.source, self._connection = source, connection
+        self.name = source.partition("://")[2].partition("/")[2]
+        self._patience_seconds = patience_seconds
+        self._answer_seconds = min(_ANSWER_SECONDS, max(1.0, patience_seconds))
+        self.patience = Patience(self, patience_seconds)
+        self._denied: KafkaError | None = None
+        self._config = self._checked()
+        try:
+            own = {name: value for name, value in self._config.items() if name not in _OWN}
+            self._admin = AdminClient({**own, "error_cb": self._note}, logger=_quiet())
+        except KafkaException as error:
+            raise IngestError(f"{source}: {connection.named} cannot be used: {self._said(error)}") from None
+
+    def look(self) -> tuple[str, list[int]]:
+        """Return the topic's id, which another topic of the same name does not have, and its partitions.
+
+        :raises IngestError: there is no such topic. :raises SourceAway: the broker does not answer.
+        """
+
+        def ask() -> Any:
+            try:
+                return self._answer(
+                    self._admin.describe_topics(
+                        TopicCollection([self.name]), request_timeout=self._answer_seconds
+                    )
+                )[self.name]
+            except KafkaException as error:
+                if _code(error) != KafkaError.UNKNOWN_TOPIC_OR_PART:
+                    raise
+                raise IngestError(
+                    f"{self.source} is not there: {self._connection.named} names a broker without a topic {self.name!r}"
+                ) from None
+
+        found = self._ask("its topic", ask)
+        return str(found.topic_id), sorted(each.id for each in found.partitions)
+
+    def oldest(self, partitions: list[int]) -> dict[int, int]:
+        """Return the offset of the oldest message that each partition has."""
+        return self._offsets(partitions, OffsetSpec.earliest())
+
+    def ends(self, partitions: list[int]) -> dict[int, int]:
+        """Return the offset behind each partition's last message that no open transaction holds back."""
+        return self._offsets(partitions, OffsetSpec.latest())
+
+    def since(self, partitions: list[int], millis: int) -> dict[int, int]:
+        """Return the offset of each partition's first message of a time or later, in ms since 1970; -1 where there is none."""
+        return self._offsets(partitions, OffsetSpec.for_timestamp(millis))
+
+    def read(self, spans: Mapping[int, Span]) -> Iterator[Message]:
+        """Yield the messages of some partitions, and move each one's span on, to its end at last.
+
+        :raises IngestError: the broker dropped some of them meanwhile. :raises SourceAway: it did not answer for so long.
+        """
+        left = {partition for partition, span in spans.items() if not span.done}
+        if not left:
+            return
+        consumer = Consumer({**self._config, "error_cb": self._note}, logger=_quiet())
+        try:
+            consumer.assign([TopicPartition(self.name, each, spans[each].at) for each in left])
+            heard = time.monotonic()
+            while left:
+                raws = consumer.consume(_AT_ONCE, _POLL_SECONDS)
+                if any(_is_answer(raw) for raw in raws):
+                    heard = time.monotonic()
+                elif time.monotonic() - heard > self._patience_seconds:
+                    raise self._away(time.monotonic() - heard)
+                self._refuse_denied()
+                for raw in raws:
+                    if not _is_answer(raw):
+                        self._judge(raw.error(), raw.partition())
+                    elif message := _message(raw, spans[raw.partition()]):
+                        yield message
+                done = {each for each in left if spans[each].done}
+                if done:
+                    consumer.pause([TopicPartition(self.name, each) for each in done])
+                    left -= done
+        finally:
+            consumer.close()
+
+    def _judge(self, error: KafkaError, partition: int) -> None:
+        """Return if the client goes on by itself, else raise what an error means."""
+        if error.code() in _GONE:
+            raise IngestError(
+                f"{self.source}: the broker dropped messages of partition {partition} while they were read ({error.str()}). Nothing is "
+                "committed; a longer retention, or most=, gives the ingest the time it needs"
+            )
+        if error.code() in (*_DENIED, *_FINAL):
+            raise self._meant(KafkaException(error))
+
+    def denied(self, error: BaseException) -> bool:
+        """Whether an error, or one that the client told of before, says that the credentials do not do."""
+        return self._denied is not None or _code(error) in _DENIED
+
+    def passing(self, error: BaseException) -> bool:
+        """Whether the same may work a little later."""
+        if isinstance(error, KafkaException):
+            return _code(error) not in _FINAL
+        return isinstance(error, (OSError, TimeoutError))
+
+    def refused(self, error: BaseException) -> IngestError:
+        """Name the connection whose credentials do not do; nothing of them is shown."""
+        said = self._said(error) if self._denied is None else self._said(KafkaException(self._denied))
+        return IngestError(
+            f"{self.source} refuses {self._connection.named} ({said}): give the operator a connection that may read the topic"
+        )
+
+    def _note(self, error: KafkaError) -> None:
+        """Note what the client tells beside its answers: wrong credentials and certificates are seen nowhere else."""
+        if error.code() in _DENIED or (error.code() == KafkaError._SSL and "certificate" in error.str()):
+            self._denied = error
+
+    def _refuse_denied(self) -> None:
+        if self._denied is not None:
+            raise self.refused(KafkaException(self._denied))
+
+    def _offsets(self, partitions: list[int], spec: OffsetSpec) -> dict[int, int]:
+        def ask() -> dict[Any, Any]:
+            asked = {TopicPartition(self.name, each): spec for each in partitions}
+            committed = IsolationLevel.READ_COMMITTED
+            return self._answer(
+                self._admin.list_offsets(
+                    asked, isolation_level=committed, request_timeout=self._answer_seconds
+                )
+            )
+
+        found = self._ask("its offsets", ask)
+        return {place.partition: result.offset for place, result in found.items()}
+
+    def _ask(self, what: str, question: Callable[[], Any]) -> Any:
+        try:
+            return self.patience.ask(what, question)
+        except KafkaException as error:
+            raise self._meant(error) from None
+
+    def _answer(self, futures: Mapping[Any, Future[Any]]) -> dict[Any, Any]:
+        """Wait for answers, and for what the client tells beside them."""
+        while wait(futures.values(), _ANSWER_POLL_SECONDS).not_done:
+            self._admin.poll(0)
+            self._refuse_denied()
+        return {key: future.result() for key, future in futures.items()}
+
+    def _away(self, seconds: float) -> SourceAway:
+        return SourceAway(
+            f"{self.source} does not answer, for {seconds:.0f} s: run again, it begins where the last version ends"
+        )
+
+    def _meant(self, error: KafkaException) -> Exception:
+        if self.denied(error):
+            return self.refused(error)
+        return IngestError(f"{self.source} cannot be read: {self._said(error)}")
+
+    def _said(self, error: BaseException) -> str:
+        """Return an error's text without anything of the connection that is not open."""
+        first = error.args[0] if error.args else error
+        said = " ".join((first.str() if isinstance(first, KafkaError) else str(first)).split())
+        for name, value in self._connection.extra.items():
+            text = value if isinstance(value, str) else str(value)
+            if name not in _OPEN and len(text) > 2:
+                said = said.replace(text, "***")
+        return said[:300]
+
+    def _checked(self) -> dict[str, Any]:
+        """Return the client's settings. :raises IngestError: one of the connection would break what an ingest promises."""
+        extra = {name: self._connection.text(name) for name in self._connection.extra}
+        if self._connection.kind != "kafka":
+            raise IngestError(
+                f"{self.source}: {self._connection.named} is of type {self._connection.kind!r:.60}: need one of type 'kafka'"
+            )
+        if not extra.get("bootstrap.servers"):
+            raise IngestError(
+                f"{self.source}: {self._connection.named} names no broker: its extra needs 'bootstrap.servers'"
+            )
+        for name, text in extra.items():
+            own = _OWN.get(name)
+            if name in _REFUSED or (
+                name in _OWN and name not in _CHANGEABLE and text.lower() != str(own).lower()
+            ):
+                raise IngestError(
+                    f"{self.source}: {self._connection.named} sets {name!r} in its extra, which an ingest sets itself or cannot have, since its "
+                    "versions hold the offsets: take it out, or give the ingest a connection of its own"
+                )
+        extra = {name: text for name, text in extra.items() if not name.startswith("schema.registry.")}
+        extra.pop("group.id", None)
+        ca = {"ssl.ca.pem": self._connection.ca} if self._connection.ca else {}
+        return {**ca, **_OWN, **extra}
+
+
+def _code(error: BaseException) -> int | None:
+    first = error.args[0] if error.args else None
+    return first.code() if isinstance(first, KafkaError) else None
+
+
+def _message(raw: Raw, span: Span) -> Message | None:
+    """Return a message of a span; None for what lies behind it, and for the news that a partition ends."""
+    offset = raw.offset()
+    if span.done or offset < span.at:
+        return None
+    if offset >= span.end:
+        # What is not shown lies between: marks of transactions, messages that were withdrawn.
+        span.at = span.end
+        return None
+    if raw.error() is not None:
+        return None  # a broker that comes back does not know all of its messages at once
+    span.take(offset)
+    kind, millis = raw.timestamp()
+    return Message(raw.partition(), offset, millis if kind else None, raw.key(), raw.value())
+
+
+def _is_answer(raw: Raw) -> bool:
+    """Whether the broker answered: with a message, or that a partition ends."""
+    error = raw.error()
+    return error is None or error.code() == KafkaError._PARTITION_EOF
+
+
+def _quiet() -> logging.Logger:
+    """Return a log that is not shown: the client tells each lost connection there, and its errors come by other ways, too."""
+    log = logging.getLogger("muster_ingest.librdkafka")
+    log.addHandler(logging.NullHandler())
+    log.propagate = False
+    return log

@@ -1,0 +1,110 @@
+"""A trigger for Airflow's AssetWatcher: messages that come to a topic of Kafka wake a Dag.
+
+The triggerer asks the broker where the topic ends, and reads no message: the ingest of the Dag that is woken does, and knows by its last version what
+is new. So an event that is lost or comes twice changes no rows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import json
+from collections.abc import AsyncIterator, Mapping
+from typing import Any
+from urllib.parse import urlsplit
+
+from airflow.triggers.base import BaseEventTrigger, TriggerEvent
+
+from muster.airflow.attempts.trigger import StoredTrigger
+from muster.core.errors import SpecError
+from muster.core.ingest import KAFKA, check_url
+
+_ANSWER_SECONDS = 10.0
+_REGISTRY = "schema.registry."
+_INGESTS = ("ca", "group.id")
+
+
+class TopicTrigger(StoredTrigger, BaseEventTrigger):
+    """Wakes a Dag when messages have come to a topic of Kafka; one event for all that came since the last look.
+
+    The first look makes an event if the topic holds anything. A broker that is away is asked again. It needs ``confluent-kafka`` where Airflow runs,
+    which ``airflow-provider-muster[kafka]`` installs.
+
+    :param source: ``kafka://CONNECTION/topic``, as the IngestOperator has it.
+    :param every: seconds between two looks.
+    :raises SpecError: `source` is no topic, or ``confluent-kafka`` is not installed.
+    """
+
+    def __init__(self, source: str, every: float = 2.0) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        check_url(source)
+        if not source.startswith(f"{KAFKA}://"):
+            raise SpecError(f"{source!r:.120}: expected 'kafka://CONNECTION/topic'")
+        if not isinstance(every, (int, float)) or isinstance(every, bool) or every <= 0:
+            raise SpecError(f"every is {every!r:.40}: need seconds above 0")
+        if importlib.util.find_spec("confluent_kafka") is None:
+            raise SpecError(
+                "TopicTrigger asks Kafka, and confluent-kafka is not installed where Airflow runs: pip install "
+                "'airflow-provider-muster[kafka]', or give the Dag a schedule such as '* * * * *'"
+            )
+        self.source, self.every = source, every
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        """Look, and yield an event whenever the topic ends elsewhere than at the last look."""
+        known: dict[str, int] | None = None
+        topic, away = _Topic(self.source, await self._extra()), False
+        while True:
+            try:
+                ends = await asyncio.to_thread(topic.ends)
+            except topic.errors as error:
+                if not away:
+                    self.log.warning(
+                        "%s does not tell where it ends (%s): it is asked again", self.source, error
+                    )
+                away = True
+            else:
+                away = False
+                if any(end > (known or {}).get(partition, 0) for partition, end in ends.items()):
+                    yield TriggerEvent({"source": self.source, "offsets": ends})  # type: ignore[no-untyped-call]
+                known = ends
+            await asyncio.sleep(self.every)
+
+    async def _extra(self) -> Mapping[str, Any]:
+        from airflow.sdk import Connection
+
+        connection = await Connection.async_get(urlsplit(self.source).netloc)
+        found: Mapping[str, Any] = await connection.aextra_dejson()
+        return found
+
+
+class _Topic:
+    """Asks a broker about one topic.
+
+    :param extra: of the connection: librdkafka's settings, as the IngestOperator takes them.
+    """
+
+    def __init__(self, source: str, extra: Mapping[str, Any]) -> None:
+        from confluent_kafka import KafkaException
+        from confluent_kafka.admin import AdminClient
+
+        self.errors = (KafkaException,)
+        self._name = urlsplit(source).path.strip("/")
+        config = {
+            name: value if isinstance(value, str) else json.dumps(value)
+            for name, value in extra.items()
+            if not name.startswith(_REGISTRY) and name not in _INGESTS
+        }
+        authority = {"ssl.ca.pem": extra["ca"]} if extra.get("ca") else {}
+        self._admin = AdminClient({**config, **authority})
+
+    def ends(self) -> dict[str, int]:
+        """Return of each partition the offset of the next message. :raises KafkaException: the broker does not tell."""
+        from confluent_kafka import KafkaException, TopicPartition
+        from confluent_kafka.admin import OffsetSpec
+
+        topic = self._admin.list_topics(self._name, timeout=_ANSWER_SECONDS).topics[self._name]
+        if topic.error is not None:
+            raise KafkaException(topic.error)
+        asked = {TopicPartition(self._name, number): OffsetSpec.latest() for number in topic.partitions}
+        told = self._admin.list_offsets(asked, request_timeout=_ANSWER_SECONDS)
+        return {str(each.partition): int(answer.result().offset) for each, answer in told.items()}
