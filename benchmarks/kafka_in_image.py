@@ -22,9 +22,8 @@ PARTITIONS = 4
 
 def fill(broker: str, topic: str, count: int) -> None:
     """Make a topic of so many messages of some 150 bytes."""
-    for future in (
-        AdminClient({"bootstrap.servers": broker}).create_topics([NewTopic(topic, PARTITIONS)]).values()
-    ):
+    admin = AdminClient({"bootstrap.servers": broker})
+    for future in admin.create_topics([NewTopic(topic, PARTITIONS)]).values():
         future.result(60)
     producer = Producer({"bootstrap.servers": broker, "linger.ms": 50, "compression.type": "lz4"})
     for number in range(count):
