@@ -16,6 +16,13 @@ Row = dict[str, Any] | None
 _RAW = pa.struct([pa.field("value", pa.binary())])
 
 
+def _no_constant(name: str) -> None:
+    raise ValueError(f"{name} is no number of JSON")
+
+
+_JSON = json.JSONDecoder(parse_constant=_no_constant)  # json.loads would make one for each message
+
+
 class Unreadable(Exception):
     """A message that is not what the stream is said to hold; it says what was found."""
 
@@ -36,7 +43,7 @@ class Json:
     def read(self, value: bytes) -> tuple[Row, Any]:
         """Parse one object."""
         try:
-            found = json.loads(value, parse_constant=_no_constant)
+            found = _JSON.decode(value.decode())
         except (ValueError, RecursionError) as error:  # UnicodeDecodeError is one
             raise Unreadable(f"no JSON ({str(error)[:80]}), but {_shown(value)}") from None
         if not isinstance(found, dict):
@@ -100,10 +107,6 @@ def values_of(name: str, registry: Callable[[], Registry]) -> Values:
     if name == "avro":
         return Avro(registry())
     return Raw() if name == "raw" else Json()
-
-
-def _no_constant(name: str) -> None:
-    raise ValueError(f"{name} is no number of JSON")
 
 
 def _shown(value: bytes) -> str:
