@@ -86,7 +86,7 @@ test-releases: $(READY)  ## This release beside earlier ones, which are built of
 	$(PYTEST) -m "releases and not soak" -n 2 --dist loadfile
 
 test-data: $(READY)  ## Spark, Ray and Dask as gangs, ingests from and mirrors to a real S3 server, topics of a real Kafka (needs Debian's maven; all are built once)
-	$(PYTEST) -m "data and not cluster and not soak$(LESS)" -n 2 --dist loadfile --durations=15
+	$(PYTEST) -m "data and not cluster and not soak $(LESS)" -n 2 --dist loadfile --durations=15
 
 bench: $(READY)  ## Ratios against the same stages run by hand, side by side
 	$(BIN)/python -m benchmarks
