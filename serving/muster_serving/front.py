@@ -18,7 +18,8 @@ from typing import Any
 
 from muster_serving import pages, protocol, routes
 from muster_serving.answer import Answer, not_allowed, not_there, refusal
-from muster_serving.body import Budget, ClientGone, Receive, read_body
+from muster_serving.body import MAX_BODY_BYTES, Budget, ClientGone, Receive, read_body
+from muster_serving.clients import Client, Clients
 from muster_serving.content import json_length
 from muster_serving.elsewhere import Elsewhere, Gone
 from muster_serving.errors import ModelError, PredictionError, RequestError
@@ -46,8 +47,11 @@ class Front:
         requests on: true on the private port, never on the users' port.
     """
 
-    def __init__(self, revisions: Revisions, behind: App, *, candidates: bool = False) -> None:
+    def __init__(
+        self, revisions: Revisions, clients: Clients, behind: App, *, candidates: bool = False
+    ) -> None:
         self._revisions = revisions
+        self._clients = clients
         self._behind = behind
         self._candidates = candidates
         self.draining = False
@@ -68,7 +72,9 @@ class Front:
         path, method = scope["path"], scope["method"]
         call = routes.call_of(path, routed=self._candidates)
         allowed = routes.allowed(path, call)
-        if allowed is None:
+        if not routes.is_open(path, call) and (refused := self._refused(scope, call)):
+            await self._answer(send, refused)
+        elif allowed is None:
             await self._answer(send, not_there(method, path))
         elif method not in allowed:
             await self._answer(send, not_allowed(method, path, allowed))
@@ -84,6 +90,24 @@ class Front:
         else:
             await self._answer(send, self._page(path))
 
+    def _admit(self, scope: Any) -> Client | Answer | None:
+        """Return whose request for predictions this is, or its refusal; None where anyone may ask."""
+        if self._candidates:
+            return self._clients.within(scope["headers"])
+        return self._clients.admit(scope["headers"]) if self._clients.checked else None
+
+    def _refused(self, scope: Any, call: Call | None) -> Answer | None:
+        """Return the refusal of a request for a page; one for predictions is admitted by itself, for it is counted."""
+        if call and call.predicts and scope["method"] == "POST" and call.name == self._revisions.name:
+            return None
+        if self._candidates:
+            found = self._clients.within(scope["headers"])
+        elif self._clients.needed:
+            found = self._clients.admit(scope["headers"], asks=False)
+        else:
+            return None
+        return found if isinstance(found, Answer) else None
+
     def _page(self, path: str) -> Answer:
         """Return a page of the server, about the revision with the greatest share in this process."""
         sharing = self._revisions.sharing
@@ -97,16 +121,21 @@ class Front:
 
     async def _predict(self, call: Call, scope: Any, receive: Receive, send: Send) -> None:
         started = time.perf_counter()
+        client = self._admit(scope)
+        if isinstance(client, Answer):
+            await self._answer(send, client)
+            return
         try:
             target = (call is self._usual and self._revisions.pick()) or self._find(call)
         except RequestError as error:
             await self._answer(send, refusal(str(error), error.status))
             return
         try:
-            body = await read_body(scope, receive, self._budget)
+            most = MAX_BODY_BYTES if self._candidates else self._clients.most_bytes
+            body = await read_body(scope, receive, self._budget, most=most)
             length = json_length(scope["headers"])
             if isinstance(target, Elsewhere):
-                target, answer = await self._pass_on(target, call, body, length)
+                target, answer = await self._pass_on(target, call, body, length, client)
             elif type(target.predictor) is Predictor and len(body) <= BIG_BODY_BYTES:
                 answer = self._compute(target, target.predictor, call.verb, body, length)
             else:
@@ -120,11 +149,14 @@ class Front:
         if target is not None and call.revision is None:
             target.metrics.count(counted_as, time.perf_counter() - started)
             if target.log is not None and answer.status == 200:
-                answer = target.log.keep(body, answer, v1=call.verb == ":predict", json_length=length)
+                whose = client.name if client else ""
+                answer = target.log.keep(
+                    body, answer, v1=call.verb == ":predict", json_length=length, client=whose
+                )
         await self._answer(send, answer)
 
     async def _pass_on(
-        self, target: Elsewhere, call: Call, body: bytes, length: int | None
+        self, target: Elsewhere, call: Call, body: bytes, length: int | None, client: Client | None
     ) -> tuple[Loaded | None, Answer]:
         """Have another process answer and count; if it fails, the revision with the greatest share here answers.
 
@@ -132,7 +164,8 @@ class Front:
         """
         started = time.perf_counter()
         try:
-            return None, await target.ask("POST", call.path, body, json_length=length)
+            headers = self._clients.pass_on(client)
+            return None, await target.ask("POST", call.path, body, json_length=length, headers=headers)
         except Gone as error:
             logger.error("%s", error)
             if call.revision is not None:
@@ -239,7 +272,7 @@ class Front:
             if not (call.routed or call.revision):
                 found = self._revisions.serving or found
             if isinstance(found, Elsewhere):
-                await self._answer(send, await found.ask("GET", call.path))
+                await self._answer(send, await found.ask("GET", call.path, headers=self._clients.pass_on()))
                 return
         except RequestError as error:
             await self._answer(send, refusal(str(error), error.status))

@@ -12,7 +12,7 @@ import logging
 import resource
 import signal
 import socket
-from collections.abc import Coroutine, Iterator
+from collections.abc import Coroutine, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ import uvicorn
 import uvloop
 
 from muster_serving import sdk
+from muster_serving.clients import Clients
 from muster_serving.connection import Connection
 from muster_serving.control import Control
 from muster_serving.front import Front
@@ -82,7 +83,7 @@ class DeploymentServer(sdk.ModelServer):  # type: ignore[misc]
     :param public: the users' socket, which answers after :meth:`open`.
     """
 
-    def __init__(self, revisions: Revisions, *, public: socket.socket) -> None:
+    def __init__(self, revisions: Revisions, clients: Clients, *, public: socket.socket) -> None:
         super().__init__(http_port=0, workers=1, enable_grpc=False, grace_period=GRACE_SECONDS)
         logging.getLogger("kserve").setLevel(
             logging.WARNING
@@ -90,6 +91,7 @@ class DeploymentServer(sdk.ModelServer):  # type: ignore[misc]
         self.register_model(DeployedModel(revisions))
         Pages(sdk.app, self.dataplane, self.model_repository_extension, http_port=0).create_application()
         self._revisions = revisions
+        self._clients = clients
         self._public = public
         self._answering: Listener | None = None
         self._listeners: list[Listener] = []
@@ -124,7 +126,7 @@ class DeploymentServer(sdk.ModelServer):  # type: ignore[misc]
 
     async def listen(self, sock: socket.socket, *, candidates: bool) -> Listener:
         """Answer on a socket from now on; see :class:`~muster_serving.front.Front` for `candidates`."""
-        front = Front(self._revisions, sdk.app, candidates=candidates)
+        front = Front(self._revisions, self._clients, sdk.app, candidates=candidates)
         listener = Listener(
             uvicorn.Config(
                 front,
@@ -154,7 +156,7 @@ class DeploymentServer(sdk.ModelServer):  # type: ignore[misc]
         if private:
             await self.listen(private, candidates=True)
         if control:
-            line = Control(self._revisions, opened=self.open, drain=self.drain)
+            line = Control(self._revisions, self._clients, opened=self.open, drain=self.drain)
             commands = asyncio.create_task(line.serve(control))
             commands.add_done_callback(lambda _: self._stopped.set())
         else:
@@ -177,10 +179,12 @@ def serve(
     revision: str = "1",
     version: str = "",
     setup: Setup | None = None,
+    limits: Mapping[str, Any] | None = None,
 ) -> None:
     """Serve a deployment: `model` from the start, or the revisions that the keeper loads by `control`.
 
     :param setup: how the workers of `model` run; None for an ONNX model.
+    :param limits: how much all clients together may ask, where no keeper says so; None: as much as can be answered.
 
     :raises ModelError: `model` cannot be served.
     """
@@ -188,11 +192,13 @@ def serve(
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # 1024, the usual limit, is too low
 
     async def main() -> None:
-        revisions = Revisions(name)
+        revisions, clients = Revisions(name), Clients(name)
+        if limits:
+            clients.order({"needed": False, "limits": limits})
         if model:
             await revisions.load(revision, model, model=version, setup=setup)
             revisions.promote(revision)
-        await DeploymentServer(revisions, public=public).run(private=private, control=control)
+        await DeploymentServer(revisions, clients, public=public).run(private=private, control=control)
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(main())

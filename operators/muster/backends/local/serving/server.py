@@ -129,6 +129,7 @@ class ModelServer:
         self._told: list[Told] = []
         self._route: Route | None = None
         self._accepts = False
+        self._admission: Mapping[str, Any] = {}
         self._memory_gib = 0.0
         fds = {
             "--public-fd": public.fileno(),
@@ -226,6 +227,12 @@ class ModelServer:
             self._route = (dict(shares), ports)
             self._order("share", shares=self._route[0], ports=ports)
 
+    def admit(self, admission: Mapping[str, Any]) -> None:
+        """Have requests let in by these rules, ``muster_serving.clients``', before all that is commanded later."""
+        if self._admission != admission:
+            self._admission = admission
+            self._order("admit", **admission)
+
     def accept(self, accepts: bool) -> None:
         """Have users accepted from now on, or no more: each that is there is sent elsewhere with its next answer."""
         if self._accepts != accepts:
@@ -263,7 +270,7 @@ class ModelServer:
         gone = {number: name for number in done if (name := self._unloading.pop(number, ""))}
         self.loaded |= {name for number, name in gone.items() if number in failed}
         if failed:
-            self._route = None  # to be told again
+            self._route, self._admission = None, {}  # to be told again
         return list(failed.values())
 
     def news(self) -> list[Told]:

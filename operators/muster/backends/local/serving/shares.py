@@ -11,7 +11,7 @@ import select
 import time
 from collections.abc import Collection, Hashable, Mapping
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from muster.backends.local.serving.door import Door
 from muster.backends.local.serving.folder import DeploymentState, ServerKey
@@ -69,6 +69,7 @@ class ModelServers:
         self._front: ModelServer | None = None
         self._past: dict[str, float] = {}
         self._asked_gib: dict[str, float] = {}
+        self._admission: Mapping[str, Any] = {}
 
     def up(self) -> dict[str, ModelServer]:
         """Which server holds each revision that is loaded."""
@@ -81,8 +82,15 @@ class ModelServers:
         :raises DeploymentError: it cannot be started, or another program has the port.
         """
         if key not in self.running:
-            self.running[key] = ModelServer(name, python, self._folder, self._door.bound())
+            server = self.running[key] = ModelServer(name, python, self._folder, self._door.bound())
+            server.admit(self._admission)
         return self.running[key]
+
+    def admit(self, admission: Mapping[str, Any]) -> None:
+        """Have requests let in by these rules from now on, also by servers that are on their way out."""
+        self._admission = admission
+        for server in (*self.running.values(), *self.hung, *(server for _, server in self._leaving)):
+            server.admit(admission)
 
     def lost(self) -> list[tuple[set[str], str]]:
         """Look after the servers, and return the revisions that were lost with one, and why."""
