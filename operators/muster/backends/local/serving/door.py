@@ -12,6 +12,7 @@ import zlib
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
+from muster.core.deployment import LOOPBACK
 from muster.core.errors import BackendError, DeploymentError
 
 WAIT_SECONDS = 3.0
@@ -26,13 +27,15 @@ PORTS_OF_A_HOME = 10
 class Door:
     """A port: bound first, so that no other program gets it, and open once something serves.
 
-    :param host: the address that it is a port of.
     :param inherited: the socket that the process which chose the port had bound already.
+    :param host: the address that it is a port of.
     """
 
-    def __init__(self, host: str, port: int, inherited: socket.socket | None = None) -> None:
-        self._host = host
+    def __init__(
+        self, port: int, inherited: socket.socket | None = None, *, host: str = LOOPBACK
+    ) -> None:
         self._port = port
+        self._host = host
         self._socket = inherited
 
     def bound(self) -> socket.socket:
@@ -92,12 +95,12 @@ def _answered(host: str, port: int) -> bool:
     return True
 
 
-def bind(home: Path, host: str, *, before: int, taken: Collection[int]) -> socket.socket:
+def bind(home: Path, *, before: int, taken: Collection[int], host: str = LOOPBACK) -> socket.socket:
     """Return a socket bound to the port that a deployment had before, or to another one.
 
-    :param host: the address that it is to listen on.
     :param before: 0 where it had none.
     :param taken: by other deployments of this home, those that are down too.
+    :param host: the address that it is to listen on.
     :raises BackendError: none is free.
     """
     for port in (*([before] if before else []), *_ports(home)):

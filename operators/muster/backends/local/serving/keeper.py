@@ -463,7 +463,8 @@ def main() -> None:
         return
     with contextlib.suppress(OSError):  # the disk may be full, and users are served all the same
         folder.write_keeper(Process.me())
-    public = Door(state.host, state.port, socket.socket(fileno=int(inherited[1])) if inherited[1:] else None)
+    bound = socket.socket(fileno=int(inherited[1])) if inherited[1:] else None
+    public = Door(state.port, bound, host=state.host)
     environments = Environments(settings.cache)
     keeper = Keeper(folder, FolderStore(settings.store), environments, public, settings)
     keeper.run(handle, guardian)

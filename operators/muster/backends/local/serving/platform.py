@@ -339,7 +339,7 @@ class LocalPlatform:
     def _bind(self, state: DeploymentState) -> socket.socket:
         """Return a socket bound to the deployment's port, or to another where nothing ever served on it."""
         taken = {self._port(name) for name in self.names() if name != state.name}
-        return door.bind(self._settings.home, state.host, before=state.port, taken=taken)
+        return door.bind(self._settings.home, before=state.port, taken=taken, host=state.host)
 
     def _port(self, name: str) -> int:
         """The port of another deployment; 0 where its state cannot be read: its servers hold the port themselves."""
