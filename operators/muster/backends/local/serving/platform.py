@@ -152,15 +152,14 @@ class LocalPlatform:
         first = None if book.state else DeploymentState(name=book.name, port=0)
 
         def write(state: DeploymentState) -> DeploymentState:
-            if not state.live and book.live:
-                state = replace(state, host=book.live[-1].spec.host)
             if book.token != ("" if state is first else state.book.token):
                 raise _stale(book.name)
             for entry in book.live:
                 if entry.name not in state.specs:
                     for digest in entry.spec.image_digests:
                         folder.keep_lock(digest, self._lock(entry, digest))
-            return state.with_book(book)
+            host = book.live[0].spec.host if book.live and not state.live else state.host
+            return replace(state, host=host).with_book(book)
 
         state = self._change(folder, write, first=first)
         if state is None:
