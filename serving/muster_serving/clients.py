@@ -64,13 +64,15 @@ class Client:
 class Clients:
     """The clients of one deployment. Without an order anyone may ask, as often as they like.
 
+    :param one_port: muster's own requests come to the users' port, too.
     :ivar checked: whether a request for predictions must be admitted.
     :ivar needed: whether each request must carry a token.
     :ivar most_bytes: the longest body.
     """
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, *, one_port: bool = False) -> None:
         self._deployment = name
+        self._one_port = one_port
         self.checked = self.needed = self._guarded = False
         self.most_bytes = MAX_BODY_BYTES
         self._key = b""
@@ -95,7 +97,7 @@ class Clients:
         ended: dict[bytes, tuple[str, float]] = {}
         for token in order.get("tokens") or ():
             digest, client = bytes.fromhex(token["digest"]), token["client"]
-            if token["ended"] is not None:
+            if token.get("ended") is not None:
                 ended[digest] = client, token["ended"]
             else:
                 live[digest] = known.get(digest) or Client(self._deployment, client, rate=rate, burst=burst)
@@ -112,6 +114,8 @@ class Clients:
         :param asks: whether it asks for predictions, which are counted and limited; pages are not.
         """
         client = self._all
+        if self._one_port and (own := self._insider(headers)):
+            return own
         if self.needed:
             found = self._known(headers)
             if isinstance(found, Answer):
@@ -120,6 +124,10 @@ class Clients:
         if asks and (wait := client.take()):
             return self._too_many(client, wait)
         return client
+
+    def is_own(self, headers: RawHeaders) -> bool:
+        """Whether a request is muster's own."""
+        return self._insider(headers) is not None
 
     def within(self, headers: RawHeaders) -> Client | Answer:
         """Return for whom muster's own request is, on a port that users are not told of; or its refusal, 401."""

@@ -20,6 +20,7 @@ from muster_serving import pages, protocol, routes
 from muster_serving.answer import Answer, not_allowed, not_there, refusal
 from muster_serving.body import MAX_BODY_BYTES, Budget, ClientGone, Receive, read_body
 from muster_serving.clients import Client, Clients
+from muster_serving.clients_file import ClientsFile
 from muster_serving.content import json_length
 from muster_serving.elsewhere import Elsewhere, Gone
 from muster_serving.errors import ModelError, PredictionError, RequestError
@@ -45,13 +46,21 @@ class Front:
     :param behind: the framework's application, for the pages :data:`~muster_serving.routes.BESIDE`.
     :param candidates: whether requests may name revisions without a share, and another process may pass
         requests on: true on the private port, never on the users' port.
+    :param file: of the clients' tokens, on a cluster: muster sends what changes.
     """
 
     def __init__(
-        self, revisions: Revisions, clients: Clients, behind: App, *, candidates: bool = False
+        self,
+        revisions: Revisions,
+        clients: Clients,
+        behind: App,
+        *,
+        candidates: bool = False,
+        file: ClientsFile | None = None,
     ) -> None:
         self._revisions = revisions
         self._clients = clients
+        self._file = file
         self._behind = behind
         self._candidates = candidates
         self.draining = False
@@ -70,6 +79,9 @@ class Front:
 
     async def _route(self, scope: Any, receive: Receive, send: Send) -> None:
         path, method = scope["path"], scope["method"]
+        if self._file and path == routes.TOKENS and self._clients.is_own(scope["headers"]):
+            await self._answer(send, await self._take_tokens(self._file, scope, receive))
+            return
         call = routes.call_of(path, routed=self._candidates)
         allowed = routes.allowed(path, call)
         if not routes.is_open(path, call) and (refused := self._refused(scope, call)):
@@ -89,6 +101,15 @@ class Front:
             await self._behind(scope | {"method": "GET"}, receive, send)
         else:
             await self._answer(send, self._page(path))
+
+    async def _take_tokens(self, file: ClientsFile, scope: Any, receive: Receive) -> Answer:
+        try:
+            file.take(await read_body(scope, receive, self._budget))
+        except RequestError as error:
+            return refusal(str(error), error.status)
+        except (ValueError, ClientGone) as error:
+            return refusal(f"the tokens cannot be read: {error}", 400)
+        return Answer(200, b"{}")
 
     def _admit(self, scope: Any) -> Client | Answer | None:
         """Return whose request for predictions this is, or its refusal; None where anyone may ask."""

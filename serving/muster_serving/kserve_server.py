@@ -21,6 +21,7 @@ import uvloop
 
 from muster_serving import sdk
 from muster_serving.clients import Clients
+from muster_serving.clients_file import ClientsFile
 from muster_serving.connection import Connection
 from muster_serving.control import Control
 from muster_serving.front import Front
@@ -81,9 +82,12 @@ class DeploymentServer(sdk.ModelServer):  # type: ignore[misc]
     """A KServe model server of one deployment, on sockets that are already open.
 
     :param public: the users' socket, which answers after :meth:`open`.
+    :param file: of the clients' tokens, where no keeper tells of them.
     """
 
-    def __init__(self, revisions: Revisions, clients: Clients, *, public: socket.socket) -> None:
+    def __init__(
+        self, revisions: Revisions, clients: Clients, *, public: socket.socket, file: ClientsFile | None = None
+    ) -> None:
         super().__init__(http_port=0, workers=1, enable_grpc=False, grace_period=GRACE_SECONDS)
         logging.getLogger("kserve").setLevel(
             logging.WARNING
@@ -92,6 +96,7 @@ class DeploymentServer(sdk.ModelServer):  # type: ignore[misc]
         Pages(sdk.app, self.dataplane, self.model_repository_extension, http_port=0).create_application()
         self._revisions = revisions
         self._clients = clients
+        self._file = file
         self._public = public
         self._answering: Listener | None = None
         self._listeners: list[Listener] = []
@@ -126,7 +131,7 @@ class DeploymentServer(sdk.ModelServer):  # type: ignore[misc]
 
     async def listen(self, sock: socket.socket, *, candidates: bool) -> Listener:
         """Answer on a socket from now on; see :class:`~muster_serving.front.Front` for `candidates`."""
-        front = Front(self._revisions, self._clients, sdk.app, candidates=candidates)
+        front = Front(self._revisions, self._clients, sdk.app, candidates=candidates, file=self._file)
         listener = Listener(
             uvicorn.Config(
                 front,
@@ -161,7 +166,10 @@ class DeploymentServer(sdk.ModelServer):  # type: ignore[misc]
             commands.add_done_callback(lambda _: self._stopped.set())
         else:
             await self.open()
+        following = asyncio.create_task(self._file.follow()) if self._file else None
         await self._stopped.wait()
+        if following:
+            following.cancel()
         self._public.close()  # else a client that connects now would wait in vain
         for listener in self._listeners:
             listener.should_exit = True
@@ -180,11 +188,15 @@ def serve(
     version: str = "",
     setup: Setup | None = None,
     limits: Mapping[str, Any] | None = None,
+    tokens: Path | None = None,
+    key: str = "",
 ) -> None:
     """Serve a deployment: `model` from the start, or the revisions that the keeper loads by `control`.
 
     :param setup: how the workers of `model` run; None for an ONNX model.
-    :param limits: how much all clients together may ask, where no keeper says so; None: as much as can be answered.
+    :param limits: how much a client may ask, where no keeper says so; None: as much as can be answered.
+    :param tokens: the folder of the clients' tokens, where no keeper tells of them; None: anyone may ask.
+    :param key: of muster's own requests, beside `tokens`.
 
     :raises ModelError: `model` cannot be served.
     """
@@ -192,13 +204,16 @@ def serve(
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # 1024, the usual limit, is too low
 
     async def main() -> None:
-        revisions, clients = Revisions(name), Clients(name)
-        if limits:
+        revisions, clients = Revisions(name), Clients(name, one_port=tokens is not None)
+        file = ClientsFile(clients, tokens, key=key, limits=limits) if tokens else None
+        if file:
+            file.look()
+        elif limits:
             clients.order({"needed": False, "limits": limits})
         if model:
             await revisions.load(revision, model, model=version, setup=setup)
             revisions.promote(revision)
-        await DeploymentServer(revisions, clients, public=public).run(private=private, control=control)
+        await DeploymentServer(revisions, clients, public=public, file=file).run(private=private, control=control)
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(main())

@@ -8,6 +8,7 @@ from typing import NamedTuple
 from muster_serving.answer import READ
 
 ROUTED = "/routed/"  # and a revision's name, before the path: on private ports only
+TOKENS = "/muster/tokens"  # muster sends them here, on a cluster
 PAGES = ("/v2", "/v2/health/ready", "/metrics", "/openapi.json", "/docs")
 OPEN = (
     "/",

@@ -111,7 +111,7 @@ class TestOnThisMachine(OnThisMachine):
     ) -> None:
         wanted = spec(2, host="0.0.0.0", tokens=True, log=RequestLog())
         # its smoke requests carry muster's own key
-        assert self.release(deployments, wanted, WHOLE).ending is Ending.PROMOTED
+        assert self.release(deployments, wanted, WHOLE).ending is Ending.DONE
         eventually(lambda: deployments.deployment(name).ready)
         assert post()[0] == post(secrets.token_urlsafe(32))[0] == 401
         shop, bank = (deployments.make_token(name, client) for client in ("shop", "bank"))
@@ -150,11 +150,11 @@ class TestOnThisMachine(OnThisMachine):
         assert {status for status, *_ in asked} == {200}
         assert {answer["model_version"] for _, answer, _ in asked} == {"r1", "r2"}
 
-        assert self.release(deployments, second, WHOLE).ending is Ending.PROMOTED
+        assert self.release(deployments, second, WHOLE).ending is Ending.DONE
         eventually(lambda: post()[0] == 401, seconds=2)
         assert [post(token)[0] for _ in range(5)] == [200, 200, 200, 429, 429]
         third = self.release(deployments, spec(4, tokens=True), Plan(rules=Rules(max_error_share=0.0)))
-        assert third.ending is Ending.PROMOTED  # its smoke requests are not limited, and users' refusals not its errors
+        assert third.ending is Ending.DONE  # its smoke requests are not limited, and users' refusals not its errors
         eventually(lambda: post(token)[0] == 200, seconds=2)
         assert deployments.counts(name)["r3"].failed == 0
 

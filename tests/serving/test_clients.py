@@ -9,6 +9,7 @@ import re
 import socket
 from collections import Counter
 from contextlib import ExitStack, closing
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,7 +22,7 @@ from tests.serving.test_control import (  # noqa: F401 - fixtures among them
     run,
     server,
 )
-from tests.waiting import GUARD_SECONDS
+from tests.waiting import GUARD_SECONDS, until
 
 pytestmark = [pytest.mark.slow, pytest.mark.data]
 
@@ -262,3 +263,49 @@ def test_no_token_is_ever_written(serving: Commanded) -> None:
     assert SHOP not in log
     assert KEY not in log
     assert SHOP not in serving.private.ask("GET", "/metrics", **{"Muster-Key": KEY})[1]
+
+
+def test_on_a_cluster_a_file_and_muster_itself_tell_of_tokens(
+    python: Any,
+    run_server: Any,
+    models: dict[str, str],  # noqa: F811
+    port: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    folder = tmp_path / "tokens"
+    folder.mkdir()
+    monkeypatch.setenv("MUSTER_KEY", KEY)
+    words = [str(python("serve")), "-P", "-m", "muster_serving", "line", f"--model={models['r1']}", "--revision=r1"]
+    words += [f"--port={port}", f"--tokens={folder}", "--limits", json.dumps(limits(rate=NOWHERE, burst=4))]
+
+    def document(writes: int, *tokens: dict[str, Any]) -> dict[str, Any]:
+        # as muster.core.wire writes it: without what is not set
+        known = [{key: value for key, value in each.items() if value is not None} for each in tokens]
+        return {"kind": "Tokens", "schema": 1, "writes": writes, "tokens": known}
+
+    def bring(text: str) -> None:
+        """As the kubelet: whole, by a rename."""
+        (folder / "new").write_text(text)
+        (folder / "new").rename(folder / "tokens.json")
+
+    with run_server(words, port=port, ready="/v2/health/ready", log=tmp_path / "log") as server:
+        assert ask(server, SHOP)[0] == 401
+        bring(json.dumps(document(1, token("shop", SHOP))))
+        assert until(lambda: ask(server, SHOP)[0] == 200)
+        ended = document(2, token("shop", SHOP, ended=1.0), token("bank", BANK))
+        for headers in ({}, bearer(SHOP), {"Muster-Key": "x"}):
+            assert server.ask("POST", "/muster/tokens", ended, **headers)[0] == 401
+        assert server.ask("POST", "/muster/tokens", ended, **{"Muster-Key": KEY})[0] == 200
+        assert (ask(server, SHOP)[0], ask(server, BANK)[0]) == (401, 200)
+        bring("nonsense")
+        assert until(lambda: "the tokens read before stand" in server.log.read_text())
+        bring(json.dumps(document(1, token("shop", SHOP))))  # the kubelet is late
+        assert server.ask("POST", "/muster/tokens", document(2), **{"Muster-Key": KEY})[0] == 200
+        assert (ask(server, SHOP)[0], ask(server, BANK)[0]) == (401, 200)
+        assert Counter(ask(server, BANK)[0] for _ in range(4)) == {200: 2, 429: 2}
+        path = "/v2/models/line/versions/r1/infer"
+        own = Counter(server.ask("POST", path, BODY, **{"Muster-Key": KEY})[0] for _ in range(9))
+        assert own == {200: 9}
+        assert server.ask("POST", "/muster/tokens", b"[1]", **{"Muster-Key": KEY})[0] == 400
+        assert KEY not in Path(f"/proc/{server.process.pid}/cmdline").read_text()

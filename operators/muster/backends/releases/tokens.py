@@ -35,11 +35,13 @@ class Token:
 class Tokens:
     """The tokens of a deployment, oldest first.
 
-    :param key: what muster's own requests carry; it is none of a client's, and never leaves the platform.
+    :param key: what muster's own requests carry on one machine; it is none of a client's.
+    :param writes: how often they were changed.
     """
 
-    key: str = field(default_factory=lambda: secrets.token_urlsafe(TOKEN_BYTES), repr=False)
+    key: str = field(default="", repr=False)
     tokens: tuple[Token, ...] = ()
+    writes: int = 0
 
     @property
     def live(self) -> dict[str, Token]:
@@ -60,7 +62,8 @@ def made(tokens: Tokens, client: str, token: str, *, now: float) -> Tokens:
             f"client {client} has a token: end it first, or make one by another name, such as {client:.60}-2, to have "
             "both while the client changes over"
         )
-    return replace(tokens, tokens=(*tokens.tokens, Token(client=client, digest=digest_of(token), made=now)))
+    one = Token(client=client, digest=digest_of(token), made=now)
+    return replace(tokens, tokens=(*tokens.tokens, one), writes=tokens.writes + 1)
 
 
 def ended(tokens: Tokens, client: str, *, now: float) -> Tokens:
@@ -74,7 +77,8 @@ def ended(tokens: Tokens, client: str, *, now: float) -> Tokens:
     ]
     over = [each for each in several if each.ended is not None]
     forgotten = {each.digest for each in over[: max(0, len(over) - ENDED_KEPT)]}
-    return replace(tokens, tokens=tuple(each for each in several if each.digest not in forgotten))
+    kept = tuple(each for each in several if each.digest not in forgotten)
+    return replace(tokens, tokens=kept, writes=tokens.writes + 1)
 
 
 def new_token() -> str:

@@ -31,7 +31,7 @@ from pathlib import Path
 
 from muster.backends.local.processes import Process
 from muster.backends.releases.book import Book, Entry, number
-from muster.backends.releases.tokens import Tokens
+from muster.backends.releases.tokens import Tokens, new_token
 from muster.core.deployment import LOOPBACK, DeploymentSpec, Release, Revision, RevisionState
 from muster.core.errors import BackendError, Corrupt, NotFound, SpecError
 from muster.core.job import Pinned
@@ -336,14 +336,14 @@ class DeploymentFolder:
             state = self.read()
             if state is None or state.retired:
                 raise NotFound(f"no deployment {self.name!r}")
-            return self._write_tokens(change(self.tokens() or Tokens()))
+            return self._write_tokens(change(self.tokens() or Tokens(key=new_token())))
 
     def need_tokens(self) -> None:
         """See that there is a key for muster's own requests. Call it before a revision is written that needs it."""
         with self.changing():
             if self.tokens() is None:
                 self.path.mkdir(parents=True, exist_ok=True)
-                self._write_tokens(Tokens())
+                self._write_tokens(Tokens(key=new_token()))
 
     def _write_tokens(self, tokens: Tokens) -> Tokens:
         try:
