@@ -294,8 +294,8 @@ def test_on_a_cluster_a_file_and_muster_itself_tell_of_tokens(
         bring(json.dumps(document(1, token("shop", SHOP))))
         assert until(lambda: ask(server, SHOP)[0] == 200)
         ended = document(2, token("shop", SHOP, ended=1.0), token("bank", BANK))
-        for headers in ({}, bearer(SHOP), {"Muster-Key": "x"}):
-            assert server.ask("POST", "/muster/tokens", ended, **headers)[0] == 401
+        for headers, status in (({}, 401), (bearer(SHOP), 404), ({"Muster-Key": "x"}, 401)):
+            assert server.ask("POST", "/muster/tokens", ended, **headers)[0] == status
         assert server.ask("POST", "/muster/tokens", ended, **{"Muster-Key": KEY})[0] == 200
         assert (ask(server, SHOP)[0], ask(server, BANK)[0]) == (401, 200)
         bring("nonsense")

@@ -170,7 +170,7 @@ class RequestLimits:
 
     rate: float | None = None
     burst: int | None = None
-    body_mib: float = MOST_BODY_MIB
+    body_mib: float = 16.0
 
     def __post_init__(self) -> None:
         for word in ("rate", "burst", "body_mib"):

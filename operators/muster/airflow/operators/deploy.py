@@ -42,7 +42,6 @@ from muster.airflow.operators.releasing import (
 )
 from muster.core.comparison import files_changed
 from muster.core.deployment import (
-    LOOPBACK,
     PREDICTED,
     Batch,
     DeploymentSpec,
@@ -112,7 +111,7 @@ class DeployOperator(ReleasingOperator):
     request_log: RequestLog | None = keyword(default=None, alias="log", check=optional(check_log))
     """What is kept of the requests: ``RequestLog(share=0.1)`` keeps a tenth of them, with their answers, as hourly
     partitions of the volume ``NAME/predictions``. None keeps nothing."""
-    host: str = keyword(default=LOOPBACK, check=check_address)
+    host: str = keyword(default="127.0.0.1", check=check_address)
     """The IPv4 address to listen on, on one machine: ``0.0.0.0`` is all of its addresses. Beyond loopback `tokens` is
     needed. A cluster is reached by its Gateway, whatever is given here."""
     tokens: bool = keyword(default=False, check=check_flag)
