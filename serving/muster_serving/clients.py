@@ -165,7 +165,9 @@ class Clients:
         whose, at = self._ended.get(digest, ("", 0.0))
         if whose:
             when = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(at))
-            return self._denied(whose, f"the token of {whose} was ended on {when}: ask for a new one", _INVALID)
+            return self._denied(
+                whose, f"the token of {whose} was ended on {when}: ask for a new one", _INVALID
+            )
         return self._denied("", "this token does not count: ask who runs the deployment for one", _INVALID)
 
     def _insider(self, headers: RawHeaders) -> Client | None:

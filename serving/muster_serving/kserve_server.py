@@ -86,7 +86,12 @@ class DeploymentServer(sdk.ModelServer):  # type: ignore[misc]
     """
 
     def __init__(
-        self, revisions: Revisions, clients: Clients, *, public: socket.socket, file: ClientsFile | None = None
+        self,
+        revisions: Revisions,
+        clients: Clients,
+        *,
+        public: socket.socket,
+        file: ClientsFile | None = None,
     ) -> None:
         super().__init__(http_port=0, workers=1, enable_grpc=False, grace_period=GRACE_SECONDS)
         logging.getLogger("kserve").setLevel(
@@ -213,7 +218,9 @@ def serve(
         if model:
             await revisions.load(revision, model, model=version, setup=setup)
             revisions.promote(revision)
-        await DeploymentServer(revisions, clients, public=public, file=file).run(private=private, control=control)
+        await DeploymentServer(revisions, clients, public=public, file=file).run(
+            private=private, control=control
+        )
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(main())

@@ -53,7 +53,7 @@ class TokensContract(Lines):
     ) -> None:
         self.serve(deployments, spec(2))
         first = deployments.make_token(name, "shop")
-        with pytest.raises(SpecError, match="client shop has a token: end it first, or make one .* shop-2"):
+        with pytest.raises(SpecError, match=r"client shop has a token: end it first, or make one .* shop-2"):
             deployments.make_token(name, "shop")
         deployments.end_token(name, "shop")
         with pytest.raises(NotFound, match="client 'shop' has no token; those that count are of: none"):
@@ -102,7 +102,11 @@ class TestOnThisMachine(OnThisMachine):
             with closing(http.client.HTTPConnection(host, port, timeout=30)) as connection:
                 connection.request("POST", f"/v2/models/{name}/infer", json.dumps(tensor(x)), headers)
                 response = connection.getresponse()
-                return response.status, json.loads(response.read()), response.getheader("muster-prediction") or ""
+                return (
+                    response.status,
+                    json.loads(response.read()),
+                    response.getheader("muster-prediction") or "",
+                )
 
         return post
 
@@ -154,7 +158,9 @@ class TestOnThisMachine(OnThisMachine):
         eventually(lambda: post()[0] == 401, seconds=2)
         assert [post(token)[0] for _ in range(5)] == [200, 200, 200, 429, 429]
         third = self.release(deployments, spec(4, tokens=True), Plan(rules=Rules(max_error_share=0.0)))
-        assert third.ending is Ending.DONE  # its smoke requests are not limited, and users' refusals not its errors
+        assert (
+            third.ending is Ending.DONE
+        )  # its smoke requests are not limited, and users' refusals not its errors
         eventually(lambda: post(token)[0] == 200, seconds=2)
         assert deployments.counts(name)["r3"].failed == 0
 

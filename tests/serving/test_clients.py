@@ -38,8 +38,8 @@ def token(client: str, word: str, ended: float | None = None) -> dict[str, Any]:
     return {"client": client, "digest": digest, "made": 1.0, "ended": ended}
 
 
-def admit(server: Commanded, *tokens: dict[str, Any], needed: bool = True, limits: Any = None) -> None:
-    assert server.do("admit", needed=needed, key=KEY, tokens=tokens, limits=limits) == {"id": 1}
+def admit(of: Commanded, *tokens: dict[str, Any], needed: bool = True, limits: Any = None) -> None:
+    assert of.do("admit", needed=needed, key=KEY, tokens=tokens, limits=limits) == {"id": 1}
 
 
 def limits(**more: Any) -> dict[str, Any]:
@@ -50,14 +50,16 @@ def bearer(word: str) -> dict[str, str]:
     return {"Authorization": f"Bearer {word}"}
 
 
-def ask(server: Server, word: str = "", *, path: str = INFER, body: Any = BODY) -> tuple[int, Any]:
-    return server.ask("POST", path, body, **(bearer(word) if word else {}))
+def ask(of: Server, word: str = "", *, path: str = INFER, body: Any = BODY) -> tuple[int, Any]:
+    return of.ask("POST", path, body, **(bearer(word) if word else {}))
 
 
-def counted(server: Commanded) -> dict[tuple[str, str], float]:
+def counted(of: Commanded) -> dict[tuple[str, str], float]:
     """What the server has counted of clients, by name and outcome."""
-    page = server.private.ask("GET", "/metrics", **{"Muster-Key": KEY})[1]
-    found = re.findall(r'muster_client_requests_total\{client="(.*)",model="line",outcome="(.*)"\} (\S+)', page)
+    page = of.private.ask("GET", "/metrics", **{"Muster-Key": KEY})[1]
+    found = re.findall(
+        r'muster_client_requests_total\{client="(.*)",model="line",outcome="(.*)"\} (\S+)', page
+    )
     return {(client, outcome): float(number) for client, outcome, number in found if float(number)}
 
 
@@ -276,7 +278,15 @@ def test_on_a_cluster_a_file_and_muster_itself_tell_of_tokens(
     folder = tmp_path / "tokens"
     folder.mkdir()
     monkeypatch.setenv("MUSTER_KEY", KEY)
-    words = [str(python("serve")), "-P", "-m", "muster_serving", "line", f"--model={models['r1']}", "--revision=r1"]
+    words = [
+        str(python("serve")),
+        "-P",
+        "-m",
+        "muster_serving",
+        "line",
+        f"--model={models['r1']}",
+        "--revision=r1",
+    ]
     words += [f"--port={port}", f"--tokens={folder}", "--limits", json.dumps(limits(rate=NOWHERE, burst=4))]
 
     def document(writes: int, *tokens: dict[str, Any]) -> dict[str, Any]:
@@ -289,23 +299,23 @@ def test_on_a_cluster_a_file_and_muster_itself_tell_of_tokens(
         (folder / "new").write_text(text)
         (folder / "new").rename(folder / "tokens.json")
 
-    with run_server(words, port=port, ready="/v2/health/ready", log=tmp_path / "log") as server:
-        assert ask(server, SHOP)[0] == 401
+    with run_server(words, port=port, ready="/v2/health/ready", log=tmp_path / "log") as alone:
+        assert ask(alone, SHOP)[0] == 401
         bring(json.dumps(document(1, token("shop", SHOP))))
-        assert until(lambda: ask(server, SHOP)[0] == 200)
+        assert until(lambda: ask(alone, SHOP)[0] == 200)
         ended = document(2, token("shop", SHOP, ended=1.0), token("bank", BANK))
         for headers, status in (({}, 401), (bearer(SHOP), 404), ({"Muster-Key": "x"}, 401)):
-            assert server.ask("POST", "/muster/tokens", ended, **headers)[0] == status
-        assert server.ask("POST", "/muster/tokens", ended, **{"Muster-Key": KEY})[0] == 200
-        assert (ask(server, SHOP)[0], ask(server, BANK)[0]) == (401, 200)
+            assert alone.ask("POST", "/muster/tokens", ended, **headers)[0] == status
+        assert alone.ask("POST", "/muster/tokens", ended, **{"Muster-Key": KEY})[0] == 200
+        assert (ask(alone, SHOP)[0], ask(alone, BANK)[0]) == (401, 200)
         bring("nonsense")
-        assert until(lambda: "the tokens read before stand" in server.log.read_text())
+        assert until(lambda: "the tokens read before stand" in alone.log.read_text())
         bring(json.dumps(document(1, token("shop", SHOP))))  # the kubelet is late
-        assert server.ask("POST", "/muster/tokens", document(2), **{"Muster-Key": KEY})[0] == 200
-        assert (ask(server, SHOP)[0], ask(server, BANK)[0]) == (401, 200)
-        assert Counter(ask(server, BANK)[0] for _ in range(4)) == {200: 2, 429: 2}
+        assert alone.ask("POST", "/muster/tokens", document(2), **{"Muster-Key": KEY})[0] == 200
+        assert (ask(alone, SHOP)[0], ask(alone, BANK)[0]) == (401, 200)
+        assert Counter(ask(alone, BANK)[0] for _ in range(4)) == {200: 2, 429: 2}
         path = "/v2/models/line/versions/r1/infer"
-        own = Counter(server.ask("POST", path, BODY, **{"Muster-Key": KEY})[0] for _ in range(9))
+        own = Counter(alone.ask("POST", path, BODY, **{"Muster-Key": KEY})[0] for _ in range(9))
         assert own == {200: 9}
-        assert server.ask("POST", "/muster/tokens", b"[1]", **{"Muster-Key": KEY})[0] == 400
-        assert KEY not in Path(f"/proc/{server.process.pid}/cmdline").read_text()
+        assert alone.ask("POST", "/muster/tokens", b"[1]", **{"Muster-Key": KEY})[0] == 400
+        assert KEY not in Path(f"/proc/{alone.process.pid}/cmdline").read_text()

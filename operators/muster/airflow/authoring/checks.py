@@ -170,7 +170,7 @@ def check_limits(value: Any) -> None:
         raise SpecError(f"{_shown(value)}: expected RequestLimits(rate=…, burst=…, body_mib=…)")
 
 
-def check_address(value: Any) -> None:
+def check_listened(value: Any) -> None:
     """Refuse what is no IPv4 address; whether others may reach it is seen with `tokens`."""
     from muster.core.deployment import check_host
 

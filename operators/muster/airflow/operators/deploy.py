@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from muster.airflow.assets import add_deployment, announce_served
 from muster.airflow.authoring.checks import (
-    check_address,
     check_batch,
     check_count,
     check_file,
@@ -16,6 +15,7 @@ from muster.airflow.authoring.checks import (
     check_hold,
     check_image,
     check_limits,
+    check_listened,
     check_log,
     check_name,
     check_one,
@@ -111,7 +111,7 @@ class DeployOperator(ReleasingOperator):
     request_log: RequestLog | None = keyword(default=None, alias="log", check=optional(check_log))
     """What is kept of the requests: ``RequestLog(share=0.1)`` keeps a tenth of them, with their answers, as hourly
     partitions of the volume ``NAME/predictions``. None keeps nothing."""
-    host: str = keyword(default="127.0.0.1", check=check_address)
+    host: str = keyword(default="127.0.0.1", check=check_listened)
     """The IPv4 address to listen on, on one machine: ``0.0.0.0`` is all of its addresses. Beyond loopback `tokens` is
     needed. A cluster is reached by its Gateway, whatever is given here."""
     tokens: bool = keyword(default=False, check=check_flag)

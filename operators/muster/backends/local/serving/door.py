@@ -31,9 +31,7 @@ class Door:
     :param host: the address that it is a port of.
     """
 
-    def __init__(
-        self, port: int, inherited: socket.socket | None = None, *, host: str = LOOPBACK
-    ) -> None:
+    def __init__(self, port: int, inherited: socket.socket | None = None, *, host: str = LOOPBACK) -> None:
         self._port = port
         self._host = host
         self._socket = inherited

@@ -85,7 +85,9 @@ def test_the_server_is_told_where_tokens_are_and_how_much_a_client_may_ask(there
     assert json.loads(limits.partition("=")[2]) == {"rate": 2.0, "burst": 2, "body_bytes": 1 << 19}
     (volume,) = (each for each in pod["volumes"] if each["name"] == "muster-tokens")
     assert volume["configMap"] == {"name": "lines-tokens", "optional": True}
-    assert {"name": "muster-tokens", "mountPath": "/mnt/muster/tokens", "readOnly": True} in container["volumeMounts"]
+    assert {"name": "muster-tokens", "mountPath": "/mnt/muster/tokens", "readOnly": True} in container[
+        "volumeMounts"
+    ]
 
 
 def test_two_writers_lose_nothing(there: World) -> None:
