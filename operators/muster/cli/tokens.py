@@ -23,9 +23,9 @@ Client = Annotated[str, typer.Argument(metavar="CLIENT", help="Whose token it is
     ),
 )
 def make(name: Name, client: Client, *, as_json: Json = False) -> None:
-    """Make a client's token, and print it: this once, for only its digest is kept.
+    """Make a client's token, and print it this once.
 
-    The client sends it with each request, as the header Authorization: Bearer TOKEN. Servers take it within two seconds.
+    Only its digest is kept. The client sends it with each request, as the header Authorization: Bearer TOKEN. Servers take it within two seconds.
     """
     deployments = open_deployments()
     token = deployments.make_token(name, client)
@@ -44,7 +44,7 @@ def make(name: Name, client: Client, *, as_json: Json = False) -> None:
     ),
 )
 def list_tokens(name: Name, *, as_json: Json = False) -> None:
-    """List the tokens of a deployment's clients, those that were ended as well."""
+    """List the tokens of clients: when each was made and ended."""
     found = open_deployments().tokens(name).tokens
     if as_json:
         emit([{"client": each.client, "made": each.made, "ended": each.ended} for each in found])
