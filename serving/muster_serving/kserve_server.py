@@ -201,7 +201,7 @@ def serve(
     :param setup: how the workers of `model` run; None for an ONNX model.
     :param limits: how much a client may ask, where no keeper says so; None: as much as can be answered.
     :param tokens: the folder of the clients' tokens, where no keeper tells of them; None: anyone may ask.
-    :param key: of muster's own requests, beside `tokens`.
+    :param key: of muster's own requests, which come to the users' port; beside `tokens` or `limits`.
 
     :raises ModelError: `model` cannot be served.
     """
@@ -209,12 +209,12 @@ def serve(
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # 1024, the usual limit, is too low
 
     async def main() -> None:
-        revisions, clients = Revisions(name), Clients(name, one_port=tokens is not None)
+        revisions, clients = Revisions(name), Clients(name, one_port=bool(key))
         file = ClientsFile(clients, tokens, key=key, limits=limits) if tokens else None
         if file:
             file.look()
         elif limits:
-            clients.order({"needed": False, "limits": limits})
+            clients.order({"needed": False, "limits": limits, "key": key})
         if model:
             await revisions.load(revision, model, model=version, setup=setup)
             revisions.promote(revision)

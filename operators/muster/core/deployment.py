@@ -279,6 +279,11 @@ class DeploymentSpec:
         }
 
     @property
+    def guarded(self) -> bool:
+        """Whether its server must tell muster's own requests from those of users, who need tokens or have limits."""
+        return self.tokens or self.limits is not None
+
+    @property
     def image_digests(self) -> tuple[str, ...]:
         """The digests of the locks of the images that it needs."""
         return (self.image_digest, *((self.workers.image_digest,) if self.workers else ()))

@@ -449,7 +449,12 @@ def test_the_revision_that_leads_says_what_users_need(keep: Any, folder: Deploym
     both = prepared(served(), second, by="task")[0].up("r2", port=9002)
     keeper = keep(both, Server())
     looks(keeper, folder, 1)
-    assert keeper.servers.admission == {"needed": False, "limits": None, "key": "", "tokens": []}  # nobody wrote any
+    assert keeper.servers.admission == {
+        "needed": False,
+        "limits": None,
+        "key": "",
+        "tokens": [],
+    }  # nobody wrote any
     tokens = folder.change_tokens(lambda now: made(now, "shop", "word", now=1.0))
     shop = {"client": "shop", "digest": digest_of("word"), "made": 1.0, "ended": None}
     looks(keeper, folder, 1)

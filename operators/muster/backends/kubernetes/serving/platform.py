@@ -142,7 +142,7 @@ class ClusterPlatform:
             self._site.image(spec.workers.image, spec.workers.image_digest)
             if spec.server != "kserve":
                 raise SpecError(f"a model with workers needs server 'kserve', found {spec.server!r:.40}")
-        if (spec.tokens or spec.limits) and spec.server != "kserve":
+        if spec.guarded and spec.server != "kserve":
             raise SpecError(f"tokens and limits need server 'kserve', found {spec.server!r:.40}")
         archive()
         check_platform(self._client, self._site, self._survey.cluster())

@@ -202,7 +202,7 @@ class Revisions:
 
     def _server(self, live: Entry) -> Server:
         classes = card_classes(self._survey.cluster())
-        key = new_token() if live.spec.tokens else ""  # its pods tell it again: see .replicas
+        key = new_token() if live.spec.guarded else ""  # its pods tell it again: see .replicas
         return Server(spec=live.spec, revision=live.name, site=self._site, gpu_classes=classes, key=key)
 
     def _there(self, server: Server, document: Document) -> Document:

@@ -57,7 +57,7 @@ class Server:
     """One revision of a deployment, as it is to run.
 
     :param gpu_classes: of the nodes with cards, to be kept off; None where all nodes have some.
-    :param key: what muster's own requests carry, where users need tokens.
+    :param key: what muster's own requests carry, where users need tokens or have limits.
     """
 
     spec: DeploymentSpec
@@ -185,7 +185,7 @@ def _front(server: Server, name: str) -> Document:
         resources=_FRONT if spec.workers else spec.resources,
         writable={_SCRATCH: wiring.TEMPORARY, **({_LINE: _SHARED} if spec.workers else {})},
         readable={_TOKENS: _TOKENS_FOLDER} if spec.tokens else {},
-        told={KEY: server.key} if spec.tokens else {},
+        told={KEY: server.key} if spec.guarded else {},
     )
 
 

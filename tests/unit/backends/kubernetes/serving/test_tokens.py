@@ -90,6 +90,16 @@ def test_the_server_is_told_where_tokens_are_and_how_much_a_client_may_ask(there
     ]
 
 
+def test_limits_do_not_hold_for_muster_itself(there: World) -> None:
+    serve(there, limits=RequestLimits(rate=2))
+    pod = there.cluster.objects["inferenceservices", "lines-r1"]["spec"]["predictor"]
+    (container,) = pod["containers"]
+    assert not [word for word in container["command"] if word.startswith("--tokens")]
+    assert [len(each["value"]) for each in container["env"] if each["name"] == "MUSTER_KEY"] == [43]
+    (answer,) = there.deployments().ask("lines", "r1", SmokeRequest(name="one", inputs={"x": (1.0,)}))
+    assert answer.outputs == {"y": (1.0,)}
+
+
 def test_two_writers_lose_nothing(there: World) -> None:
     serve(there, tokens=True)
     tokens = there.deployments().platform
