@@ -37,7 +37,7 @@ SECONDS = Histogram(
 )
 CLIENTS = Counter(
     "muster_client_requests",
-    "Prediction requests by client: accepted, limited (over its rate: 429) or denied (no token that counts: 401)",
+    "Requests by client: accepted (for predictions), limited (over its rate: 429), denied (no token that counts: 401)",
     ["model", "client", "outcome"],
     registry=_REGISTRY,
 )
