@@ -31,6 +31,7 @@ BIG_BODY_BYTES = 64 << 10
 
 Message = MutableMapping[str, Any]
 Send = Callable[[Message], Awaitable[None]]
+Read = Callable[[], Awaitable[tuple[bytes, int | None]]]
 App = Callable[[Any, Receive, Send], Awaitable[None]]
 
 logger = logging.getLogger("muster.serving")
@@ -53,7 +54,7 @@ class Front:
         self.draining = False
         self._budget = Budget()
         self._infer = f"/v2/models/{revisions.name}/infer"
-        self._usual = Call(self._infer, "/infer")
+        self._usual = Call(self._infer, "/infer", name=revisions.name)
 
     async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
         """Answer one request (ASGI: https://asgi.readthedocs.io)."""
@@ -72,19 +73,16 @@ class Front:
             await self._answer(send, not_there(method, path))
         elif method not in allowed:
             await self._answer(send, not_allowed(method, path, allowed))
-        elif call and call.name != self._revisions.name:
-            unknown = f"model {call.name!r:.80} is unknown; here is {self._revisions.name}"
-            await self._answer(send, refusal(unknown, 404))
         elif call and call.predicts:
             await self._predict(call, scope, receive, send)
         elif call:
-            await self._describe(call, send)
+            await self._answer(send, await self.describe(call))
         elif path in routes.BESIDE:
             await self._behind(scope | {"method": "GET"}, receive, send)
         else:
-            await self._answer(send, self._page(path))
+            await self._answer(send, self.page(path))
 
-    def _page(self, path: str) -> Answer:
+    def page(self, path: str) -> Answer:
         """Return a page of the server, about the revision with the greatest share in this process."""
         sharing = self._revisions.sharing
         here = next((one for one in sharing.values() if isinstance(one, Loaded)), None)
@@ -96,15 +94,29 @@ class Front:
         )
 
     async def _predict(self, call: Call, scope: Any, receive: Receive, send: Send) -> None:
+        async def read() -> tuple[bytes, int | None]:
+            body = await read_body(scope, receive, self._budget)
+            return body, json_length(scope["headers"])
+
+        try:
+            answer = await self.predict(call, read)
+        except ClientGone:
+            return
+        await self._answer(send, answer)
+
+    async def predict(self, call: Call, read: Read) -> Answer:
+        """Answer a prediction of any protocol, counted and kept in the log.
+
+        :param read: returns the request's body, and how many of its bytes are JSON, None if all are.
+        :raises ClientGone: from `read`.
+        """
         started = time.perf_counter()
         try:
             target = (call is self._usual and self._revisions.pick()) or self._find(call)
         except RequestError as error:
-            await self._answer(send, refusal(str(error), error.status))
-            return
+            return refusal(str(error), error.status)
         try:
-            body = await read_body(scope, receive, self._budget)
-            length = json_length(scope["headers"])
+            body, length = await read()
             if isinstance(target, Elsewhere):
                 target, answer = await self._pass_on(target, call, body, length)
             elif type(target.predictor) is Predictor and len(body) <= BIG_BODY_BYTES:
@@ -115,13 +127,11 @@ class Front:
         except RequestError as error:
             answer = refusal(str(error), error.status)
             counted_as = min(error.status, _NO_FAULT_OF_THE_MODEL)
-        except ClientGone:
-            return
         if target is not None and call.revision is None:
             target.metrics.count(counted_as, time.perf_counter() - started)
             if target.log is not None and answer.status == 200:
                 answer = target.log.keep(body, answer, v1=call.verb == ":predict", json_length=length)
-        await self._answer(send, answer)
+        return answer
 
     async def _pass_on(
         self, target: Elsewhere, call: Call, body: bytes, length: int | None
@@ -214,6 +224,10 @@ class Front:
 
     def _find(self, call: Call) -> Loaded | Elsewhere:
         """Return the revision that answers. :raises RequestError: there is none, or it may not be named here."""
+        if call.name != self._revisions.name:
+            raise RequestError(
+                f"model {call.name!r:.80} is unknown; here is {self._revisions.name}", status=404
+            )
         revision, sharing = call.routed or call.revision, self._revisions.sharing
         if revision is None:
             if (picked := self._revisions.pick()) is None:
@@ -231,28 +245,26 @@ class Front:
         except ModelError as error:
             raise RequestError(str(error), status=404) from error
 
-    async def _describe(self, call: Call, send: Send) -> None:
+    async def describe(self, call: Call) -> Answer:
         """Answer with a model's readiness or metadata: of the revision with the greatest share, unless one is named."""
-        name = self._revisions.name
         try:
             found = self._find(call)
             if not (call.routed or call.revision):
                 found = self._revisions.serving or found
             if isinstance(found, Elsewhere):
-                await self._answer(send, await found.ask("GET", call.path))
-                return
+                return await found.ask("GET", call.path)
         except RequestError as error:
-            await self._answer(send, refusal(str(error), error.status))
-            return
+            return refusal(str(error), error.status)
         except Gone as error:
-            await self._answer(send, refusal(str(error), 503))
-            return
+            return refusal(str(error), 503)
         if call.verb == "/ready" or call.protocol == "v1":
-            answer = pages.model_ready(name)
+            answer = pages.model_ready(self._revisions.name)
         else:
             platform = pages.ONNX if isinstance(found.predictor, Predictor) else pages.PYTHON
-            answer = pages.model(name, found.revision, found.predictor.signature, platform=platform)
-        await self._answer(send, Answer(answer.status, answer.body, answer.headers + found.headers))
+            answer = pages.model(
+                self._revisions.name, found.revision, found.predictor.signature, platform=platform
+            )
+        return Answer(answer.status, answer.body, answer.headers + found.headers)
 
     async def _answer(self, send: Send, answer: Answer) -> None:
         headers = [*answer.headers, (b"content-length", b"%d" % len(answer.body))]
