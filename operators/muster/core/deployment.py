@@ -166,6 +166,7 @@ class DeploymentSpec:
     :param load_timeout_seconds: how long all replicas may take to load the model.
     :param workers: the processes that compute its predictions; None for an ONNX model, which the server runs itself.
     :param log: what is kept of its requests; None: nothing.
+    :param grpc: whether it answers gRPC beside HTTP.
     """
 
     name: str
@@ -180,6 +181,7 @@ class DeploymentSpec:
     load_timeout_seconds: float = 120.0
     workers: Workers | None = field(default=None, metadata={"later": True})
     log: RequestLog | None = field(default=None, metadata={"later": True})
+    grpc: bool = field(default=False, metadata={"later": True})
 
     def __post_init__(self) -> None:
         check_label("deployment", self.name)
@@ -276,6 +278,7 @@ class DeploymentStatus:
     """The state of a deployment now.
 
     :param url: where it answers the Open Inference Protocol, ``http://127.0.0.1:8081``.
+    :param grpc: where it answers gRPC, ``127.0.0.1:8082``; empty where it does not.
     :param ready: whether a request sent now is answered.
     :param revisions: newest first, ended ones included.
     :param release: the release in progress; None where there is none.
@@ -292,6 +295,7 @@ class DeploymentStatus:
     release: Release | None = None
     reason: str = ""
     drift: str = ""
+    grpc: str = field(default="", metadata={"later": True})
 
     @property
     def champion(self) -> Revision | None:

@@ -100,9 +100,7 @@ def response_of(answer: Answer) -> Any:
     )
     at = length or 0
     for output in found["outputs"]:
-        tensor = response.outputs.add(
-            name=output["name"], datatype=output["datatype"], shape=output["shape"]
-        )
+        tensor = response.outputs.add(name=output["name"], datatype=output["datatype"], shape=output["shape"])
         if length is None:
             data = output["data"]
             values = [text.encode() for text in data] if tensor.datatype == "BYTES" else data

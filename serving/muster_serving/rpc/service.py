@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -12,7 +11,6 @@ from google.protobuf.message import DecodeError
 from kserve.protocol.grpc import grpc_predict_v2_pb2 as messages
 
 from muster_serving.answer import Answer
-from muster_serving.errors import RequestError
 from muster_serving.front import Front
 from muster_serving.routes import Call
 from muster_serving.rpc.messages import body_of, metadata_of, response_of, status_of, trailers_of

@@ -149,6 +149,7 @@ class Servers:
         self.gone: list[tuple[set[str], str]] = []
         self.directed: list[dict[str, int]] = []
         self.told: list[Told] = []
+        self.grpc_door: Any = None
 
     def news(self) -> list[Told]:
         told, self.told = self.told, []

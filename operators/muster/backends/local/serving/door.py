@@ -5,6 +5,7 @@ The keeper holds the socket, so that it outlives every model server.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import socket
 import time
@@ -59,6 +60,12 @@ class Door:
             self.bound().listen(BACKLOG)
         except OSError as error:
             raise self._taken(error) from error
+
+    def refuse(self) -> None:
+        """Have clients refused, also those that wait, while servers hold the socket; :meth:`open` ends that."""
+        if self._socket:
+            with contextlib.suppress(OSError):  # it is not open
+                self._socket.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
         """Have clients refused, also those that wait."""
