@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -11,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.packages import installed
 from tests.serving import onnx_graph, python_model
 from tests.serving.conftest import Server
 from tests.serving.grpc_users import Asker, asking, raw, typed, users, values
@@ -18,6 +22,8 @@ from tests.serving.test_control import INFER, Commanded
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.slow
+
+HERE = Path(__file__).parent
 
 
 @dataclass(frozen=True)
@@ -260,6 +266,24 @@ def test_texts_whole_numbers_and_truths_keep_their_values(
         "INVALID_ARGUMENT",
         "input 'small': found 300 at position 0, expected INT8 values",
     )
+
+
+@pytest.mark.data
+def test_tritonclient_asks_all_that_there_is(server: Answering) -> None:
+    done = subprocess.run(
+        [sys.executable, str(HERE / "triton_client.py"), str(server.grpc_port)],
+        env={**os.environ, "PYTHONPATH": str(installed(HERE / "triton" / "requirements.txt"))},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == {
+        "live": True, "model": "line", "server": "muster", "id": "mine", "version": "r1",
+        "y": [6.0, 9.0], "named": [6.0, 9.0],
+        "refused": "StatusCode.INVALID_ARGUMENT: input 'x': datatype is 'FP64', expected FP32",
+    }
 
 
 def test_a_deadline_ends_a_request_and_one_that_waits_is_never_computed(
