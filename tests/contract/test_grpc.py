@@ -79,17 +79,21 @@ class TestGrpcOnThisMachine(Grpc):
     def test_the_revision_that_leads_says_whether_grpc_is_answered(
         self, deployments: Any, spec: Any, name: str, ask: Any
     ) -> None:
+        def answered() -> Any:
+            answer = ask().ask("ModelInfer", raw(name, [3]))
+            return answer["status"] == "OK" and answer
+
         self.serve(deployments, spec(2))
         assert deployments.deployment(name).grpc == ""
         self.serve(deployments, spec(3, grpc=True))
-        eventually(lambda: values(ask().ask("ModelInfer", raw(name, [3]))) == [9.0])
+        assert values(eventually(answered)) == [9.0]
         port = grpc_port(deployments, name)
         self.serve(deployments, spec(4))
         assert deployments.deployment(name).grpc == ""
         eventually(lambda: ask().ask("ServerLive")["status"] == "UNAVAILABLE")
         roll_back(deployments, name, by="test")
         assert grpc_port(deployments, name) == port
-        eventually(lambda: values(ask().ask("ModelInfer", raw(name, [3]))) == [9.0])
+        assert values(eventually(answered)) == [9.0]
 
 
 @pytest.mark.data

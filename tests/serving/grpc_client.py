@@ -1,9 +1,9 @@
-"""A client of inference.GRPCInferenceService; runs in the image ``serve`` with the arguments ``PORT [CONNECTIONS]``.
+"""A client of inference.GRPCInferenceService; runs in the image ``serve`` with the arguments ``PORT [CONNECTIONS [REQUESTS]]``.
 
 Without a number of connections it carries out a line of stdin after the other, ``{"call": …, "message": {…}, "seconds": …}``,
 whose messages are those of the protocol as JSON, and prints for each ``{"status": …, "said": …, "message": {…}, "told": {…}}``;
 ``{"bytes": "…", "times": N}`` in place of a message is sent as it is, in hex. With a number it asks ModelInfer over as many connections, with
-the message of the first line, until stdin ends, and prints how often each answer came.
+the message of the first line, until stdin ends, or so often without a pause, and prints how often each answer came.
 """
 
 from __future__ import annotations
@@ -61,8 +61,11 @@ def ask(channel: grpc.Channel, order: dict[str, Any]) -> dict[str, Any]:
     return {"status": "OK", "said": "", "message": found, "told": told}
 
 
-async def load(port: str, connections: int) -> Counter[str]:
-    """Ask over and over, and never again for what failed, until stdin ends."""
+async def load(port: str, connections: int, requests: int = 0) -> Counter[str]:
+    """Ask over and over, and never again for what failed, until stdin ends.
+
+    :param requests: ask so often instead, without a pause.
+    """
     answers: Counter[str] = Counter()
     over = asyncio.Event()
     data = ParseDict(json.loads(sys.stdin.readline()), messages.ModelInferRequest()).SerializeToString()
@@ -76,11 +79,15 @@ async def load(port: str, connections: int) -> Counter[str]:
                     answers[f"revision {answer.model_version}"] += 1
                 except grpc.aio.AioRpcError as error:
                     answers[f"{error.code().name}: {error.details()}"] += 1
-                await asyncio.sleep(PAUSE_SECONDS)
+                if not requests:
+                    await asyncio.sleep(PAUSE_SECONDS)
+                elif answers.total() >= requests:
+                    over.set()
 
     async def wait() -> None:
-        await asyncio.to_thread(sys.stdin.read)
-        over.set()
+        if not requests:
+            await asyncio.to_thread(sys.stdin.read)
+            over.set()
 
     print("asking", flush=True)
     await asyncio.gather(wait(), *(user() for _ in range(connections)))
@@ -91,7 +98,7 @@ def main() -> None:
     """Ask."""
     port, *connections = sys.argv[1:]
     if connections:
-        print(json.dumps(asyncio.run(load(port, int(connections[0])))))
+        print(json.dumps(asyncio.run(load(port, *map(int, connections)))))
         return
     with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
         for line in sys.stdin:

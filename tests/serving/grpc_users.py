@@ -73,6 +73,20 @@ def _client(python: Path, *arguments: str) -> Iterator[subprocess.Popen[str]]:
             process.kill()
 
 
+def grpc_message(body: Any, *, name: str) -> dict[str, Any]:
+    """Return a body of HTTP with INT64 and FP32 tensors as a message with their bytes."""
+    codes = {"INT64": "q", "FP32": "f"}
+    packed = (
+        struct.pack(f"<{len(one['data'])}{codes[one['datatype']]}", *one["data"]) for one in body["inputs"]
+    )
+    inputs = [{key: one[key] for key in ("name", "datatype", "shape")} for one in body["inputs"]]
+    return {
+        "model_name": name,
+        "inputs": inputs,
+        "raw_input_contents": [base64.b64encode(data).decode() for data in packed],
+    }
+
+
 def typed(name: str, x: Sequence[float], **more: Any) -> dict[str, Any]:
     """A request for the model ``y = slope * x``, with typed values."""
     tensor = {"name": "x", "datatype": "FP32", "shape": [len(x)], "contents": {"fp32_contents": list(x)}}

@@ -280,8 +280,13 @@ def test_tritonclient_asks_all_that_there_is(server: Answering) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout) == {
-        "live": True, "model": "line", "server": "muster", "id": "mine", "version": "r1",
-        "y": [6.0, 9.0], "named": [6.0, 9.0],
+        "live": True,
+        "model": "line",
+        "server": "muster",
+        "id": "mine",
+        "version": "r1",
+        "y": [6.0, 9.0],
+        "named": [6.0, 9.0],
         "refused": "StatusCode.INVALID_ARGUMENT: input 'x': datatype is 'FP64', expected FP32",
     }
 
