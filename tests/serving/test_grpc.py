@@ -21,6 +21,8 @@ from tests.serving.grpc_users import Asker, asking, raw, typed, users, values
 from tests.serving.test_control import INFER, Commanded
 from tests.waiting import eventually
 
+from muster.core.shipped import shipped
+
 pytestmark = pytest.mark.slow
 
 HERE = Path(__file__).parent
@@ -118,6 +120,13 @@ def counted(server: Answering, **expected: int) -> Iterator[None]:
     yield
     after = server.counted("r1")
     assert {key: n - before.get(key, 0) for key, n in after.items() if n != before.get(key, 0)} == expected
+
+
+def test_frames_are_followed_however_their_bytes_are_cut(python: Callable[[str], Path]) -> None:
+    words = [str(python("serve")), "-P", str(HERE / "try_frames.py")]
+    environment = {**os.environ, "PYTHONPATH": str(shipped("serving"))}
+    done = subprocess.run(words, env=environment, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 0, done.stderr
 
 
 def test_both_forms_of_values_are_answered_in_their_own(server: Answering, client: Asker) -> None:

@@ -5,7 +5,6 @@ The keeper holds the socket, so that it outlives every model server.
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import socket
 import time
@@ -33,6 +32,7 @@ class Door:
     def __init__(self, port: int, inherited: socket.socket | None = None) -> None:
         self._port = port
         self._socket = inherited
+        self._listens = False
 
     def bound(self) -> socket.socket:
         """Return the socket that servers inherit.
@@ -60,18 +60,19 @@ class Door:
             self.bound().listen(BACKLOG)
         except OSError as error:
             raise self._taken(error) from error
+        self._listens = True
 
     def refuse(self) -> None:
         """Have clients refused, also those that wait, while servers hold the socket; :meth:`open` ends that."""
-        if self._socket:
-            with contextlib.suppress(OSError):  # it is not open
-                self._socket.shutdown(socket.SHUT_RDWR)
+        if self._socket and self._listens:  # of one that does not listen, all that it ever accepts would be shut
+            self._socket.shutdown(socket.SHUT_RDWR)
+            self._listens = False
 
     def close(self) -> None:
         """Have clients refused, also those that wait."""
         if self._socket:
             self._socket.close()
-            self._socket = None
+            self._socket, self._listens = None, False
 
     def _taken(self, error: OSError) -> DeploymentError:
         where = f"port {self._port} of 127.0.0.1"
