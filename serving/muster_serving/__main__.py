@@ -31,8 +31,9 @@ def _arguments() -> argparse.Namespace:
     )
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=8080)
-    parser.add_argument("--grpc-port", type=int, help="also answer gRPC, on this port of the host")
-    parser.add_argument("--grpc-fd", type=int, help="an inherited listening socket, instead of that port")
+    parser.add_argument(
+        "--grpc-fd", type=int, help="an inherited listening socket, on which gRPC is answered"
+    )
     parser.add_argument(
         "--public-fd", type=int, help="an inherited listening socket, instead of host and port"
     )
@@ -70,7 +71,7 @@ def _serve_kserve(arguments: argparse.Namespace) -> None:
         revision=arguments.revision,
         version=arguments.version,
         public=_socket(arguments.public_fd) or _listen(arguments.host, arguments.port),
-        grpc=_grpc(arguments),
+        grpc=_socket(arguments.grpc_fd),
         private=_socket(arguments.private_fd),
         control=_socket(arguments.control_fd),
         setup=Setup.parse(json.loads(arguments.setup)) if arguments.setup else None,
@@ -101,13 +102,6 @@ def _host_workers(arguments: argparse.Namespace) -> None:
         sys.exit("--model or --setup is missing: workers load one version")
     setup = Setup.parse(json.loads(arguments.setup))
     host.main(Path(setup.socket), arguments.model, setup)
-
-
-def _grpc(arguments: argparse.Namespace) -> socket.socket | None:
-    """Return the socket on which gRPC is answered; None where it is not asked for."""
-    if arguments.grpc_port is not None:
-        return _listen(arguments.host, arguments.grpc_port)
-    return _socket(arguments.grpc_fd)
 
 
 def _socket(number: int | None) -> socket.socket | None:

@@ -64,7 +64,8 @@ class Door:
 
     def refuse(self) -> None:
         """Have clients refused, also those that wait, while servers hold the socket; :meth:`open` ends that."""
-        if self._socket and self._listens:  # of one that does not listen, all that it ever accepts would be shut
+        # Of one that does not listen, all that it ever accepts would be shut.
+        if self._socket and self._listens:
             self._socket.shutdown(socket.SHUT_RDWR)
             self._listens = False
 

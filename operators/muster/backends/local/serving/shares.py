@@ -86,7 +86,7 @@ class ModelServers:
             *_, answers_grpc = key
             door = self.grpc_door if answers_grpc else None
             self.running[key] = ModelServer(
-                name, python, self._folder, self._door.bound(), grpc=door and door.bound()
+                name, python, self._folder, self._door.bound(), grpc=door.bound() if door else None
             )
         return self.running[key]
 
