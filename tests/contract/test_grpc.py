@@ -41,6 +41,7 @@ class Grpc(OnThisMachine):
         with ExitStack() as opened:
             yield cache(lambda: opened.enter_context(asking(python, grpc_port(deployments, name))))
 
+    @pytest.mark.data
     def test_no_request_is_lost_over_a_series_of_releases(
         self, deployments: Any, spec: Any, name: str, python: Path
     ) -> None:
@@ -57,6 +58,7 @@ class Grpc(OnThisMachine):
         assert grpc_port(deployments, name) == port
         assert set(answers) == {f"revision {first.name}", f"revision {driver.revision}"}
 
+    @pytest.mark.data
     def test_requests_are_kept_and_a_server_that_is_killed_comes_back(
         self, deployments: Any, spec: Any, name: str, ask: Any, settings: Settings, store: FolderStore
     ) -> None:

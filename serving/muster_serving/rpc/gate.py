@@ -4,9 +4,10 @@ gRPC binds its sockets itself: it takes none that is open, and a second process 
 the clients that wait at a socket when that one is closed. So this process accepts, as for HTTP, and hands each client's
 bytes to gRPC over a Unix socket that has no name in the file system.
 
-A client is sent elsewhere by HTTP/2's GOAWAY with the greatest stream of all, between two frames of gRPC's: what it has
-asked is answered, and what it asks next it asks on a connection of its own making, of which another process may be the
-end. gRPC's own end of a server would drop what arrives at that moment.
+A client is sent elsewhere after its next answer, as over HTTP, by HTTP/2's GOAWAY with the greatest stream of all, between two
+frames of gRPC's: what it has asked is answered, and what it asks next it asks on a new connection, which another process
+may accept. gRPC's own end of a server would drop what arrives at that moment; and a client of gRPC's that is told to go while
+it is still connecting does not always notice.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import cast
 from muster_serving.connection import CONNECTIONS
 
 _HEAD_BYTES = 9
+_HEADERS = 1
 _GOAWAY = b"\0\0\x08\x07\0\0\0\0\0" + b"\x7f\xff\xff\xff" + b"\0\0\0\0"  # NO_ERROR
 _BACKLOG = 2048
 
@@ -25,26 +27,28 @@ _BACKLOG = 2048
 class Frames:
     """Follows the frames of HTTP/2 in bytes that pass.
 
-    :ivar begun: whether any byte has passed.
+    :ivar answered: whether the header of an answer has passed.
     """
 
     def __init__(self) -> None:
-        self.begun = False
+        self.answered = False
+        self._begun = False
         self._left = 0
         self._head = b""
 
     @property
     def between(self) -> bool:
         """Whether the next byte begins a frame, and is not the first."""
-        return self.begun and not (self._left or self._head)
+        return self._begun and not (self._left or self._head)
 
     def passed(self, data: bytes) -> None:
         """Follow the next bytes."""
-        self.begun = True
+        self._begun = True
         if self._head:
             data = self._head + data
         at = self._left
         while at + _HEAD_BYTES <= len(data):
+            self.answered = self.answered or data[at + 3] == _HEADERS
             at += _HEAD_BYTES + int.from_bytes(data[at : at + 3])
         self._head, self._left = (data[at:], 0) if at < len(data) else (b"", at - len(data))
 
@@ -81,25 +85,30 @@ class _End(asyncio.Protocol):
 class _Server(_End):
     """The end at gRPC."""
 
-    def __init__(self) -> None:
+    def __init__(self, client: _Client) -> None:
         super().__init__()
+        self.other = client
+        self._client = client
         self._frames = Frames()
         self._leaving = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        self._client.connected(self)
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
         self._frames.passed(data)
         if self._leaving:
-            self._send_off()
+            self.leave()
 
-    def leave(self) -> None:
-        """Tell the client to ask elsewhere from now on."""
-        self._leaving = True
-        self._send_off()
+    def leave(self, *, unanswered: bool = False) -> None:
+        """Tell the client to ask elsewhere from now on; one that was never answered, after its first answer.
 
-    def _send_off(self) -> None:
-        if self._frames.between:
-            self._leaving = False
+        :param unanswered: tell it at once all the same.
+        """
+        self._leaving = not (self._frames.between and (self._frames.answered or unanswered))
+        if not self._leaving:
             super().data_received(_GOAWAY)
 
 
@@ -109,7 +118,7 @@ class _Client(_End):
     def __init__(self, gate: Gate) -> None:
         super().__init__()
         self._gate = gate
-        self.server = _Server()
+        self.server = _Server(self)
         self.heard = 0.0
         self._early = b""
 
@@ -119,13 +128,14 @@ class _Client(_End):
 
     def data_received(self, data: bytes) -> None:
         self.heard = self._gate.loop.time()
-        if self.server.transport:
+        if self.other:
             super().data_received(data)
         else:  # uvloop reads at once, whatever was told to its transport
             self._early += data
 
-    def connected(self) -> None:
+    def connected(self, server: _Server) -> None:
         """Hand over what came before there was somebody to hand it to."""
+        self.other = server
         super().data_received(self._early)
         self._early = b""
 
@@ -185,10 +195,14 @@ class Gate:
         if not self._clients:
             self.empty.set()
 
+    def send_off(self) -> None:
+        """Have all that are still there ask elsewhere now, also those that were never answered."""
+        for client in self._clients:
+            client.server.leave(unanswered=True)
+
     async def _connect(self, client: _Client) -> None:
         behind = socket.socket(socket.AF_UNIX)
         behind.setblocking(False)
-        client.other, client.server.other = client.server, client  # gRPC sends first
         try:
             behind.connect(self._behind)  # at once, or not at all: gRPC has a backlog
             await self.loop.create_unix_connection(lambda: client.server, sock=behind)
@@ -197,7 +211,6 @@ class Gate:
             if client.transport:
                 client.transport.abort()
             return
-        client.connected()
         if self._accepting is None:
             client.server.leave()
         if client.transport is None and client.server.transport:  # it is gone already

@@ -16,12 +16,15 @@ from muster_serving.rpc.service import handler
 
 STREAMS = 256  # requests of one client at once; the next ones wait at the client
 _ABRUPT_SECONDS = 1.0
+_DEAD_SECONDS = 20.0  # a client that takes no ping for so long is gone
 
 _OPTIONS = (
     ("grpc.max_receive_message_length", MAX_BODY_BYTES),
     ("grpc.max_send_message_length", -1),
     ("grpc.max_concurrent_streams", STREAMS),
     ("grpc.max_connection_idle_ms", int(IDLE_SECONDS * 1000)),
+    ("grpc.keepalive_time_ms", int(IDLE_SECONDS * 1000)),
+    ("grpc.keepalive_timeout_ms", int(_DEAD_SECONDS * 1000)),
     ("grpc.server_handshake_timeout_ms", int(HEAD_SECONDS * 1000)),
     ("grpc.max_metadata_size", 16 << 10),
 )
@@ -56,6 +59,7 @@ class GrpcListener:
         """Accept no more users, and return when those that are there have their answers, or the time is over."""
         self._public.close()
         self._gate.drain()
+        self._gate.send_off()
         try:
             async with asyncio.timeout(seconds):
                 await self._gate.empty.wait()
