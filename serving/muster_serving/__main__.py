@@ -36,6 +36,9 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=8080)
     parser.add_argument(
+        "--grpc-fd", type=int, help="an inherited listening socket, on which gRPC is answered"
+    )
+    parser.add_argument(
         "--public-fd", type=int, help="an inherited listening socket, instead of host and port"
     )
     parser.add_argument(
@@ -72,6 +75,7 @@ def _serve_kserve(arguments: argparse.Namespace) -> None:
         revision=arguments.revision,
         version=arguments.version,
         public=_socket(arguments.public_fd) or _listen(arguments.host, arguments.port),
+        grpc=_socket(arguments.grpc_fd),
         private=_socket(arguments.private_fd),
         control=_socket(arguments.control_fd),
         setup=Setup.parse(json.loads(arguments.setup)) if arguments.setup else None,

@@ -104,7 +104,7 @@ class Arriving:
 
     def add(self, piece: bytes) -> None:
         """Add a piece. :raises RequestError: it is too long, or the budget is used up."""
-        _check_length(self._length + len(piece), self._most)
+        check_length(self._length + len(piece), self._most)
         if self._gave_way:
             raise RequestError(_FULL, status=503)
         self._budget.take(len(piece))
@@ -145,10 +145,10 @@ async def read_body(scope: Any, receive: Receive, budget: Budget, *, most: int =
     message = await receive()
     if message["type"] == "http.request" and not message.get("more_body", False):
         body: bytes = message["body"]
-        _check_length(len(body), most)
+        check_length(len(body), most)
         return body
     told = next((int(value) for name, value in scope["headers"] if name == b"content-length"), 0)
-    _check_length(told, most)
+    check_length(told, most)
     try:
         async with asyncio.timeout(None) as patience:
             body = Arriving(budget, patience, most=most)
@@ -165,7 +165,8 @@ async def read_body(scope: Any, receive: Receive, budget: Budget, *, most: int =
     raise ClientGone
 
 
-def _check_length(length: int, most: int) -> None:
+def check_length(length: int, most: int) -> None:
+    """Refuse a body that is too long. :raises RequestError: 413."""
     if length > most:
         raise RequestError(
             f"the body has {length} bytes or more, at most {most} are read: send fewer rows a request",

@@ -19,7 +19,7 @@ from typing import Any
 from muster_serving import pages, protocol, routes
 from muster_serving.answer import Answer, not_allowed, not_there, refusal
 from muster_serving.body import MAX_BODY_BYTES, Budget, ClientGone, Receive, read_body
-from muster_serving.clients import Client, Clients
+from muster_serving.clients import Client, Clients, RawHeaders
 from muster_serving.clients_file import ClientsFile
 from muster_serving.content import json_length
 from muster_serving.elsewhere import Elsewhere, Gone
@@ -33,6 +33,7 @@ BIG_BODY_BYTES = 64 << 10
 
 Message = MutableMapping[str, Any]
 Send = Callable[[Message], Awaitable[None]]
+Read = Callable[[int], Awaitable[tuple[bytes, int | None]]]
 App = Callable[[Any, Receive, Send], Awaitable[None]]
 
 logger = logging.getLogger("muster.serving")
@@ -66,7 +67,7 @@ class Front:
         self.draining = False
         self._budget = Budget()
         self._infer = f"/v2/models/{revisions.name}/infer"
-        self._usual = Call(self._infer, "/infer")
+        self._usual = Call(self._infer, "/infer", name=revisions.name)
 
     async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
         """Answer one request (ASGI: https://asgi.readthedocs.io)."""
@@ -84,23 +85,20 @@ class Front:
             return
         call = routes.call_of(path, routed=self._candidates)
         allowed = routes.allowed(path, call)
-        if not routes.is_open(path, call) and (refused := self._refused(scope, call)):
+        if call and call.predicts and method == "POST":
+            await self._predict(call, scope, receive, send)
+        elif not routes.is_open(path, call) and (refused := self.refused(scope["headers"])):
             await self._answer(send, refused)
         elif allowed is None:
             await self._answer(send, not_there(method, path))
         elif method not in allowed:
             await self._answer(send, not_allowed(method, path, allowed))
-        elif call and call.name != self._revisions.name:
-            unknown = f"model {call.name!r:.80} is unknown; here is {self._revisions.name}"
-            await self._answer(send, refusal(unknown, 404))
-        elif call and call.predicts:
-            await self._predict(call, scope, receive, send)
         elif call:
-            await self._describe(call, send)
+            await self._answer(send, await self.describe(call))
         elif path in routes.BESIDE:
             await self._behind(scope | {"method": "GET"}, receive, send)
         else:
-            await self._answer(send, self._page(path))
+            await self._answer(send, self.page(path))
 
     async def _take_tokens(self, file: ClientsFile, scope: Any, receive: Receive) -> Answer:
         try:
@@ -111,25 +109,26 @@ class Front:
             return refusal(f"the tokens cannot be read: {error}", 400)
         return Answer(200, b"{}")
 
-    def _admit(self, scope: Any) -> Client | Answer | None:
+    def _admit(self, headers: RawHeaders) -> Client | Answer | None:
         """Return whose request for predictions this is, or its refusal; None where anyone may ask."""
         if self._candidates:
-            return self._clients.within(scope["headers"])
-        return self._clients.admit(scope["headers"]) if self._clients.checked else None
+            return self._clients.within(headers)
+        return self._clients.admit(headers) if self._clients.checked else None
 
-    def _refused(self, scope: Any, call: Call | None) -> Answer | None:
-        """Return the refusal of a request for a page; one for predictions is admitted by itself, for it is counted."""
-        if call and call.predicts and scope["method"] == "POST" and call.name == self._revisions.name:
-            return None
+    def refused(self, headers: RawHeaders) -> Answer | None:
+        """Return the refusal of a request, of any protocol, for what is not open to all; None where it may ask.
+
+        It counts for no limit: :meth:`predict` admits requests for predictions by itself.
+        """
         if self._candidates:
-            found = self._clients.within(scope["headers"])
+            found = self._clients.within(headers)
         elif self._clients.needed:
-            found = self._clients.admit(scope["headers"], asks=False)
+            found = self._clients.admit(headers, asks=False)
         else:
             return None
         return found if isinstance(found, Answer) else None
 
-    def _page(self, path: str) -> Answer:
+    def page(self, path: str) -> Answer:
         """Return a page of the server, about the revision with the greatest share in this process."""
         sharing = self._revisions.sharing
         here = next((one for one in sharing.values() if isinstance(one, Loaded)), None)
@@ -141,20 +140,36 @@ class Front:
         )
 
     async def _predict(self, call: Call, scope: Any, receive: Receive, send: Send) -> None:
-        started = time.perf_counter()
-        client = self._admit(scope)
-        if isinstance(client, Answer):
-            await self._answer(send, client)
+        headers = scope["headers"]
+
+        async def read(most: int) -> tuple[bytes, int | None]:
+            body = await read_body(scope, receive, self._budget, most=most)
+            return body, json_length(headers)
+
+        try:
+            answer = await self.predict(call, headers, read)
+        except ClientGone:
             return
+        await self._answer(send, answer)
+
+    async def predict(self, call: Call, headers: RawHeaders, read: Read) -> Answer:
+        """Answer a prediction of any protocol: admitted before it is read, counted, and kept in the log.
+
+        :param headers: HTTP's, or gRPC's metadata.
+        :param read: returns the request's body, which may have so many bytes, and how many of them are JSON, None if
+            all are.
+        :raises ClientGone: from `read`.
+        """
+        started = time.perf_counter()
+        client = self._admit(headers)
+        if isinstance(client, Answer):
+            return client
         try:
             target = (call is self._usual and self._revisions.pick()) or self._find(call)
         except RequestError as error:
-            await self._answer(send, refusal(str(error), error.status))
-            return
+            return refusal(str(error), error.status)
         try:
-            most = MAX_BODY_BYTES if self._candidates else self._clients.most_bytes
-            body = await read_body(scope, receive, self._budget, most=most)
-            length = json_length(scope["headers"])
+            body, length = await read(MAX_BODY_BYTES if self._candidates else self._clients.most_bytes)
             if isinstance(target, Elsewhere):
                 target, answer = await self._pass_on(target, call, body, length, client)
             elif type(target.predictor) is Predictor and len(body) <= BIG_BODY_BYTES:
@@ -165,8 +180,6 @@ class Front:
         except RequestError as error:
             answer = refusal(str(error), error.status)
             counted_as = min(error.status, _NO_FAULT_OF_THE_MODEL)
-        except ClientGone:
-            return
         if target is not None and call.revision is None:
             target.metrics.count(counted_as, time.perf_counter() - started)
             if target.log is not None and answer.status == 200:
@@ -174,7 +187,7 @@ class Front:
                 answer = target.log.keep(
                     body, answer, v1=call.verb == ":predict", json_length=length, client=whose
                 )
-        await self._answer(send, answer)
+        return answer
 
     async def _pass_on(
         self, target: Elsewhere, call: Call, body: bytes, length: int | None, client: Client | None
@@ -268,6 +281,10 @@ class Front:
 
     def _find(self, call: Call) -> Loaded | Elsewhere:
         """Return the revision that answers. :raises RequestError: there is none, or it may not be named here."""
+        if call.name != self._revisions.name:
+            raise RequestError(
+                f"model {call.name!r:.80} is unknown; here is {self._revisions.name}", status=404
+            )
         revision, sharing = call.routed or call.revision, self._revisions.sharing
         if revision is None:
             if (picked := self._revisions.pick()) is None:
@@ -285,28 +302,26 @@ class Front:
         except ModelError as error:
             raise RequestError(str(error), status=404) from error
 
-    async def _describe(self, call: Call, send: Send) -> None:
+    async def describe(self, call: Call) -> Answer:
         """Answer with a model's readiness or metadata: of the revision with the greatest share, unless one is named."""
-        name = self._revisions.name
         try:
             found = self._find(call)
             if not (call.routed or call.revision):
                 found = self._revisions.serving or found
             if isinstance(found, Elsewhere):
-                await self._answer(send, await found.ask("GET", call.path, headers=self._clients.pass_on()))
-                return
+                return await found.ask("GET", call.path, headers=self._clients.pass_on())
         except RequestError as error:
-            await self._answer(send, refusal(str(error), error.status))
-            return
+            return refusal(str(error), error.status)
         except Gone as error:
-            await self._answer(send, refusal(str(error), 503))
-            return
+            return refusal(str(error), 503)
         if call.verb == "/ready" or call.protocol == "v1":
-            answer = pages.model_ready(name)
+            answer = pages.model_ready(self._revisions.name)
         else:
             platform = pages.ONNX if isinstance(found.predictor, Predictor) else pages.PYTHON
-            answer = pages.model(name, found.revision, found.predictor.signature, platform=platform)
-        await self._answer(send, Answer(answer.status, answer.body, answer.headers + found.headers))
+            answer = pages.model(
+                self._revisions.name, found.revision, found.predictor.signature, platform=platform
+            )
+        return Answer(answer.status, answer.body, answer.headers + found.headers)
 
     async def _answer(self, send: Send, answer: Answer) -> None:
         headers = [*answer.headers, (b"content-length", b"%d" % len(answer.body))]

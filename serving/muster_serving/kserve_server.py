@@ -14,7 +14,7 @@ import signal
 import socket
 from collections.abc import Coroutine, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import uvicorn
 import uvloop
@@ -27,6 +27,9 @@ from muster_serving.control import Control
 from muster_serving.front import Front
 from muster_serving.process.setup import Setup
 from muster_serving.revisions import Revisions
+
+if TYPE_CHECKING:
+    from muster_serving.rpc.listener import GrpcListener
 
 GRACE_SECONDS = 30
 SEE_OFF_SECONDS = 0.2
@@ -82,6 +85,7 @@ class DeploymentServer(sdk.ModelServer):  # type: ignore[misc]
     """A KServe model server of one deployment, on sockets that are already open.
 
     :param public: the users' socket, which answers after :meth:`open`.
+    :param grpc: their socket for gRPC, likewise; None: there is none.
     :param file: of the clients' tokens, where no keeper tells of them.
     """
 
@@ -91,6 +95,7 @@ class DeploymentServer(sdk.ModelServer):  # type: ignore[misc]
         clients: Clients,
         *,
         public: socket.socket,
+        grpc: socket.socket | None = None,
         file: ClientsFile | None = None,
     ) -> None:
         super().__init__(http_port=0, workers=1, enable_grpc=False, grace_period=GRACE_SECONDS)
@@ -103,6 +108,7 @@ class DeploymentServer(sdk.ModelServer):  # type: ignore[misc]
         self._clients = clients
         self._file = file
         self._public = public
+        self._grpc = _grpc(Front(revisions, clients, sdk.app), grpc) if grpc else None
         self._answering: Listener | None = None
         self._listeners: list[Listener] = []
         self._running: set[asyncio.Task[None]] = set()
@@ -112,10 +118,14 @@ class DeploymentServer(sdk.ModelServer):  # type: ignore[misc]
         """Answer users from now on. Idempotent, and possible again after :meth:`drain`."""
         if self._answering is None:
             self._answering = await self.listen(self._public.dup(), candidates=False)
+        if self._grpc:
+            await self._grpc.open()
 
     def drain(self) -> None:
         """Accept no more users; each connected client gets ``connection: close`` with its next answer. Idempotent."""
         listener, self._answering = self._answering, None
+        if self._grpc:
+            self._grpc.drain()
         if listener:
             listener.front.draining = True
             for server in listener.servers:
@@ -178,14 +188,23 @@ class DeploymentServer(sdk.ModelServer):  # type: ignore[misc]
         self._public.close()  # else a client that connects now would wait in vain
         for listener in self._listeners:
             listener.should_exit = True
+        if self._grpc:
+            self._keep(self._grpc.stop(GRACE_SECONDS))
         await asyncio.gather(*self._running)
         await self._revisions.close()
+
+
+def _grpc(front: Front, sock: socket.socket) -> GrpcListener:
+    from muster_serving.rpc.listener import GrpcListener  # only where it is asked for
+
+    return GrpcListener(front, sock)
 
 
 def serve(
     name: str,
     *,
     public: socket.socket,
+    grpc: socket.socket | None = None,
     private: socket.socket | None = None,
     control: socket.socket | None = None,
     model: Path | None = None,
@@ -198,6 +217,7 @@ def serve(
 ) -> None:
     """Serve a deployment: `model` from the start, or the revisions that the keeper loads by `control`.
 
+    :param grpc: the users' socket for gRPC; None: it is not answered.
     :param setup: how the workers of `model` run; None for an ONNX model.
     :param limits: how much a client may ask, where no keeper says so; None: as much as can be answered.
     :param tokens: the folder of the clients' tokens, where no keeper tells of them; None: anyone may ask.
@@ -218,9 +238,8 @@ def serve(
         if model:
             await revisions.load(revision, model, model=version, setup=setup)
             revisions.promote(revision)
-        await DeploymentServer(revisions, clients, public=public, file=file).run(
-            private=private, control=control
-        )
+        server = DeploymentServer(revisions, clients, public=public, grpc=grpc, file=file)
+        await server.run(private=private, control=control)
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(main())

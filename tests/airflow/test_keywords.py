@@ -73,7 +73,7 @@ MEANT = {  # what of this is sense after all
         "workers",
     },
     "a fraction": {"retry_delay", "tolerance"},
-    "true": {"allow_older", "cache", "lower_is_better", "require_gpus", "retire_failed", "tokens"},
+    "true": {"allow_older", "cache", "grpc", "lower_is_better", "require_gpus", "retire_failed", "tokens"},
     "long": {"metric"},
     "above": {"airflow_queue", "code", "metric", "reason"},  # code may lie beside the Dag's folder
     "absolute": {"airflow_queue", "metric", "reason"},

@@ -92,6 +92,7 @@ def _show_one(seen: Seen) -> None:
         [
             ("state", _state(status)),
             ("url", status.url),
+            ("grpc", status.grpc),
             ("under way", _release(status)),
             ("reason", status.reason),
         ]

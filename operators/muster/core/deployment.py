@@ -229,6 +229,7 @@ class DeploymentSpec:
     :param host: the IPv4 address to listen on, on one machine; a cluster is reached by its Gateway.
     :param tokens: whether each request needs a client's token.
     :param limits: how much a client may ask; None: as much as the server can take.
+    :param grpc: whether it answers gRPC beside HTTP.
     """
 
     name: str
@@ -246,6 +247,7 @@ class DeploymentSpec:
     host: str = field(default=LOOPBACK, metadata={"later": True})
     tokens: bool = field(default=False, metadata={"later": True})
     limits: RequestLimits | None = field(default=None, metadata={"later": True})
+    grpc: bool = field(default=False, metadata={"later": True})
 
     def __post_init__(self) -> None:
         check_label("deployment", self.name)
@@ -348,6 +350,7 @@ class DeploymentStatus:
     """The state of a deployment now.
 
     :param url: where it answers the Open Inference Protocol, ``http://127.0.0.1:8081``.
+    :param grpc: where it answers gRPC, ``127.0.0.1:8082``; empty where it does not.
     :param ready: whether a request sent now is answered.
     :param revisions: newest first, ended ones included.
     :param release: the release in progress; None where there is none.
@@ -364,6 +367,7 @@ class DeploymentStatus:
     release: Release | None = None
     reason: str = ""
     drift: str = ""
+    grpc: str = field(default="", metadata={"later": True})
 
     @property
     def champion(self) -> Revision | None:

@@ -124,6 +124,8 @@ class DeployOperator(ReleasingOperator):
     runs in the model server's own, ``serve``."""
     server: str = keyword(default="kserve", check=check_name)
     """The model server."""
+    grpc: bool = keyword(default=False, check=check_flag)
+    """Answer gRPC of the Open Inference Protocol as well, on a port of its own."""
     workers: int = keyword(default=1, check=check_count)
     """The processes of a model that is no ONNX model, in each replica: they share nothing, and one that ends is
     started again."""
@@ -177,6 +179,9 @@ class DeployOperator(ReleasingOperator):
         with self.refusing("tokens"):
             if self.tokens and backend.deployments.no_tokens:
                 raise SpecError(backend.deployments.no_tokens)
+        with self.refusing("grpc"):
+            if self.grpc and backend.deployments.no_grpc:
+                raise SpecError(backend.deployments.no_grpc)
         from muster.backends.releases.driver import check_steps as check_plan
 
         with self.refusing("steps"):
@@ -212,6 +217,8 @@ class DeployOperator(ReleasingOperator):
             return result
         curl = curl_line(status, smoke, token=self.tokens)
         self.log.info("%s answers at %s with %s", self.name, status.url, version)
+        if status.grpc:
+            self.log.info("over gRPC at %s", status.grpc)
         self.log.info("try it: %s", curl)
         announce_served(context, status, status.champion)
         return result | {"url": status.url, "curl": curl}
@@ -256,6 +263,7 @@ class DeployOperator(ReleasingOperator):
             host=self.host,
             tokens=self.tokens,
             limits=self.limits,
+            grpc=self.grpc,
         )
 
     def _server_image(self) -> str:

@@ -84,6 +84,11 @@ class Deployments:
         """Why requests cannot be kept here; empty where they can."""
         return self.platform.limits.no_log
 
+    @property
+    def no_grpc(self) -> str:
+        """Why gRPC cannot be answered here; empty where it can."""
+        return self.platform.limits.no_grpc
+
     def prepare(
         self,
         spec: DeploymentSpec,
@@ -287,6 +292,8 @@ class Deployments:
             raise SpecError(f"log: {limits.no_log}")
         if spec.tokens and limits.no_tokens:
             raise SpecError(f"tokens: {limits.no_tokens}")
+        if spec.grpc and limits.no_grpc:
+            raise SpecError(f"grpc: {limits.no_grpc}")
         if spec.server not in limits.servers:
             raise SpecError(f"server {spec.server!r}: {limits.place} there is {', '.join(limits.servers)}")
         (version,) = self._store().resolve(spec.model.address)
@@ -396,6 +403,7 @@ def status_of(book: Book, seen: Observed) -> DeploymentStatus:
     status = DeploymentStatus(
         name=book.name,
         url=seen.url,
+        grpc=seen.grpc,
         ready=seen.answers,
         token=book.token,
         revisions=tuple(revisions),

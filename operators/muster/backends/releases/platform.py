@@ -28,6 +28,7 @@ class Limits:
     :param history: how many revisions that are over it remembers.
     :param no_log: why requests cannot be kept; empty where they can.
     :param no_tokens: why clients cannot have tokens; empty where they can.
+    :param no_grpc: why gRPC cannot be answered; empty where it can.
     """
 
     place: str
@@ -36,6 +37,7 @@ class Limits:
     history: int = 20
     no_log: str = ""
     no_tokens: str = ""
+    no_grpc: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,6 +45,7 @@ class Observed:
     """What a platform sees of one deployment now.
 
     :param url: where it answers the Open Inference Protocol.
+    :param grpc: where it answers gRPC; empty where it does not.
     :param answers: whether a request sent now is answered.
     :param revisions: every live revision of the book, as it is.
     :param resumable: revisions that do not answer now, but answered before, and come up by themselves once they have
@@ -59,6 +62,7 @@ class Observed:
     trouble: str = ""
     drift: str = ""
     counts: Mapping[str, Counts] | None = None
+    grpc: str = ""
 
 
 class Platform(Protocol[B]):

@@ -154,6 +154,7 @@ class Servers:
 
     def admit(self, admission: Any) -> None:
         self.admission = admission
+        self.grpc_door: Any = None
 
     def news(self) -> list[Told]:
         told, self.told = self.told, []

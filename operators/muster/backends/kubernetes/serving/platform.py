@@ -97,6 +97,7 @@ class ClusterPlatform:
             only_whole="" if self._site.gateway else only_whole,
             history=HISTORY,
             no_log="requests are kept by deployments on one machine alone: leave log out where MUSTER_CLUSTER is set",
+            no_grpc="gRPC is answered by deployments on one machine alone: leave grpc out where MUSTER_CLUSTER is set",
         )
 
     def names(self) -> list[str]:

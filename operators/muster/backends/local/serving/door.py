@@ -35,6 +35,7 @@ class Door:
         self._port = port
         self._host = host
         self._socket = inherited
+        self._listens = False
 
     def bound(self) -> socket.socket:
         """Return the socket that servers inherit.
@@ -62,12 +63,20 @@ class Door:
             self.bound().listen(BACKLOG)
         except OSError as error:
             raise self._taken(error) from error
+        self._listens = True
+
+    def refuse(self) -> None:
+        """Have clients refused, also those that wait, while servers hold the socket; :meth:`open` ends that."""
+        # Of one that does not listen, all that it ever accepts would be shut.
+        if self._socket and self._listens:
+            self._socket.shutdown(socket.SHUT_RDWR)
+            self._listens = False
 
     def close(self) -> None:
         """Have clients refused, also those that wait."""
         if self._socket:
             self._socket.close()
-            self._socket = None
+            self._socket, self._listens = None, False
 
     def _taken(self, error: OSError) -> DeploymentError:
         where = f"port {self._port} of {self._host}"

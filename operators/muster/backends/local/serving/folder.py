@@ -45,13 +45,14 @@ _CLAIM_SECONDS = 0.001
 EVERYWHERE = "0.0.0.0"  # noqa: S104 it is compared with
 _UP = (RevisionState.READY, RevisionState.SERVING)
 
-ServerKey = tuple[str, str, str]
+ServerKey = tuple[str, str, str, bool]
 
 
 @dataclass(frozen=True, kw_only=True)
 class DeploymentState:
     """One deployment as it was last written down.
 
+    :param grpc_port: where it answers gRPC; 0 where no revision ever asked for that.
     :param generation: how often the route was written.
     :param made: how many revisions there ever were, of which the latest that are over are remembered.
     :param revisions: newest first.
@@ -74,6 +75,7 @@ class DeploymentState:
     reason: str = ""
     retired: bool = False
     host: str = LOOPBACK
+    grpc_port: int = field(default=0, metadata={"later": True})
 
     @property
     def door(self) -> str:
@@ -86,9 +88,24 @@ class DeploymentState:
         return f"http://{self.door}:{self.port}"
 
     @property
+    def grpc(self) -> str:
+        """Where it answers gRPC, for this machine; empty where the revision that leads does not."""
+        return f"{self.door}:{self.grpc_port}" if self.leads_grpc else ""
+
+    @property
     def terms(self) -> DeploymentSpec | None:
         """The spec that says who may ask and how much: that of the revision that leads. None where nothing has traffic."""
         return self.specs.get(self.lead) if self.lead else None
+
+    @property
+    def wants_grpc(self) -> bool:
+        """Whether a revision that is not over answers gRPC."""
+        return any(spec.grpc for spec in self.specs.values())
+
+    @property
+    def leads_grpc(self) -> bool:
+        """Whether users are answered over gRPC: as the revision says that leads."""
+        return self.lead is not None and self.specs[self.lead].grpc
 
     @property
     def book(self) -> Book:
@@ -143,14 +160,14 @@ class DeploymentState:
         return tuple(sorted(there, key=lambda one: (one.name != lead, -one.percent)))
 
     def server_key(self, name: str) -> ServerKey:
-        """What tells which revisions share a server process: those of one environment.
+        """What tells which revisions share a server process: those of one environment that answer the same protocols.
 
         One whose process has died comes back in its own, so that it takes no other with it a second time. A model with
         workers runs in them, and can take no server with it.
         """
         spec = self.specs[name]
         suspect = spec.workers is None and self.called(name).restarts
-        return spec.server, spec.image_digest, name if suspect else ""
+        return spec.server, spec.image_digest, name if suspect else "", spec.grpc
 
     def called(self, name: str) -> Revision:
         """The revision of a name. :raises NotFound: there is none, or it is over and gone."""

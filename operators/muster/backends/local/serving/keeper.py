@@ -183,6 +183,8 @@ class Keeper:
             return
         self.servers.limit_memory(state)
         self.servers.admit(self._admission(state))
+        if state.grpc_port and not self.servers.grpc_door:
+            self.servers.grpc_door = Door(state.grpc_port, host=state.host)
         self._arrive(state)
         self._publish(state)
         self._hear(state)
@@ -320,7 +322,7 @@ class Keeper:
         pause = min(2 * before.pause, LONGEST_PAUSE_SECONDS) if before else LOOK_SECONDS
         self._failures[one.name] = Failure(pause=pause, due=time.monotonic() + pause)
         if not self.servers.up():
-            self.door.close()
+            self._close_doors()
         self._note(f"{one.model.address} cannot be served: {reason}; trying again")
 
     def _due(self, name: str) -> bool:
@@ -399,9 +401,15 @@ class Keeper:
             with contextlib.suppress(OSError):  # the disk may be full, and users are served all the same
                 print(f"{time.strftime('%Y-%m-%dT%H:%M:%S%z')} {line}", file=sys.stderr, flush=True)  # noqa: T201 its log
 
-    def stop(self) -> None:
-        """Close the port and stop every server."""
+    def _close_doors(self) -> None:
+        """Have clients refused, also those that wait."""
         self.door.close()
+        if self.servers.grpc_door:
+            self.servers.grpc_door.close()
+
+    def stop(self) -> None:
+        """Close the ports and stop every server."""
+        self._close_doors()
         for arriving in self.arriving.values():
             arriving.close()
         self.arriving = {}

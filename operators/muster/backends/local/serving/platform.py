@@ -259,6 +259,7 @@ class LocalPlatform:
         gone = not book.alive and bool(state.live)
         return Observed(
             url=state.url,
+            grpc=state.grpc,
             answers=book.alive and bool(state.shares) and _answers(state),
             revisions=state.live,
             # What was ready when the last keeper looked may have traffic: it is brought up for it.
@@ -305,6 +306,8 @@ class LocalPlatform:
             if bound:
                 opened.enter_context(bound)
                 state = replace(state, port=bound.getsockname()[1])
+            if state.wants_grpc and not state.grpc_port:
+                state = replace(state, grpc_port=self._free_port(state))
             if state != before:
                 folder.write(state)
             if handle is not None:
@@ -337,15 +340,28 @@ class LocalPlatform:
 
     def _bind(self, state: DeploymentState) -> socket.socket:
         """Return a socket bound to the deployment's port, or to another where nothing ever served on it."""
-        taken = {self._port(name) for name in self.names() if name != state.name}
-        return door.bind(self._settings.home, before=state.port, taken=taken, host=state.host)
+        return door.bind(
+            self._settings.home, before=state.port, taken=self._taken(state), host=state.host
+        )
 
-    def _port(self, name: str) -> int:
-        """The port of another deployment; 0 where its state cannot be read: its servers hold the port themselves."""
+    def _free_port(self, state: DeploymentState) -> int:
+        """Return a port for gRPC. The keeper binds it a moment later: one that runs inherits nothing any more."""
+        taken = {state.port, *self._taken(state)}
+        with door.bind(self._settings.home, before=0, taken=taken, host=state.host) as bound:
+            port: int = bound.getsockname()[1]
+            return port
+
+    def _taken(self, state: DeploymentState) -> set[int]:
+        """The ports of the other deployments, and this one's own of gRPC."""
+        others = (self._ports(name) for name in self.names() if name != state.name)
+        return {state.grpc_port}.union(*others)
+
+    def _ports(self, name: str) -> tuple[int, ...]:
+        """The ports of a deployment; none where its state cannot be read: its servers hold the ports themselves."""
         with contextlib.suppress(Corrupt):
             state = self._folder(name).read()
-            return state.port if state else 0
-        return 0
+            return (state.port, state.grpc_port) if state else ()
+        return ()
 
     def _folder(self, name: str) -> DeploymentFolder:
         return DeploymentFolder(self._settings.home, name)

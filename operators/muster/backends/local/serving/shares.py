@@ -58,11 +58,13 @@ class ModelServers:
 
     :param folder: the deployment's.
     :param door: the public socket.
+    :ivar grpc_door: that of gRPC; None where no revision ever asked for it.
     """
 
     def __init__(self, folder: Path, door: Door) -> None:
         self._folder = folder
         self._door = door
+        self.grpc_door: Door | None = None
         self.running: dict[ServerKey, ModelServer] = {}
         self.hung: list[ModelServer] = []
         self._leaving: list[tuple[float, ModelServer]] = []
@@ -82,7 +84,11 @@ class ModelServers:
         :raises DeploymentError: it cannot be started, or another program has the port.
         """
         if key not in self.running:
-            server = self.running[key] = ModelServer(name, python, self._folder, self._door.bound())
+            *_, answers_grpc = key
+            door = self.grpc_door if answers_grpc else None
+            server = self.running[key] = ModelServer(
+                name, python, self._folder, self._door.bound(), grpc=door.bound() if door else None
+            )
             server.admit(self._admission)
         return self.running[key]
 
@@ -150,6 +156,10 @@ class ModelServers:
         if self._front.settled:
             for server in holding - {self._front}:
                 server.accept(False)
+        if self.grpc_door and self._front.answers_grpc:
+            self.grpc_door.open()
+        elif self.grpc_door and all(server.settled for server in holding):
+            self.grpc_door.refuse()
 
     def clear(self, state: DeploymentState) -> None:
         """Unload what is over, and let servers go that nothing needs: what they were asked they answer."""
