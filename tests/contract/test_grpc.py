@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from functools import cache
@@ -11,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.contract.test_deployments import STEPS, OnThisMachine, servers
+from tests.contract.test_deployments import STEPS, WHOLE, OnThisMachine, servers
 from tests.contract.test_deployments_of_python import PythonLines
 from tests.contract.test_predictions import find
 from tests.serving.grpc_users import Asker, asking, raw, typed, users, values
@@ -73,6 +74,30 @@ class Grpc(OnThisMachine):
         for pid in servers(name):
             os.kill(pid, signal.SIGKILL)
         eventually(lambda: ask().ask("ModelInfer", raw(name, [3]))["status"] == "OK")
+
+    @pytest.mark.data
+    def test_others_reach_it_with_a_token_and_are_named_in_the_log(
+        self, deployments: Any, spec: Any, name: str, ask: Any, settings: Settings, store: FolderStore
+    ) -> None:
+        wanted = spec(2, grpc=True, host="0.0.0.0", tokens=True, log=RequestLog())
+        assert self.release(deployments, wanted, WHOLE).ending is Ending.DONE
+        token = deployments.make_token(name, "shop")
+
+        def answered(**more: Any) -> Any:
+            return ask().ask("ModelInfer", raw(name, [3]), **more)
+
+        assert eventually(lambda: (found := answered())["status"] != "UNAVAILABLE" and found)["status"] == (
+            "UNAUTHENTICATED"
+        )
+        metadata = [["authorization", f"Bearer {token}"]]
+        answer = eventually(lambda: (found := answered(metadata=metadata))["status"] == "OK" and found)
+        predictions = Predictions(settings, store)
+        (row,), _ = eventually(lambda: find(predictions, answer["told"]["muster-prediction"]))
+        assert row["client"] == "shop"
+        # an address that only 0.0.0.0 listens on
+        socket.create_connection(("127.0.0.2", grpc_port(deployments, name)), timeout=30).close()
+        deployments.end_token(name, "shop")
+        eventually(lambda: answered(metadata=metadata)["status"] == "UNAUTHENTICATED", seconds=2)
 
 
 class TestGrpcOnThisMachine(Grpc):

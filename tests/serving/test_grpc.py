@@ -18,7 +18,7 @@ from tests.packages import installed
 from tests.serving import onnx_graph, python_model, test_clients
 from tests.serving.conftest import Server
 from tests.serving.grpc_users import Asker, asking, raw, typed, users, values
-from tests.serving.test_clients import BANK, KEY, NOWHERE, SHOP, bearer, limits, token
+from tests.serving.test_clients import BANK, KEY, NOWHERE, SHOP, limits, token
 from tests.serving.test_control import BODY, INFER, Commanded
 from tests.waiting import eventually
 
@@ -496,13 +496,12 @@ def test_a_client_has_one_limit_over_both_protocols(guarded: Answering, client: 
     assert client.ask("ModelInfer", raw("line", [1]), metadata=bank)["status"] == "OK"
 
 
-def test_without_tokens_all_share_one_limit_over_both_protocols(server: Answering, client: Asker) -> None:
-    assert server.do("admit", needed=False, limits=limits(rate=NOWHERE, burst=2)) == {"id": 1}
-    assert (server.public.ask("POST", INFER, BODY)[0], line(client)["status"]) == (200, "OK")
+def test_without_tokens_all_share_one_limit_over_both_protocols(guarded: Answering, client: Asker) -> None:
+    test_clients.admit(guarded, needed=False, limits=limits(rate=NOWHERE, burst=2))
+    assert (guarded.public.ask("POST", INFER, BODY)[0], line(client)["status"]) == (200, "OK")
     refused = line(client)
-    assert (server.public.ask("POST", INFER, BODY)[0], refused["status"]) == (429, "RESOURCE_EXHAUSTED")
+    assert (guarded.public.ask("POST", INFER, BODY)[0], refused["status"]) == (429, "RESOURCE_EXHAUSTED")
     assert "for all clients together" in refused["said"]
-    assert server.do("admit", needed=False) == {"id": 1}
 
 
 def test_a_token_is_ended_while_its_client_is_connected(guarded: Answering, client: Asker) -> None:

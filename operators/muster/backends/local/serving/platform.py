@@ -340,9 +340,7 @@ class LocalPlatform:
 
     def _bind(self, state: DeploymentState) -> socket.socket:
         """Return a socket bound to the deployment's port, or to another where nothing ever served on it."""
-        return door.bind(
-            self._settings.home, before=state.port, taken=self._taken(state), host=state.host
-        )
+        return door.bind(self._settings.home, before=state.port, taken=self._taken(state), host=state.host)
 
     def _free_port(self, state: DeploymentState) -> int:
         """Return a port for gRPC. The keeper binds it a moment later: one that runs inherits nothing any more."""
