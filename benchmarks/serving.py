@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import socket
 import statistics
 import sys
 import tempfile
@@ -24,7 +25,7 @@ from typing import NamedTuple
 from tests.serving import onnx_graph
 
 from benchmarks.pairs import Ratio, ratio
-from benchmarks.serving_site import Running, await_answer, by_hand, ours, serve_image
+from benchmarks.serving_site import Running, RunningGrpc, await_answer, by_hand, ours, serve_image
 
 LIMIT_MICROSECONDS = 120.0
 LIMIT_RATIO = 1.05
@@ -35,12 +36,14 @@ class Way(NamedTuple):
 
     :param shares: percent by revision, for our server as deployed.
     :param fewer: it gets one request in this number, since it is slow.
+    :param grpc: whether it is asked over gRPC, with the tensors' bytes.
     """
 
     title: str
     shares: Mapping[str, int] | None = None
     limit: float | None = None
     fewer: int = 1
+    grpc: bool = False
 
 
 WAYS = {
@@ -48,6 +51,7 @@ WAYS = {
     "plain": Way("muster: nothing counted, no shares"),
     "ours": Way("muster: metrics on", {"1": 100}, limit=LIMIT_MICROSECONDS),
     "shared": Way("muster: metrics on, shares 80 and 20", {"1": 80, "2": 20}, limit=LIMIT_MICROSECONDS),
+    "grpc": Way("muster: metrics on, over gRPC", {"1": 100}, fewer=4, grpc=True),
     "kserve": Way("KServe's default", fewer=10),
 }
 
@@ -105,13 +109,19 @@ def serving(way: str, python: Path, model: Path, root: Path) -> Iterator[Running
         with by_hand(way, python, model, root) as running:
             yield running
         return
-    with ours(python, root / way) as (server, port):
+    with ExitStack() as opened:
+        grpc = (
+            opened.enter_context(socket.create_server(("127.0.0.1", 0), backlog=2048))
+            if WAYS[way].grpc
+            else None
+        )
+        server, port = opened.enter_context(ours(python, root / way, grpc=grpc))
         for revision in shares:
             server.load(revision, model)
         server.share(shares)
         server.open()
         await_answer(port, lambda: True, root / way / "server.log")
-        yield Running(server.pid, port)
+        yield (RunningGrpc(server.pid, grpc.getsockname()[1], python) if grpc else Running(server.pid, port))
 
 
 def summary(way: str, figures: Sequence[tuple[float, float]]) -> Cost:

@@ -16,7 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from tests.ports import free_port
-from tests.serving.load import Load
+from tests.serving.grpc_users import CLIENT as GRPC_CLIENT
+from tests.serving.grpc_users import grpc_message
+from tests.serving.load import CONNECTIONS, Load
 
 from muster.backends.local.serving.server import ModelServer
 from muster.core.settings import Settings
@@ -60,12 +62,35 @@ def serve_image(root: Path, name: str = "serve") -> Path:
     )
 
 
+@dataclass(frozen=True)
+class RunningGrpc(Running):
+    """One that is asked over gRPC, by a client in the server's environment."""
+
+    python: Path
+
+    def measure(self, requests: int) -> tuple[float, float]:
+        """Send about this number of requests; return CPU microseconds per request and requests a second."""
+        words = [self.python, "-P", GRPC_CLIENT, self.port, CONNECTIONS, requests]
+        asked = grpc_message(request(), name=NAME)
+        before, began = cpu_seconds(self.pid), time.perf_counter()
+        done = subprocess.run(
+            list(map(str, words)), input=json.dumps(asked), capture_output=True, text=True, check=True
+        )
+        spent, seconds = cpu_seconds(self.pid) - before, time.perf_counter() - began
+        answers = json.loads(done.stdout.splitlines()[-1])
+        if failed := {what: n for what, n in answers.items() if not what.startswith("revision ")}:
+            raise SystemExit(f"requests failed: {failed}")
+        return spent / sum(answers.values()) * 1e6, sum(answers.values()) / seconds
+
+
 class Ours:
     """Our server without a revision, started as by the keeper of a deployment."""
 
-    def __init__(self, python: Path, folder: Path, public: socket.socket) -> None:
+    def __init__(
+        self, python: Path, folder: Path, public: socket.socket, *, grpc: socket.socket | None = None
+    ) -> None:
         folder.mkdir()
-        self._server = ModelServer(NAME, python, folder, public)
+        self._server = ModelServer(NAME, python, folder, public, grpc=grpc)
         self.pid = self._server.pid
 
     def load(
@@ -108,10 +133,10 @@ class Ours:
 
 
 @contextmanager
-def ours(python: Path, root: Path) -> Iterator[tuple[Ours, int]]:
-    """Run our server while the block runs; yield it and its port."""
+def ours(python: Path, root: Path, *, grpc: socket.socket | None = None) -> Iterator[tuple[Ours, int]]:
+    """Run our server while the block runs; yield it and its port. :param grpc: its socket for gRPC, if it answers that."""
     with socket.create_server(("127.0.0.1", 0), backlog=2048) as public:
-        server = Ours(python, root, public)
+        server = Ours(python, root, public, grpc=grpc)
         try:
             yield server, public.getsockname()[1]
         finally:

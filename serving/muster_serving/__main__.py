@@ -29,8 +29,15 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument(
         "--setup", help="how the workers of that version run, as JSON; not given, it is an ONNX model"
     )
+    parser.add_argument("--limits", help="how much a client may ask, as JSON; not given: any number")
+    parser.add_argument(
+        "--tokens", type=Path, help="folder of the clients' tokens, each needs one; not given: anyone may ask"
+    )
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=8080)
+    parser.add_argument(
+        "--grpc-fd", type=int, help="an inherited listening socket, on which gRPC is answered"
+    )
     parser.add_argument(
         "--public-fd", type=int, help="an inherited listening socket, instead of host and port"
     )
@@ -68,9 +75,13 @@ def _serve_kserve(arguments: argparse.Namespace) -> None:
         revision=arguments.revision,
         version=arguments.version,
         public=_socket(arguments.public_fd) or _listen(arguments.host, arguments.port),
+        grpc=_socket(arguments.grpc_fd),
         private=_socket(arguments.private_fd),
         control=_socket(arguments.control_fd),
         setup=Setup.parse(json.loads(arguments.setup)) if arguments.setup else None,
+        limits=json.loads(arguments.limits) if arguments.limits else None,
+        tokens=arguments.tokens,
+        key=os.environ.pop("MUSTER_KEY", ""),
     )
 
 

@@ -84,10 +84,12 @@ class Arriving:
     """One body that comes in pieces.
 
     :param patience: the timeout of the task that reads it; it expires when the body is dropped.
+    :param most: how many bytes it may have.
     """
 
-    def __init__(self, budget: Budget, patience: asyncio.Timeout) -> None:
+    def __init__(self, budget: Budget, patience: asyncio.Timeout, *, most: int = MAX_BODY_BYTES) -> None:
         self._budget = budget
+        self._most = most
         self._patience = patience
         self._pieces: list[bytes] = []
         self._length = self._advanced_to = 0
@@ -102,7 +104,7 @@ class Arriving:
 
     def add(self, piece: bytes) -> None:
         """Add a piece. :raises RequestError: it is too long, or the budget is used up."""
-        _check_length(self._length + len(piece))
+        check_length(self._length + len(piece), self._most)
         if self._gave_way:
             raise RequestError(_FULL, status=503)
         self._budget.take(len(piece))
@@ -132,9 +134,10 @@ class Arriving:
         self._pieces, self._length = [], 0
 
 
-async def read_body(scope: Any, receive: Receive, budget: Budget) -> bytes:
+async def read_body(scope: Any, receive: Receive, budget: Budget, *, most: int = MAX_BODY_BYTES) -> bytes:
     """Return a request's whole body.
 
+    :param most: how many bytes it may have.
     :raises RequestError: 413, the body is too long (by its Content-Length, where there is one, before it is read);
         503, the budget is used up.
     :raises ClientGone: its client is gone.
@@ -142,11 +145,13 @@ async def read_body(scope: Any, receive: Receive, budget: Budget) -> bytes:
     message = await receive()
     if message["type"] == "http.request" and not message.get("more_body", False):
         body: bytes = message["body"]
+        check_length(len(body), most)
         return body
-    _check_length(next((int(value) for name, value in scope["headers"] if name == b"content-length"), 0))
+    told = next((int(value) for name, value in scope["headers"] if name == b"content-length"), 0)
+    check_length(told, most)
     try:
         async with asyncio.timeout(None) as patience:
-            body = Arriving(budget, patience)
+            body = Arriving(budget, patience, most=most)
             try:
                 while message["type"] == "http.request":
                     body.add(message["body"])
@@ -160,9 +165,10 @@ async def read_body(scope: Any, receive: Receive, budget: Budget) -> bytes:
     raise ClientGone
 
 
-def _check_length(length: int) -> None:
-    if length > MAX_BODY_BYTES:
+def check_length(length: int, most: int) -> None:
+    """Refuse a body that is too long. :raises RequestError: 413."""
+    if length > most:
         raise RequestError(
-            f"the body has {length} bytes or more, at most {MAX_BODY_BYTES} are read: send fewer rows a request",
+            f"the body has {length} bytes or more, at most {most} are read: send fewer rows a request",
             status=413,
         )

@@ -6,7 +6,7 @@ where each spool file is in `out`. Each Parquet file tells in its metadata which
 is read twice, however often this is repeated and whatever killed it before.
 
 A row has ``id`` (of its request), ``row`` (its place in it, from 0), ``time``, ``revision``, ``model``, ``request_id`` (the client's own),
-and ``input_NAME`` and ``output_NAME`` for each column, with ``_hash`` at the end where it is hashed; one of several values a row is a
+``client`` where clients have tokens, and ``input_NAME`` and ``output_NAME`` for each column, with ``_hash`` at the end where it is hashed; one of several values a row is a
 list, row by row.
 """
 
@@ -34,6 +34,7 @@ from muster_serving.signature import Signature
 READ = b"muster.spool"
 BLOCK_ROWS = 16384
 
+_CLIENT = pa.field("client", pa.string())
 _OWN = [
     pa.field("id", pa.string()),
     pa.field("row", pa.int32()),
@@ -69,7 +70,7 @@ def offsets(parts: Sequence[Path]) -> dict[str, int]:
 
 def rows_of(frame: spool.Frame, head: Mapping[str, Any], signature: Signature) -> list[dict[str, Any]]:
     """Return the rows of one request. :raises ServingError: it cannot be read."""
-    schema = _schema(signature, leave_out=head["leave_out"], hashed=head["hashed"])
+    schema = _schema(signature, head)
     columns: dict[str, list[Any]] = {name: [] for name in schema.names}
     _add(columns, frame, head, signature)
     return list(pa.table(columns, schema=schema).to_pylist())
@@ -79,7 +80,7 @@ def _write(files: Sequence[Path], read: dict[str, int], out: Path) -> int:
     """Write the new rows of one revision's files; set in `read` up to where they are written now."""
     head = spool.read_head(files[0])
     revision, signature = head["revision"], Signature.parse(head["signature"])
-    schema = _schema(signature, leave_out=head["leave_out"], hashed=head["hashed"])
+    schema = _schema(signature, head)
     target = out / f"{revision}-{1 + len(list(out.glob(f'{revision}-*.parquet'))):03}.parquet"
     rows, done = 0, dict[str, int]()
     with pq.ParquetWriter(target, schema, compression=COMPRESSION) as writer:
@@ -118,6 +119,8 @@ def _add(
     own = (frame.identity, None, frame.at, head["revision"], head["model"], request.identity)
     for field, value in zip(_OWN, own, strict=True):
         columns[field.name] += range(rows) if field.name == "row" else [value] * rows
+    if _CLIENT.name in columns:
+        columns[_CLIENT.name] += [frame.client] * rows
     hashed = set(head["hashed"])
     for side, given, known in (
         ("input", request.inputs, signature.inputs),
@@ -139,8 +142,9 @@ def _rows(column: Column, values: list[Any], rows: int, *, hashed: bool) -> list
     return [values[i * width : (i + 1) * width] for i in range(rows)] if column.tail else values
 
 
-def _schema(signature: Signature, *, leave_out: Sequence[str], hashed: Sequence[str]) -> pa.Schema:
-    fields = list(_OWN)
+def _schema(signature: Signature, head: Mapping[str, Any]) -> pa.Schema:
+    leave_out, hashed = head["leave_out"], head["hashed"]
+    fields = [*_OWN, *([_CLIENT] if head.get("clients") else [])]
     for side, columns in (("input", signature.inputs), ("output", signature.outputs)):
         for name, column in columns.items():
             if name not in leave_out:

@@ -10,6 +10,8 @@ The socket is inherited from the keeper, so no other process can reach it; it ha
     unload  revision                    forget a revision without a share
     open                                answer users on the public socket
     drain                               accept no more users there, and have the connected ones reconnect
+    admit   needed, limits, key,        let requests in by these rules (:mod:`muster_serving.clients`): whether tokens are
+            tokens                      needed, the limits, the key of muster's own requests, the digests of the tokens
 
 The answer is ``{"id": 1}`` or ``{"id": 1, "error": "…"}``. A slow command does not delay the answers of others. The line
 ``{"told": "…", "revision": "r8", "ended": true}``, which answers nothing, says what is wrong now with the workers of a
@@ -26,6 +28,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
+from muster_serving.clients import Clients
 from muster_serving.errors import ModelError
 from muster_serving.process.setup import Setup
 from muster_serving.request_log import LogOrder
@@ -41,9 +44,15 @@ class Control:
     """
 
     def __init__(
-        self, revisions: Revisions, *, opened: Callable[[], Awaitable[None]], drain: Callable[[], None]
+        self,
+        revisions: Revisions,
+        clients: Clients,
+        *,
+        opened: Callable[[], Awaitable[None]],
+        drain: Callable[[], None],
     ) -> None:
         self._revisions = revisions
+        self._clients = clients
         self._opened = opened
         self._drain = drain
 
@@ -92,5 +101,7 @@ class Control:
             await self._opened()
         elif action == "drain":
             self._drain()
+        elif action == "admit":
+            self._clients.order(command)
         else:
-            raise ModelError(f"command {action!r:.40}: known are load, share, unload, open and drain")
+            raise ModelError(f"command {action!r:.40}: known are load, share, unload, open, drain and admit")

@@ -43,14 +43,17 @@ def kind(value: Any) -> str:
 
 
 def _names(document: dict[str, Any]) -> int:
-    """Count the names of an object and of the objects in its lists: each had one colon in the body."""
+    """Count the names of an object, of its objects, and of those in its lists and their parameters: each had one colon."""
     count = len(document)
     for value in document.values():
-        if type(value) is list and value and type(value[0]) is dict:
+        if type(value) is dict:
+            count += len(value)
+        elif type(value) is list and value and type(value[0]) is dict:
             try:
                 count += sum(map(dict.__len__, value))
             except TypeError:  # some items are no objects
                 return -1
+            count += sum(len(item["parameters"]) for item in value if type(item.get("parameters")) is dict)
     return count
 
 

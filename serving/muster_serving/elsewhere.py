@@ -7,6 +7,7 @@ is sent there as a client would send it, over a connection that stays open, and 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import cast
 
 import httptools
@@ -37,14 +38,21 @@ class Elsewhere:
         self._idle: list[_Line] = []
 
     async def ask(
-        self, method: str, path: str, body: bytes = b"", *, json_length: int | None = None
+        self,
+        method: str,
+        path: str,
+        body: bytes = b"",
+        *,
+        json_length: int | None = None,
+        headers: Sequence[str] = (),
     ) -> Answer:
         """Pass a request on and return its answer.
 
         :param json_length: how much of the body is JSON, where binary tensors come after it.
+        :param headers: lines with which the process takes it from this one (:meth:`.clients.Clients.pass_on`).
         :raises Gone: the process does not answer, or does not know the revision.
         """
-        lines = [f"{method} {ROUTED}{self.revision}{path} HTTP/1.1", "host: localhost"]
+        lines = [f"{method} {ROUTED}{self.revision}{path} HTTP/1.1", "host: localhost", *headers]
         if json_length is not None:
             lines.append(f"{JSON_LENGTH.decode()}: {json_length}")
         request = "\r\n".join([*lines, f"content-length: {len(body)}", "", ""]).encode() + body
@@ -69,7 +77,7 @@ class Elsewhere:
             raise
         if line.open:
             self._idle.append(line)
-        if answer.status == 404:
+        if answer.status in (401, 404):  # it has another key only while it is being told of a new one
             raise Gone(f"revision {self.revision} is not there any more")
         return answer
 

@@ -18,7 +18,9 @@ from typing import Any
 
 from muster_serving import pages, protocol, routes
 from muster_serving.answer import Answer, not_allowed, not_there, refusal
-from muster_serving.body import Budget, ClientGone, Receive, read_body
+from muster_serving.body import MAX_BODY_BYTES, Budget, ClientGone, Receive, read_body
+from muster_serving.clients import Client, Clients, RawHeaders
+from muster_serving.clients_file import ClientsFile
 from muster_serving.content import json_length
 from muster_serving.elsewhere import Elsewhere, Gone
 from muster_serving.errors import ModelError, PredictionError, RequestError
@@ -31,6 +33,7 @@ BIG_BODY_BYTES = 64 << 10
 
 Message = MutableMapping[str, Any]
 Send = Callable[[Message], Awaitable[None]]
+Read = Callable[[int], Awaitable[tuple[bytes, int | None]]]
 App = Callable[[Any, Receive, Send], Awaitable[None]]
 
 logger = logging.getLogger("muster.serving")
@@ -44,16 +47,27 @@ class Front:
     :param behind: the framework's application, for the pages :data:`~muster_serving.routes.BESIDE`.
     :param candidates: whether requests may name revisions without a share, and another process may pass
         requests on: true on the private port, never on the users' port.
+    :param file: of the clients' tokens, on a cluster: muster sends what changes.
     """
 
-    def __init__(self, revisions: Revisions, behind: App, *, candidates: bool = False) -> None:
+    def __init__(
+        self,
+        revisions: Revisions,
+        clients: Clients,
+        behind: App,
+        *,
+        candidates: bool = False,
+        file: ClientsFile | None = None,
+    ) -> None:
         self._revisions = revisions
+        self._clients = clients
+        self._file = file
         self._behind = behind
         self._candidates = candidates
         self.draining = False
         self._budget = Budget()
         self._infer = f"/v2/models/{revisions.name}/infer"
-        self._usual = Call(self._infer, "/infer")
+        self._usual = Call(self._infer, "/infer", name=revisions.name)
 
     async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
         """Answer one request (ASGI: https://asgi.readthedocs.io)."""
@@ -66,25 +80,55 @@ class Front:
 
     async def _route(self, scope: Any, receive: Receive, send: Send) -> None:
         path, method = scope["path"], scope["method"]
+        if self._file and path == routes.TOKENS and self._clients.is_own(scope["headers"]):
+            await self._answer(send, await self._take_tokens(self._file, scope, receive))
+            return
         call = routes.call_of(path, routed=self._candidates)
         allowed = routes.allowed(path, call)
-        if allowed is None:
+        if call and call.predicts and method == "POST":
+            await self._predict(call, scope, receive, send)
+        elif not routes.is_open(path, call) and (refused := self.refused(scope["headers"])):
+            await self._answer(send, refused)
+        elif allowed is None:
             await self._answer(send, not_there(method, path))
         elif method not in allowed:
             await self._answer(send, not_allowed(method, path, allowed))
-        elif call and call.name != self._revisions.name:
-            unknown = f"model {call.name!r:.80} is unknown; here is {self._revisions.name}"
-            await self._answer(send, refusal(unknown, 404))
-        elif call and call.predicts:
-            await self._predict(call, scope, receive, send)
         elif call:
-            await self._describe(call, send)
+            await self._answer(send, await self.describe(call))
         elif path in routes.BESIDE:
             await self._behind(scope | {"method": "GET"}, receive, send)
         else:
-            await self._answer(send, self._page(path))
+            await self._answer(send, self.page(path))
 
-    def _page(self, path: str) -> Answer:
+    async def _take_tokens(self, file: ClientsFile, scope: Any, receive: Receive) -> Answer:
+        try:
+            file.take(await read_body(scope, receive, self._budget))
+        except RequestError as error:
+            return refusal(str(error), error.status)
+        except (ValueError, ClientGone) as error:
+            return refusal(f"the tokens cannot be read: {error}", 400)
+        return Answer(200, b"{}")
+
+    def _admit(self, headers: RawHeaders) -> Client | Answer | None:
+        """Return whose request for predictions this is, or its refusal; None where anyone may ask."""
+        if self._candidates:
+            return self._clients.within(headers)
+        return self._clients.admit(headers) if self._clients.checked else None
+
+    def refused(self, headers: RawHeaders) -> Answer | None:
+        """Return the refusal of a request, of any protocol, for what is not open to all; None where it may ask.
+
+        It counts for no limit: :meth:`predict` admits requests for predictions by itself.
+        """
+        if self._candidates:
+            found = self._clients.within(headers)
+        elif self._clients.needed:
+            found = self._clients.admit(headers, asks=False)
+        else:
+            return None
+        return found if isinstance(found, Answer) else None
+
+    def page(self, path: str) -> Answer:
         """Return a page of the server, about the revision with the greatest share in this process."""
         sharing = self._revisions.sharing
         here = next((one for one in sharing.values() if isinstance(one, Loaded)), None)
@@ -96,17 +140,38 @@ class Front:
         )
 
     async def _predict(self, call: Call, scope: Any, receive: Receive, send: Send) -> None:
+        headers = scope["headers"]
+
+        async def read(most: int) -> tuple[bytes, int | None]:
+            body = await read_body(scope, receive, self._budget, most=most)
+            return body, json_length(headers)
+
+        try:
+            answer = await self.predict(call, headers, read)
+        except ClientGone:
+            return
+        await self._answer(send, answer)
+
+    async def predict(self, call: Call, headers: RawHeaders, read: Read) -> Answer:
+        """Answer a prediction of any protocol: admitted before it is read, counted, and kept in the log.
+
+        :param headers: HTTP's, or gRPC's metadata.
+        :param read: returns the request's body, which may have so many bytes, and how many of them are JSON, None if
+            all are.
+        :raises ClientGone: from `read`.
+        """
         started = time.perf_counter()
+        client = self._admit(headers)
+        if isinstance(client, Answer):
+            return client
         try:
             target = (call is self._usual and self._revisions.pick()) or self._find(call)
         except RequestError as error:
-            await self._answer(send, refusal(str(error), error.status))
-            return
+            return refusal(str(error), error.status)
         try:
-            body = await read_body(scope, receive, self._budget)
-            length = json_length(scope["headers"])
+            body, length = await read(MAX_BODY_BYTES if self._candidates else self._clients.most_bytes)
             if isinstance(target, Elsewhere):
-                target, answer = await self._pass_on(target, call, body, length)
+                target, answer = await self._pass_on(target, call, body, length, client)
             elif type(target.predictor) is Predictor and len(body) <= BIG_BODY_BYTES:
                 answer = self._compute(target, target.predictor, call.verb, body, length)
             else:
@@ -115,18 +180,19 @@ class Front:
         except RequestError as error:
             answer = refusal(str(error), error.status)
             counted_as = min(error.status, _NO_FAULT_OF_THE_MODEL)
-        except ClientGone:
-            return
         if target is not None and call.revision is None:
             target.metrics.count(counted_as, time.perf_counter() - started)
             if answer.unseen:
                 target.metrics.unseen()
             if target.log is not None and answer.status == 200:
-                answer = target.log.keep(body, answer, v1=call.verb == ":predict", json_length=length)
-        await self._answer(send, answer)
+                whose = client.name if client else ""
+                answer = target.log.keep(
+                    body, answer, v1=call.verb == ":predict", json_length=length, client=whose
+                )
+        return answer
 
     async def _pass_on(
-        self, target: Elsewhere, call: Call, body: bytes, length: int | None
+        self, target: Elsewhere, call: Call, body: bytes, length: int | None, client: Client | None
     ) -> tuple[Loaded | None, Answer]:
         """Have another process answer and count; if it fails, the revision with the greatest share here answers.
 
@@ -134,7 +200,8 @@ class Front:
         """
         started = time.perf_counter()
         try:
-            return None, await target.ask("POST", call.path, body, json_length=length)
+            headers = self._clients.pass_on(client)
+            return None, await target.ask("POST", call.path, body, json_length=length, headers=headers)
         except Gone as error:
             logger.error("%s", error)
             if call.revision is not None:
@@ -217,6 +284,10 @@ class Front:
 
     def _find(self, call: Call) -> Loaded | Elsewhere:
         """Return the revision that answers. :raises RequestError: there is none, or it may not be named here."""
+        if call.name != self._revisions.name:
+            raise RequestError(
+                f"model {call.name!r:.80} is unknown; here is {self._revisions.name}", status=404
+            )
         revision, sharing = call.routed or call.revision, self._revisions.sharing
         if revision is None:
             if (picked := self._revisions.pick()) is None:
@@ -234,28 +305,26 @@ class Front:
         except ModelError as error:
             raise RequestError(str(error), status=404) from error
 
-    async def _describe(self, call: Call, send: Send) -> None:
+    async def describe(self, call: Call) -> Answer:
         """Answer with a model's readiness or metadata: of the revision with the greatest share, unless one is named."""
-        name = self._revisions.name
         try:
             found = self._find(call)
             if not (call.routed or call.revision):
                 found = self._revisions.serving or found
             if isinstance(found, Elsewhere):
-                await self._answer(send, await found.ask("GET", call.path))
-                return
+                return await found.ask("GET", call.path, headers=self._clients.pass_on())
         except RequestError as error:
-            await self._answer(send, refusal(str(error), error.status))
-            return
+            return refusal(str(error), error.status)
         except Gone as error:
-            await self._answer(send, refusal(str(error), 503))
-            return
+            return refusal(str(error), 503)
         if call.verb == "/ready" or call.protocol == "v1":
-            answer = pages.model_ready(name)
+            answer = pages.model_ready(self._revisions.name)
         else:
             platform = pages.ONNX if isinstance(found.predictor, Predictor) else pages.PYTHON
-            answer = pages.model(name, found.revision, found.predictor.signature, platform=platform)
-        await self._answer(send, Answer(answer.status, answer.body, answer.headers + found.headers))
+            answer = pages.model(
+                self._revisions.name, found.revision, found.predictor.signature, platform=platform
+            )
+        return Answer(answer.status, answer.body, answer.headers + found.headers)
 
     async def _answer(self, send: Send, answer: Answer) -> None:
         headers = [*answer.headers, (b"content-length", b"%d" % len(answer.body))]

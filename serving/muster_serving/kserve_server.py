@@ -12,19 +12,24 @@ import logging
 import resource
 import signal
 import socket
-from collections.abc import Coroutine, Iterator
+from collections.abc import Coroutine, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import uvicorn
 import uvloop
 
 from muster_serving import sdk
+from muster_serving.clients import Clients
+from muster_serving.clients_file import ClientsFile
 from muster_serving.connection import Connection
 from muster_serving.control import Control
 from muster_serving.front import Front
 from muster_serving.process.setup import Setup
 from muster_serving.revisions import Revisions
+
+if TYPE_CHECKING:
+    from muster_serving.rpc.listener import GrpcListener
 
 GRACE_SECONDS = 30
 SEE_OFF_SECONDS = 0.2
@@ -80,9 +85,19 @@ class DeploymentServer(sdk.ModelServer):  # type: ignore[misc]
     """A KServe model server of one deployment, on sockets that are already open.
 
     :param public: the users' socket, which answers after :meth:`open`.
+    :param grpc: their socket for gRPC, likewise; None: there is none.
+    :param file: of the clients' tokens, where no keeper tells of them.
     """
 
-    def __init__(self, revisions: Revisions, *, public: socket.socket) -> None:
+    def __init__(
+        self,
+        revisions: Revisions,
+        clients: Clients,
+        *,
+        public: socket.socket,
+        grpc: socket.socket | None = None,
+        file: ClientsFile | None = None,
+    ) -> None:
         super().__init__(http_port=0, workers=1, enable_grpc=False, grace_period=GRACE_SECONDS)
         logging.getLogger("kserve").setLevel(
             logging.WARNING
@@ -90,7 +105,10 @@ class DeploymentServer(sdk.ModelServer):  # type: ignore[misc]
         self.register_model(DeployedModel(revisions))
         Pages(sdk.app, self.dataplane, self.model_repository_extension, http_port=0).create_application()
         self._revisions = revisions
+        self._clients = clients
+        self._file = file
         self._public = public
+        self._grpc = _grpc(Front(revisions, clients, sdk.app), grpc) if grpc else None
         self._answering: Listener | None = None
         self._listeners: list[Listener] = []
         self._running: set[asyncio.Task[None]] = set()
@@ -100,10 +118,14 @@ class DeploymentServer(sdk.ModelServer):  # type: ignore[misc]
         """Answer users from now on. Idempotent, and possible again after :meth:`drain`."""
         if self._answering is None:
             self._answering = await self.listen(self._public.dup(), candidates=False)
+        if self._grpc:
+            await self._grpc.open()
 
     def drain(self) -> None:
         """Accept no more users; each connected client gets ``connection: close`` with its next answer. Idempotent."""
         listener, self._answering = self._answering, None
+        if self._grpc:
+            self._grpc.drain()
         if listener:
             listener.front.draining = True
             for server in listener.servers:
@@ -124,7 +146,7 @@ class DeploymentServer(sdk.ModelServer):  # type: ignore[misc]
 
     async def listen(self, sock: socket.socket, *, candidates: bool) -> Listener:
         """Answer on a socket from now on; see :class:`~muster_serving.front.Front` for `candidates`."""
-        front = Front(self._revisions, sdk.app, candidates=candidates)
+        front = Front(self._revisions, self._clients, sdk.app, candidates=candidates, file=self._file)
         listener = Listener(
             uvicorn.Config(
                 front,
@@ -154,33 +176,52 @@ class DeploymentServer(sdk.ModelServer):  # type: ignore[misc]
         if private:
             await self.listen(private, candidates=True)
         if control:
-            line = Control(self._revisions, opened=self.open, drain=self.drain)
+            line = Control(self._revisions, self._clients, opened=self.open, drain=self.drain)
             commands = asyncio.create_task(line.serve(control))
             commands.add_done_callback(lambda _: self._stopped.set())
         else:
             await self.open()
+        following = asyncio.create_task(self._file.follow()) if self._file else None
         await self._stopped.wait()
+        if following:
+            following.cancel()
         self._public.close()  # else a client that connects now would wait in vain
         for listener in self._listeners:
             listener.should_exit = True
+        if self._grpc:
+            self._keep(self._grpc.stop(GRACE_SECONDS))
         await asyncio.gather(*self._running)
         await self._revisions.close()
+
+
+def _grpc(front: Front, sock: socket.socket) -> GrpcListener:
+    from muster_serving.rpc.listener import GrpcListener  # only where it is asked for
+
+    return GrpcListener(front, sock)
 
 
 def serve(
     name: str,
     *,
     public: socket.socket,
+    grpc: socket.socket | None = None,
     private: socket.socket | None = None,
     control: socket.socket | None = None,
     model: Path | None = None,
     revision: str = "1",
     version: str = "",
     setup: Setup | None = None,
+    limits: Mapping[str, Any] | None = None,
+    tokens: Path | None = None,
+    key: str = "",
 ) -> None:
     """Serve a deployment: `model` from the start, or the revisions that the keeper loads by `control`.
 
+    :param grpc: the users' socket for gRPC; None: it is not answered.
     :param setup: how the workers of `model` run; None for an ONNX model.
+    :param limits: how much a client may ask, where no keeper says so; None: as much as can be answered.
+    :param tokens: the folder of the clients' tokens, where no keeper tells of them; None: anyone may ask.
+    :param key: of muster's own requests, which come to the users' port; beside `tokens` or `limits`.
 
     :raises ModelError: `model` cannot be served.
     """
@@ -188,11 +229,17 @@ def serve(
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # 1024, the usual limit, is too low
 
     async def main() -> None:
-        revisions = Revisions(name)
+        revisions, clients = Revisions(name), Clients(name, one_port=bool(key))
+        file = ClientsFile(clients, tokens, key=key, limits=limits) if tokens else None
+        if file:
+            file.look()
+        elif limits:
+            clients.order({"needed": False, "limits": limits, "key": key})
         if model:
             await revisions.load(revision, model, model=version, setup=setup)
             revisions.promote(revision)
-        await DeploymentServer(revisions, public=public).run(private=private, control=control)
+        server = DeploymentServer(revisions, clients, public=public, grpc=grpc, file=file)
+        await server.run(private=private, control=control)
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(main())

@@ -41,12 +41,26 @@ SECONDS = Histogram(
     buckets=_BUCKETS,
     registry=_REGISTRY,
 )
+CLIENTS = Counter(
+    "muster_client_requests",
+    "Requests by client: accepted (for predictions), limited (over its rate: 429), denied (no token that counts: 401)",
+    ["model", "client", "outcome"],
+    registry=_REGISTRY,
+)
 LOGGED = Counter(
     "muster_logged_requests",
     "Answered requests that the request log took: kept (on the disk), or dropped (it had no room)",
     ["model", "revision", "outcome"],
     registry=_REGISTRY,
 )
+
+
+def client_requests(model: str, client: str, outcome: str) -> Counter:
+    """Return the counter of a client's requests with that outcome; no revision has them yet, so no release counts them.
+
+    :param client: empty where it is not known.
+    """
+    return CLIENTS.labels(model, client, outcome)
 
 
 def page() -> Answer:

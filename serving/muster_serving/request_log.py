@@ -43,7 +43,7 @@ HASH_BYTES = 16
 
 logger = logging.getLogger("muster.serving")
 
-Taken = tuple[bytes, float, bool, int | None, bytes, Answer]
+Taken = tuple[bytes, float, bool, int | None, bytes, Answer, str]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,6 +53,7 @@ class LogOrder:
     :param folder: of the deployment's spool files.
     :param share: of the answered requests, above 0 to 1.
     :param leave_out: columns that are not kept; `hashed`: columns of which a keyed hash is kept.
+    :param clients: whether each request is kept with the name of its client.
     :param key: of the hashes (BLAKE2b, RFC 7693): without it, a guess at a value cannot be checked.
     """
 
@@ -61,6 +62,7 @@ class LogOrder:
     leave_out: frozenset[str] = frozenset()
     hashed: frozenset[str] = frozenset()
     key: bytes = b""
+    clients: bool = False
 
     @classmethod
     def read(cls, order: Mapping[str, Any]) -> LogOrder:
@@ -71,6 +73,7 @@ class LogOrder:
             leave_out=frozenset(order["leave_out"]),
             hashed=frozenset(order["hashed"]),
             key=bytes.fromhex(order["key"]),
+            clients=bool(order.get("clients")),
         )
 
 
@@ -90,7 +93,7 @@ class RequestLog:
         self._metrics = LogMetrics(name, revision)
         self._head = orjson.dumps(
             {
-                "format": spool.FORMAT,
+                **spool.about(clients=order.clients),
                 "deployment": name,
                 "revision": revision,
                 "model": model or "",
@@ -110,10 +113,13 @@ class RequestLog:
         self._thread = threading.Thread(target=self._run, name=f"log-{revision}", daemon=True)
         self._thread.start()
 
-    def keep(self, body: bytes, answer: Answer, *, v1: bool, json_length: int | None) -> Answer:
+    def keep(
+        self, body: bytes, answer: Answer, *, v1: bool, json_length: int | None, client: str = ""
+    ) -> Answer:
         """Take an answered request, or leave it: return its answer, with the prediction's id where it was taken.
 
         :param v1: whether the request is one of version 1 of the protocol.
+        :param client: who asked; empty where that is not known.
         """
         share = self._order.share
         if answer.status != 200 or (share < 1 and random() >= share):  # noqa: S311 no secret depends on it
@@ -125,7 +131,9 @@ class RequestLog:
         self._count += 1
         identity = (self._ids % (int(now * 1000), self._count)).encode("ascii")
         self._taken_bytes += len(body) + len(answer.body)
-        self._waiting.append((identity, now, v1, json_length, body, answer))
+        self._waiting.append(
+            (identity, now, v1, json_length, body, answer, client if self._order.clients else "")
+        )
         if self._closing:  # its revision was unloaded while this request was under way
             self._thread.join()
             self._write_waiting()
@@ -179,15 +187,15 @@ class RequestLog:
 
     def _frame(self, taken: Taken) -> bytes:
         """Write one request as it goes into the file; nothing where its hidden columns cannot be told apart."""
-        identity, at, v1, json_length, body, answer = taken
+        identity, at, v1, json_length, body, answer, client = taken
         if not (self._order.leave_out or self._order.hashed):
-            return spool.frame(identity, at, body, answer, v1=v1, json_length=json_length)
+            return spool.frame(identity, at, body, answer, v1=v1, json_length=json_length, client=client)
         try:
             request = spool.Request.of(self._signature, body, answer, v1=v1, json_length=json_length)
         except ServingError as error:
             self._drop(1, f"a request cannot be read again: {error}")
             return b""
-        return spool.columns_frame(identity, at, self._hidden(request))
+        return spool.columns_frame(identity, at, self._hidden(request), client=client)
 
     def _hidden(self, request: spool.Request) -> spool.Request:
         return spool.Request(

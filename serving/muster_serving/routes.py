@@ -8,7 +8,13 @@ from typing import NamedTuple
 from muster_serving.answer import READ
 
 ROUTED = "/routed/"  # and a revision's name, before the path: on private ports only
+TOKENS = "/muster/tokens"  # muster sends them here, on a cluster
 PAGES = ("/v2", "/v2/health/ready", "/metrics", "/openapi.json", "/docs")
+OPEN = (
+    "/",
+    "/v2/health/live",
+    "/v2/health/ready",
+)  # to all, also where tokens are needed: for who balances load
 BESIDE = ("/", "/v1/models", "/v2/health/live")  # pages that the server around it may have itself
 
 _PATH = re.compile(
@@ -45,6 +51,11 @@ def call_of(path: str, *, routed: bool = False) -> Call | None:
     """
     match = _PATH.match(path)
     return Call(**match.groupdict()) if match and (routed or not match["routed"]) else None
+
+
+def is_open(path: str, call: Call | None) -> bool:
+    """Whether a page is for all, also where tokens are needed: it says no more than whether something answers."""
+    return path in OPEN or (call is not None and call.verb == "/ready")
 
 
 def allowed(path: str, call: Call | None) -> tuple[str, ...] | None:

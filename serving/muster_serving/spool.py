@@ -2,10 +2,11 @@ r"""The form of a spool file: answered requests as they came, until :mod:`muster
 
 The first line is JSON: the deployment, the revision, its version and its signature. Then come frames::
 
-    TIME ID KIND JSON_LENGTH BODY_LENGTH ANSWER_JSON_LENGTH ANSWER_LENGTH\n BODY ANSWER
+    TIME ID KIND JSON_LENGTH BODY_LENGTH ANSWER_JSON_LENGTH ANSWER_LENGTH[ CLIENT]\n BODY ANSWER
 
 TIME is in microseconds since the epoch. KIND says what BODY and ANSWER are: ``v2`` and ``v1`` a request and an answer of
-the protocols, ``columns`` two objects of lists by name. A length of JSON is -1 where no binary tensors follow it. A file
+the protocols, ``columns`` two objects of lists by name. A length of JSON is -1 where no binary tensors follow it. CLIENT
+is there in files of format 2, which muster before clients had names does not read. A file
 that was cut off, by a full disk or a loss of power, ends in a part of a frame, which is left out.
 """
 
@@ -26,11 +27,11 @@ from muster_serving.content import JSON_LENGTH
 from muster_serving.errors import ServingError
 from muster_serving.signature import Signature
 
-FORMAT = 1
+FORMAT, FORMAT_OF_CLIENTS = 1, 2
 SUFFIX = ".spool"
 HOUR = "%Y-%m-%dT%H"
 
-_HEAD = re.compile(rb"(\d+) ([\x21-\x7e]+) (v1|v2|columns) (-?\d+) (\d+) (-?\d+) (\d+)\Z")
+_HEAD = re.compile(rb"(\d+) ([\x21-\x7e]+) (v1|v2|columns) (-?\d+) (\d+) (-?\d+) (\d+)(?: ([\x21-\x7e]+))?\Z")
 _LONGEST_HEAD = 512
 
 
@@ -76,6 +77,7 @@ class Frame(NamedTuple):
     body: bytes
     answer_length: int | None
     answer: bytes
+    client: str | None = None
 
     def request(self, signature: Signature) -> Request:
         """Decode it. :raises ServingError: it does not follow the signature."""
@@ -93,24 +95,38 @@ def end_of(hour: str) -> float:
     return (began + timedelta(hours=1)).timestamp()
 
 
+def about(*, clients: bool) -> dict[str, Any]:
+    """Return how a file's head begins. :param clients: whether its requests are kept with the names of their clients."""
+    return {"format": FORMAT_OF_CLIENTS, "clients": True} if clients else {"format": FORMAT}
+
+
 def frame(
-    identity: bytes, at: float, body: bytes, answer: Answer, *, v1: bool, json_length: int | None
+    identity: bytes,
+    at: float,
+    body: bytes,
+    answer: Answer,
+    *,
+    v1: bool,
+    json_length: int | None,
+    client: str = "",
 ) -> bytes:
-    """Write a request as it came."""
+    """Write a request as it came. :param client: who asked; empty where that is not known."""
     kind = b"v1" if v1 else b"v2"
     lengths = _number(json_length), len(body), _number(_answer_length(answer)), len(answer.body)
-    return b"%d %b %b %d %d %d %d\n%b%b" % (int(at * 1e6), identity, kind, *lengths, body, answer.body)
+    head = int(at * 1e6), identity, kind, *lengths, _last(client)
+    return b"%d %b %b %d %d %d %d%b\n%b%b" % (*head, body, answer.body)
 
 
-def columns_frame(identity: bytes, at: float, request: Request) -> bytes:
+def columns_frame(identity: bytes, at: float, request: Request, *, client: str = "") -> bytes:
     """Write a request of which columns are hidden."""
     asked: dict[str, Any] = {"rows": request.rows, "id": request.identity, "columns": request.inputs}
     body, answer = orjson.dumps(asked), orjson.dumps(request.outputs)
-    return b"%d %b columns -1 %d -1 %d\n%b%b" % (
+    return b"%d %b columns -1 %d -1 %d%b\n%b%b" % (
         int(at * 1e6),
         identity,
         len(body),
         len(answer),
+        _last(client),
         body,
         answer,
     )
@@ -124,8 +140,8 @@ def read_head(path: Path) -> dict[str, Any]:
         head: dict[str, Any] = orjson.loads(line)
     except orjson.JSONDecodeError as error:
         raise SpoolError(f"{path}: the first line is no JSON: {error}") from error
-    if type(head) is not dict or head.get("format") != FORMAT:
-        raise SpoolError(f"{path}: this muster reads spool files of format {FORMAT}")
+    if type(head) is not dict or head.get("format") not in (FORMAT, FORMAT_OF_CLIENTS):
+        raise SpoolError(f"{path}: this muster reads spool files of format {FORMAT} and {FORMAT_OF_CLIENTS}")
     return head
 
 
@@ -143,7 +159,9 @@ def frames(path: Path, *, after: int = 0) -> Iterator[tuple[Frame, int]]:
             body, answer = file.read(length), file.read(answers)
             if len(body) < length or len(answer) < answers:
                 return
-            frame = Frame(at, identity, kind, _length(json_length), body, _length(answer_length), answer)
+            client = match[8].decode("ascii") if match[8] else None
+            lengths = _length(json_length), _length(answer_length)
+            frame = Frame(at, identity, kind, lengths[0], body, lengths[1], answer, client)
             yield frame, file.tell()
 
 
@@ -167,6 +185,10 @@ def _request(
 
 def _answer_length(answer: Answer) -> int | None:
     return next((int(value) for name, value in answer.headers if name == JSON_LENGTH), None)
+
+
+def _last(client: str) -> bytes:
+    return b" " + client.encode("ascii") if client else b""
 
 
 def _number(length: int | None) -> int:

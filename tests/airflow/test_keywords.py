@@ -83,10 +83,12 @@ MEANT = {  # what of this is sense after all
     "true": {
         "allow_older",
         "cache",
+        "grpc",
         "keep_deleted",
         "lower_is_better",
         "require_gpus",
         "retire_failed",
+        "tokens",
         "verify",
     },
     "long": {"metric", "target"},

@@ -215,9 +215,10 @@ _LOOKED_AT = {
     "inferenceservices",
     "seldondeployments",
     "services",
+    "configmaps",
     "pods/proxy",
 }
-_HARMLESS = {"podgroups", "httproutes", "configmaps"}
+_HARMLESS = {"podgroups", "httproutes"}
 
 
 @pytest.mark.parametrize("platform", ["kserve", "seldon"])

@@ -86,7 +86,7 @@ _SERVES = (
     *_on(kinds.INFERENCE_SERVICE, "get", "list", "create", "delete"),
     *_on(kinds.HTTP_ROUTE, "get", "list", "create", "patch", "delete"),
     *_on(kinds.SERVICE, "get"),
-    *_on(kinds.CONFIG_MAP, "create"),
+    *_on(kinds.CONFIG_MAP, "get", "create", "patch"),
     *_on(kinds.DEPLOYMENT, "list"),
     *_on(kinds.ENDPOINT_SLICE, "list"),
     *_on(kinds.POD, "get", "create", subresource="proxy"),

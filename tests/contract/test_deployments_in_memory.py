@@ -140,16 +140,19 @@ class TestMemoryDeployments(DeploymentsContract):
         raise AssertionError(driver.order.spec)
 
 
-def test_a_log_is_refused_where_requests_cannot_be_kept(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("limit", "wanted"), [("no_log", {"log": RequestLog(share=0.5)}), ("no_grpc", {"grpc": True})]
+)
+def test_what_a_platform_cannot_do_is_refused_by_name(
+    tmp_path: Path, limit: str, wanted: dict[str, Any]
+) -> None:
     store = FolderStore(tmp_path / "store")
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "signature.json").write_text("{}")
     model = store.add("f/model", tmp_path / "model").pinned
-    platform = MemoryPlatform(
-        Line(store), limits=Limits(place="in memory", servers=("kserve",), no_log="not on this platform")
-    )
-    spec = DeploymentSpec(
-        name="f", model=model, image="serve", image_digest="b3:" + "0" * 64, log=RequestLog(share=0.5)
-    )
-    with pytest.raises(SpecError, match="log: not on this platform"):
+    limits: dict[str, Any] = {limit: "not on this platform"}
+    platform = MemoryPlatform(Line(store), limits=Limits(place="in memory", servers=("kserve",), **limits))
+    spec = DeploymentSpec(name="f", model=model, image="serve", image_digest="b3:" + "0" * 64, **wanted)
+    (word,) = wanted
+    with pytest.raises(SpecError, match=f"{word}: not on this platform"):
         Deployments(platform, lambda: store).prepare(spec, by="test")

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from uv import find_uv_bin
-
-from muster.core.settings import Settings
+from tests.packages import installed
 
 HERE = Path(__file__).parent
 LOCK = HERE / "s3" / "requirements.txt"
@@ -21,18 +18,7 @@ REGION = {"AWS_DEFAULT_REGION": "us-east-1", "AWS_EC2_METADATA_DISABLED": "true"
 @pytest.fixture(scope="session")
 def packages() -> Path:
     """What the lock names, in a folder of the cache."""
-    name = f"s3-{hashlib.sha256(LOCK.read_bytes()).hexdigest()[:12]}-{sys.implementation.cache_tag}"
-    folder = Settings.load().cache / "tests" / name
-    if not (folder / "ready").is_file():
-        subprocess.run(
-            [
-                *(find_uv_bin(), "pip", "install", "--quiet", "--require-hashes", "--no-deps"),
-                *("--python", sys.executable, "--target", str(folder), "-r", str(LOCK)),
-            ],
-            check=True,
-        )
-        (folder / "ready").touch()
-    return folder
+    return installed(LOCK)
 
 
 @pytest.mark.data

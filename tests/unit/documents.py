@@ -50,7 +50,7 @@ VALID: Mapping[str, Mapping[str, Any]] = {
         "gateway_seconds": 1.5,
     },
     "Comparison": {"metric": "auc", "labels": ((1.0,),), "agreement": 0.5},
-    "DeploymentSpec": {"image_digest": DIGEST},
+    "DeploymentSpec": {"image_digest": DIGEST, "host": "0.0.0.0"},
     "Dimension": {  # it has choices or bounds
         "low": 1.0,
         "high": 9.0,
@@ -81,6 +81,7 @@ VALID: Mapping[str, Mapping[str, Any]] = {
         "replicas": 3,
         "least_replicas": 2,
     },
+    "RequestLimits": {"rate": 5.0, "burst": 2, "body_mib": 1.0},
     "RequestLog": {"share": 0.5, "hashed": ("user",)},
     "Rules": {"max_error_share": 0.5, "max_refused_share": 0.5, "max_unseen_share": 0.5},
     "SearchSpec": {

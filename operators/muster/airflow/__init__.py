@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from muster.airflow.operators.validate import ValidateOperator
     from muster.airflow.topic import TopicTrigger
     from muster.backends.releases.plan import Rules
-    from muster.core.deployment import Batch, RequestLog
+    from muster.core.deployment import Batch, RequestLimits, RequestLog
     from muster.core.drift import DriftLimits
     from muster.core.job import Role, SecretRef
     from muster.core.resources import Resources
@@ -49,6 +49,7 @@ __all__ = [
     "JobOperator",
     "MirrorOperator",
     "Output",
+    "RequestLimits",
     "RequestLog",
     "Resources",
     "RetentionOperator",
@@ -85,6 +86,7 @@ _MODULES = {
     "JobOperator": "muster.airflow.operators.job",
     "MirrorOperator": "muster.airflow.operators.mirror",
     "Output": "muster.airflow.authoring.values",
+    "RequestLimits": "muster.core.deployment",
     "RequestLog": "muster.core.deployment",
     "Resources": "muster.core.resources",
     "RetentionOperator": "muster.airflow.operators.retention",

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from muster.cli import tokens
 from muster.cli.command import Json, example, group, open_deployments, person
 from muster.cli.screen import Table, digest, emit, fields, note, safe, say, when
 from muster.core.errors import DeploymentError, NotFound
@@ -27,6 +28,7 @@ ANSWER_LOOK_SECONDS = 0.1
 _CLEAR = "\x1b[H\x1b[2J"
 
 app = group("Deployments: named models that answer predictions.")
+app.add_typer(tokens.app, name="token")
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="A deployment's name, such as flights.")]
 Watch = Annotated[
@@ -90,6 +92,7 @@ def _show_one(seen: Seen) -> None:
         [
             ("state", _state(status)),
             ("url", status.url),
+            ("grpc", status.grpc),
             ("under way", _release(status)),
             ("reason", status.reason),
         ]

@@ -27,11 +27,14 @@ class Deployment:
         one the version with the most traffic, or None.
     """
 
-    def __init__(self, status: DeploymentStatus) -> None:
+    def __init__(self, status: DeploymentStatus, *, token: str | None = None) -> None:
         self.name: str = status.name
         self.url: str = status.url
         self.model: str | None = status.champion.model.address if status.champion else None
         self._reason = status.reason
+        self._headers = {"Content-Type": "application/json"}
+        if token:
+            self._headers["Authorization"] = f"Bearer {token}"
 
     def predict(self, rows: Any, *, timeout_seconds: float = SECONDS) -> Any:
         """Ask the model for predictions, in the form in which the rows are given.
@@ -59,7 +62,7 @@ class Deployment:
             answer = httpx.post(
                 f"{self.url}/v1/models/{self.name}:predict",
                 content=body,
-                headers={"Content-Type": "application/json"},
+                headers=self._headers,
                 timeout=timeout_seconds,
             )
         except httpx.HTTPError as error:
@@ -80,9 +83,10 @@ class Deployment:
         return f"<muster.Deployment {self.name} at {self.url} with {self.model}>"
 
 
-def deployment(name: str) -> Deployment:
+def deployment(name: str, *, token: str | None = None) -> Deployment:
     """Return a deployment of this machine, or of the cluster.
 
+    :param token: goes with each request, where the deployment needs one.
     :raises NotFound: there is none of that name; the message lists those that are.
     """
     from muster.backends.choose import LOOK_SECONDS, open_deployments
@@ -90,7 +94,7 @@ def deployment(name: str) -> Deployment:
     settings = Settings.load()
     check_home(settings)
     with open_deployments(settings, patience_seconds=LOOK_SECONDS) as deployments:
-        return Deployment(deployments.deployment(name))
+        return Deployment(deployments.deployment(name), token=token)
 
 
 def _body(rows: Any) -> bytes:

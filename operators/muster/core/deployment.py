@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
@@ -12,6 +13,9 @@ from muster.core.errors import SpecError
 from muster.core.job import Origin, Pinned
 from muster.core.names import check_label
 from muster.core.resources import Resources
+
+LOOPBACK = "127.0.0.1"
+MOST_BODY_MIB = 16.0
 
 _LONGEST_WAIT_MS = 1000.0
 PREDICTED = (
@@ -154,6 +158,62 @@ class RequestLog:
 
 
 @dataclass(frozen=True, kw_only=True)
+class RequestLimits:
+    """How much a client may ask of a deployment: each client where there are tokens, else all of them together.
+
+    A model server counts by itself: on a cluster, each replica has these limits.
+
+    :param rate: requests for predictions a second; None: any number.
+    :param burst: how many may come at once after a pause; None: as many as in one second, at least one.
+    :param body_mib: the longest body, in MiB, at most 16.
+    """
+
+    rate: float | None = None
+    burst: int | None = None
+    body_mib: float = 16.0
+
+    def __post_init__(self) -> None:
+        for word in ("rate", "burst", "body_mib"):
+            value = getattr(self, word)
+            if value is not None and (isinstance(value, bool) or not isinstance(value, (int, float))):
+                raise SpecError(f"{word} is {value!r:.40}: need a number")
+        if self.rate is not None and not 0 < self.rate < math.inf:
+            raise SpecError(f"rate is {self.rate!r}: need a number of requests a second above 0")
+        if self.burst is not None and (self.rate is None or type(self.burst) is not int or self.burst < 1):
+            raise SpecError(f"burst is {self.burst!r}: need a whole number of 1 or more, beside a rate")
+        if self.body_mib is None or not 0 < self.body_mib <= MOST_BODY_MIB:
+            raise SpecError(f"body_mib is {self.body_mib!r}: need more than 0, at most {MOST_BODY_MIB:g}")
+        for word in ("rate", "body_mib"):
+            value = getattr(self, word)
+            object.__setattr__(self, word, None if value is None else float(value))
+
+    def order(self) -> dict[str, Any]:
+        """Return them as ``muster_serving.clients`` reads them."""
+        burst = self.burst or (max(1, int(self.rate)) if self.rate else None)
+        return {"rate": self.rate, "burst": burst, "body_bytes": int(self.body_mib * (1 << 20))}
+
+
+def check_host(host: Any, *, tokens: bool) -> None:
+    """Refuse what cannot be listened on, and what is beyond this machine where no token is asked for.
+
+    :raises SpecError: the message says what to write.
+    """
+    from ipaddress import AddressValueError, IPv4Address
+
+    try:
+        address = IPv4Address(host if isinstance(host, str) else "")
+    except AddressValueError:
+        raise SpecError(
+            f"host is {host!r:.60}: need an IPv4 address of this machine, such as 0.0.0.0 for all of them"
+        ) from None
+    if not address.is_loopback and not tokens:
+        raise SpecError(
+            f"host is {host!r}, which others reach, and tokens is False, so that anybody could ask: write "
+            f"host={host!r}, tokens=True, and `muster deployments token make NAME CLIENT` for each client"
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
 class DeploymentSpec:
     """What a deployment is asked to serve: it becomes one revision.
 
@@ -166,6 +226,10 @@ class DeploymentSpec:
     :param load_timeout_seconds: how long all replicas may take to load the model.
     :param workers: the processes that compute its predictions; None for an ONNX model, which the server runs itself.
     :param log: what is kept of its requests; None: nothing.
+    :param host: the IPv4 address to listen on, on one machine; a cluster is reached by its Gateway.
+    :param tokens: whether each request needs a client's token.
+    :param limits: how much a client may ask; None: as much as the server can take.
+    :param grpc: whether it answers gRPC beside HTTP.
     """
 
     name: str
@@ -180,6 +244,10 @@ class DeploymentSpec:
     load_timeout_seconds: float = 120.0
     workers: Workers | None = field(default=None, metadata={"later": True})
     log: RequestLog | None = field(default=None, metadata={"later": True})
+    host: str = field(default=LOOPBACK, metadata={"later": True})
+    tokens: bool = field(default=False, metadata={"later": True})
+    limits: RequestLimits | None = field(default=None, metadata={"later": True})
+    grpc: bool = field(default=False, metadata={"later": True})
 
     def __post_init__(self) -> None:
         check_label("deployment", self.name)
@@ -191,6 +259,7 @@ class DeploymentSpec:
             raise SpecError(f"most_replicas is {self.most_replicas!r}, below its {self.replicas} replicas")
         if not self.load_timeout_seconds > 0:
             raise SpecError(f"load_timeout is {self.load_timeout_seconds!r} seconds: need more than 0")
+        check_host(self.host, tokens=self.tokens)
 
     def worker_setup(self) -> dict[str, Any] | None:
         """Return how its workers run, as ``muster_serving.process.setup`` reads it; None where it has none.
@@ -210,6 +279,11 @@ class DeploymentSpec:
             "cpus": self.resources.cpus,
             "trusted": list(self.workers.trusted),
         }
+
+    @property
+    def guarded(self) -> bool:
+        """Whether its server must tell muster's own requests from those of users, who need tokens or have limits."""
+        return self.tokens or self.limits is not None
 
     @property
     def image_digests(self) -> tuple[str, ...]:
@@ -276,6 +350,7 @@ class DeploymentStatus:
     """The state of a deployment now.
 
     :param url: where it answers the Open Inference Protocol, ``http://127.0.0.1:8081``.
+    :param grpc: where it answers gRPC, ``127.0.0.1:8082``; empty where it does not.
     :param ready: whether a request sent now is answered.
     :param revisions: newest first, ended ones included.
     :param release: the release in progress; None where there is none.
@@ -292,6 +367,7 @@ class DeploymentStatus:
     release: Release | None = None
     reason: str = ""
     drift: str = ""
+    grpc: str = field(default="", metadata={"later": True})
 
     @property
     def champion(self) -> Revision | None:

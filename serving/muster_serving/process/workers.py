@@ -103,7 +103,13 @@ class Workers:
         self._dispatch()
         if self._watch is None:
             self._look_again()
-        return await asked.answer
+        try:
+            return await asked.answer
+        except asyncio.CancelledError:  # its client is gone: nothing is computed for nobody
+            if asked in self._queue:
+                self._queue.remove(asked)
+                self._queued_rows -= rows
+            raise
 
     def close(self) -> None:
         """Let the workers finish what they compute, and end them."""

@@ -71,6 +71,7 @@ def test_the_issue_s_commands_are_there() -> None:
         ("jobs",): "ls show logs cancel gc get",
         ("volumes",): "ls log show diff code put get pin unpin retire reinstate mirror restore fsck gc",
         ("deployments",): "ls show promote rollback repair retire",
+        ("deployments", "token"): "make ls end",
         ("predictions",): "show commit",
         ("cache",): "ls why drop",
         ("images",): "ls lock build",
@@ -84,6 +85,7 @@ READS = [path for path, command in ALL.items() if any("--json" in p.opts for p i
 def test_every_command_that_reads_speaks_json() -> None:
     writes = {
         "cancel",
+        "end",
         "pin",
         "unpin",
         "get",

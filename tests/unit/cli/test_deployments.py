@@ -6,6 +6,7 @@ import itertools
 import json
 import re
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -99,6 +100,14 @@ def test_show_says_why_a_revision_was_refused(muster: Run) -> None:
     assert refused.split()[:2] == ["r3", "flights/model@3"]
     assert refused.endswith(r"smoke 'noon': [red]probability[/red] is 1.4\x1b[2J")
     assert muster("deployments", "show", "flights", "--json").json()["revisions"][1]["percent"] == 100
+
+
+def test_show_says_where_grpc_is_answered(muster: Run, serving: Serving) -> None:
+    assert "grpc" not in muster("deployments", "show", "flights").out
+    serving.known["flights"] = replace(serving.known["flights"], grpc="127.0.0.1:8082")
+    lines = muster("deployments", "show", "flights").out.splitlines()
+    assert ["grpc", "127.0.0.1:8082"] in [line.split() for line in lines]
+    assert muster("deployments", "show", "flights", "--json").json()["grpc"] == "127.0.0.1:8082"
 
 
 def test_retire_takes_it_away(muster: Run, serving: Serving) -> None:

@@ -168,6 +168,21 @@ def check_log(value: Any) -> None:
         raise SpecError(f"{_shown(value)}: expected RequestLog(share=…)")
 
 
+def check_limits(value: Any) -> None:
+    """Refuse all but :class:`~muster.core.deployment.RequestLimits`."""
+    from muster.core.deployment import RequestLimits
+
+    if not isinstance(value, RequestLimits):
+        raise SpecError(f"{_shown(value)}: expected RequestLimits(rate=…, burst=…, body_mib=…)")
+
+
+def check_listened(value: Any) -> None:
+    """Refuse what is no IPv4 address; whether others may reach it is seen with `tokens`."""
+    from muster.core.deployment import check_host
+
+    check_host(value, tokens=True)
+
+
 def check_rules(value: Any) -> None:
     """Refuse all but :class:`~muster.backends.releases.plan.Rules`."""
     from muster.backends.releases.plan import Rules

@@ -14,6 +14,8 @@ from muster.airflow.authoring.checks import (
     check_flag,
     check_hold,
     check_image,
+    check_limits,
+    check_listened,
     check_log,
     check_name,
     check_one,
@@ -42,7 +44,16 @@ from muster.airflow.operators.releasing import (
 from muster.airflow.operators.score import SERVE
 from muster.airflow.operators.smoke import Smoke, check_smoke_file, smoke_of
 from muster.core.comparison import files_changed
-from muster.core.deployment import PREDICTED, Batch, DeploymentSpec, RequestLog, Workers, needs_workers
+from muster.core.deployment import (
+    PREDICTED,
+    Batch,
+    DeploymentSpec,
+    RequestLimits,
+    RequestLog,
+    Workers,
+    check_host,
+    needs_workers,
+)
 from muster.core.errors import SpecError
 from muster.core.resources import Resources
 
@@ -105,11 +116,21 @@ class DeployOperator(ReleasingOperator):
     request_log: RequestLog | None = keyword(default=None, alias="log", check=optional(check_log))
     """What is kept of the requests: ``RequestLog(share=0.1)`` keeps a tenth of them, with their answers, as hourly
     partitions of the volume ``NAME/predictions``. None keeps nothing."""
+    host: str = keyword(default="127.0.0.1", check=check_listened)
+    """The IPv4 address to listen on, on one machine: ``0.0.0.0`` is all of its addresses. Beyond loopback `tokens` is
+    needed. A cluster is reached by its Gateway, whatever is given here."""
+    tokens: bool = keyword(default=False, check=check_flag)
+    """Whether each request needs a client's token, which ``muster deployments token make NAME CLIENT`` makes."""
+    limits: RequestLimits | None = keyword(default=None, check=optional(check_limits))
+    """How much a client may ask: ``RequestLimits(rate=50, burst=100, body_mib=1)`` is 50 requests a second, 100 at once
+    after a pause, and 1 MiB a request. Each client by itself where there are tokens, else all together."""
     image: str | None = keyword(default=None, check=optional(check_image), own=True, late=True)
     """The environment in which the model runs. Where not given, that of the job that made the version; an ONNX model
     runs in the model server's own, ``serve``."""
     server: str = keyword(default="kserve", check=check_name)
     """The model server."""
+    grpc: bool = keyword(default=False, check=check_flag)
+    """Answer gRPC of the Open Inference Protocol as well, on a port of its own."""
     workers: int = keyword(default=1, check=check_count)
     """The processes of a model that is no ONNX model, in each replica: they share nothing, and one that ends is
     started again."""
@@ -138,6 +159,8 @@ class DeployOperator(ReleasingOperator):
             self._check_rules()
         with self.refusing("most_replicas"):
             self._check_replicas()
+        with self.refusing("host"):
+            check_host(self.host, tokens=self.tokens)
         add_deployment(self)
 
     def images(self) -> tuple[str, ...]:
@@ -161,6 +184,12 @@ class DeployOperator(ReleasingOperator):
         with self.refusing("log"):
             if self.request_log is not None and backend.deployments.no_log:
                 raise SpecError(backend.deployments.no_log)
+        with self.refusing("tokens"):
+            if self.tokens and backend.deployments.no_tokens:
+                raise SpecError(backend.deployments.no_tokens)
+        with self.refusing("grpc"):
+            if self.grpc and backend.deployments.no_grpc:
+                raise SpecError(backend.deployments.no_grpc)
         from muster.backends.releases.driver import check_steps as check_plan
 
         with self.refusing("steps"):
@@ -196,8 +225,10 @@ class DeployOperator(ReleasingOperator):
             self.log.info("%s has %d %%; %s", short(version), percent, serving(status))
             announce_served(context, status, None)
             return result
-        curl = curl_line(status, smoke)
+        curl = curl_line(status, smoke, token=self.tokens)
         self.log.info("%s answers at %s with %s", self.name, status.url, version)
+        if status.grpc:
+            self.log.info("over gRPC at %s", status.grpc)
         self.log.info("try it: %s", curl)
         announce_served(context, status, status.champion)
         return result | {"url": status.url, "curl": curl}
@@ -239,6 +270,10 @@ class DeployOperator(ReleasingOperator):
             resources=self.job_resources or Resources(),
             load_timeout_seconds=self.load_timeout.total_seconds(),
             log=self.request_log,
+            host=self.host,
+            tokens=self.tokens,
+            limits=self.limits,
+            grpc=self.grpc,
         )
 
     @property

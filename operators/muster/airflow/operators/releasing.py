@@ -96,12 +96,16 @@ def smoke_digest(smoke: Sequence[SmokeRequest]) -> str | None:
     return f"sha256:{hashlib.sha256(''.join(texts).encode()).hexdigest()}"
 
 
-def curl_line(status: DeploymentStatus, smoke: Sequence[SmokeRequest]) -> str:
-    """A line for a shell that sends the first smoke request, or asks what the model takes."""
+def curl_line(status: DeploymentStatus, smoke: Sequence[SmokeRequest], *, token: bool = False) -> str:
+    """A line for a shell that sends the first smoke request, or asks what the model takes.
+
+    :param token: whether a token is needed: the line takes it from the variable TOKEN.
+    """
+    bearer = ' -H "Authorization: Bearer $TOKEN"' if token else ""
     if not smoke:
-        return f"curl -si {status.url}/v2/models/{status.name}"
+        return f"curl -si {status.url}/v2/models/{status.name}{bearer}"
     body = json.dumps({"inputs": {name: list(values) for name, values in smoke[0].inputs.items()}})
-    header = "-H 'Content-Type: application/json'"
+    header = f"-H 'Content-Type: application/json'{bearer}"
     return f"curl -si {status.url}/v1/models/{status.name}:predict {header} -d {shlex.quote(body)}"
 
 

@@ -168,4 +168,4 @@ def _curl(here: Site, status: DeploymentStatus) -> str:
     book = here.backend.deployments.platform.load([status.name]).get(status.name)
     champion = status.champion
     entry = book.entry(champion.name) if isinstance(book, Book) and champion else None
-    return curl_line(status, entry.spec.smoke if entry else ())
+    return curl_line(status, entry.spec.smoke, token=entry.spec.tokens) if entry else curl_line(status, ())

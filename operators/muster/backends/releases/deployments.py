@@ -27,6 +27,7 @@ from muster.backends.releases.book import (
 )
 from muster.backends.releases.figures import Seen, seen_with, unreadable
 from muster.backends.releases.platform import Observed, Platform
+from muster.backends.releases.tokens import Tokens, ended, made, new_token
 from muster.core.address import Address
 from muster.core.deployment import (
     Answer,
@@ -82,6 +83,11 @@ class Deployments:
     def no_log(self) -> str:
         """Why requests cannot be kept here; empty where they can."""
         return self.platform.limits.no_log
+
+    @property
+    def no_grpc(self) -> str:
+        """Why gRPC cannot be answered here; empty where it can."""
+        return self.platform.limits.no_grpc
 
     def prepare(
         self,
@@ -235,6 +241,42 @@ class Deployments:
             self._sleep(_PAUSE_SECONDS)
         raise _busy(name)
 
+    @property
+    def no_tokens(self) -> str:
+        """Why clients cannot have tokens here; empty where they can."""
+        return self.platform.limits.no_tokens
+
+    def tokens(self, name: str) -> Tokens:
+        """Return the tokens of a deployment's clients.
+
+        :raises NotFound: no such deployment; :raises SpecError: there are no tokens here.
+        """
+        self._check_tokens(name)
+        return self.platform.tokens(name)
+
+    def make_token(self, name: str, client: str) -> str:
+        """Make a token for a client and return it; it cannot be shown again, for its digest alone is kept.
+
+        :raises NotFound: no such deployment; :raises SpecError: the client has one, or there are no tokens here.
+        """
+        self._check_tokens(name)
+        token = new_token()
+        self.platform.change_tokens(name, lambda now: made(now, client, token, now=self._now()))
+        return token
+
+    def end_token(self, name: str, client: str) -> None:
+        """End a client's token: two seconds later no server takes it.
+
+        :raises NotFound: no such deployment, or the client has none; :raises SpecError: there are no tokens here.
+        """
+        self._check_tokens(name)
+        self.platform.change_tokens(name, lambda now: ended(now, client, now=self._now()))
+
+    def _check_tokens(self, name: str) -> None:
+        self._load(name)
+        if self.no_tokens:
+            raise SpecError(f"tokens: {self.no_tokens}")
+
     def retire(self, name: str) -> None:
         """Take a deployment away with all its revisions, and return when nothing of it runs.
 
@@ -248,6 +290,10 @@ class Deployments:
         limits = self.platform.limits
         if spec.log is not None and limits.no_log:
             raise SpecError(f"log: {limits.no_log}")
+        if spec.tokens and limits.no_tokens:
+            raise SpecError(f"tokens: {limits.no_tokens}")
+        if spec.grpc and limits.no_grpc:
+            raise SpecError(f"grpc: {limits.no_grpc}")
         if spec.server not in limits.servers:
             raise SpecError(f"server {spec.server!r}: {limits.place} there is {', '.join(limits.servers)}")
         (version,) = self._store().resolve(spec.model.address)
@@ -357,6 +403,7 @@ def status_of(book: Book, seen: Observed) -> DeploymentStatus:
     status = DeploymentStatus(
         name=book.name,
         url=seen.url,
+        grpc=seen.grpc,
         ready=seen.answers,
         token=book.token,
         revisions=tuple(revisions),

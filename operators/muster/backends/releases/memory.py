@@ -14,6 +14,7 @@ from typing import Any
 
 from muster.backends.releases.book import Book, Entry, live_models, past_models, settle
 from muster.backends.releases.platform import Limits, Observed
+from muster.backends.releases.tokens import Tokens
 from muster.core.deployment import Answer, Counts, Revision, RevisionState, SmokeRequest
 from muster.core.errors import Conflict, Corrupt, DeploymentError, NotFound
 
@@ -37,6 +38,7 @@ class _Served:
     running: dict[str, Revision] = field(default_factory=dict)
     counts: dict[str, Counts] = field(default_factory=dict)
     turns: Counter[str] = field(default_factory=Counter)
+    tokens: Tokens = field(default_factory=Tokens)
 
 
 class MemoryPlatform:
@@ -147,6 +149,23 @@ class MemoryPlatform:
     def repair(self, book: Book) -> tuple[str, ...]:  # noqa: ARG002 there is nothing to repair
         """Do nothing: there is no other writer."""
         return ()
+
+    def tokens(self, name: str) -> Tokens:
+        """Return the tokens of a deployment's clients."""
+        with self._lock:
+            return self._named(name).tokens
+
+    def change_tokens(self, name: str, change: Callable[[Tokens], Tokens]) -> Tokens:
+        """Change them in one step."""
+        with self._lock:
+            served = self._named(name)
+            served.tokens = change(served.tokens)
+            return served.tokens
+
+    def _named(self, name: str) -> _Served:
+        if name not in self._served:
+            raise NotFound(f"no deployment {name!r}")
+        return self._served[name]
 
     # What users do, and what happens to revisions.
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 from muster.backends.releases.book import Book, Entry
+from muster.backends.releases.tokens import Tokens
 from muster.core.deployment import Answer, Counts, Revision, SmokeRequest
 from muster.core.errors import Corrupt
 
@@ -26,6 +27,8 @@ class Limits:
     :param only_whole: why traffic can only be moved as a whole; empty where it can be shared.
     :param history: how many revisions that are over it remembers.
     :param no_log: why requests cannot be kept; empty where they can.
+    :param no_tokens: why clients cannot have tokens; empty where they can.
+    :param no_grpc: why gRPC cannot be answered; empty where it can.
     """
 
     place: str
@@ -33,6 +36,8 @@ class Limits:
     only_whole: str = ""
     history: int = 20
     no_log: str = ""
+    no_tokens: str = ""
+    no_grpc: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,6 +45,7 @@ class Observed:
     """What a platform sees of one deployment now.
 
     :param url: where it answers the Open Inference Protocol.
+    :param grpc: where it answers gRPC; empty where it does not.
     :param answers: whether a request sent now is answered.
     :param revisions: every live revision of the book, as it is.
     :param resumable: revisions that do not answer now, but answered before, and come up by themselves once they have
@@ -56,6 +62,7 @@ class Observed:
     trouble: str = ""
     drift: str = ""
     counts: Mapping[str, Counts] | None = None
+    grpc: str = ""
 
 
 class Platform(Protocol[B]):
@@ -140,4 +147,16 @@ class Platform(Protocol[B]):
         """Bring back what others took away or changed, as far as that can be done now; tell each step once it is done.
 
         :raises Conflict: another writer changed the book since.
+        """
+
+    def tokens(self, name: str) -> Tokens:
+        """Return the tokens of a deployment's clients; they go with the deployment.
+
+        :raises Corrupt: they cannot be read.
+        """
+
+    def change_tokens(self, name: str, change: Callable[[Tokens], Tokens]) -> Tokens:
+        """Change them in one step, and return them as they are then; servers follow within two seconds.
+
+        :raises NotFound: there is no such deployment any more.
         """

@@ -49,6 +49,11 @@ def test_the_curl_line_sends_the_first_smoke_request(folder: DagFolder) -> None:
     assert curl_line(status, ()) == "curl -si http://127.0.0.1:8081/v2/models/flights"
 
 
+def test_the_curl_line_takes_a_token_from_a_variable() -> None:
+    status = DeploymentStatus(name="flights", url="http://127.0.0.1:8081", ready=True, token="1")
+    assert curl_line(status, (), token=True).endswith('/v2/models/flights -H "Authorization: Bearer $TOKEN"')
+
+
 @pytest.mark.parametrize(
     ("text", "says"),
     [

@@ -61,3 +61,24 @@ def test_where_nothing_listens_there_is_nothing_to_end() -> None:
         held.bind(("127.0.0.1", 0))
         with pytest.raises(DeploymentError, match="is not free yet: nothing listens there"):
             Door(held.getsockname()[1]).bound()
+
+
+def test_clients_are_refused_while_a_server_holds_the_socket_and_let_in_again(tmp_path: Path) -> None:
+    with room.bind(tmp_path, before=0, taken=()) as bound:
+        port = bound.getsockname()[1]
+        door = Door(port, bound)
+        held = door.bound().dup()  # a server's
+        for _ in range(2):
+            door.refuse()
+            door.refuse()
+            with pytest.raises(ConnectionRefusedError):
+                socket.create_connection(("127.0.0.1", port))
+            door.open()
+            with socket.create_connection(("127.0.0.1", port)) as client:
+                accepted, _ = held.accept()
+                client.sendall(b"x")
+                assert accepted.recv(1) == b"x"
+                client.close()
+                accepted.close()
+        held.close()
+        door.close()

@@ -20,7 +20,8 @@ from muster.backends.local.serving import platform
 from muster.backends.local.serving.folder import DeploymentFolder, DeploymentState
 from muster.backends.local.serving.platform import local_deployments
 from muster.backends.local.serving.server import Told
-from muster.core.deployment import DeploymentSpec, RevisionState
+from muster.backends.releases.tokens import digest_of, made
+from muster.core.deployment import DeploymentSpec, RequestLimits, RevisionState
 from muster.core.errors import BackendError, Conflict, DeploymentError
 from muster.core.job import Pinned
 from muster.core.settings import Settings
@@ -149,6 +150,11 @@ class Servers:
         self.gone: list[tuple[set[str], str]] = []
         self.directed: list[dict[str, int]] = []
         self.told: list[Told] = []
+        self.admission: Any = None
+
+    def admit(self, admission: Any) -> None:
+        self.admission = admission
+        self.grpc_door: Any = None
 
     def news(self) -> list[Told]:
         told, self.told = self.told, []
@@ -437,3 +443,34 @@ def test_a_deployment_is_asked_for_while_it_is_retired(
     state = folder.read()
     assert state is not None
     assert (state.specs, state.retired) == ({"r1": spec(1)}, False)
+
+
+def test_the_revision_that_leads_says_what_users_need(keep: Any, folder: DeploymentFolder) -> None:
+    second = spec(2, tokens=True, limits=RequestLimits(rate=2, burst=3, body_mib=1))
+    both = prepared(served(), second, by="task")[0].up("r2", port=9002)
+    keeper = keep(both, Server())
+    looks(keeper, folder, 1)
+    assert keeper.servers.admission == {
+        "needed": False,
+        "limits": None,
+        "key": "",
+        "tokens": [],
+    }  # nobody wrote any
+    tokens = folder.change_tokens(lambda now: made(now, "shop", "word", now=1.0))
+    shop = {"client": "shop", "digest": digest_of("word"), "made": 1.0, "ended": None}
+    looks(keeper, folder, 1)
+    assert keeper.servers.admission == {"needed": False, "limits": None, "key": tokens.key, "tokens": [shop]}
+    with folder.changing():
+        folder.write(shifted(both, {"r1": 0, "r2": 100}))
+    looks(keeper, folder, 1)
+    limits = {"rate": 2.0, "burst": 3, "body_bytes": 1 << 20}
+    assert keeper.servers.admission == {"needed": True, "limits": limits, "key": tokens.key, "tokens": [shop]}
+    (folder.path / "tokens.json").write_text("nonsense")
+    looks(keeper, folder, 1)
+    assert keeper.servers.admission["tokens"] == [shop]  # those that were read before stand
+
+
+def test_an_address_that_others_reach_is_never_open_to_all(keep: Any, folder: DeploymentFolder) -> None:
+    keeper = keep(replace(served(), host="0.0.0.0"), Server())  # as a hand may have written it
+    looks(keeper, folder, 1)
+    assert keeper.servers.admission["needed"]

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
@@ -94,17 +95,30 @@ class Transport:
                     raise _given_up(error, patience.waited) from error
 
     def proxied(
-        self, request: Request, *, path: str, body: bytes | None = None, seconds: float
+        self,
+        request: Request,
+        *,
+        path: str,
+        body: bytes | None = None,
+        seconds: float,
+        headers: Mapping[str, str] = MappingProxyType({}),
     ) -> tuple[int, bytes]:
         """Send a request to what the API server stands in front of, once, and return status and body as they are.
 
         :param path: of the pod's proxy, and below it that of the pod's server.
+        :param headers: for that server.
         :param seconds: how long the server behind it may take; 504 where it takes longer.
         :raises Unreachable: the API server does not answer; whatever answers in place of the pod is an answer.
         """
         try:
             response = self._exchange(
-                request, path=path, body=body, content_type=JSON, accept="*/*", read_seconds=seconds
+                request,
+                path=path,
+                body=body,
+                content_type=JSON,
+                accept="*/*",
+                read_seconds=seconds,
+                headers=headers,
             )
         except Unreachable as error:
             if not _silent(error):
@@ -200,6 +214,7 @@ class Transport:
         accept: str,
         read_seconds: float,
         stream: bool = False,
+        headers: Mapping[str, str] = MappingProxyType({}),
     ) -> BaseHTTPResponse:
         """Ask once, and return whatever is answered."""
         from urllib3 import Timeout
@@ -209,7 +224,7 @@ class Transport:
             return self._access.pool.request(
                 request.method,
                 f"{self.host}{path}",
-                headers=self._signed({"Accept": accept, "Content-Type": content_type}),
+                headers=self._signed({"Accept": accept, "Content-Type": content_type, **headers}),
                 body=body,
                 preload_content=not stream,
                 timeout=Timeout(connect=_CONNECT_SECONDS, read=read_seconds),

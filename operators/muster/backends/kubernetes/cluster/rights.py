@@ -89,7 +89,7 @@ def serving_rights(kind: Kind, *, gateway: bool) -> tuple[Right, ...]:
         *_rights((kind,), ("get", "list", "create", "delete")),
         *_rights((HTTP_ROUTE if gateway else SERVICE,), _ROUTE),
         *_rights((SERVICE if gateway else HTTP_ROUTE,), ("get",)),
-        *_rights((CONFIG_MAP,), ("create",)),
+        *_rights((CONFIG_MAP,), ("get", "create", "patch")),
         *_rights((DEPLOYMENT, ENDPOINT_SLICE), ("list",)),
         *_rights((POD,), ("get", "create"), subresource="proxy"),
     )

@@ -58,6 +58,11 @@ def service_name(revision_object: str) -> str:
     return f"{revision_object}-predictor"
 
 
+def tokens_name(deployment: str) -> str:
+    """What the ConfigMap with the digests of a deployment's tokens is called; no revision's ends so."""
+    return f"{route_name(deployment)}-tokens"
+
+
 def of_deployment(deployment: str) -> dict[str, str]:
     """The label of every object of a deployment."""
     return {DEPLOYMENT: deployment}

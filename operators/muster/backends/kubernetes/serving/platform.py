@@ -19,13 +19,16 @@ from muster.backends.kubernetes.serving.revisions import Look, Revisions
 from muster.backends.kubernetes.serving.route import HISTORY, Notes, Route, drift, shared
 from muster.backends.kubernetes.serving.routes import Routes
 from muster.backends.kubernetes.serving.server import SERVERS, archive
+from muster.backends.kubernetes.serving.tokens import ClientTokens
 from muster.backends.kubernetes.site import ClusterSite
 from muster.backends.releases.book import Entry, live_models, past_models, settle
 from muster.backends.releases.deployments import Deployments
 from muster.backends.releases.figures import if_known
 from muster.backends.releases.platform import Limits, Observed
+from muster.backends.releases.tokens import Tokens
 from muster.core.deployment import Answer, Counts, SmokeRequest
 from muster.core.errors import Conflict, Corrupt, SpecError
+from muster.core.wire import dumps
 from muster.volumes.protocols import LocalStore
 
 _SPOILED = Notes(
@@ -77,6 +80,7 @@ class ClusterPlatform:
         self._routes = Routes(quick, site, clock=now, sleep=sleep)
         self._revisions = Revisions(quick, site, self._survey, maker=client, now=now, sleep=sleep)
         self._replicas = Replicas(quick)
+        self._tokens = ClientTokens(quick, site, sleep=sleep)
         page = site.gateway_metrics
         self._counters = Counters(self._replicas, Gateway(page, namespace=site.namespace) if page else None)
 
@@ -93,6 +97,7 @@ class ClusterPlatform:
             only_whole="" if self._site.gateway else only_whole,
             history=HISTORY,
             no_log="requests are kept by deployments on one machine alone: leave log out where MUSTER_CLUSTER is set",
+            no_grpc="gRPC is answered by deployments on one machine alone: leave grpc out where MUSTER_CLUSTER is set",
         )
 
     def names(self) -> list[str]:
@@ -138,6 +143,8 @@ class ClusterPlatform:
             self._site.image(spec.workers.image, spec.workers.image_digest)
             if spec.server != "kserve":
                 raise SpecError(f"a model with workers needs server 'kserve', found {spec.server!r:.40}")
+        if spec.guarded and spec.server != "kserve":
+            raise SpecError(f"tokens and limits need server 'kserve', found {spec.server!r:.40}")
         archive()
         check_platform(self._client, self._site, self._survey.cluster())
         for digest in spec.image_digests:
@@ -215,6 +222,16 @@ class ClusterPlatform:
         """Send one real request to every replica of a revision, past the route, not counted."""
         pods: Sequence[Document] = self._revisions.answering(book.name, entry.name)
         return self._replicas.ask(pods, deployment=book.name, revision=entry.name, request=request)
+
+    def tokens(self, name: str) -> Tokens:
+        """Return the tokens of a deployment's clients."""
+        return self._tokens.of(name)
+
+    def change_tokens(self, name: str, change: Callable[[Tokens], Tokens]) -> Tokens:
+        """Change them, and tell each replica; one that cannot be reached learns of it from its kubelet within two minutes."""
+        after = self._tokens.change(name, change)
+        self._replicas.tell(self._revisions.pods(name), dumps(after))
+        return after
 
     def repair(self, book: Route) -> Iterator[str]:
         """Make the missing objects of a deployment, and write its route as muster wrote it last; tell each step.

@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -13,15 +14,16 @@ from muster.backends.kubernetes.api.client import Client
 from muster.backends.kubernetes.api.kinds import POD, Document
 from muster.backends.kubernetes.api.refusals import Request, read_status, refusal
 from muster.backends.kubernetes.serving import names
-from muster.backends.kubernetes.serving.server import LONGEST_REQUEST_SECONDS, PORT
+from muster.backends.kubernetes.serving.server import KEY, LONGEST_REQUEST_SECONDS, PORT
 from muster.backends.releases.figures import read_counts
 from muster.backends.releases.inference import infer_request, read_answer
 from muster.core.deployment import Answer, Counts, SmokeRequest
-from muster.core.errors import DeploymentError
+from muster.core.errors import DeploymentError, Unreachable
 
 _AT_ONCE = 16
 METRICS_SECONDS = 2.0  # a replica that takes longer is left out this time
 _OK = 200
+_TOKENS = "/muster/tokens"  # muster_serving.routes
 _SAID = 360  # characters of what is no answer: a server tells 300 of what its runtime said, and the cause comes last
 _UNREACHED = "error trying to reach service: "  # the API server's words
 _BORN = re.compile(r"^process_start_time_seconds (\S+)$", re.MULTILINE)
@@ -70,6 +72,15 @@ class Replicas:
         model = f"/v2/models/{deployment}/versions/{revision}"
         return tuple(_each(pods, lambda pod: self._answer(pod, model, request)))
 
+    def tell(self, pods: Sequence[Document], tokens: str) -> None:
+        """Send the clients' tokens to every pod that asks for some; one that cannot be reached gets them from Kubernetes."""
+        guarded = [pod for pod in pods if _own(pod)]
+        _each(guarded, lambda pod: self._tell(pod, tokens.encode()))
+
+    def _tell(self, pod: Document, tokens: bytes) -> None:
+        with suppress(DeploymentError, Unreachable):
+            self._exchange(pod, "create", _TOKENS, body=tokens, seconds=METRICS_SECONDS)
+
     def pages(self, pods: Sequence[Document]) -> list[Page]:
         """Return every pod's metrics; one that does not tell them now is left out."""
         return [found for found in _each(pods, self._metrics) if found]
@@ -117,12 +128,26 @@ class Replicas:
         name, namespace = f"{metadata['name']}:{PORT}", metadata["namespace"]
         request = Request(verb=verb, kind=POD, name=name, namespace=namespace, subresource="proxy")
         place = POD.path(namespace=namespace, name=name, subresource="proxy")
-        status, data = self._transport.proxied(request, path=place + path, body=body, seconds=seconds)
+        status, data = self._transport.proxied(
+            request, path=place + path, body=body, seconds=seconds, headers=_own(pod)
+        )
         if status in (401, 403):
             said = read_status(data)
             if said.get("kind") == "Status":
                 raise refusal(request, status, said)
         return status, data
+
+
+def _own(pod: Document) -> Mapping[str, str]:
+    """The header of muster's own requests to a pod whose users need tokens: its server was told the key by a variable.
+
+    It is not ``Authorization``, which the API server takes away.
+    """
+    for container in (pod.get("spec") or {}).get("containers") or ():
+        for variable in container.get("env") or ():
+            if variable["name"] == KEY:
+                return {"Muster-Key": str(variable.get("value", ""))}
+    return {}
 
 
 def _each(pods: Sequence[Document], do: Callable[[Document], T]) -> list[T]:

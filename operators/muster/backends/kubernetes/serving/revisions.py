@@ -20,6 +20,7 @@ from muster.backends.kubernetes.serving.server import Server, code
 from muster.backends.kubernetes.serving.status import Objects, revision_status
 from muster.backends.kubernetes.site import ClusterSite
 from muster.backends.releases.book import Entry, number
+from muster.backends.releases.tokens import new_token
 from muster.core.deployment import Revision
 from muster.core.errors import BackendError, Conflict
 
@@ -201,7 +202,8 @@ class Revisions:
 
     def _server(self, live: Entry) -> Server:
         classes = card_classes(self._survey.cluster())
-        return Server(spec=live.spec, revision=live.name, site=self._site, gpu_classes=classes)
+        key = new_token() if live.spec.guarded else ""  # its pods tell it again: see .replicas
+        return Server(spec=live.spec, revision=live.name, site=self._site, gpu_classes=classes, key=key)
 
     def _there(self, server: Server, document: Document) -> Document:
         """Return the object that is there. :raises BackendError: it is not what is wanted, or goes."""

@@ -12,9 +12,10 @@ import json
 import math
 import zipfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
+from types import MappingProxyType
 
 from muster.backends.kubernetes import labels
 from muster.backends.kubernetes.api.kinds import CONFIG_MAP, Document
@@ -42,6 +43,8 @@ _MAIN = "from muster_serving.__main__ import main\n\nmain()\n"
 _CLAIM, _SERVER, _SCRATCH = (f"{labels.OURS}{name}" for name in ("claim", "server", "scratch"))
 WORKERS = "workers"  # the container of a model that is no ONNX model
 _LINE, _WORK = (f"{labels.OURS}{name}" for name in ("line", "work"))
+_TOKENS, _TOKENS_FOLDER = f"{labels.OURS}tokens", "/mnt/muster/tokens"
+KEY = "MUSTER_KEY"  # a variable of the server's container: who may read pods here may ask them
 _SHARED = "/mnt/muster/line"
 _SOCKET = f"{_SHARED}/workers.sock"
 _FRONT = Resources(cpus=0.25, memory_gib=0.5)  # of a server that only asks the workers
@@ -54,12 +57,14 @@ class Server:
     """One revision of a deployment, as it is to run.
 
     :param gpu_classes: of the nodes with cards, to be kept off; None where all nodes have some.
+    :param key: what muster's own requests carry, where users need tokens or have limits.
     """
 
     spec: DeploymentSpec
     revision: str
     site: ClusterSite
     gpu_classes: tuple[str, ...] | None = ()
+    key: str = field(default="", repr=False)
 
     @property
     def name(self) -> str:
@@ -134,6 +139,9 @@ def pod(server: Server, *, container: str) -> Document:
             {"name": _SCRATCH, "emptyDir": {}},
         ],
     }
+    if server.spec.tokens:
+        tokens = {"name": names.tokens_name(server.spec.name), "optional": True}  # until a first one is made
+        spec["volumes"].append({"name": _TOKENS, "configMap": tokens})
     if server.spec.workers:
         spec["containers"].append(_workers(server, server.spec.workers))
         spec["volumes"] += [{"name": name, "emptyDir": {}} for name in (_LINE, _WORK)]
@@ -154,6 +162,8 @@ def _command(server: Server) -> list[str]:
         f"--version={server.spec.model.address}",
         *("--host=0.0.0.0", f"--port={PORT}"),
         *_setup(server.spec),
+        *([f"--limits={json.dumps(server.spec.limits.order())}"] if server.spec.limits else []),
+        *([f"--tokens={_TOKENS_FOLDER}"] if server.spec.tokens else []),
     ]
 
 
@@ -174,6 +184,8 @@ def _front(server: Server, name: str) -> Document:
         answers={"ports": [{"name": "http", "containerPort": PORT, "protocol": "TCP"}], **_probes(spec)},
         resources=_FRONT if spec.workers else spec.resources,
         writable={_SCRATCH: wiring.TEMPORARY, **({_LINE: _SHARED} if spec.workers else {})},
+        readable={_TOKENS: _TOKENS_FOLDER} if spec.tokens else {},
+        told={KEY: server.key} if spec.guarded else {},
     )
 
 
@@ -205,14 +217,17 @@ def _container(
     answers: Document,
     resources: Resources,
     writable: Mapping[str, str],
+    readable: Mapping[str, str] = MappingProxyType({}),
+    told: Mapping[str, str] = MappingProxyType({}),
 ) -> Document:
     """One container of the pod, with the version and the servers' code, both read-only.
 
     :param answers: its ports and probes.
     :param writable: where each of the pod's empty folders is.
+    :param readable: where each of its other volumes is. :param told: variables.
     """
     site = server.site
-    variables = {"PYTHONUNBUFFERED": "1", "HOME": wiring.TEMPORARY, "LANG": "C.UTF-8"}
+    variables = {"PYTHONUNBUFFERED": "1", "HOME": wiring.TEMPORARY, "LANG": "C.UTF-8", **told}
     return {
         "name": name,
         "image": image,
@@ -234,6 +249,7 @@ def _container(
                 "readOnly": True,
             },
             {"name": _SERVER, "mountPath": _FOLDER, "readOnly": True},
+            *({"name": volume, "mountPath": path, "readOnly": True} for volume, path in readable.items()),
             *({"name": volume, "mountPath": path} for volume, path in writable.items()),
         ],
     }

@@ -1,4 +1,4 @@
-"""The public port of a deployment: it is given one of 127.0.0.1 when it first serves, and keeps it.
+"""The public port of a deployment: it is given one when it first serves, and keeps it.
 
 The keeper holds the socket, so that it outlives every model server.
 """
@@ -12,6 +12,7 @@ import zlib
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
+from muster.core.deployment import LOOPBACK
 from muster.core.errors import BackendError, DeploymentError
 
 WAIT_SECONDS = 3.0
@@ -24,14 +25,17 @@ PORTS_OF_A_HOME = 10
 
 
 class Door:
-    """A port of 127.0.0.1: bound first, so that no other program gets it, and open once something serves.
+    """A port: bound first, so that no other program gets it, and open once something serves.
 
     :param inherited: the socket that the process which chose the port had bound already.
+    :param host: the address that it is a port of.
     """
 
-    def __init__(self, port: int, inherited: socket.socket | None = None) -> None:
+    def __init__(self, port: int, inherited: socket.socket | None = None, *, host: str = LOOPBACK) -> None:
         self._port = port
+        self._host = host
         self._socket = inherited
+        self._listens = False
 
     def bound(self) -> socket.socket:
         """Return the socket that servers inherit.
@@ -43,7 +47,7 @@ class Door:
             door = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
             door.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
-                door.bind(("127.0.0.1", self._port))
+                door.bind((self._host, self._port))
             except OSError as error:
                 door.close()
                 if time.monotonic() > deadline:
@@ -59,16 +63,24 @@ class Door:
             self.bound().listen(BACKLOG)
         except OSError as error:
             raise self._taken(error) from error
+        self._listens = True
+
+    def refuse(self) -> None:
+        """Have clients refused, also those that wait, while servers hold the socket; :meth:`open` ends that."""
+        # Of one that does not listen, all that it ever accepts would be shut.
+        if self._socket and self._listens:
+            self._socket.shutdown(socket.SHUT_RDWR)
+            self._listens = False
 
     def close(self) -> None:
         """Have clients refused, also those that wait."""
         if self._socket:
             self._socket.close()
-            self._socket = None
+            self._socket, self._listens = None, False
 
     def _taken(self, error: OSError) -> DeploymentError:
-        where = f"port {self._port} of 127.0.0.1"
-        if error.errno == errno.EADDRINUSE and not _answered(self._port):
+        where = f"port {self._port} of {self._host}"
+        if error.errno == errno.EADDRINUSE and not _answered(self._host, self._port):
             return DeploymentError(
                 f"{where} is not free yet: nothing listens there, and connections that have just ended hold it for at "
                 "most a minute"
@@ -79,10 +91,10 @@ class Door:
         )
 
 
-def _answered(port: int) -> bool:
-    """Whether a process listens on a port of 127.0.0.1."""
+def _answered(host: str, port: int) -> bool:
+    """Whether a process listens on a port; Linux takes 0.0.0.0 for loopback."""
     try:
-        socket.create_connection(("127.0.0.1", port), timeout=ASK_SECONDS).close()
+        socket.create_connection((host, port), timeout=ASK_SECONDS).close()
     except ConnectionRefusedError:
         return False
     except OSError:
@@ -90,11 +102,12 @@ def _answered(port: int) -> bool:
     return True
 
 
-def bind(home: Path, *, before: int, taken: Collection[int]) -> socket.socket:
+def bind(home: Path, *, before: int, taken: Collection[int], host: str = LOOPBACK) -> socket.socket:
     """Return a socket bound to the port that a deployment had before, or to another one.
 
     :param before: 0 where it had none.
     :param taken: by other deployments of this home, those that are down too.
+    :param host: the address that it is to listen on.
     :raises BackendError: none is free.
     """
     for port in (*([before] if before else []), *_ports(home)):
@@ -102,16 +115,18 @@ def bind(home: Path, *, before: int, taken: Collection[int]) -> socket.socket:
             continue
         door = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
         try:
-            door.bind(("127.0.0.1", port))
+            door.bind((host, port))
         except OSError as error:
             door.close()
             if error.errno != errno.EADDRINUSE:
-                raise BackendError(f"port {port} of 127.0.0.1: {error.strerror}") from error
+                raise BackendError(
+                    f"port {port} of {host}: {error.strerror}; host is an address of this machine, as `ip addr` lists them"
+                ) from error
         else:
             # Only now, so that no two can have it at once; a connection that it answered would else keep it for a minute.
             door.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             return door
-    raise BackendError(f"no port of 127.0.0.1 from {FIRST_PORT} to {LAST_PORT} is free: retire a deployment")
+    raise BackendError(f"no port of {host} from {FIRST_PORT} to {LAST_PORT} is free: retire a deployment")
 
 
 def _ports(home: Path) -> Iterator[int]:

@@ -5,7 +5,8 @@ counts `generation` up. What the keeper sees (what is up, where, how often it di
 
 ::
 
-    HOME/deployments/NAME/state.json    port, book, every revision so far: a DeploymentState
+    HOME/deployments/NAME/state.json    host, port, book, every revision so far: a DeploymentState
+                          tokens.json   of the clients, for their owner's eyes: a Tokens
                           keeper.json   who keeps it: pid, boot id, start time
                           locks/HEX/    the lock and recipe of each image that serves or did
                           models/HEX/   the models, where their store is not on this machine
@@ -30,7 +31,8 @@ from pathlib import Path
 
 from muster.backends.local.processes import Process
 from muster.backends.releases.book import Book, Entry, number
-from muster.core.deployment import DeploymentSpec, Release, Revision, RevisionState
+from muster.backends.releases.tokens import Tokens, new_token
+from muster.core.deployment import LOOPBACK, DeploymentSpec, Release, Revision, RevisionState
 from muster.core.errors import BackendError, Corrupt, NotFound, SpecError
 from muster.core.job import Pinned
 from muster.core.locks import is_locked, locked
@@ -40,15 +42,17 @@ from muster.volumes.durability import sync_tree, write_whole
 
 _CLAIMS = 20
 _CLAIM_SECONDS = 0.001
+EVERYWHERE = "0.0.0.0"  # noqa: S104 it is compared with
 _UP = (RevisionState.READY, RevisionState.SERVING)
 
-ServerKey = tuple[str, str, str]
+ServerKey = tuple[str, str, str, bool]
 
 
 @dataclass(frozen=True, kw_only=True)
 class DeploymentState:
     """One deployment as it was last written down.
 
+    :param grpc_port: where it answers gRPC; 0 where no revision ever asked for that.
     :param generation: how often the route was written.
     :param made: how many revisions there ever were, of which the latest that are over are remembered.
     :param revisions: newest first.
@@ -56,6 +60,7 @@ class DeploymentState:
     :param tried: those of them that have been up, and are tried apart no more when they come up again.
     :param ports: where the servers of those that are up answer in private, by name.
     :param reason: what it suffers from now.
+    :param host: the address that it listens on; it stays as long as a revision lives.
     """
 
     name: str
@@ -69,11 +74,38 @@ class DeploymentState:
     release: Release | None = None
     reason: str = ""
     retired: bool = False
+    host: str = LOOPBACK
+    grpc_port: int = field(default=0, metadata={"later": True})
+
+    @property
+    def door(self) -> str:
+        """The address at which this machine asks: loopback where it listens on all of them."""
+        return LOOPBACK if self.host == EVERYWHERE else self.host
 
     @property
     def url(self) -> str:
-        """Where it answers."""
-        return f"http://127.0.0.1:{self.port}"
+        """Where it answers, for this machine."""
+        return f"http://{self.door}:{self.port}"
+
+    @property
+    def grpc(self) -> str:
+        """Where it answers gRPC, for this machine; empty where the revision that leads does not."""
+        return f"{self.door}:{self.grpc_port}" if self.leads_grpc else ""
+
+    @property
+    def terms(self) -> DeploymentSpec | None:
+        """The spec that says who may ask and how much: that of the revision that leads. None where nothing has traffic."""
+        return self.specs.get(self.lead) if self.lead else None
+
+    @property
+    def wants_grpc(self) -> bool:
+        """Whether a revision that is not over answers gRPC."""
+        return any(spec.grpc for spec in self.specs.values())
+
+    @property
+    def leads_grpc(self) -> bool:
+        """Whether users are answered over gRPC: as the revision says that leads."""
+        return self.lead is not None and self.specs[self.lead].grpc
 
     @property
     def book(self) -> Book:
@@ -128,14 +160,14 @@ class DeploymentState:
         return tuple(sorted(there, key=lambda one: (one.name != lead, -one.percent)))
 
     def server_key(self, name: str) -> ServerKey:
-        """What tells which revisions share a server process: those of one environment.
+        """What tells which revisions share a server process: those of one environment that answer the same protocols.
 
         One whose process has died comes back in its own, so that it takes no other with it a second time. A model with
         workers runs in them, and can take no server with it.
         """
         spec = self.specs[name]
         suspect = spec.workers is None and self.called(name).restarts
-        return spec.server, spec.image_digest, name if suspect else ""
+        return spec.server, spec.image_digest, name if suspect else "", spec.grpc
 
     def called(self, name: str) -> Revision:
         """The revision of a name. :raises NotFound: there is none, or it is over and gone."""
@@ -295,11 +327,53 @@ class DeploymentFolder:
 
     def stamp(self) -> int:
         """Return a number that changes when the state is written; 0 where there is none."""
+        return _stamp(self._state)
+
+    def tokens(self) -> Tokens | None:
+        """Return the tokens of the clients; None where there never were any.
+
+        :raises Corrupt: they cannot be read.
+        """
         try:
-            found = self._state.stat()
-        except FileNotFoundError:
-            return 0
-        return found.st_mtime_ns ^ found.st_ino
+            return loads(Tokens, self._tokens.read_bytes())
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except SpecError as error:
+            raise Corrupt(
+                f"deployment {self.name}: {self._tokens} cannot be read ({error}): put it back, or delete it and make "
+                f"each client's token anew"
+            ) from error
+
+    def change_tokens(self, change: Callable[[Tokens], Tokens]) -> Tokens:
+        """Change the tokens, in a file that its owner alone may read, and return them as they are then.
+
+        :raises NotFound: the deployment is gone; :raises BackendError: the disk is full or not ours to write.
+        """
+        with self.changing():
+            state = self.read()
+            if state is None or state.retired:
+                raise NotFound(f"no deployment {self.name!r}")
+            return self._write_tokens(change(self.tokens() or Tokens(key=new_token())))
+
+    def need_tokens(self) -> None:
+        """See that there is a key for muster's own requests. Call it before a revision is written that needs it."""
+        with self.changing():
+            if self.tokens() is None:
+                self.path.mkdir(parents=True, exist_ok=True)
+                self._write_tokens(Tokens(key=new_token()))
+
+    def _write_tokens(self, tokens: Tokens) -> Tokens:
+        try:
+            write_whole(self._tokens, dumps(tokens), mode=0o600)
+        except OSError as error:
+            raise BackendError(
+                f"deployment {self.name}: {self._tokens} cannot be written ({error.strerror or error})"
+            ) from error
+        return tokens
+
+    def tokens_stamp(self) -> int:
+        """Return a number that changes when the tokens are written; 0 where there are none."""
+        return _stamp(self._tokens)
 
     def claim_keeper(self) -> int | None:
         """Take the keeper's lock if no keeper lives; the open file holds it, also in a child."""
@@ -385,3 +459,15 @@ class DeploymentFolder:
     @property
     def _state(self) -> Path:
         return self.path / "state.json"
+
+    @property
+    def _tokens(self) -> Path:
+        return self.path / "tokens.json"
+
+
+def _stamp(path: Path) -> int:
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        return 0
+    return found.st_mtime_ns ^ found.st_ino

@@ -35,7 +35,8 @@ from muster.backends.local.serving.process import keep_short, try_apart
 from muster.backends.local.serving.shares import ModelServers
 from muster.backends.predictions import Spool
 from muster.backends.releases.book import pin_reason
-from muster.core.deployment import DeploymentSpec, Revision, RevisionState
+from muster.backends.releases.tokens import Tokens
+from muster.core.deployment import LOOPBACK, DeploymentSpec, Revision, RevisionState
 from muster.core.errors import BackendError, Corrupt, MusterError, NotFound
 from muster.core.job import Pinned
 from muster.core.settings import Settings
@@ -113,6 +114,7 @@ class Keeper:
         self._lost: list[tuple[set[str], str]] = []
         self._said: dict[str, float] = {}
         self._troubles: dict[str, str] = {}
+        self._tokens: tuple[int, Tokens | None] = (0, None)
 
     def run(self, handle: int, guardian: Guardian) -> None:
         """Keep the deployment; `handle` is the open file that holds the keeper's lock."""
@@ -180,6 +182,9 @@ class Keeper:
         if state is None or state.retired:
             return
         self.servers.limit_memory(state)
+        self.servers.admit(self._admission(state))
+        if state.grpc_port and not self.servers.grpc_door:
+            self.servers.grpc_door = Door(state.grpc_port, host=state.host)
         self._arrive(state)
         self._publish(state)
         self._hear(state)
@@ -190,6 +195,28 @@ class Keeper:
             self._collecting.look()
         self._be_well(state)
         self.servers.wait(LOOK_SECONDS)
+
+    def _admission(self, state: DeploymentState) -> dict[str, Any]:
+        """What servers are told of who may ask, and how much; where the tokens cannot be read, those read before stand.
+
+        The revision that leads says whether users need a token; servers ask for the key of muster's own requests as soon
+        as any revision does. An address that others reach is never open to all, whatever a spec says.
+        """
+        terms = state.terms
+        limits = terms.limits.order() if terms and terms.limits else None
+        needed = bool(terms and terms.tokens) or state.host != LOOPBACK
+        if not needed and not any(spec.tokens for spec in state.specs.values()):
+            return {"needed": False, "limits": limits}
+        try:
+            stamp = self._folder.tokens_stamp()
+            if stamp != self._tokens[0]:
+                self._tokens = stamp, self._folder.tokens()
+        except (Corrupt, OSError) as error:
+            self.say(f"what was read before stands: {error}")
+        found = self._tokens[1]
+        if found is None:
+            return {"needed": needed, "limits": limits, "key": "", "tokens": []}
+        return {"needed": needed, "limits": limits, "key": found.key, "tokens": plain(found.tokens)}
 
     def _lose(self, names: set[str], why: str) -> bool:
         self.say(why)
@@ -287,7 +314,7 @@ class Keeper:
         except OSError as error:  # users are served all the same; the server says what it cannot keep
             self.say(f"the log of requests has no key: {error}; columns that are to be hashed are left out")
             order |= {"key": "", "hashed": [], "leave_out": [*order["leave_out"], *order["hashed"]]}
-        return {"folder": str(spool.path), **order}
+        return {"folder": str(spool.path), "clients": spec.tokens, **order}
 
     def _try_again(self, one: Revision, reason: str) -> None:
         """Wait a while before the next try. Clients wait as well at first; from now on they are refused."""
@@ -295,7 +322,7 @@ class Keeper:
         pause = min(2 * before.pause, LONGEST_PAUSE_SECONDS) if before else LOOK_SECONDS
         self._failures[one.name] = Failure(pause=pause, due=time.monotonic() + pause)
         if not self.servers.up():
-            self.door.close()
+            self._close_doors()
         self._note(f"{one.model.address} cannot be served: {reason}; trying again")
 
     def _due(self, name: str) -> bool:
@@ -374,9 +401,15 @@ class Keeper:
             with contextlib.suppress(OSError):  # the disk may be full, and users are served all the same
                 print(f"{time.strftime('%Y-%m-%dT%H:%M:%S%z')} {line}", file=sys.stderr, flush=True)  # noqa: T201 its log
 
-    def stop(self) -> None:
-        """Close the port and stop every server."""
+    def _close_doors(self) -> None:
+        """Have clients refused, also those that wait."""
         self.door.close()
+        if self.servers.grpc_door:
+            self.servers.grpc_door.close()
+
+    def stop(self) -> None:
+        """Close the ports and stop every server."""
+        self._close_doors()
         for arriving in self.arriving.values():
             arriving.close()
         self.arriving = {}
@@ -438,7 +471,8 @@ def main() -> None:
         return
     with contextlib.suppress(OSError):  # the disk may be full, and users are served all the same
         folder.write_keeper(Process.me())
-    public = Door(state.port, socket.socket(fileno=int(inherited[1])) if inherited[1:] else None)
+    bound = socket.socket(fileno=int(inherited[1])) if inherited[1:] else None
+    public = Door(state.port, bound, host=state.host)
     environments = Environments(settings.cache)
     keeper = Keeper(folder, FolderStore(settings.store), environments, public, settings)
     keeper.run(handle, guardian)

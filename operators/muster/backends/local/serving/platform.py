@@ -1,4 +1,4 @@
-"""Deployments on one machine: a name, a port of 127.0.0.1, a book in a file, and a keeper that puts it in force."""
+"""Deployments on one machine: a name, a port, a book in a file, and a keeper that puts it in force."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from muster.backends.local.serving import door
@@ -26,7 +27,8 @@ from muster.backends.releases.deployments import Deployments
 from muster.backends.releases.figures import added, if_known, read_counts
 from muster.backends.releases.inference import infer_request, read_answer
 from muster.backends.releases.platform import Limits, Observed
-from muster.core.deployment import Answer, Counts, SmokeRequest
+from muster.backends.releases.tokens import Tokens
+from muster.core.deployment import LOOPBACK, Answer, Counts, SmokeRequest
 from muster.core.errors import BackendError, Conflict, Corrupt, DeploymentError, NotFound, SpecError
 from muster.core.locks import locked
 from muster.core.settings import Settings
@@ -38,6 +40,7 @@ ASK_SECONDS = 10.0
 LOOK_SECONDS = 2.0
 RETIRE_SECONDS = 45.0  # more than a keeper gives its servers to finish
 KILL_SECONDS = 2.0
+KEY = "Muster-Key"  # muster_serving.clients reads it
 _AT_ONCE = 8  # one that does not answer must not hold up all others
 _LIMITS = Limits(place="on one machine", servers=("kserve",), history=50)
 
@@ -126,6 +129,13 @@ class LocalPlatform:
         """
         spec = entry.spec
         shipped("serving")
+        if book.state and book.state.live and book.state.host != spec.host:
+            raise SpecError(
+                f"host is {spec.host}, and {spec.name} listens on {book.state.host} for as long as it lives: leave host as "
+                f"it was, or `muster deployments retire {spec.name}` first"
+            )
+        if spec.tokens:
+            self._folder(book.name).need_tokens()
         for digest in spec.image_digests:
             if not (self._lock(entry, digest) / LOCK).is_file():
                 raise SpecError(f"image of {spec.name}: its snapshot {digest:.20}… holds no {LOCK}")
@@ -148,7 +158,8 @@ class LocalPlatform:
                 if entry.name not in state.specs:
                     for digest in entry.spec.image_digests:
                         folder.keep_lock(digest, self._lock(entry, digest))
-            return state.with_book(book)
+            host = book.live[0].spec.host if book.live and not state.live else state.host
+            return replace(state, host=host).with_book(book)
 
         state = self._change(folder, write, first=first)
         if state is None:
@@ -196,7 +207,10 @@ class LocalPlatform:
         state = book.down
         if state is None:
             return {}
-        pages = {port: _page(port, "/metrics") for port in sorted(set(state.ports.values()))}
+        inside = self._inside(state)
+        pages = {
+            port: _page(LOOPBACK, port, "/metrics", inside) for port in sorted(set(state.ports.values()))
+        }
         counted = added(read_counts(page, name=state.name) for page in pages.values() if page is not None)
         silent = [name for name, port in state.ports.items() if pages[port] is None]
         return {one.name: counted.get(one.name, Counts()) for one in state.live if one.name not in silent}
@@ -211,11 +225,25 @@ class LocalPlatform:
             return (Answer(replica=revision, outputs=None, error=f"it is not loaded: {why}"),)
         replica, path = f"127.0.0.1:{port}", f"/v2/models/{state.name}/versions/{revision}"
         try:
-            metadata = _call(port, "GET", path)
-            answer = _call(port, "POST", f"{path}/infer", infer_request(request, metadata))
-        except DeploymentError as error:
+            inside = self._inside(state)
+            metadata = _call(port, "GET", path, inside)
+            answer = _call(port, "POST", f"{path}/infer", inside, infer_request(request, metadata))
+        except (DeploymentError, Corrupt) as error:
             return (Answer(replica=replica, outputs=None, error=str(error)),)
         return (read_answer(replica, answer),)
+
+    def tokens(self, name: str) -> Tokens:
+        """Return the tokens of a deployment's clients."""
+        return self._folder(name).tokens() or Tokens()
+
+    def change_tokens(self, name: str, change: Callable[[Tokens], Tokens]) -> Tokens:
+        """Change them; the keeper tells the servers within a tenth of a second."""
+        return self._folder(name).change_tokens(change)
+
+    def _inside(self, state: DeploymentState) -> Mapping[str, str]:
+        """The headers of muster's own requests: they carry the key that servers ask for once clients need tokens."""
+        tokens = self._folder(state.name).tokens()
+        return {KEY: tokens.key} if tokens else {}
 
     def repair(self, book: LocalBook) -> tuple[str, ...]:
         """Bring a keeper up where it is gone, and with it the servers of all live revisions."""
@@ -231,6 +259,7 @@ class LocalPlatform:
         gone = not book.alive and bool(state.live)
         return Observed(
             url=state.url,
+            grpc=state.grpc,
             answers=book.alive and bool(state.shares) and _answers(state),
             revisions=state.live,
             # What was ready when the last keeper looked may have traffic: it is brought up for it.
@@ -277,6 +306,8 @@ class LocalPlatform:
             if bound:
                 opened.enter_context(bound)
                 state = replace(state, port=bound.getsockname()[1])
+            if state.wants_grpc and not state.grpc_port:
+                state = replace(state, grpc_port=self._free_port(state))
             if state != before:
                 folder.write(state)
             if handle is not None:
@@ -309,15 +340,26 @@ class LocalPlatform:
 
     def _bind(self, state: DeploymentState) -> socket.socket:
         """Return a socket bound to the deployment's port, or to another where nothing ever served on it."""
-        taken = {self._port(name) for name in self.names() if name != state.name}
-        return door.bind(self._settings.home, before=state.port, taken=taken)
+        return door.bind(self._settings.home, before=state.port, taken=self._taken(state), host=state.host)
 
-    def _port(self, name: str) -> int:
-        """The port of another deployment; 0 where its state cannot be read: its servers hold the port themselves."""
+    def _free_port(self, state: DeploymentState) -> int:
+        """Return a port for gRPC. The keeper binds it a moment later: one that runs inherits nothing any more."""
+        taken = {state.port, *self._taken(state)}
+        with door.bind(self._settings.home, before=0, taken=taken, host=state.host) as bound:
+            port: int = bound.getsockname()[1]
+            return port
+
+    def _taken(self, state: DeploymentState) -> set[int]:
+        """The ports of the other deployments, and this one's own of gRPC."""
+        others = (self._ports(name) for name in self.names() if name != state.name)
+        return {state.grpc_port}.union(*others)
+
+    def _ports(self, name: str) -> tuple[int, ...]:
+        """The ports of a deployment; none where its state cannot be read: its servers hold the ports themselves."""
         with contextlib.suppress(Corrupt):
             state = self._folder(name).read()
-            return state.port if state else 0
-        return 0
+            return (state.port, state.grpc_port) if state else ()
+        return ()
 
     def _folder(self, name: str) -> DeploymentFolder:
         return DeploymentFolder(self._settings.home, name)
@@ -369,14 +411,16 @@ def _stale(name: str) -> Conflict:
 
 def _answers(state: DeploymentState) -> bool:
     """Ask at the public port whether it is ready."""
-    return _page(state.port, f"/v2/models/{state.name}/ready") is not None
+    return _page(state.door, state.port, f"/v2/models/{state.name}/ready") is not None
 
 
-def _call(port: int, method: str, path: str, body: object = None) -> dict[str, Any]:
+def _call(
+    port: int, method: str, path: str, headers: Mapping[str, str], body: object = None
+) -> dict[str, Any]:
     """Ask for JSON. :raises DeploymentError: there is no answer, or another than 200."""
     try:
         with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=ASK_SECONDS)) as connection:
-            connection.request(method, path, None if body is None else json.dumps(body))
+            connection.request(method, path, None if body is None else json.dumps(body), dict(headers))
             response = connection.getresponse()
             text = response.read()
     except (OSError, http.client.HTTPException) as error:
@@ -390,11 +434,11 @@ def _call(port: int, method: str, path: str, body: object = None) -> dict[str, A
     return answer
 
 
-def _page(port: int, path: str) -> str | None:
+def _page(host: str, port: int, path: str, headers: Mapping[str, str] = MappingProxyType({})) -> str | None:
     """Return a page; None where it cannot be had now."""
     try:
-        with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=LOOK_SECONDS)) as connection:
-            connection.request("GET", path)
+        with closing(http.client.HTTPConnection(host, port, timeout=LOOK_SECONDS)) as connection:
+            connection.request("GET", path, headers=dict(headers))
             response = connection.getresponse()
             text = response.read().decode(errors="replace")
     except (OSError, http.client.HTTPException):

@@ -1,7 +1,7 @@
 """One model server as its keeper sees it: a child process, a line to command it, a private door to ask it.
 
-The server (``serving/muster_serving``) runs in its image's environment and inherits three sockets:
-the public one, on which it answers while it is the one to accept clients; a private one on loopback, on
+The server (``serving/muster_serving``) runs in its image's environment and inherits its sockets:
+the public one, and one of gRPC where it answers that, on which it answers while it is the one to accept clients; a private one on loopback, on
 which its revisions also answer without a share; and its end of the line of commands, which has no name that
 another process could open. It dies with its keeper, which never waits for it.
 """
@@ -110,12 +110,25 @@ class ModelServer:
     """A running model server, which has no revision and accepts no clients yet.
 
     :ivar loaded: the revisions that it holds.
+    :ivar answers_grpc: whether it answers gRPC, while it accepts clients.
     :ivar given_up: another one takes its place, though it may still finish what it can.
     """
 
-    def __init__(self, name: str, python: Path, folder: Path, public: socket.socket) -> None:
-        """Start it. :raises DeploymentError: the process cannot be started."""
+    def __init__(
+        self,
+        name: str,
+        python: Path,
+        folder: Path,
+        public: socket.socket,
+        *,
+        grpc: socket.socket | None = None,
+    ) -> None:
+        """Start it. :raises DeploymentError: the process cannot be started.
+
+        :param grpc: the public socket of gRPC; None: it does not answer that.
+        """
         self.loaded: set[str] = set()
+        self.answers_grpc = grpc is not None
         self._unloading: dict[int, str] = {}
         self._abandoned: dict[int, str] = {}
         self.given_up = False
@@ -129,11 +142,13 @@ class ModelServer:
         self._told: list[Told] = []
         self._route: Route | None = None
         self._accepts = False
+        self._admission: Mapping[str, Any] = {}
         self._memory_gib = 0.0
         fds = {
             "--public-fd": public.fileno(),
             "--private-fd": private.fileno(),
             "--control-fd": theirs.fileno(),
+            **({"--grpc-fd": grpc.fileno()} if grpc else {}),
         }
         flags = [word for flag, number in fds.items() for word in (flag, str(number))]
         self._log = folder / "server.log"
@@ -226,6 +241,12 @@ class ModelServer:
             self._route = (dict(shares), ports)
             self._order("share", shares=self._route[0], ports=ports)
 
+    def admit(self, admission: Mapping[str, Any]) -> None:
+        """Have requests let in by these rules, ``muster_serving.clients``', before all that is commanded later."""
+        if self._admission != admission:
+            self._admission = admission
+            self._order("admit", **admission)
+
     def accept(self, accepts: bool) -> None:
         """Have users accepted from now on, or no more: each that is there is sent elsewhere with its next answer."""
         if self._accepts != accepts:
@@ -263,7 +284,7 @@ class ModelServer:
         gone = {number: name for number in done if (name := self._unloading.pop(number, ""))}
         self.loaded |= {name for number, name in gone.items() if number in failed}
         if failed:
-            self._route = None  # to be told again
+            self._route, self._admission = None, {}  # to be told again
         return list(failed.values())
 
     def news(self) -> list[Told]:

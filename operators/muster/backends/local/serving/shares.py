@@ -11,7 +11,7 @@ import select
 import time
 from collections.abc import Collection, Hashable, Mapping
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from muster.backends.local.serving.door import Door
 from muster.backends.local.serving.folder import DeploymentState, ServerKey
@@ -58,17 +58,20 @@ class ModelServers:
 
     :param folder: the deployment's.
     :param door: the public socket.
+    :ivar grpc_door: that of gRPC; None where no revision ever asked for it.
     """
 
     def __init__(self, folder: Path, door: Door) -> None:
         self._folder = folder
         self._door = door
+        self.grpc_door: Door | None = None
         self.running: dict[ServerKey, ModelServer] = {}
         self.hung: list[ModelServer] = []
         self._leaving: list[tuple[float, ModelServer]] = []
         self._front: ModelServer | None = None
         self._past: dict[str, float] = {}
         self._asked_gib: dict[str, float] = {}
+        self._admission: Mapping[str, Any] = {}
 
     def up(self) -> dict[str, ModelServer]:
         """Which server holds each revision that is loaded."""
@@ -81,8 +84,19 @@ class ModelServers:
         :raises DeploymentError: it cannot be started, or another program has the port.
         """
         if key not in self.running:
-            self.running[key] = ModelServer(name, python, self._folder, self._door.bound())
+            *_, answers_grpc = key
+            door = self.grpc_door if answers_grpc else None
+            server = self.running[key] = ModelServer(
+                name, python, self._folder, self._door.bound(), grpc=door.bound() if door else None
+            )
+            server.admit(self._admission)
         return self.running[key]
+
+    def admit(self, admission: Mapping[str, Any]) -> None:
+        """Have requests let in by these rules from now on, also by servers that are on their way out."""
+        self._admission = admission
+        for server in (*self.running.values(), *self.hung, *(server for _, server in self._leaving)):
+            server.admit(admission)
 
     def lost(self) -> list[tuple[set[str], str]]:
         """Look after the servers, and return the revisions that were lost with one, and why."""
@@ -142,6 +156,10 @@ class ModelServers:
         if self._front.settled:
             for server in holding - {self._front}:
                 server.accept(False)
+        if self.grpc_door and self._front.answers_grpc:
+            self.grpc_door.open()
+        elif self.grpc_door and all(server.settled for server in holding):
+            self.grpc_door.refuse()
 
     def clear(self, state: DeploymentState) -> None:
         """Unload what is over, and let servers go that nothing needs: what they were asked they answer."""

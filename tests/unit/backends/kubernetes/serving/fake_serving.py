@@ -19,6 +19,7 @@ from muster.backends.kubernetes.api.kinds import Kind
 from muster.backends.kubernetes.serving import names
 from muster.backends.kubernetes.serving.kinds import ServingPlatform, platform_of
 from muster.backends.kubernetes.serving.platform import cluster_deployments
+from muster.backends.kubernetes.serving.server import KEY
 from muster.backends.kubernetes.site import ClusterSite, Platform
 from muster.backends.releases.book import number
 from muster.backends.releases.deployments import Deployments
@@ -192,7 +193,7 @@ class ServingCluster(FakeCluster):
                     "apiVersion": "v1",
                     "kind": "Pod",
                     "metadata": {**own, "name": pod},
-                    "spec": {},
+                    "spec": {"containers": service["spec"].get("predictor", {}).get("containers", [])},
                     "status": {
                         "podIP": "10.0.0.1",
                         "conditions": [{"type": "Ready", "status": "True" if up else "False"}],
@@ -217,6 +218,14 @@ class ServingCluster(FakeCluster):
         found = self.objects.get(("pods", pod))
         if found is None:
             return status(404, "NotFound", f'pods "{pod}" not found')
+        keys = {
+            variable["value"]
+            for container in found["spec"].get("containers", ())
+            for variable in container["env"]
+            if variable["name"] == KEY
+        }
+        if keys and keys != {asked.headers.get("Muster-Key")}:
+            return Answer(401, {"error": "this deployment needs a token"})
         self.asked.append((pod, path, asked.body))
         revision = found["metadata"]["labels"][names.REVISION]
         if revision in self.hanging:

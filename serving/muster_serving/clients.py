@@ -1,0 +1,197 @@
+"""Who may ask a deployment, and how often: clients with tokens, or all together where none are needed.
+
+:meth:`Clients.admit` is asked before a request's body is read, so what is refused costs almost nothing. A token is looked
+up by its SHA-256 digest, of which alone the server is told; the token itself is kept nowhere and written nowhere.
+"""
+
+from __future__ import annotations
+
+import hmac
+import math
+import time
+from collections.abc import Iterable, Mapping
+from hashlib import sha256
+from typing import Any
+
+from muster_serving.answer import Answer, refusal
+from muster_serving.body import MAX_BODY_BYTES
+from muster_serving.metrics import client_requests
+
+KEY, NAME = (
+    b"muster-key",
+    b"muster-client",
+)  # of muster's own requests: its key, and for whom one is passed on
+_AUTHORIZATION = b"authorization"
+_BEARER = b"bearer"
+_INVALID = ', error="invalid_token"'  # RFC 6750: a token came, and does not count
+
+RawHeaders = Iterable[tuple[bytes, bytes]]  # as ASGI and HTTP/2 have them: names in lower case
+
+
+class Client:
+    """One client, or all that are not told apart.
+
+    Its limit is a token bucket, kept as the time at which it is full again (GCRA, ITU-T I.371).
+
+    :param name: empty where clients are not told apart.
+    :param rate: requests a second; None: any number. :param burst: how many may come at once.
+    """
+
+    __slots__ = ("_count", "_full_at", "_interval", "_limited", "_room", "name")
+
+    def __init__(self, deployment: str, name: str, *, rate: float | None, burst: int | None) -> None:
+        self.name = name
+        self._interval = 1 / rate if rate else 0.0
+        self._room = self._interval * ((burst or 1) - 1)
+        self._full_at = 0.0
+        self._count = client_requests(deployment, name, "accepted") if name else None
+        self._limited = client_requests(deployment, name, "limited")
+
+    def take(self) -> float:
+        """Count one request; return 0, or the seconds after which the next one is accepted."""
+        if self._interval:
+            now = time.monotonic()
+            full_at = max(self._full_at, now)
+            if full_at - now > self._room:
+                self._limited.inc()
+                return full_at - now - self._room
+            self._full_at = full_at + self._interval
+        if self._count is not None:
+            self._count.inc()
+        return 0.0
+
+
+class Clients:
+    """The clients of one deployment. Without an order anyone may ask, as often as they like.
+
+    :param one_port: muster's own requests come to the users' port, too.
+    :ivar checked: whether a request for predictions must be admitted.
+    :ivar needed: whether each request must carry a token.
+    :ivar most_bytes: the longest body.
+    """
+
+    def __init__(self, name: str, *, one_port: bool = False) -> None:
+        self._deployment = name
+        self._one_port = one_port
+        self.checked = self.needed = self._guarded = False
+        self.most_bytes = MAX_BODY_BYTES
+        self._key = b""
+        self._own = Client(name, "", rate=None, burst=None)
+        self._all = self._own
+        self._by_digest: dict[bytes, Client] = {}
+        self._ended: dict[bytes, tuple[str, float]] = {}
+        self._passed_on: dict[bytes, Client] = {}
+        self._limits: Any = None
+
+    def order(self, order: Mapping[str, Any]) -> None:
+        """Let requests in by these rules from now on: the keeper's command ``admit``.
+
+        A client that stays, stays as far from its limit as it was.
+        """
+        limits = order.get("limits") or {}
+        rate, burst = limits.get("rate"), limits.get("burst")
+        known = self._by_digest if limits == self._limits else {}
+        if limits != self._limits:
+            self._all = Client(self._deployment, "", rate=rate, burst=burst)
+        live: dict[bytes, Client] = {}
+        ended: dict[bytes, tuple[str, float]] = {}
+        for token in order.get("tokens") or ():
+            digest, client = bytes.fromhex(token["digest"]), token["client"]
+            if token.get("ended") is not None:
+                ended[digest] = client, token["ended"]
+            else:
+                live[digest] = known.get(digest) or Client(self._deployment, client, rate=rate, burst=burst)
+        self._by_digest, self._ended, self._limits = live, ended, limits
+        self._key = str(order.get("key") or "").encode()
+        self.most_bytes = int(limits.get("body_bytes") or MAX_BODY_BYTES)
+        self.needed = bool(order["needed"])
+        self.checked = self.needed or rate is not None
+        self._guarded = self.needed or bool(self._key)
+
+    def admit(self, headers: RawHeaders, *, asks: bool = True) -> Client | Answer:
+        """Return whose request this is, or its refusal: 401 without a token that counts, 429 over the client's limit.
+
+        :param asks: whether it asks for predictions, which are counted and limited; pages are not.
+        """
+        client = self._all
+        if self._one_port and (own := self._insider(headers)):
+            return own
+        if self.needed:
+            found = self._known(headers)
+            if isinstance(found, Answer):
+                return found
+            client = found
+        if asks and (wait := client.take()):
+            return self._too_many(client, wait)
+        return client
+
+    def is_own(self, headers: RawHeaders) -> bool:
+        """Whether a request is muster's own."""
+        return self._insider(headers) is not None
+
+    def within(self, headers: RawHeaders) -> Client | Answer:
+        """Return for whom muster's own request is, on a port that users are not told of; or its refusal, 401."""
+        if not self._guarded:
+            return self._own
+        return self._insider(headers) or self._denied(
+            "", "this port is muster's own; users ask at the deployment's address"
+        )
+
+    def pass_on(self, client: Client | None = None) -> tuple[str, ...]:
+        """Return the header lines with which another process of this deployment takes a request of this client's."""
+        if not self._guarded:
+            return ()
+        named = (f"{NAME.decode()}: {client.name}",) if client and client.name else ()
+        return (f"{KEY.decode()}: {self._key.decode()}", *named)
+
+    def _known(self, headers: RawHeaders) -> Client | Answer:
+        given = None
+        for name, value in headers:
+            if name == _AUTHORIZATION:
+                if given is not None:
+                    return self._denied("", "there are two headers Authorization; send one")
+                given = value
+        if given is None:
+            return self._denied(
+                "", "this deployment needs a token: send the header Authorization: Bearer TOKEN"
+            )
+        scheme, _, token = given.partition(b" ")
+        if scheme.lower() != _BEARER or not (token := token.strip(b" ")):
+            return self._denied("", "Authorization: expected Bearer TOKEN")
+        # The time of a lookup tells of the digest alone, whose next byte nobody can choose: so nothing of a token.
+        digest = sha256(token).digest()
+        if (client := self._by_digest.get(digest)) is not None:
+            return client
+        whose, at = self._ended.get(digest, ("", 0.0))
+        if whose:
+            when = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(at))
+            return self._denied(
+                whose, f"the token of {whose} was ended on {when}: ask for a new one", _INVALID
+            )
+        return self._denied("", "this token does not count: ask who runs the deployment for one", _INVALID)
+
+    def _insider(self, headers: RawHeaders) -> Client | None:
+        key, name = b"", b""
+        for header, value in headers:
+            if header == KEY:
+                key = value
+            elif header == NAME:
+                name = value
+        if not self._key or not hmac.compare_digest(key, self._key):
+            return None
+        if name and name not in self._passed_on:
+            self._passed_on[name] = Client(self._deployment, name.decode("ascii"), rate=None, burst=None)
+        return self._passed_on.get(name, self._own)
+
+    def _denied(self, client: str, message: str, how: str = "") -> Answer:
+        client_requests(self._deployment, client, "denied").inc()
+        told = f'Bearer realm="{self._deployment}"{how}'
+        return refusal(message, 401, ((b"www-authenticate", told.encode()),))
+
+    def _too_many(self, client: Client, wait: float) -> Answer:
+        whose = (
+            f"client {client.name} has" if client.name else "this deployment has, for all clients together,"
+        )
+        rate, burst = self._limits["rate"], self._limits["burst"]
+        message = f"{whose} {rate:g} requests a second, {burst} at once: try again in {wait:.2g} s"
+        return refusal(message, 429, ((b"retry-after", b"%d" % math.ceil(wait)),))

@@ -1,0 +1,217 @@
+"""Accepts gRPC's clients on a socket that another process may hold as well, and carries their bytes to gRPC's own.
+
+gRPC binds its sockets itself: it takes none that is open, and a second process on the same port by SO_REUSEPORT loses
+the clients that wait at a socket when that one is closed. So this process accepts, as for HTTP, and hands each client's
+bytes to gRPC over a Unix socket that has no name in the file system.
+
+A client is sent elsewhere after its next answer, as over HTTP, by HTTP/2's GOAWAY with the greatest stream of all, between two
+frames of gRPC's: what it has asked is answered, and what it asks next it asks on a new connection, which another process
+may accept. gRPC's own end of a server would drop what arrives at that moment; and a client of gRPC's that is told to go while
+it is still connecting does not always notice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from typing import cast
+
+from muster_serving.connection import CONNECTIONS
+
+_HEAD_BYTES = 9
+_HEADERS = 1
+_GOAWAY = b"\0\0\x08\x07\0\0\0\0\0" + b"\x7f\xff\xff\xff" + b"\0\0\0\0"  # NO_ERROR
+_BACKLOG = 2048
+
+
+class Frames:
+    """Follows the frames of HTTP/2 in bytes that pass.
+
+    :ivar answered: whether the header of an answer has passed.
+    """
+
+    def __init__(self) -> None:
+        self.answered = False
+        self._begun = False
+        self._left = 0
+        self._head = b""
+
+    @property
+    def between(self) -> bool:
+        """Whether the next byte begins a frame, and is not the first."""
+        return self._begun and not (self._left or self._head)
+
+    def passed(self, data: bytes) -> None:
+        """Follow the next bytes."""
+        self._begun = True
+        if self._head:
+            data = self._head + data
+        at = self._left
+        while at + _HEAD_BYTES <= len(data):
+            self.answered = self.answered or data[at + 3] == _HEADERS
+            at += _HEAD_BYTES + int.from_bytes(data[at : at + 3])
+        self._head, self._left = (data[at:], 0) if at < len(data) else (b"", at - len(data))
+
+
+class _End(asyncio.Protocol):
+    """One end of a connection; what it receives the other end sends."""
+
+    def __init__(self) -> None:
+        self.transport: asyncio.Transport | None = None
+        self.other: _End | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        # uvloop's transport is no subclass of asyncio.Transport
+        self.transport = cast("asyncio.Transport", transport)
+
+    def data_received(self, data: bytes) -> None:
+        if self.other and self.other.transport:
+            self.other.transport.write(data)
+
+    def pause_writing(self) -> None:
+        if self.other and self.other.transport:
+            self.other.transport.pause_reading()
+
+    def resume_writing(self) -> None:
+        if self.other and self.other.transport:
+            self.other.transport.resume_reading()
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 asyncio's interface
+        self.transport = None
+        if self.other and self.other.transport:
+            self.other.transport.close()
+
+
+class _Server(_End):
+    """The end at gRPC."""
+
+    def __init__(self, client: _Client) -> None:
+        super().__init__()
+        self.other = client
+        self._client = client
+        self._frames = Frames()
+        self._leaving = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        self._client.connected(self)
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        self._frames.passed(data)
+        if self._leaving:
+            self.leave()
+
+    def leave(self, *, unanswered: bool = False) -> None:
+        """Tell the client to ask elsewhere from now on; one that was never answered, after its first answer.
+
+        :param unanswered: tell it at once all the same.
+        """
+        self._leaving = not (self._frames.between and (self._frames.answered or unanswered))
+        if not self._leaving:
+            super().data_received(_GOAWAY)
+
+
+class _Client(_End):
+    """The end at a client."""
+
+    def __init__(self, gate: Gate) -> None:
+        super().__init__()
+        self._gate = gate
+        self.server = _Server(self)
+        self.heard = 0.0
+        self._early = b""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        self._gate.entered(self)
+
+    def data_received(self, data: bytes) -> None:
+        self.heard = self._gate.loop.time()
+        if self.other:
+            super().data_received(data)
+        else:  # uvloop reads at once, whatever was told to its transport
+            self._early += data
+
+    def connected(self, server: _Server) -> None:
+        """Hand over what came before there was somebody to hand it to."""
+        self.other = server
+        super().data_received(self._early)
+        self._early = b""
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self._gate.left(self)
+
+
+class Gate:
+    """Hands clients to the gRPC server behind a Unix socket.
+
+    :param behind: that socket's address.
+    :ivar empty: set while there is no client.
+    """
+
+    def __init__(self, behind: str) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.empty = asyncio.Event()
+        self.empty.set()
+        self._behind = behind
+        self._accepting: asyncio.Server | None = None
+        self._clients: set[_Client] = set()
+        self._connecting: set[asyncio.Task[None]] = set()
+
+    async def open(self, public: socket.socket) -> None:
+        """Accept clients from now on. Idempotent, and possible again after :meth:`drain`."""
+        if self._accepting is None:
+            accepted = public.dup()
+            self._accepting = await self.loop.create_server(
+                lambda: _Client(self), sock=accepted, backlog=_BACKLOG
+            )
+
+    def drain(self) -> None:
+        """Accept no more clients, and have those that are there ask elsewhere. Idempotent."""
+        accepting, self._accepting = self._accepting, None
+        if accepting:
+            accepting.close()
+            for client in self._clients:
+                client.server.leave()
+
+    def entered(self, client: _Client) -> None:
+        """Connect a new client; if there are too many, end the one that has been silent longest."""
+        self._clients.add(client)
+        self.empty.clear()
+        client.heard = self.loop.time()
+        if len(self._clients) > CONNECTIONS:
+            silent = min(self._clients, key=lambda one: one.heard)
+            if silent.transport:
+                silent.transport.abort()
+        task = self.loop.create_task(self._connect(client))
+        self._connecting.add(task)
+        task.add_done_callback(self._connecting.discard)
+
+    def left(self, client: _Client) -> None:
+        """Forget a client."""
+        self._clients.discard(client)
+        if not self._clients:
+            self.empty.set()
+
+    def send_off(self) -> None:
+        """Have all that are still there ask elsewhere now, also those that were never answered."""
+        for client in self._clients:
+            client.server.leave(unanswered=True)
+
+    async def _connect(self, client: _Client) -> None:
+        behind = socket.socket(socket.AF_UNIX)
+        behind.setblocking(False)
+        try:
+            behind.connect(self._behind)  # at once, or not at all: gRPC has a backlog
+            await self.loop.create_unix_connection(lambda: client.server, sock=behind)
+        except OSError:
+            behind.close()
+            if client.transport:
+                client.transport.abort()
+            return
+        if self._accepting is None:
+            client.server.leave()
+        if client.transport is None and client.server.transport:  # it is gone already
+            client.server.transport.close()

@@ -1,0 +1,153 @@
+"""gRPC's messages as bodies of HTTP, and answers of HTTP as gRPC's messages: the front reads one form only.
+
+A tensor's values become bytes after the body's JSON (:mod:`muster_serving.binary`), or JSON where only JSON's numbers are
+checked against their data type. The messages are those that KServe's SDK brings, made of the protocol's own definition
+(https://github.com/kserve/open-inference-protocol/blob/main/specification/protocol/open_inference_grpc.proto).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from typing import Any
+
+import grpc
+import numpy as np  # noqa: TID253 - the server cannot do without; nothing that Airflow parses imports it
+import orjson
+from kserve.protocol.grpc import grpc_predict_v2_pb2 as messages
+
+from muster_serving.answer import MODEL, PREDICTION, REVISION, Answer
+from muster_serving.content import JSON_LENGTH
+from muster_serving.errors import RequestError
+
+_CONTENTS = {
+    "BOOL": "bool_contents",
+    "INT8": "int_contents",
+    "INT16": "int_contents",
+    "INT32": "int_contents",
+    "INT64": "int64_contents",
+    "UINT8": "uint_contents",
+    "UINT16": "uint_contents",
+    "UINT32": "uint_contents",
+    "UINT64": "uint64_contents",
+    "FP32": "fp32_contents",
+    "FP64": "fp64_contents",
+    "BYTES": "bytes_contents",
+}
+_FLOATS = {"FP32": np.dtype("<f4"), "FP64": np.dtype("<f8")}
+_LENGTH = struct.Struct("<I")
+_TOLD = (REVISION, MODEL, PREDICTION, b"retry-after")
+_STATUSES = {
+    400: grpc.StatusCode.INVALID_ARGUMENT,
+    401: grpc.StatusCode.UNAUTHENTICATED,
+    403: grpc.StatusCode.PERMISSION_DENIED,
+    404: grpc.StatusCode.NOT_FOUND,
+    413: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    429: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    500: grpc.StatusCode.INTERNAL,
+    503: grpc.StatusCode.UNAVAILABLE,
+    504: grpc.StatusCode.DEADLINE_EXCEEDED,
+}
+
+
+def body_of(request: Any) -> tuple[bytes, int]:
+    """Return a ModelInferRequest as a body with binary tensors, and the length of its JSON.
+
+    The answer is asked for in the form of the request: as bytes, or as typed values.
+
+    :raises RequestError: values are missing, are there twice, or are of another type than the tensor says.
+    """
+    raw: Sequence[bytes] = request.raw_input_contents
+    if raw and len(raw) != len(request.inputs):
+        raise RequestError(
+            f"found {len(raw)} raw_input_contents for {len(request.inputs)} inputs: each input needs one"
+        )
+    inputs: list[dict[str, Any]] = []
+    parts: list[bytes] = []
+    for i, tensor in enumerate(request.inputs):
+        described = {"name": tensor.name, "datatype": tensor.datatype, "shape": list(tensor.shape)}
+        if not raw:
+            values = _values(tensor)
+        elif tensor.HasField("contents"):
+            raise RequestError(
+                f"input {tensor.name!r:.80}: found contents and raw_input_contents, expected one of the two"
+            )
+        else:
+            values = raw[i]
+        if isinstance(values, bytes):
+            described["parameters"] = {"binary_data_size": len(values)}
+            parts.append(values)
+        else:
+            described["data"] = values
+        inputs.append(described)
+    asked: dict[str, Any] = {"inputs": inputs}
+    if request.id:
+        asked["id"] = request.id
+    if request.outputs:
+        asked["outputs"] = [{"name": output.name} for output in request.outputs]
+    if raw:
+        asked["parameters"] = {"binary_data_output": True}
+    head = orjson.dumps(asked)
+    return b"".join([head, *parts]), len(head)
+
+
+def response_of(answer: Answer) -> Any:
+    """Return an answer of the front's to a request of version 2 as a ModelInferResponse."""
+    length = next((int(value) for name, value in answer.headers if name == JSON_LENGTH), None)
+    found = orjson.loads(answer.body if length is None else answer.body[:length])
+    response = messages.ModelInferResponse(
+        model_name=found["model_name"], model_version=found["model_version"], id=found.get("id", "")
+    )
+    at = length or 0
+    for output in found["outputs"]:
+        tensor = response.outputs.add(name=output["name"], datatype=output["datatype"], shape=output["shape"])
+        if length is None:
+            data = output["data"]
+            values = [text.encode() for text in data] if tensor.datatype == "BYTES" else data
+            getattr(tensor.contents, _CONTENTS[tensor.datatype]).extend(values)
+        else:
+            size = output["parameters"]["binary_data_size"]
+            response.raw_output_contents.append(answer.body[at : at + size])
+            at += size
+    return response
+
+
+def metadata_of(found: dict[str, Any]) -> Any:
+    """Return a model's metadata as a ModelMetadataResponse."""
+    described = messages.ModelMetadataResponse
+    sides = {
+        side: [described.TensorMetadata(**tensor) for tensor in found[side]] for side in ("inputs", "outputs")
+    }
+    return described(name=found["name"], versions=found["versions"], platform=found["platform"], **sides)
+
+
+def status_of(status: int) -> grpc.StatusCode:
+    """Return gRPC's status for one of HTTP."""
+    return _STATUSES.get(status) or _STATUSES[status // 100 * 100]
+
+
+def trailers_of(answer: Answer) -> tuple[tuple[str, str], ...]:
+    """Return what an answer tells of its version, and when to try again, as metadata after it."""
+    return tuple(
+        (name.decode("ascii"), value.decode("latin-1").encode("ascii", "replace").decode("ascii"))
+        for name, value in answer.headers
+        if name in _TOLD
+    )
+
+
+def _values(tensor: Any) -> bytes | list[Any]:
+    """Return the values of a tensor's contents. :raises RequestError: they are those of another data type."""
+    wanted = _CONTENTS.get(tensor.datatype)
+    if wanted is None:
+        return []  # no signature has this data type, and reading it says so
+    for field, _ in tensor.contents.ListFields():
+        if field.name != wanted:
+            raise RequestError(
+                f"input {tensor.name!r:.80}: found {field.name}, expected {wanted} for {tensor.datatype}"
+            )
+    values = getattr(tensor.contents, wanted)
+    if tensor.datatype == "BYTES":
+        return b"".join(_LENGTH.pack(len(text)) + text for text in values)
+    if tensor.datatype in _FLOATS:
+        return np.array(values, _FLOATS[tensor.datatype]).tobytes()
+    return list(values)

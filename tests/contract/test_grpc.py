@@ -1,0 +1,133 @@
+"""What one machine promises of gRPC: its port comes and goes with the revision that leads, and no request is lost meanwhile."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.contract.test_deployments import STEPS, WHOLE, OnThisMachine, servers
+from tests.contract.test_deployments_of_python import PythonLines
+from tests.contract.test_predictions import find
+from tests.serving.grpc_users import Asker, asking, raw, typed, users, values
+from tests.waiting import eventually
+
+from muster.backends.predictions import Predictions
+from muster.backends.releases.decision import Ending
+from muster.backends.releases.manual import roll_back
+from muster.core.deployment import RequestLog
+from muster.core.settings import Settings
+from muster.images.environment import Environments
+from muster.volumes.folder import FolderStore
+
+pytestmark = pytest.mark.slow
+
+
+class Grpc(OnThisMachine):
+    """Releases that are asked over gRPC."""
+
+    @pytest.fixture
+    def python(self, settings: Settings, store: FolderStore, image: str) -> Path:
+        return Environments(settings.cache).ensure("serve", store.code(image), image)
+
+    @pytest.fixture
+    def ask(self, deployments: Any, name: str, python: Path) -> Iterator[Callable[[], Asker]]:
+        """Gives a client, once the deployment is there."""
+        with ExitStack() as opened:
+            yield cache(lambda: opened.enter_context(asking(python, grpc_port(deployments, name))))
+
+    @pytest.mark.data
+    def test_no_request_is_lost_over_a_series_of_releases(
+        self, deployments: Any, spec: Any, name: str, python: Path
+    ) -> None:
+        first = self.serve(deployments, spec(2, grpc=True)).champion
+        assert first is not None
+        port = grpc_port(deployments, name)
+        with users(python, port, raw(name, [3])) as answers:
+            driver = self.begin(deployments, spec(3, grpc=True), STEPS, by="test")
+            assert self.finish(driver).ending is Ending.DONE
+            refused = spec(4, grpc=True, of_two=0)
+            assert self.release(deployments, refused).ending is Ending.ROLLED_BACK
+            roll_back(deployments, name, by="test")
+            eventually(lambda: not deployments.deployment(name).release)
+        assert grpc_port(deployments, name) == port
+        assert set(answers) == {f"revision {first.name}", f"revision {driver.revision}"}
+
+    @pytest.mark.data
+    def test_requests_are_kept_and_a_server_that_is_killed_comes_back(
+        self, deployments: Any, spec: Any, name: str, ask: Any, settings: Settings, store: FolderStore
+    ) -> None:
+        self.serve(deployments, spec(2, grpc=True, log=RequestLog()))
+        predictions = Predictions(settings, store)
+        for form in (typed, raw):
+            answer = ask().ask("ModelInfer", form(name, [3], id="mine"))
+            rows, _ = eventually(lambda answer=answer: find(predictions, answer["told"]["muster-prediction"]))
+            assert [(row["input_x"], row["output_y"], row["request_id"]) for row in rows] == [
+                (3.0, 6.0, "mine")
+            ]
+        for pid in servers(name):
+            os.kill(pid, signal.SIGKILL)
+        eventually(lambda: ask().ask("ModelInfer", raw(name, [3]))["status"] == "OK")
+
+    @pytest.mark.data
+    def test_others_reach_it_with_a_token_and_are_named_in_the_log(
+        self, deployments: Any, spec: Any, name: str, ask: Any, settings: Settings, store: FolderStore
+    ) -> None:
+        wanted = spec(2, grpc=True, host="0.0.0.0", tokens=True, log=RequestLog())
+        assert self.release(deployments, wanted, WHOLE).ending is Ending.DONE
+        token = deployments.make_token(name, "shop")
+
+        def answered(**more: Any) -> Any:
+            return ask().ask("ModelInfer", raw(name, [3]), **more)
+
+        assert eventually(lambda: (found := answered())["status"] != "UNAVAILABLE" and found)["status"] == (
+            "UNAUTHENTICATED"
+        )
+        metadata = [["authorization", f"Bearer {token}"]]
+        answer = eventually(lambda: (found := answered(metadata=metadata))["status"] == "OK" and found)
+        predictions = Predictions(settings, store)
+        (row,), _ = eventually(lambda: find(predictions, answer["told"]["muster-prediction"]))
+        assert row["client"] == "shop"
+        # an address that only 0.0.0.0 listens on
+        socket.create_connection(("127.0.0.2", grpc_port(deployments, name)), timeout=30).close()
+        deployments.end_token(name, "shop")
+        eventually(lambda: answered(metadata=metadata)["status"] == "UNAUTHENTICATED", seconds=2)
+
+
+class TestGrpcOnThisMachine(Grpc):
+    """Of ONNX models."""
+
+    def test_the_revision_that_leads_says_whether_grpc_is_answered(
+        self, deployments: Any, spec: Any, name: str, ask: Any
+    ) -> None:
+        def answered() -> Any:
+            answer = ask().ask("ModelInfer", raw(name, [3]))
+            return answer["status"] == "OK" and answer
+
+        self.serve(deployments, spec(2))
+        assert deployments.deployment(name).grpc == ""
+        self.serve(deployments, spec(3, grpc=True))
+        assert values(eventually(answered)) == [9.0]
+        port = grpc_port(deployments, name)
+        self.serve(deployments, spec(4))
+        assert deployments.deployment(name).grpc == ""
+        eventually(lambda: ask().ask("ServerLive")["status"] == "UNAVAILABLE")
+        roll_back(deployments, name, by="test")
+        assert grpc_port(deployments, name) == port
+        assert values(eventually(answered)) == [9.0]
+
+
+@pytest.mark.data
+class TestGrpcOfPython(PythonLines, Grpc):
+    """Of models in workers."""
+
+
+def grpc_port(deployments: Any, name: str) -> int:
+    """Return the port at which a deployment answers gRPC."""
+    return int(deployments.deployment(name).grpc.rpartition(":")[2])

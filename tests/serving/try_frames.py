@@ -1,0 +1,24 @@
+"""Frames of HTTP/2 are followed however their bytes are cut; runs in the image ``serve``."""
+
+from __future__ import annotations
+
+from muster_serving.rpc.gate import Frames
+
+
+def frame(size: int, kind: bytes = b"\x04") -> bytes:
+    return size.to_bytes(3, "big") + kind + b"\0\0\0\0\1" + b"x" * size
+
+
+SIZES = (0, 1, 8, 300, 9)
+WHOLE = b"".join(map(frame, SIZES[:-1])) + frame(SIZES[-1], b"\x01")
+ENDS = {sum(len(frame(size)) for size in SIZES[: n + 1]) for n in range(len(SIZES))}
+
+assert not Frames().between  # the server's first frame is its settings: nothing may come before
+for step in (1, 2, 7, 9, 10, 50, len(WHOLE)):
+    frames, found = Frames(), set()
+    for at in range(0, len(WHOLE), step):
+        frames.passed(WHOLE[at : at + step])
+        if frames.between:
+            found.add(min(at + step, len(WHOLE)))
+    assert frames.answered  # of the header's kind
+    assert found == {end for end in ENDS if end % step == 0 or end == len(WHOLE)}, (step, found)
