@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from airflow.sdk import Param, dag
 
@@ -51,7 +51,9 @@ def clicks() -> None:
 @dag(schedule="@hourly", start_date=START, catchup=False, max_active_runs=1, tags=["muster", "example"])
 def clicks_compact() -> None:
     """Join the small files that the minutes have left."""
-    CompactOperator(task_id="compact", volume=f"{NAME}/raw", keep=3, resources=SMALL)
+    # The ingest of the full minute may be first; a try between two of them is alone.
+    retries = {"retries": 5, "retry_delay": timedelta(seconds=20)}
+    CompactOperator(task_id="compact", volume=f"{NAME}/raw", keep=3, resources=SMALL, **retries)
 
 
 @dag(schedule=None, start_date=START, catchup=False, tags=["muster", "example"])

@@ -308,7 +308,7 @@ class StoreContract:
             run(store, "b-3", replaces(first, 1), {"features": {"b": b"1"}})
         end(store, "b-3", JobState.FAILED)
         store.pin(last.address, reason="report")
-        with pytest.raises(BadOutput, match="pinned"):
+        with pytest.raises(Conflict, match="pinned"):
             run(store, "b-4", replaces(last, last.number), {"features": {"b": b"1"}})
         end(store, "b-4", JobState.FAILED)
         assert [version.retired for version in again.versions("flights/features")] == [None] * 3

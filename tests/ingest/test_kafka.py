@@ -19,6 +19,7 @@ from tests.ingest.broker import USER, WORD, Broker
 
 pytestmark = [pytest.mark.slow, pytest.mark.data]
 
+KEY = "6f2c6d0e-3f7b-4a9c-8f0e-2c1d5b7a9e11"
 STEPS = Path(__file__).with_name("topic.py")
 READ = """
 import glob, json, sys
@@ -188,6 +189,30 @@ def test_columns_that_grow_are_read_as_one_table(steps: Any, take: Any, topic: s
     ]
 
 
+def test_objects_without_fields_are_no_columns_until_they_have_some(
+    steps: Any, take: Any, topic: str, rows: Any
+) -> None:
+    steps(("put", topic, [[0, None, '{"n": 1, "a": {}, "b": [{}], "c": {"d": null}}'], [0, None, "{}"]]))
+    take("one")
+    steps(("put", topic, [[0, None, '{"n": 2, "a": {"e": 1}, "b": [{}, {"f": "x"}]}']]))
+    take("two", before="one")
+    assert rows("n, a, b", "one", "two") == [
+        [1, None, None],
+        [None, None, None],
+        [2, {"e": 1}, [{"f": None}, {"f": "x"}]],
+    ]
+
+
+def test_messages_that_no_table_holds_together_are_named(steps: Any, take: Any, topic: str) -> None:
+    steps(("put", topic, [[0, None, '{"a": 9007199254740993}'], [0, None, '{"a": 1.5}']]))
+    told = take("one", unreadable="skip")
+    assert told["error"] == "IngestError"
+    assert (
+        "from the message at offset 0 of partition 0 to the message at offset 1 of partition 0"
+        in told["message"]
+    )
+
+
 @pytest.mark.parametrize("together", [False, True])
 @pytest.mark.parametrize("value", ['{"a": "x"}', '{"a": true}', '{"a": {"b": 1}}'])
 def test_a_column_of_another_type_ends_the_job(
@@ -215,6 +240,8 @@ def test_a_column_of_another_type_ends_the_job(
         ("[1]", "JSON, but no object: b'[1]'"),
         ('{"a": NaN}', "NaN is no number of JSON"),
         ('{"a": 99999999999999999999}', "no row of a table"),
+        ('{"a": [1.5, true]}', "booleans in a column of fractions"),
+        ('{"a": ' + "[" * 300 + "1" + "]" * 300 + "}", "too deeply nested"),
         ('{"_offset": 1}', "a field '_offset', which is a column of muster's own"),
         ("\xff\xfe", "no JSON"),
     ],
@@ -265,7 +292,9 @@ class Registry(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         word = base64.b64encode(b"ann:registry-word").decode()
         number = int(self.path.rpartition("/")[2])
-        if self.headers["Authorization"] != f"Basic {word}":
+        if self.path.startswith("/elsewhere"):
+            self._answer(404, {"message": "Not Found"})
+        elif self.headers["Authorization"] != f"Basic {word}":
             self._answer(401, {"error_code": 40101})
         elif number not in self.schemas:
             self._answer(404, {"error_code": 40403})
@@ -332,21 +361,22 @@ def test_avro_of_a_registry(
             ("at", when),
             ("note", ["null", "string"]),
             ("tags", {"type": "map", "values": "int"}),
+            ("key", {"type": "string", "logicalType": "uuid"}),
         ),
         9: record(("id", "string")),
     }
     monkeypatch.setattr(Registry, "schemas", schemas)
     old = {"id": 1, "at": 1_800_000_000_000, "kind": "NEW"}
-    new = {"id": 2**40, "at": 1_800_000_000_000, "note": "x", "tags": {"a": 1}}
+    new = {"id": 2**40, "at": 1_800_000_000_000, "note": "x", "tags": {"a": 1}, "key": KEY}
     first, second, third = encoded(python, (7, old), (8, new), (9, {"id": "x"}))
     steps(("put", topic, [[0, None, first]]))
     take("one", values="avro", extra=registry)
     steps(("put", topic, [[0, None, second], [0, None, first]]))
     take("two", values="avro", extra=registry, before="one")
-    assert rows('id, epoch_ms("at"), kind, note, map_keys(tags)', "one", "two") == [
-        [1, 1_800_000_000_000, "NEW", None, None],
-        [2**40, 1_800_000_000_000, None, "x", ["a"]],
-        [1, 1_800_000_000_000, "NEW", None, None],
+    assert rows('id, epoch_ms("at"), kind, note, map_keys(tags), key', "one", "two") == [
+        [1, 1_800_000_000_000, "NEW", None, None, None],
+        [2**40, 1_800_000_000_000, None, "x", ["a"], KEY],
+        [1, 1_800_000_000_000, "NEW", None, None, None],
     ]
     steps(("put", topic, [[0, None, third]]))
     told = take("three", values="avro", extra=registry, before="two")
@@ -383,6 +413,13 @@ def test_a_registry_that_refuses_or_is_away(steps: Any, take: Any, topic: str, r
     told = take("one", values="avro", extra=away, patience_seconds=1)
     assert told["error"] == "SourceAway"
     assert "names no registry of schemas" in take("one", values="avro")["message"]
+    elsewhere = registry | {"schema.registry.url": f"{registry['schema.registry.url']}/elsewhere"}
+    told = take("one", values="avro", extra=elsewhere, unreadable="skip")
+    assert "answers /schemas/ids/7 with HTTP 404, as no registry of schemas does" in told["message"]
+    with_user = registry | {"schema.registry.url": "https://ann:pa55@registry"}
+    told = take("one", values="avro", extra=with_user)
+    assert "'schema.registry.url' holds a user or a password" in told["message"]
+    assert "pa55" not in json.dumps(told)
 
 
 def test_what_the_broker_dropped_unread(steps: Any, take: Any, topic: str, rows: Any, tmp_path: Path) -> None:

@@ -63,6 +63,11 @@ class Registry:
                 f"{connection.named} names no registry of schemas: values='avro' needs the field {URL!r} in its extra"
             )
 
+        if "@" in self._url.split("/")[2]:
+            raise IngestError(
+                f"{connection.named}: {URL!r} holds a user or a password: write them as {USER!r}"
+            )
+
     def schema(self, number: int) -> Schema | None:
         """Return a schema; None where the registry has none of this number."""
         if number not in self._known:
@@ -84,8 +89,12 @@ class Registry:
                     raise IngestError(
                         f"the registry of {self._connection.named} refuses it (HTTP {error.code}): see the field {USER!r} of its extra"
                     ) from None
-                if error.code == 404:
+                if error.code == 404 and b"40403" in error.read(2_000):  # the registry's own: no such schema
                     return None
+                if error.code == 404:
+                    raise IngestError(
+                        f"{self._connection.named}: {URL!r} answers {path} with HTTP 404, as no registry of schemas does"
+                    ) from None
                 raise OSError(f"the registry says HTTP {error.code}") from None
 
     def _read(self, number: int, said: dict[str, Any]) -> Schema:

@@ -196,8 +196,14 @@ def _united(parts: Sequence[Part]) -> pa.Schema:
 
 def _batches(base: Path, part: Part, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     with pq.ParquetFile(base / part.path) as file:
-        for batch in file.iter_batches(_BATCH_ROWS):
+        for batch in file.iter_batches(_rows_at_once(file.metadata)):
             yield pa.RecordBatch.from_arrays([_column(batch, field, part) for field in schema], schema=schema)
+
+
+def _rows_at_once(metadata: pq.FileMetaData) -> int:
+    """Return how many rows of a file are some 32 MiB: large messages come a few at a time."""
+    size = sum(metadata.row_group(number).total_byte_size for number in range(metadata.num_row_groups))
+    return max(1, min(_BATCH_ROWS, _GROUP_BYTES * metadata.num_rows // max(1, size)))
 
 
 def _column(batch: pa.RecordBatch, field: pa.Field, part: Part) -> pa.Array:

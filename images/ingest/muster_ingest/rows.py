@@ -145,7 +145,7 @@ class Rows:
                 table = self._table(self._rows, self._hints)
             except (SchemaChanged, Unreadable, *_ERRORS):
                 self._look_at_each()
-                table = self._table(self._rows, self._hints) if self._rows else None
+                table = self._table_of_good() if self._rows else None
             if table is not None:
                 self._good.write(_with_place(table, self._messages))
             self.count += len(self._rows)
@@ -165,9 +165,22 @@ class Rows:
         kind = without_unknown(kind)
         if has_both(rows, kind):
             raise pa.ArrowInvalid("booleans in a column of fractions")
+        if kind != self._known:
+            _refuse_unwritable(kind)
         array = pa.array(rows, type=kind)
         self._known = kind
         return array
+
+    def _table_of_good(self) -> pa.StructArray:
+        """Return the columns of rows that are well each by itself. :raises IngestError: together they are not."""
+        try:
+            return self._table(self._rows, self._hints)
+        except (SchemaChanged, Unreadable, *_ERRORS) as error:
+            first, last = _named(self._messages[0]), _named(self._messages[-1])
+            raise IngestError(
+                f"{self._source}: the messages from {first} to {last} have columns that no table holds together "
+                f"({error!s:.200}), and nothing is committed: ingest the topic as values='raw'"
+            ) from None
 
     def _look_at_each(self) -> None:
         """Find the message for which the rows are no table: put it apart, or stop for its columns."""
@@ -180,7 +193,11 @@ class Rows:
                 for each in self._values.kind(one, hint):
                     kind = merged(kind, each)
                 self._refuse_own_names(kind)
-                pa.array(one, type=without_unknown(kind))
+                if has_both(one, kind):
+                    raise pa.ArrowInvalid("booleans in a column of fractions")
+                kind = without_unknown(kind)
+                _refuse_unwritable(kind)
+                pa.array(one, type=kind)
             except Unreadable as error:
                 self._put_apart(message, str(error))
                 continue
@@ -224,6 +241,18 @@ def known_columns(path: Path) -> pa.StructType:
     """Return the columns of the values in a file that an ingest wrote."""
     schema = pq.read_schema(path).remove_metadata()
     return pa.struct([field for field in schema if field.name not in PLACE.names])
+
+
+def _refuse_unwritable(kind: pa.StructType) -> None:
+    """Refuse columns that Parquet does not take, such as lists in lists in lists, a hundred times.
+
+    :raises pa.ArrowInvalid: it does not take them.
+    """
+    fields = [kind.field(number) for number in range(kind.num_fields)]
+    try:
+        pq.ParquetWriter(pa.BufferOutputStream(), pa.schema(fields)).close()
+    except OSError as error:
+        raise pa.ArrowInvalid(str(error)) from error
 
 
 def _with_place(array: pa.StructArray, messages: Sequence[Message]) -> pa.Table:

@@ -54,9 +54,21 @@ def _wider(known: pa.DataType, new: pa.DataType, column: str) -> pa.DataType:
 
 
 def without_unknown(kind: pa.StructType) -> pa.StructType:
-    """Return a type without the columns of which every value was null: their type is not known yet."""
+    """Return a type without what Parquet cannot hold yet: columns and fields that were only ever null, and objects without fields."""
     fields = [kind.field(number) for number in range(kind.num_fields)]
-    return pa.struct([field for field in fields if not pa.types.is_null(field.type)])
+    known = ((field.name, _without_unknown(field.type)) for field in fields)
+    return pa.struct([pa.field(name, found) for name, found in known if found is not None])
+
+
+def _without_unknown(kind: pa.DataType) -> pa.DataType | None:
+    """Return what is known of a type; None where that is nothing."""
+    if pa.types.is_struct(kind):
+        inner = without_unknown(kind)
+        return inner if inner.num_fields else None
+    if pa.types.is_list(kind) and not pa.types.is_null(kind.value_type):
+        item = _without_unknown(kind.value_type)
+        return None if item is None else pa.list_(item)
+    return None if pa.types.is_null(kind) else kind
 
 
 def has_both(values: Sequence[Any], kind: pa.DataType) -> bool:

@@ -84,7 +84,10 @@ def read_topic(
         "topic": topic.name,
         "topic_id": ingest.topic_id,
         "values": what["values"],
-        "offsets": {str(partition): offset for partition, offset in sorted(offsets.items())},
+        # A broker that is behind may not know all partitions yet: what was read of the others stays known.
+        "offsets": {
+            str(partition): offset for partition, offset in sorted((state.offsets | offsets).items())
+        },
         "rows": state.rows + rows.count,
         "unreadable": state.unreadable + rows.unreadable,
         "lost": state.lost + ingest.lost,

@@ -99,12 +99,17 @@ class _Topic:
 
     def ends(self) -> dict[str, int]:
         """Return of each partition the offset of the next message. :raises KafkaException: the broker does not tell."""
-        from confluent_kafka import KafkaException, TopicPartition
+        from confluent_kafka import IsolationLevel, TopicCollection, TopicPartition
         from confluent_kafka.admin import OffsetSpec
 
-        topic = self._admin.list_topics(self._name, timeout=_ANSWER_SECONDS).topics[self._name]
-        if topic.error is not None:
-            raise KafkaException(topic.error)
-        asked = {TopicPartition(self._name, number): OffsetSpec.latest() for number in topic.partitions}
-        told = self._admin.list_offsets(asked, request_timeout=_ANSWER_SECONDS)
+        # Not list_topics: asked for a topic that is not there, many a broker makes it.
+        described = self._admin.describe_topics(
+            TopicCollection([self._name]), request_timeout=_ANSWER_SECONDS
+        )
+        partitions = described[self._name].result().partitions
+        told = self._admin.list_offsets(
+            {TopicPartition(self._name, each.id): OffsetSpec.latest() for each in partitions},
+            isolation_level=IsolationLevel.READ_COMMITTED,
+            request_timeout=_ANSWER_SECONDS,
+        )
         return {str(each.partition): int(answer.result().offset) for each, answer in told.items()}

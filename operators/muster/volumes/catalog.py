@@ -103,8 +103,13 @@ class Catalog:
 
     def live(self, volume: str) -> list[Version]:
         """Return every version whose data is there, oldest first, with retired ones, without damaged ones."""
-        found = (self.readable(volume, number) for number in self._layout.numbers(volume))
-        return [version for version in found if version is not None]
+        numbers = self._layout.numbers(volume)
+        while True:
+            found = [self.readable(volume, number) for number in numbers]
+            now = self._layout.numbers(volume)
+            if now == numbers:
+                return [version for version in found if version is not None]
+            numbers = now  # a commit came meanwhile, and may have retired what it replaces
 
     def damaged(self, volume: str) -> list[Version]:
         """Return every version with a wrong record, or whose data is gone though gc did not delete it."""

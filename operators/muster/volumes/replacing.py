@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from muster.core.address import pinned
-from muster.core.errors import BadOutput, NotFound
+from muster.core.errors import BadOutput, Conflict, NotFound
 from muster.core.job import JobSpec
 from muster.volumes.catalog import Catalog
 from muster.volumes.commit import Placed
@@ -27,7 +27,7 @@ from muster.volumes.tree import remove
 def check(catalog: Catalog, spec: JobSpec, plan: Sequence[Placed]) -> None:
     """Refuse a commit that retires what it must not.
 
-    :raises BadOutput: a version is pinned, in another partition, or was never there.
+    :raises BadOutput: a version is in another partition, or was never there. :raises Conflict: one is pinned.
     """
     for placed in plan:
         for number in spec.outputs[placed.output].retires:
@@ -41,7 +41,7 @@ def check(catalog: Catalog, spec: JobSpec, plan: Sequence[Placed]) -> None:
                     f"output {placed.output!r} retires {address}, which is in partition {version.partition}"
                 )
             if version.pins:
-                raise BadOutput(refused_by_pin(address, version.pins))
+                raise Conflict(refused_by_pin(address, version.pins))  # a retry chooses anew
 
 
 def refused_by_pin(address: str, pins: Sequence[str]) -> str:

@@ -829,8 +829,10 @@ class MemoryStore:
                     kept = self._any(pinned(draft.volume, number))
                 except NotFound as error:
                     raise BadOutput(str(error)) from error
-                if kept.pins or kept.record.partition != draft.partition:
-                    raise BadOutput(f"@{number} is pinned, or in another partition")
+                if kept.record.partition != draft.partition:
+                    raise BadOutput(f"@{number} is in another partition")
+                if kept.pins:
+                    raise Conflict(f"@{number} is pinned")
                 found.append((kept, draft.output))
         return found
 

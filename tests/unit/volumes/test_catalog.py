@@ -12,6 +12,7 @@ import pytest
 from muster.volumes import catalog
 from muster.volumes.base import Record
 from muster.volumes.folder import FolderStore
+from muster.volumes.layout import Layout
 from muster.volumes.manifest import Head
 
 
@@ -116,3 +117,20 @@ def test_versions_that_gc_deleted_are_not_read_to_find_the_newest(
 
 def test_no_such_volume(store: FolderStore) -> None:
     assert store.count("no/such") == 0
+
+
+def test_a_look_that_a_commit_overtakes_sees_the_version_that_replaces_the_others(
+    store: FolderStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listed = Layout.numbers
+
+    def overtaken(layout: Layout, volume: str) -> list[int]:
+        found = listed(layout, volume)
+        monkeypatch.setattr(Layout, "numbers", listed)
+        store.add(volume, tmp_path / "rows")
+        for number in found:
+            store.retire(f"{volume}@{number}", reason=f"replaced by {volume}@4")
+        return found
+
+    monkeypatch.setattr(Layout, "numbers", overtaken)
+    assert [version.number for version in store.resolve("raw/rows@latest")] == [4]
