@@ -29,7 +29,8 @@ from muster_ingest.fetching import Patience
 from muster_ingest.rows import Message
 
 _ANSWER_SECONDS, _ANSWER_POLL_SECONDS, _POLL_SECONDS = 10.0, 0.05, 0.5
-_AT_ONCE = 2_000
+_AT_ONCE = 200
+"""Messages that are taken together: of 1 MiB each, which is the most that a broker takes unless it is told otherwise, 200 MiB."""
 _OWN: dict[str, Any] = {
     "group.id": "muster-ingest",  # librdkafka wants one; none is joined where partitions are assigned
     "enable.auto.commit": False,
