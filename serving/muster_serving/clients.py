@@ -90,6 +90,11 @@ class Clients:
         """
         limits = order.get("limits") or {}
         rate, burst = limits.get("rate"), limits.get("burst")
+        # First: if the tokens cannot be read, nobody is let in by that.
+        self._key = str(order.get("key") or "").encode()
+        self.needed = bool(order["needed"])
+        self.checked = self.needed or rate is not None
+        self._guarded = self.needed or bool(self._key)
         known = self._by_digest if limits == self._limits else {}
         if limits != self._limits:
             self._all = Client(self._deployment, "", rate=rate, burst=burst)
@@ -102,11 +107,7 @@ class Clients:
             else:
                 live[digest] = known.get(digest) or Client(self._deployment, client, rate=rate, burst=burst)
         self._by_digest, self._ended, self._limits = live, ended, limits
-        self._key = str(order.get("key") or "").encode()
         self.most_bytes = int(limits.get("body_bytes") or MAX_BODY_BYTES)
-        self.needed = bool(order["needed"])
-        self.checked = self.needed or rate is not None
-        self._guarded = self.needed or bool(self._key)
 
     def admit(self, headers: RawHeaders, *, asks: bool = True) -> Client | Answer:
         """Return whose request this is, or its refusal: 401 without a token that counts, 429 over the client's limit.

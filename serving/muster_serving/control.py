@@ -36,6 +36,8 @@ from muster_serving.revisions import Revisions
 
 logger = logging.getLogger("muster.serving")
 
+_LINE_BYTES = 1 << 20  # a command names the tokens of all clients
+
 
 class Control:
     """Carries out the keeper's commands.
@@ -58,7 +60,7 @@ class Control:
 
     async def serve(self, connection: socket.socket) -> None:
         """Answer commands until the keeper hangs up."""
-        reader, writer = await asyncio.open_connection(sock=connection)
+        reader, writer = await asyncio.open_connection(sock=connection, limit=_LINE_BYTES)
 
         def told(revision: str, what: str, ended: bool) -> None:
             logger.error("revision %s: %s", revision, what or "its workers are up")

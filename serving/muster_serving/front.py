@@ -169,7 +169,7 @@ class Front:
         except RequestError as error:
             return refusal(str(error), error.status)
         try:
-            body, length = await read(MAX_BODY_BYTES if self._candidates else self._clients.most_bytes)
+            body, length = await read(self._most_bytes(headers))
             if isinstance(target, Elsewhere):
                 target, answer = await self._pass_on(target, call, body, length, client)
             elif type(target.predictor) is Predictor and len(body) <= BIG_BODY_BYTES:
@@ -180,16 +180,40 @@ class Front:
         except RequestError as error:
             answer = refusal(str(error), error.status)
             counted_as = min(error.status, _NO_FAULT_OF_THE_MODEL)
+        except (
+            asyncio.CancelledError
+        ):  # gRPC's, when its client waits no longer; the time that it waited counts
+            if isinstance(target, Loaded) and call.revision is None:
+                target.metrics.count(_NO_FAULT_OF_THE_MODEL, time.perf_counter() - started)
+            raise
         if target is not None and call.revision is None:
             target.metrics.count(counted_as, time.perf_counter() - started)
-            if answer.unseen:
-                target.metrics.unseen()
-            if target.log is not None and answer.status == 200:
-                whose = client.name if client else ""
-                answer = target.log.keep(
-                    body, answer, v1=call.verb == ":predict", json_length=length, client=whose
-                )
+            if answer.status == 200:
+                answer = self._kept(target, call, body, length, answer, client)
         return answer
+
+    def _kept(
+        self,
+        target: Loaded,
+        call: Call,
+        body: bytes,
+        length: int | None,
+        answer: Answer,
+        client: Client | None,
+    ) -> Answer:
+        """Note what was asked and answered, and return the answer with its id where it is kept."""
+        if answer.unseen:
+            target.metrics.unseen()
+        if target.log is None:
+            return answer
+        whose = client.name if client else ""
+        return target.log.keep(body, answer, v1=call.verb == ":predict", json_length=length, client=whose)
+
+    def _most_bytes(self, headers: RawHeaders) -> int:
+        """Return how long a request's body may be; muster's own have no limit of the deployment's."""
+        most = self._clients.most_bytes
+        own = self._candidates or (most < MAX_BODY_BYTES and self._clients.is_own(headers))
+        return MAX_BODY_BYTES if own else most
 
     async def _pass_on(
         self, target: Elsewhere, call: Call, body: bytes, length: int | None, client: Client | None
@@ -275,7 +299,10 @@ class Front:
             return refusal(str(error), error.status, loaded.headers)
         except PredictionError as error:
             return self._failed(loaded, error)
-        unseen = predictor.signature.holds_unseen(asked.columns)
+        holds_unseen = predictor.signature.holds_unseen
+        unseen = (
+            await asyncio.to_thread(holds_unseen, asked.columns) if apart else holds_unseen(asked.columns)
+        )
         return Answer(200, payload, headers + loaded.headers, unseen)
 
     def _failed(self, loaded: Loaded, error: PredictionError) -> Answer:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import secrets
+import time
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -20,7 +21,7 @@ from muster.backends.local.serving.folder import DeploymentFolder
 from muster.backends.predictions import Predictions
 from muster.backends.releases.decision import Ending
 from muster.backends.releases.plan import Plan, Rules
-from muster.backends.releases.tokens import ENDED_KEPT, Tokens, digest_of, ended, made
+from muster.backends.releases.tokens import ENDED_KEPT, MOST_CLIENTS, Token, Tokens, digest_of, ended, made
 from muster.core.deployment import RequestLimits, RequestLog
 from muster.core.errors import NotFound, SpecError
 from muster.core.prediction import PredictionId
@@ -47,6 +48,26 @@ class TokensContract(Lines):
             "bank": digest_of(second),
         }
         assert first not in repr(found)
+
+    def test_there_is_a_most_of_clients_and_a_digest_is_one(
+        self, deployments: Any, spec: Any, name: str
+    ) -> None:
+        several = tuple(
+            Token(client=f"client-{number}", digest=digest_of(str(number)), made=1.0)
+            for number in range(MOST_CLIENTS)
+        )
+        with pytest.raises(
+            SpecError, match=f"{MOST_CLIENTS} clients have a token, and more cannot: end one first"
+        ):
+            made(Tokens(tokens=several), "shop", "word", now=2.0)
+        with pytest.raises(SpecError, match="expected a SHA-256 in hexadecimal"):
+            Token(client="shop", digest="zz", made=1.0)
+        self.serve(deployments, spec(2))
+        deployments.make_token(name, "shop")
+        before = deployments.tokens(name).writes
+        assert made(Tokens(), "shop", "word", now=time.time()).writes > before, (
+            "as after a file that was deleted"
+        )
 
     def test_a_client_has_one_token_and_may_have_a_new_one_after_it(
         self, deployments: Any, spec: Any, name: str
@@ -109,6 +130,12 @@ class TestOnThisMachine(OnThisMachine):
                 )
 
         return post
+
+    def test_another_address_of_loopback_needs_no_token(
+        self, deployments: Any, spec: Any, post: Post
+    ) -> None:
+        assert self.release(deployments, spec(2, host="127.0.0.2"), WHOLE).ending is Ending.DONE
+        assert eventually(lambda: post(host="127.0.0.2"))[0] == 200
 
     def test_others_reach_it_with_a_token_that_counts(
         self, deployments: Any, spec: Any, name: str, post: Post, settings: Settings, store: FolderStore

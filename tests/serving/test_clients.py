@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import http.client
 import json
+import os
 import re
 import socket
 from collections import Counter
@@ -23,6 +24,8 @@ from tests.serving.test_control import (  # noqa: F401 - fixtures among them
     server,
 )
 from tests.waiting import GUARD_SECONDS, until
+
+from muster.backends.releases.tokens import ENDED_KEPT, MOST_CLIENTS
 
 pytestmark = [pytest.mark.slow, pytest.mark.data]
 
@@ -168,6 +171,14 @@ def test_a_token_is_ended_while_its_client_is_connected(serving: Commanded) -> N
     assert counted(serving)["shop", "denied"] == 1
 
 
+def test_all_the_clients_that_there_may_be_are_told_in_one_command(serving: Commanded) -> None:
+    many = [token(f"client-{number}", f"token-{number}") for number in range(MOST_CLIENTS)]
+    over = [token(f"once-{number}", f"over-{number}", ended=86400.0) for number in range(ENDED_KEPT)]
+    admit(serving, *over, *many)
+    assert ask(serving.public, f"token-{MOST_CLIENTS - 1}")[0] == 200
+    assert ask(serving.public, "over-0")[0] == 401
+
+
 def test_each_client_has_its_own_rate(serving: Commanded) -> None:
     admit(serving, token("shop", SHOP), token("bank", BANK), limits=limits(rate=NOWHERE, burst=3))
     assert Counter(ask(serving.public, SHOP)[0] for _ in range(10)) == {200: 3, 429: 7}
@@ -310,7 +321,11 @@ def test_on_a_cluster_a_file_and_muster_itself_tell_of_tokens(
         assert (ask(alone, SHOP)[0], ask(alone, BANK)[0]) == (401, 200)
         bring("nonsense")
         assert until(lambda: "the tokens read before stand" in alone.log.read_text())
-        bring(json.dumps(document(1, token("shop", SHOP))))  # the kubelet is late
+        late = json.dumps(document(1, token("shop", SHOP)))  # the kubelet is
+        os.mkfifo(folder / "new")
+        (folder / "new").rename(folder / "tokens.json")
+        (folder / "tokens.json").write_text(late)  # ends once the server reads it
+        bring(late)
         assert alone.ask("POST", "/muster/tokens", document(2), **{"Muster-Key": KEY})[0] == 200
         assert (ask(alone, SHOP)[0], ask(alone, BANK)[0]) == (401, 200)
         assert Counter(ask(alone, BANK)[0] for _ in range(4)) == {200: 2, 429: 2}

@@ -244,13 +244,14 @@ def known_columns(path: Path) -> pa.StructType:
 
 
 def _refuse_unwritable(kind: pa.StructType) -> None:
-    """Refuse columns that Parquet does not take, such as lists in lists in lists, a hundred times.
+    """Refuse columns that no file of Parquet gives back, such as lists in lists in lists, a hundred times.
 
-    :raises pa.ArrowInvalid: it does not take them.
+    :raises pa.ArrowInvalid: they cannot be written, or read again.
     """
-    fields = [kind.field(number) for number in range(kind.num_fields)]
+    fields, file = [kind.field(number) for number in range(kind.num_fields)], pa.BufferOutputStream()
     try:
-        pq.ParquetWriter(pa.BufferOutputStream(), pa.schema(fields)).close()
+        pq.ParquetWriter(file, pa.schema(fields)).close()
+        pq.read_schema(pa.BufferReader(file.getvalue()))
     except OSError as error:
         raise pa.ArrowInvalid(str(error)) from error
 

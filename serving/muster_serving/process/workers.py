@@ -109,6 +109,8 @@ class Workers:
             if asked in self._queue:
                 self._queue.remove(asked)
                 self._queued_rows -= rows
+                if self._closing:
+                    self._end_idle()
             raise
 
     def close(self) -> None:

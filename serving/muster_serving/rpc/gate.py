@@ -16,7 +16,7 @@ import asyncio
 import socket
 from typing import cast
 
-from muster_serving.connection import CONNECTIONS
+from muster_serving.connection import ANSWER_SECONDS, CONNECTIONS
 
 _HEAD_BYTES = 9
 _HEADERS = 1
@@ -121,6 +121,7 @@ class _Client(_End):
         self.server = _Server(self)
         self.heard = 0.0
         self._early = b""
+        self._unread: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
@@ -133,6 +134,21 @@ class _Client(_End):
         else:  # uvloop reads at once, whatever was told to its transport
             self._early += data
 
+    def pause_writing(self) -> None:
+        """Wait for a client that does not read its answers as long as over HTTP."""
+        super().pause_writing()
+        if self.transport:
+            self._unread = self._gate.loop.call_later(ANSWER_SECONDS, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._reads()
+
+    def _reads(self) -> None:
+        if self._unread:
+            self._unread.cancel()
+            self._unread = None
+
     def connected(self, server: _Server) -> None:
         """Hand over what came before there was somebody to hand it to."""
         self.other = server
@@ -141,6 +157,7 @@ class _Client(_End):
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
+        self._reads()
         self._gate.left(self)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -13,7 +14,8 @@ from kserve.protocol.grpc import grpc_predict_v2_pb2 as messages
 from muster_serving.answer import Answer
 from muster_serving.body import check_length
 from muster_serving.clients import RawHeaders
-from muster_serving.front import Front
+from muster_serving.errors import RequestError
+from muster_serving.front import BIG_BODY_BYTES, Front
 from muster_serving.routes import Call
 from muster_serving.rpc.messages import body_of, metadata_of, response_of, status_of, trailers_of
 
@@ -21,6 +23,7 @@ NAME = "inference.GRPCInferenceService"
 
 _OPEN = ("ServerLive", "ServerReady", "ModelReady")  # to all, also where tokens are needed, as over HTTP
 _UNAVAILABLE = 503
+_MOST_INPUTS = 10_000  # each becomes an object, however little it holds
 
 Context = grpc.aio.ServicerContext
 Answering = Callable[[Any, Context], Awaitable[Any]]
@@ -100,7 +103,16 @@ class _Service:
 
     async def infer(self, request: Any, context: Context) -> Any:
         async def read(most: int) -> tuple[bytes, int | None]:
-            body, length = body_of(request)
+            size = request.ByteSize()
+            check_length(size, most)
+            if len(request.inputs) > _MOST_INPUTS:
+                raise RequestError(
+                    f"found {len(request.inputs)} inputs; no model has more than {_MOST_INPUTS}"
+                )
+            # in a thread, so that small requests need not wait
+            body, length = (
+                await asyncio.to_thread(body_of, request) if size > BIG_BODY_BYTES else body_of(request)
+            )
             check_length(len(body), most)
             return body, length
 

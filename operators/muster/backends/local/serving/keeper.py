@@ -17,6 +17,7 @@ import sys
 import time
 from collections.abc import Generator
 from dataclasses import dataclass, replace
+from ipaddress import IPv4Address
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +37,7 @@ from muster.backends.local.serving.shares import ModelServers
 from muster.backends.predictions import Spool
 from muster.backends.releases.book import pin_reason
 from muster.backends.releases.tokens import Tokens
-from muster.core.deployment import LOOPBACK, DeploymentSpec, Revision, RevisionState
+from muster.core.deployment import DeploymentSpec, Revision, RevisionState
 from muster.core.errors import BackendError, Corrupt, MusterError, NotFound
 from muster.core.job import Pinned
 from muster.core.settings import Settings
@@ -204,7 +205,7 @@ class Keeper:
         """
         terms = state.terms
         limits = terms.limits.order() if terms and terms.limits else None
-        needed = bool(terms and terms.tokens) or state.host != LOOPBACK
+        needed = bool(terms and terms.tokens) or not IPv4Address(state.host).is_loopback
         if not needed and not any(spec.tokens for spec in state.specs.values()):
             return {"needed": False, "limits": limits}
         try:
