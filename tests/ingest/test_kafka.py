@@ -8,6 +8,7 @@ import struct
 import subprocess
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, ClassVar
@@ -513,14 +514,12 @@ def test_a_broker_that_is_away_and_comes_back(
 ) -> None:
     steps(("put", topic, several(3)))
     broker.stop()
-    try:
-        told = take("one", patience_seconds=1)
-    finally:
-        thread = threading.Thread(target=broker.start)
-        thread.start()
-    assert told["error"] == "SourceAway"
-    assert f"kafka://events/{topic} does not answer" in told["message"]
-    told = take("one", patience_seconds=110)  # begun while it starts
-    thread.join()
+    away = take("one", patience_seconds=1)
+    with ThreadPoolExecutor(1) as pool:
+        back = pool.submit(take, "one", patience_seconds=110)  # begun while the broker starts
+        broker.start()  # in this thread: a broker ends with the thread that started it
+        told = back.result()
+    assert away["error"] == "SourceAway"
+    assert f"kafka://events/{topic} does not answer" in away["message"]
     assert told.get("rows") == 3, told
     assert rows("n", "one") == [[0], [1], [2]]
