@@ -181,11 +181,15 @@ def keywords(kind: type) -> dict[str, Any]:
     }
 
 
+_CHECKED = {"source": "kafka://broker/clicks"}
+"""Keywords of triggers that take no text but such a one."""
+
+
 def given(kind: type, *, all_of_them: bool) -> dict[str, Any]:
     """Return keywords of a trigger, none at its default; only those that it needs unless all are asked for."""
     hints = typing.get_type_hints(kind.__init__)  # type: ignore[misc]  # of this class, not of another
     return {
-        name: made(hints[name], value)
+        name: _CHECKED.get(name) or made(hints[name], value)
         for name, value in keywords(kind).items()
         if all_of_them or value is dataclasses.MISSING
     }
