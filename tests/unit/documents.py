@@ -90,6 +90,7 @@ VALID: Mapping[str, Mapping[str, Any]] = {
         "until": "names",  # a param of the JobSpec above
     },
     "SecretRef": {"source": "environment"},
+    "Token": {"digest": "ab" * 32},
     "SmokeRequest": {"expect": {"probability": {"min": 0.5}}},
 }
 NEEDED: Mapping[str, tuple[str, ...]] = {
