@@ -62,7 +62,7 @@ class TestClusterDeployments(DeploymentsContract):
     ) -> None:
         made = self.bring_up(deployments, spec(2, replicas=3))
         answers = deployments.ask(name, made.name, spec(2).smoke[0])
-        assert [answer.outputs for answer in answers] == [{"y": (4.0,)}] * 3
+        assert [answer.outputs["y"] for answer in answers] == [(4.0,)] * 3
         assert len({answer.replica for answer in answers}) == 3
         found = deploying.pods(served.of, name, made.name)
         assert {pod["spec"]["nodeName"] for pod in found} == {"cpu-0"}
