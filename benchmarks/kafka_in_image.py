@@ -21,7 +21,7 @@ PARTITIONS = 4
 
 
 def fill(broker: str, topic: str, count: int) -> None:
-    """Make a topic of so many messages of some 150 bytes."""
+    """Make a topic of `count` messages of some 150 bytes."""
     admin = AdminClient({"bootstrap.servers": broker})
     for future in admin.create_topics([NewTopic(topic, PARTITIONS)]).values():
         future.result(60)

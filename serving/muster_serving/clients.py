@@ -90,7 +90,7 @@ class Clients:
         """
         limits = order.get("limits") or {}
         rate, burst = limits.get("rate"), limits.get("burst")
-        # First: if the tokens cannot be read, nobody is let in by that.
+        # First, so that tokens that cannot be read leave the server closed.
         self._key = str(order.get("key") or "").encode()
         self.needed = bool(order["needed"])
         self.checked = self.needed or rate is not None

@@ -1,6 +1,6 @@
 """The tokens of a deployment's clients: made, listed and ended. What is kept of one is its SHA-256 digest.
 
-A token is 256 random bits, so its digest needs no salt: nobody can find a token by trying.
+A token is 256 random bits, so its digest needs no salt: trying does not find a token.
 """
 
 from __future__ import annotations

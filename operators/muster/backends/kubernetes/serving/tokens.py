@@ -1,6 +1,6 @@
 """The tokens of a deployment's clients on a cluster: a ConfigMap that goes with its route.
 
-It holds digests of random words, which tell nothing; so it is no Secret, and nobody needs a right to read those.
+It holds digests of random words, which tell nothing; so it is no Secret, and no account needs a right to read Secrets.
 """
 
 from __future__ import annotations
