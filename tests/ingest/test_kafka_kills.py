@@ -51,7 +51,7 @@ class Stream:
 
     @contextmanager
     def pouring(self) -> Iterator[None]:
-        """Have messages pour into the topic meanwhile."""
+        """Have messages pour into the topic meanwhile, where one is already."""
         self._steps(["create", [TOPIC, PARTITIONS], {}])
         words = [
             self._python,
@@ -59,9 +59,13 @@ class Stream:
             self.broker.url,
             json.dumps([["pour", [TOPIC, PARTITIONS, 2], {}]]),
         ]
-        with subprocess.Popen(words, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
-            yield
+        pipe = subprocess.PIPE
+        with subprocess.Popen(words, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL) as process:
             assert process.stdin is not None
+            assert process.stdout is not None
+            # An ingest of a topic without a message fails, as it should.
+            assert process.stdout.readline()
+            yield
             process.stdin.close()
             assert process.wait(600) == 0
 

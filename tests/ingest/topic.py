@@ -61,6 +61,9 @@ class Steps:
             value = json.dumps({"n": number, "text": f"message {number}"}).encode()
             producer.produce(topic, value, partition=number % partitions, on_delivery=self._told)
             producer.poll(each_millis / 1000)
+            if number == 0:
+                producer.flush(60)
+                print("the first is there", flush=True)
             number += 1
         assert producer.flush(600) == 0
 
