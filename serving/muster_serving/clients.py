@@ -159,7 +159,7 @@ class Clients:
         scheme, _, token = given.partition(b" ")
         if scheme.lower() != _BEARER or not (token := token.strip(b" ")):
             return self._denied("", "Authorization: expected Bearer TOKEN")
-        # The time of a lookup tells of the digest alone, whose next byte nobody can choose: so nothing of a token.
+        # The time of a lookup tells of the digest alone, whose next byte cannot be chosen: so nothing of a token.
         digest = sha256(token).digest()
         if (client := self._by_digest.get(digest)) is not None:
             return client

@@ -458,7 +458,7 @@ def sizes(backend: Backend, job_id: str) -> list[int]:
 
 
 def trains(backend: Backend, job_id: str, *, ranks: int) -> bool:
-    """Whether the last epoch was trained with so many ranks; on a cluster, whoever looks has a gang shrink and grow."""
+    """Whether the last epoch was trained with so many ranks; on a cluster, a gang shrinks and grows when it is looked at."""
     backend.statuses([job_id])
     epochs = re.findall(r"epoch \d+ of (\d+)", log_of(backend, job_id))
     return bool(epochs) and int(epochs[-1]) == ranks

@@ -556,7 +556,7 @@ class StoreContract:
         assert contents(second.root) == {"checkpoints/step-1": b"weights"}
         (second.checkpoints / "step-2").write_bytes(b"more")
         kept = os.open(second.checkpoints / "step-2", os.O_WRONLY)
-        store.note_gone("a-1", attempt=1)  # of the second nobody says that it is gone
+        store.note_gone("a-1", attempt=1)  # that the second is gone is not said
         third = store.stage("a-1")
         os.pwrite(kept, b"LATE", 0)
         os.close(kept)

@@ -208,7 +208,7 @@ def check_host(host: Any, *, tokens: bool) -> None:
         ) from None
     if not address.is_loopback and not tokens:
         raise SpecError(
-            f"host is {host!r}, which others reach, and tokens is False, so that anybody could ask: write "
+            f"host is {host!r}, which others reach, and tokens is False, so that all of them could ask: write "
             f"host={host!r}, tokens=True, and `muster deployments token make NAME CLIENT` for each client"
         )
 

@@ -150,7 +150,7 @@ class _Client(_End):
             self._unread = None
 
     def connected(self, server: _Server) -> None:
-        """Hand over what came before there was somebody to hand it to."""
+        """Hand over what came before there was a reader to hand it to."""
         self.other = server
         super().data_received(self._early)
         self._early = b""

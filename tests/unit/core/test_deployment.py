@@ -22,7 +22,7 @@ def spec(**more: Any) -> DeploymentSpec:
 @pytest.mark.parametrize("host", ["0.0.0.0", "192.168.1.7", "10.0.0.1"])
 def test_beyond_this_machine_tokens_are_needed(host: str) -> None:
     with pytest.raises(
-        SpecError, match=rf"anybody could ask: write host='{host}', tokens=True, and `muster depl"
+        SpecError, match=rf"all of them could ask: write host='{host}', tokens=True, and `muster depl"
     ):
         spec(host=host)
     assert spec(host=host, tokens=True).host == host

@@ -102,5 +102,5 @@ def _after(tokens: Tokens, now: float) -> int:
 
 
 def new_token() -> str:
-    """Return a token that no one can guess."""
+    """Return a token that cannot be guessed."""
     return secrets.token_urlsafe(TOKEN_BYTES)

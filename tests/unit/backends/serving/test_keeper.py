@@ -455,7 +455,7 @@ def test_the_revision_that_leads_says_what_users_need(keep: Any, folder: Deploym
         "limits": None,
         "key": "",
         "tokens": [],
-    }  # nobody wrote any
+    }  # none was written
     tokens = folder.change_tokens(lambda now: made(now, "shop", "word", now=1.0))
     shop = {"client": "shop", "digest": digest_of("word"), "made": 1.0, "ended": None}
     looks(keeper, folder, 1)
