@@ -36,7 +36,10 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=8080)
     parser.add_argument(
-        "--grpc-fd", type=int, help="an inherited listening socket, on which gRPC is answered"
+        "--grpc-port", type=int, help="of the same host, where gRPC is answered; not given: it is not"
+    )
+    parser.add_argument(
+        "--grpc-fd", type=int, help="an inherited listening socket, instead of host and that port"
     )
     parser.add_argument(
         "--public-fd", type=int, help="an inherited listening socket, instead of host and port"
@@ -75,7 +78,7 @@ def _serve_kserve(arguments: argparse.Namespace) -> None:
         revision=arguments.revision,
         version=arguments.version,
         public=_socket(arguments.public_fd) or _listen(arguments.host, arguments.port),
-        grpc=_socket(arguments.grpc_fd),
+        grpc=_socket(arguments.grpc_fd) or _grpc(arguments),
         private=_socket(arguments.private_fd),
         control=_socket(arguments.control_fd),
         setup=Setup.parse(json.loads(arguments.setup)) if arguments.setup else None,
@@ -113,6 +116,10 @@ def _host_workers(arguments: argparse.Namespace) -> None:
 
 def _socket(number: int | None) -> socket.socket | None:
     return None if number is None else socket.socket(fileno=number)
+
+
+def _grpc(arguments: argparse.Namespace) -> socket.socket | None:
+    return None if arguments.grpc_port is None else _listen(arguments.host, arguments.grpc_port)
 
 
 def _listen(host: str, port: int) -> socket.socket:

@@ -159,11 +159,11 @@ def administrator(of: Layout) -> Access:
     return connect(kubeconfig=of.kubeconfig)
 
 
-def infer(name: str, x: float, *, seconds: float = 10) -> tuple[str, float]:
+def infer(name: str, x: float, *, seconds: float = 10, host: str = "localhost") -> tuple[str, float]:
     """Return the revision that answers a user through the Gateway, and its answer. :raises OSError: none does."""
     body = json.dumps({"inputs": [{"name": "x", "datatype": "FP32", "shape": [1], "data": [x]}]})
     with closing(http.client.HTTPConnection("127.0.0.1", serving.PORT, timeout=seconds)) as asked:
-        asked.request("POST", f"/v2/models/{name}/infer", body)
+        asked.request("POST", f"/v2/models/{name}/infer", body, {"Host": host})
         answer = asked.getresponse()
         text = answer.read()
     if answer.status != http.HTTPStatus.OK:

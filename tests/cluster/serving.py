@@ -38,6 +38,8 @@ _NAMES = ("kserve", "traefik")
 _TESTS = (
     "test_deployments.py",
     "test_bad_revisions.py",
+    "test_grpc.py",
+    "test_python_models.py",
     "test_flights.py",
     "test_releases.py",
     "test_installing.py",

@@ -13,7 +13,7 @@ from tests.cluster import deploying, kubectl, serving
 from tests.cluster.accounts import NAMESPACE, REAPER
 from tests.cluster.deploying import Served
 from tests.cluster.scripted import SITE, connection
-from tests.contract.test_deployments import DeploymentsContract
+from tests.contract.test_deployments import DeploymentsContract, Lines
 from tests.waiting import eventually
 
 from muster.backends.kubernetes import trial
@@ -30,10 +30,8 @@ from muster.volumes.service.client import ServiceStore
 pytestmark = pytest.mark.cluster
 
 
-class TestClusterDeployments(DeploymentsContract):
+class OnTheCluster(Lines):
     """Revisions as InferenceServices behind an HTTPRoute."""
-
-    test_no_request_fails_over_a_series_of_releases = None  # with five times as many in test_releases.py
 
     @pytest.fixture
     def deployments(self, served: Served) -> Iterator[Deployments]:
@@ -56,6 +54,12 @@ class TestClusterDeployments(DeploymentsContract):
 
     def infer(self, deployments: Any, name: str, x: float, *, seconds: float = 10) -> tuple[str, float]:
         return deploying.infer(name, x, seconds=seconds)
+
+
+class TestClusterDeployments(OnTheCluster, DeploymentsContract):
+    """What a cluster promises, and what of it is its own."""
+
+    test_no_request_fails_over_a_series_of_releases = None  # with five times as many in test_releases.py
 
     def test_every_replica_is_asked_and_none_runs_beside_a_card(
         self, served: Served, deployments: Any, spec: Any, name: str

@@ -1,4 +1,4 @@
-"""What one machine promises of gRPC: its port comes and goes with the revision that leads, and no request is lost meanwhile."""
+"""What is promised of gRPC: it comes and goes with the revision that leads, and no request is lost meanwhile."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.contract.test_deployments import STEPS, WHOLE, OnThisMachine, servers
+from tests.contract.test_deployments import STEPS, WHOLE, Lines, OnThisMachine, servers
 from tests.contract.test_deployments_of_python import PythonLines
 from tests.contract.test_predictions import find
 from tests.serving.grpc_users import Asker, asking, raw, typed, users, values
@@ -29,18 +29,33 @@ from muster.volumes.folder import FolderStore
 pytestmark = pytest.mark.slow
 
 
-class Grpc(OnThisMachine):
-    """Releases that are asked over gRPC."""
+class GrpcContract(Lines):
+    """Releases that are asked over gRPC, on one machine and on a cluster.
+
+    :cvar silent: the status of a call where no gRPC is answered.
+    """
+
+    silent = "UNAVAILABLE"
 
     @pytest.fixture
-    def python(self, settings: Settings, store: FolderStore, image: str) -> Path:
-        return Environments(settings.cache).ensure("serve", store.code(image), image)
+    def python(self, store: Any, image: str) -> Path:
+        """The server's environment, whose messages clients need."""
+        return Environments(Settings.load().cache).ensure("serve", store.code(image), image)
 
     @pytest.fixture
     def ask(self, deployments: Any, name: str, python: Path) -> Iterator[Callable[[], Asker]]:
         """Gives a client, once the deployment is there."""
         with ExitStack() as opened:
-            yield cache(lambda: opened.enter_context(asking(python, grpc_port(deployments, name))))
+
+            def client() -> Asker:
+                port, host = self.grpc_door(deployments, name)
+                return opened.enter_context(asking(python, port, host=host))
+
+            yield cache(client)
+
+    def grpc_door(self, deployments: Any, name: str) -> tuple[int, str]:
+        """Return the port of 127.0.0.1 at which users ask, and the host that they name; empty: the address."""
+        return grpc_port(deployments, name), ""
 
     @pytest.mark.data
     def test_no_request_is_lost_over_a_series_of_releases(
@@ -48,16 +63,39 @@ class Grpc(OnThisMachine):
     ) -> None:
         first = self.serve(deployments, spec(2, grpc=True)).champion
         assert first is not None
-        port = grpc_port(deployments, name)
-        with users(python, port, raw(name, [3])) as answers:
+        port, host = self.grpc_door(deployments, name)
+        with users(python, port, raw(name, [3]), host=host) as answers:
             driver = self.begin(deployments, spec(3, grpc=True), STEPS, by="test")
             assert self.finish(driver).ending is Ending.DONE
             refused = spec(4, grpc=True, of_two=0)
             assert self.release(deployments, refused).ending is Ending.ROLLED_BACK
             roll_back(deployments, name, by="test")
             eventually(lambda: not deployments.deployment(name).release)
-        assert grpc_port(deployments, name) == port
+        assert self.grpc_door(deployments, name) == (port, host)
         assert set(answers) == {f"revision {first.name}", f"revision {driver.revision}"}
+
+    def test_the_revision_that_leads_says_whether_grpc_is_answered(
+        self, deployments: Any, spec: Any, name: str, ask: Any
+    ) -> None:
+        def answered() -> Any:
+            answer = ask().ask("ModelInfer", raw(name, [3]))
+            return answer["status"] == "OK" and answer
+
+        self.serve(deployments, spec(2))
+        assert deployments.deployment(name).grpc == ""
+        self.serve(deployments, spec(3, grpc=True))
+        assert values(eventually(answered)) == [9.0]
+        place = deployments.deployment(name).grpc
+        self.serve(deployments, spec(4))
+        assert deployments.deployment(name).grpc == ""
+        eventually(lambda: ask().ask("ServerLive")["status"] == self.silent)
+        roll_back(deployments, name, by="test")
+        assert deployments.deployment(name).grpc == place
+        assert values(eventually(answered)) == [9.0]
+
+
+class Grpc(OnThisMachine, GrpcContract):
+    """What one machine promises beside that."""
 
     @pytest.mark.data
     def test_requests_are_kept_and_a_server_that_is_killed_comes_back(
@@ -102,25 +140,6 @@ class Grpc(OnThisMachine):
 
 class TestGrpcOnThisMachine(Grpc):
     """Of ONNX models."""
-
-    def test_the_revision_that_leads_says_whether_grpc_is_answered(
-        self, deployments: Any, spec: Any, name: str, ask: Any
-    ) -> None:
-        def answered() -> Any:
-            answer = ask().ask("ModelInfer", raw(name, [3]))
-            return answer["status"] == "OK" and answer
-
-        self.serve(deployments, spec(2))
-        assert deployments.deployment(name).grpc == ""
-        self.serve(deployments, spec(3, grpc=True))
-        assert values(eventually(answered)) == [9.0]
-        port = grpc_port(deployments, name)
-        self.serve(deployments, spec(4))
-        assert deployments.deployment(name).grpc == ""
-        eventually(lambda: ask().ask("ServerLive")["status"] == "UNAVAILABLE")
-        roll_back(deployments, name, by="test")
-        assert grpc_port(deployments, name) == port
-        assert values(eventually(answered)) == [9.0]
 
 
 @pytest.mark.data

@@ -1,4 +1,5 @@
-"""A client of inference.GRPCInferenceService; runs in the image ``serve`` with the arguments ``PORT [CONNECTIONS [REQUESTS]]``.
+"""A client of inference.GRPCInferenceService; runs in the image ``serve`` with the arguments ``PORT [CONNECTIONS [REQUESTS]]``;
+``PORT@HOST`` asks that port of this machine for a host.
 
 Without a number of connections it carries out a line of stdin after the other, ``{"call": …, "message": {…}, "seconds": …,
 "metadata": [[…, …]]}``, whose messages are those of the protocol as JSON, and prints for each ``{"status": …, "said": …, "message": {…}, "told": {…}}``;
@@ -63,7 +64,13 @@ def ask(channel: grpc.Channel, order: dict[str, Any]) -> dict[str, Any]:
     return {"status": "OK", "said": "", "message": found, "told": told}
 
 
-async def load(port: str, connections: int, requests: int = 0) -> Counter[str]:
+def address(place: str) -> tuple[str, list[tuple[str, str]]]:
+    """Return where ``PORT@HOST`` is, and the options of a channel to it."""
+    port, _, host = place.partition("@")
+    return f"127.0.0.1:{port}", [("grpc.default_authority", host)] if host else []
+
+
+async def load(place: str, connections: int, requests: int = 0) -> Counter[str]:
     """Ask over and over, and never again for what failed, until stdin ends.
 
     :param requests: ask so often instead, without a pause.
@@ -73,7 +80,8 @@ async def load(port: str, connections: int, requests: int = 0) -> Counter[str]:
     data = ParseDict(json.loads(sys.stdin.readline()), messages.ModelInferRequest()).SerializeToString()
 
     async def user() -> None:
-        async with grpc.aio.insecure_channel(f"127.0.0.1:{port}", options=_SEPARATE) as channel:
+        target, options = address(place)
+        async with grpc.aio.insecure_channel(target, options=[*_SEPARATE, *options]) as channel:
             infer = channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")
             while not over.is_set():
                 try:
@@ -98,11 +106,12 @@ async def load(port: str, connections: int, requests: int = 0) -> Counter[str]:
 
 def main() -> None:
     """Ask."""
-    port, *connections = sys.argv[1:]
+    place, *connections = sys.argv[1:]
     if connections:
-        print(json.dumps(asyncio.run(load(port, *map(int, connections)))))
+        print(json.dumps(asyncio.run(load(place, *map(int, connections)))))
         return
-    with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
+    target, options = address(place)
+    with grpc.insecure_channel(target, options=options) as channel:
         for line in sys.stdin:
             print(json.dumps(ask(channel, json.loads(line))), flush=True)
 

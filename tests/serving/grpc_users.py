@@ -42,17 +42,19 @@ class Asker:
 
 
 @contextmanager
-def asking(python: Path, port: int) -> Iterator[Asker]:
-    """Give a client of a port."""
-    with _client(python, str(port)) as process:
+def asking(python: Path, port: int, *, host: str = "") -> Iterator[Asker]:
+    """Give a client of a port. :param host: the host that it asks for there; empty: the address."""
+    with _client(python, _place(port, host)) as process:
         yield Asker(process)
 
 
 @contextmanager
-def users(python: Path, port: int, message: Any, *, connections: int = 8) -> Iterator[dict[str, int]]:
+def users(
+    python: Path, port: int, message: Any, *, connections: int = 8, host: str = ""
+) -> Iterator[dict[str, int]]:
     """Ask over and over while the block runs; then the answers are counted in what it was given."""
     answers: dict[str, int] = {}
-    with _client(python, str(port), str(connections)) as process:
+    with _client(python, _place(port, host), str(connections)) as process:
         assert process.stdin is not None
         assert process.stdout is not None
         process.stdin.write(json.dumps(message) + "\n")
@@ -61,6 +63,10 @@ def users(python: Path, port: int, message: Any, *, connections: int = 8) -> Ite
         yield answers
         process.stdin.close()
         answers |= json.loads(process.stdout.readline())
+
+
+def _place(port: int, host: str) -> str:
+    return f"{port}@{host}" if host else str(port)
 
 
 @contextmanager

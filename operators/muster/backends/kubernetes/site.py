@@ -138,6 +138,11 @@ class ClusterSite:
         host = urlsplit(self.serving_url.replace(_NAME, deployment)).hostname or ""
         return host if host.strip("0123456789.") and ":" not in host else ""
 
+    @property
+    def separate_hosts(self) -> bool:
+        """Whether users ask for each deployment by a host of its own."""
+        return self.hostname("one") != self.hostname("other")
+
     def url(self, deployment: str) -> str:
         """Return where a deployment answers the Open Inference Protocol."""
         return self.serving_url.replace(_NAME, deployment)

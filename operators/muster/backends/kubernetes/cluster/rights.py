@@ -87,8 +87,8 @@ def serving_rights(kind: Kind, *, gateway: bool) -> tuple[Right, ...]:
     """
     return (
         *_rights((kind,), ("get", "list", "create", "delete")),
-        *_rights((HTTP_ROUTE if gateway else SERVICE,), _ROUTE),
-        *_rights((SERVICE if gateway else HTTP_ROUTE,), ("get",)),
+        *_rights((SERVICE,), ("get", "create") if gateway else _ROUTE),
+        *_rights((HTTP_ROUTE,), _ROUTE if gateway else ("get",)),
         *_rights((CONFIG_MAP,), ("get", "create", "patch")),
         *_rights((DEPLOYMENT, ENDPOINT_SLICE), ("list",)),
         *_rights((POD,), ("get", "create"), subresource="proxy"),

@@ -154,13 +154,18 @@ class Gateway:
 
     def answered(self, deployment: str, revision: str) -> Counts:
         """What it answered in place of a revision: failures, every one of them."""
-        backend = names.service_name(names.revision_name(deployment, revision, namespace=self._namespace))
-        route = names.route_name(deployment)
+        made = names.revision_name(deployment, revision, namespace=self._namespace)
+        backends, route = (
+            (names.service_name(made), names.grpc_service_name(made)),
+            names.route_name(deployment),
+        )
         with self._lock:
             number = sum(
                 n
                 for service, n in self._totals.items()
-                if calls(service, namespace=self._namespace, route=route, backend=backend)
+                if any(
+                    calls(service, namespace=self._namespace, route=route, backend=each) for each in backends
+                )
             )
         return Counts(requests=number, failed=number)
 

@@ -58,6 +58,11 @@ def service_name(revision_object: str) -> str:
     return f"{revision_object}-predictor"
 
 
+def grpc_service_name(revision_object: str) -> str:
+    """What the Service is called by which a Gateway asks a revision over gRPC."""
+    return f"{revision_object}-grpc"
+
+
 def tokens_name(deployment: str) -> str:
     """What the ConfigMap with the digests of a deployment's tokens is called; no revision's ends so."""
     return f"{route_name(deployment)}-tokens"

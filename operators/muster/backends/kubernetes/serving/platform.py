@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from urllib.parse import urlsplit
 
 from muster.backends.kubernetes.api.client import Client
 from muster.backends.kubernetes.api.kinds import Document
@@ -18,7 +19,7 @@ from muster.backends.kubernetes.serving.replicas import Page, Replicas
 from muster.backends.kubernetes.serving.revisions import Look, Revisions
 from muster.backends.kubernetes.serving.route import HISTORY, Notes, Route, drift, shared
 from muster.backends.kubernetes.serving.routes import Routes
-from muster.backends.kubernetes.serving.server import SERVERS, archive
+from muster.backends.kubernetes.serving.server import GRPC_PORT, SERVERS, archive
 from muster.backends.kubernetes.serving.tokens import ClientTokens
 from muster.backends.kubernetes.site import ClusterSite
 from muster.backends.releases.book import Entry, live_models, past_models, settle
@@ -26,7 +27,7 @@ from muster.backends.releases.deployments import Deployments
 from muster.backends.releases.figures import if_known
 from muster.backends.releases.platform import Limits, Observed
 from muster.backends.releases.tokens import Tokens
-from muster.core.deployment import Answer, Counts, SmokeRequest
+from muster.core.deployment import Answer, Counts, DeploymentSpec, SmokeRequest
 from muster.core.errors import Conflict, Corrupt, SpecError
 from muster.core.wire import dumps
 from muster.volumes.protocols import LocalStore
@@ -91,13 +92,17 @@ class ClusterPlatform:
             f"namespace {self._site.namespace} is served through no Gateway, so that a deployment's Service "
             "points at one revision: name one (gateway, serving_url) where the cluster is written down"
         )
+        no_host = (
+            f"the paths of gRPC name no deployment, and serving_url, {self._site.serving_url!r}, gives all deployments one host: give each a "
+            "host of its own there, such as http://{name}.models.example.com"
+        )
         return Limits(
             place="on this cluster",
             servers=SERVERS,
             only_whole="" if self._site.gateway else only_whole,
             history=HISTORY,
             no_log="requests are kept by deployments on one machine alone: leave log out where MUSTER_CLUSTER is set",
-            no_grpc="gRPC is answered by deployments on one machine alone: leave grpc out where MUSTER_CLUSTER is set",
+            no_grpc="" if self._site.separate_hosts or not self._site.gateway else no_host,
         )
 
     def names(self) -> list[str]:
@@ -141,10 +146,7 @@ class ClusterPlatform:
         self._site.image(spec.image, spec.image_digest)
         if spec.workers:
             self._site.image(spec.workers.image, spec.workers.image_digest)
-            if spec.server != "kserve":
-                raise SpecError(f"a model with workers needs server 'kserve', found {spec.server!r:.40}")
-        if spec.guarded and spec.server != "kserve":
-            raise SpecError(f"tokens and limits need server 'kserve', found {spec.server!r:.40}")
+        _check_server(spec)
         archive()
         check_platform(self._client, self._site, self._survey.cluster())
         for digest in spec.image_digests:
@@ -268,6 +270,7 @@ class ClusterPlatform:
         missing = [entry.name for entry in self._revisions.missing(route, seen)]
         return Observed(
             url=self._url(route.name),
+            grpc=self._grpc(route),
             answers=route.champion in ready and not (route.unsettled or route.lost),
             revisions=revisions,
             trouble=route.unsettled or route.broken,
@@ -285,7 +288,22 @@ class ClusterPlatform:
         self._sleep(min(delay, max(0.0, route.moved + delay - self._now())))  # clocks differ
         return route
 
+    def _grpc(self, route: Route) -> str:
+        if not route.leads_grpc:
+            return ""
+        if not self._site.gateway:
+            return f"{names.route_name(route.name)}.{self._site.namespace}:{GRPC_PORT}"
+        parts = urlsplit(self._site.url(route.name))
+        return f"{parts.hostname}:{parts.port or (443 if parts.scheme == 'https' else 80)}"
+
     def _url(self, name: str) -> str:
         if self._site.gateway:
             return self._site.url(name)
         return f"http://{names.route_name(name)}.{self._site.namespace}"
+
+
+def _check_server(spec: DeploymentSpec) -> None:
+    """Refuse what the front alone does of a server that has another one. :raises SpecError: it is asked for."""
+    asked = {"workers": spec.workers, "tokens or limits": spec.guarded, "grpc": spec.grpc}
+    for what in (name for name, wanted in asked.items() if wanted and spec.server != "kserve"):
+        raise SpecError(f"{what}: that needs server 'kserve', found {spec.server!r:.40}")

@@ -16,7 +16,7 @@ from muster.backends.kubernetes.labels import selector
 from muster.backends.kubernetes.serving import names
 from muster.backends.kubernetes.serving.kinds import card_classes, platform_of
 from muster.backends.kubernetes.serving.route import Route
-from muster.backends.kubernetes.serving.server import Server, code
+from muster.backends.kubernetes.serving.server import Server, code, grpc_service
 from muster.backends.kubernetes.serving.status import Objects, revision_status
 from muster.backends.kubernetes.site import ClusterSite
 from muster.backends.releases.book import Entry, number
@@ -78,7 +78,7 @@ class Revisions:
             self._maker.create(self._platform.manifest(self._server(live)), dry_run=True)
 
     def make(self, live: Entry) -> None:
-        """Make what there is not of a revision: its one object, and the code that its pods wait for.
+        """Make what there is not of a revision: its one object, the code that its pods wait for, and a Service of gRPC.
 
         :raises BackendError: what was there of it is being deleted.
         """
@@ -87,20 +87,22 @@ class Revisions:
         try:
             made = self._maker.create(document)
         except Conflict:
-            made = self._there(server, document)
-            self._make_code(server, made, anew=False)
+            made, anew = self._there(server, document), False
         else:
-            self._make_code(server, made, anew=True)
+            anew = True
+        self._make_owned(code(server, made), anew=anew)
+        if server.spec.grpc and self._site.gateway:
+            self._make_owned(grpc_service(server, made), anew=anew)
 
-    def _make_code(self, server: Server, owner: Document, *, anew: bool) -> None:
-        """Make what a revision's pods wait for.
+    def _make_owned(self, document: Document, *, anew: bool) -> None:
+        """Make what goes with a revision's one object.
 
         :param anew: its owner was made just now, so what is there by that name goes with one that was deleted.
         """
         deadline = self._now() + (_CODE_SECONDS if anew else 0.0)
         while True:
             try:
-                self._maker.create(code(server, owner))
+                self._maker.create(document)
             except Conflict:  # it is there
                 if self._now() >= deadline:
                     return

@@ -15,7 +15,7 @@ from muster.backends.kubernetes.api.kinds import GATEWAY, HTTP_ROUTE, SERVICE, D
 from muster.backends.kubernetes.cluster.facts import condition
 from muster.backends.kubernetes.serving import edits, names
 from muster.backends.kubernetes.serving.kinds import platform_of
-from muster.backends.kubernetes.serving.server import PORT
+from muster.backends.kubernetes.serving.server import GRPC_PORT, PORT, grpc_port
 from muster.backends.kubernetes.site import ClusterSite
 from muster.backends.releases.book import Book, Entry
 from muster.core.deployment import Release, Revision
@@ -73,6 +73,12 @@ class Route(Book):
     version: str | None = None
     unsettled: str = ""
     broken: str = ""
+
+    @property
+    def leads_grpc(self) -> bool:
+        """Whether the revision that leads answers gRPC."""
+        leads = self.champion and self.entry(self.champion)
+        return bool(leads and leads.spec.grpc)
 
     @property
     def intact(self) -> bool:
@@ -260,7 +266,25 @@ def _http(route: Route, site: ClusterSite) -> Document:
     return {
         "parentRefs": [parent],
         "hostnames": [hostname] if hostname else [],  # empty is any, and is ours, too
-        "rules": [{"matches": _matches(route.name), "backendRefs": _backends(route, site)}],
+        "rules": [
+            {"matches": _matches(route.name), "backendRefs": _backends(route, site)},
+            *([_grpc_rule(route, site)] if route.leads_grpc else []),
+        ],
+    }
+
+
+def _grpc_rule(route: Route, site: ClusterSite) -> Document:
+    """The rule of gRPC: a path of HTTP/2, in the same object, so that one write moves the shares of both.
+
+    Its paths name no deployment, so the host does. A revision without gRPC has no part in it.
+    """
+    return {
+        "matches": [{"path": {"type": "PathPrefix", "value": "/inference.GRPCInferenceService"}}],
+        "backendRefs": [
+            _backend(_grpc_service_of(route.name, entry.name, site), GRPC_PORT, route.shares[entry.name])
+            for entry in sorted(route.live, key=lambda one: one.name)
+            if entry.spec.grpc and entry.name in route.shares
+        ],
     }
 
 
@@ -277,16 +301,19 @@ def _matches(deployment: str) -> list[Document]:
 
 
 def _backends(route: Route, site: ClusterSite) -> list[Document]:
+    port = platform_of(site).service_port
     return [
-        {
-            "group": "",
-            "kind": "Service",
-            "name": _service_of(route.name, revision, site),
-            "port": platform_of(site).service_port,
-            "weight": percent,
-        }
+        _backend(_service_of(route.name, revision, site), port, percent)
         for revision, percent in sorted(route.shares.items())
     ]
+
+
+def _backend(service: str, port: int, percent: int) -> Document:
+    return {"group": "", "kind": "Service", "name": service, "port": port, "weight": percent}
+
+
+def _grpc_service_of(deployment: str, revision: str, site: ClusterSite) -> str:
+    return names.grpc_service_name(names.revision_name(deployment, revision, namespace=site.namespace))
 
 
 def _service_of(deployment: str, revision: str, site: ClusterSite) -> str:
@@ -298,9 +325,12 @@ def _weights(
 ) -> tuple[dict[str, int], tuple[str, ...]]:
     """Return the shares that the weights mean, in percent of their sum, also where they were edited."""
     ours = {_service_of(name, one.name, site): one.name for one in notes.live}
+    over_grpc = {_grpc_service_of(name, one.name, site) for one in notes.live}
     found: dict[str, int] = {}
     for rule in document["spec"].get("rules") or ():
         for backend in rule.get("backendRefs") or ():
+            if backend["name"] in over_grpc:  # its shares are those of HTTP, written beside them
+                continue
             found[backend["name"]] = found.get(backend["name"], 0) + int(backend.get("weight", 1))
     total = sum(found.values())
     shares = {
@@ -317,7 +347,10 @@ def _service(route: Route) -> Document:
     revision = route.champion or _NO_REVISION
     return {
         "selector": names.of_revision(route.name, revision),
-        "ports": [{"name": "http", "port": _SERVICE_PORT, "targetPort": PORT, "protocol": "TCP"}],
+        "ports": [
+            {"name": "http", "port": _SERVICE_PORT, "targetPort": PORT, "protocol": "TCP"},
+            *([grpc_port()] if route.leads_grpc else []),
+        ],
     }
 
 

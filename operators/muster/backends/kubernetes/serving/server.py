@@ -18,7 +18,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from muster.backends.kubernetes import labels
-from muster.backends.kubernetes.api.kinds import CONFIG_MAP, Document
+from muster.backends.kubernetes.api.kinds import CONFIG_MAP, SERVICE, Document
 from muster.backends.kubernetes.manifests import pods, wiring
 from muster.backends.kubernetes.serving import names
 from muster.backends.kubernetes.site import ClusterSite
@@ -28,6 +28,7 @@ from muster.core.resources import Resources
 from muster.core.shipped import shipped
 
 PORT = 8080
+GRPC_PORT = 8081  # in a pod, and of each Service
 READY = "/v2/health/ready"  # true only when the model is loaded
 LONGEST_REQUEST_SECONDS = 30  # the server finishes what it is asked before it ends (its GRACE_SECONDS)
 _MARGIN_SECONDS = 5
@@ -97,25 +98,54 @@ def archive() -> bytes:
 
 def code(server: Server, owner: Document) -> Document:
     """Return the ConfigMap with the server's code, which goes with `owner`."""
-    about = owner["metadata"]
     return {
         "apiVersion": CONFIG_MAP.api_version,
         "kind": CONFIG_MAP.name,
-        "metadata": {
-            "name": server.name,
-            "namespace": server.site.namespace,
-            "labels": server.labels,
-            "ownerReferences": [
-                {
-                    "apiVersion": owner["apiVersion"],
-                    "kind": owner["kind"],
-                    "name": about["name"],
-                    "uid": about["uid"],
-                }
-            ],
-        },
+        "metadata": _owned(server, owner, name=server.name),
         "immutable": True,
         "binaryData": {_ARCHIVE: base64.b64encode(archive()).decode("ascii")},
+    }
+
+
+def grpc_service(server: Server, owner: Document) -> Document:
+    """Return the Service by which a Gateway asks a revision over gRPC, which goes with `owner`.
+
+    The platform's own Service has one port, and does not say that its pods speak HTTP/2 without TLS.
+    """
+    return {
+        "apiVersion": SERVICE.api_version,
+        "kind": SERVICE.name,
+        "metadata": _owned(server, owner, name=names.grpc_service_name(server.name)),
+        "spec": {"selector": server.labels, "ports": [grpc_port()]},
+    }
+
+
+def grpc_port() -> Document:
+    """The port of a Service that leads to gRPC (https://gateway-api.sigs.k8s.io/guides/backend-protocol)."""
+    return {
+        "name": "grpc",
+        "port": GRPC_PORT,
+        "targetPort": GRPC_PORT,
+        "protocol": "TCP",
+        "appProtocol": "kubernetes.io/h2c",
+    }
+
+
+def _owned(server: Server, owner: Document, *, name: str) -> Document:
+    """The metadata of an object that is deleted with `owner`."""
+    about = owner["metadata"]
+    return {
+        "name": name,
+        "namespace": server.site.namespace,
+        "labels": server.labels,
+        "ownerReferences": [
+            {
+                "apiVersion": owner["apiVersion"],
+                "kind": owner["kind"],
+                "name": about["name"],
+                "uid": about["uid"],
+            }
+        ],
     }
 
 
@@ -161,6 +191,7 @@ def _command(server: Server) -> list[str]:
         *(f"--model={_MODEL}", f"--revision={server.revision}"),
         f"--version={server.spec.model.address}",
         *("--host=0.0.0.0", f"--port={PORT}"),
+        *([f"--grpc-port={GRPC_PORT}"] if server.spec.grpc else []),
         *_setup(server.spec),
         *([f"--limits={json.dumps(server.spec.limits.order())}"] if server.spec.limits else []),
         *([f"--tokens={_TOKENS_FOLDER}"] if server.spec.tokens else []),

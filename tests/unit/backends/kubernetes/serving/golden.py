@@ -18,7 +18,7 @@ from tests.unit.backends.kubernetes.golden import DIGEST
 from muster.backends.kubernetes.api.kinds import Document
 from muster.backends.kubernetes.serving.kinds import inference_service, seldon_deployment
 from muster.backends.kubernetes.serving.route import Route, write_route
-from muster.backends.kubernetes.serving.server import Server, code
+from muster.backends.kubernetes.serving.server import Server, code, grpc_service
 from muster.backends.kubernetes.site import ClusterSite, Platform
 from muster.backends.releases.book import Entry
 from muster.core.deployment import (
@@ -90,13 +90,26 @@ ROUTE = Route(
 )
 
 
+OVER_GRPC = replace(
+    ROUTE,
+    live=(
+        Entry(name="r2", spec=spec(8, grpc=True), since=NOW),
+        Entry(name="r1", spec=spec(grpc=True), since=NOW - 60),
+    ),
+)
+
+
 def server(of: DeploymentSpec, revision: str, site: ClusterSite = SITE) -> Server:
     return Server(spec=of, revision=revision, site=site, gpu_classes=CLASSES)
 
 
-def _with_code(made: Server) -> Document:
+def owner_of(made: Server) -> Document:
     owner = inference_service(made)
-    document = code(made, {**owner, "metadata": {**owner["metadata"], "uid": "uid-1"}})
+    return {**owner, "metadata": {**owner["metadata"], "uid": "uid-1"}}
+
+
+def _with_code(made: Server) -> Document:
+    document = code(made, owner_of(made))
     (name,) = document["binaryData"]
     return {**document, "binaryData": {name: "THE SERVERS' CODE"}}
 
@@ -108,11 +121,15 @@ def examples() -> Mapping[str, Document]:
         "scaled": inference_service(server(SCALED, "r2", ANYWHERE)),
         "on-cards": inference_service(server(ON_CARDS, "r3")),
         "workers": inference_service(server(WITH_WORKERS, "r4")),
+        "over-grpc": inference_service(server(spec(grpc=True), "r1")),
+        "grpc-service": grpc_service(server(spec(grpc=True), "r1"), owner_of(server(spec(), "r1"))),
         "code": _with_code(server(spec(), "r1")),
         "seldon": seldon_deployment(server(spec(), "r1")),
         "seldon-scaled": seldon_deployment(server(WRAPPED, "r2", ANYWHERE)),
         "route": write_route(ROUTE, SITE),
         "seldon-route": write_route(ROUTE, replace(SITE, serving=Platform.SELDON)),
+        "grpc-route": write_route(OVER_GRPC, SITE),
+        "whole-grpc-route": write_route(replace(OVER_GRPC, shares={"r1": 100}), ANYWHERE),
         "whole-route": write_route(replace(ROUTE, shares={"r1": 100}), ANYWHERE),
     }
 
@@ -121,6 +138,9 @@ LIKE = {
     "scaled": "fixed",
     "on-cards": "fixed",
     "workers": "fixed",
+    "over-grpc": "fixed",
+    "grpc-route": "route",
+    "whole-grpc-route": "whole-route",
     "seldon-scaled": "seldon",
     "seldon-route": "route",
 }

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from tests.unit.backends.kubernetes.serving.golden import ANYWHERE, ROUTE, SITE
+from tests.unit.backends.kubernetes.serving.golden import ANYWHERE, OVER_GRPC, ROUTE, SITE
 
 from muster.backends.kubernetes.serving.route import Route, read_route, write_route
 from muster.backends.kubernetes.site import ClusterSite, Platform
@@ -54,10 +54,11 @@ def any_order(spec: Spec) -> None:
 
 @pytest.mark.parametrize("site", [SITE, ADDRESS, ANYWHERE, replace(SITE, serving=Platform.SELDON)])
 @pytest.mark.parametrize("shares", [{}, {"r1": 100}])
+@pytest.mark.parametrize("route", [ROUTE, OVER_GRPC], ids=["http", "grpc"])
 def test_what_we_wrote_is_nobodys_edit_whatever_is_filled_in(
-    site: ClusterSite, shares: dict[str, int]
+    site: ClusterSite, shares: dict[str, int], route: Route
 ) -> None:
-    document = copy.deepcopy(write_route(replace(ROUTE, shares=shares), site))
+    document = copy.deepcopy(write_route(replace(route, shares=shares), site))
     for _ in range(2):
         found = read_route(document, name="flights", site=site)
         assert (found.shares, found.lost, found.beside) == (shares, "", ())

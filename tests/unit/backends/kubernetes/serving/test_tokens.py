@@ -137,6 +137,6 @@ def test_those_of_a_deployment_that_was_retired_are_nobody_s(there: World) -> No
 def test_another_server_is_refused_before_anything_is_made(there: World) -> None:
     there.site = replace(there.site, serving=Platform.SELDON)
     for more in ({"tokens": True}, {"limits": RequestLimits(rate=1)}):
-        with pytest.raises(SpecError, match="tokens and limits need server 'kserve', found 'seldon'"):
+        with pytest.raises(SpecError, match="tokens or limits: that needs server 'kserve', found 'seldon'"):
             there.deployments().prepare(there.spec(server="seldon", **more), by="test")
     assert not there.cluster.asked
