@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 from muster.airflow.authoring.checks import check_count, check_image, check_keep, optional
 from muster.airflow.authoring.keywords import keyword
 from muster.airflow.authoring.references import is_known, keep_types
-from muster.airflow.links import JobLink, VersionsLink
 from muster.airflow.operators.ingest import DATA, INGEST
 from muster.airflow.operators.program import ProgramOperator
 from muster.airflow.operators.running import report, summary
@@ -36,11 +35,12 @@ class CompactOperator(ProgramOperator):
     commit refused: the retry begins with that one.
 
     Since no row is new, the volume's asset has no event.
+
+    :ivar versions: The output ``data``: the version with the large files, or the last one where nothing was joined.
     """
 
     program = replace(INGEST, entrypoint=COMPACT_ENTRYPOINT)
     ui_color = "#e0f2f1"
-    operator_extra_links = (JobLink(), VersionsLink())
 
     volume: str = keyword(templated=True)
     """The volume, ``raw/events``."""

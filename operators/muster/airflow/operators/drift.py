@@ -60,6 +60,8 @@ class DriftOperator(ProgramOperator):
     asset of the report's volume has an event only where a column has drifted, so a Dag that is scheduled by it retrains then.
 
     A window with too few rows to be judged, or none, skips the task, and says how many there were.
+
+    :ivar versions: The output ``report``.
     """
 
     program = Program(

@@ -19,7 +19,6 @@ from muster.airflow.authoring.checks import (
 )
 from muster.airflow.authoring.keywords import keyword
 from muster.airflow.authoring.references import is_known
-from muster.airflow.links import JobLink, VersionsLink
 from muster.airflow.operators.program import Program, ProgramOperator
 from muster.airflow.operators.running import report
 from muster.core.errors import SpecError
@@ -80,11 +79,12 @@ class IngestOperator(ProgramOperator):
     With ``source="kafka://CONNECTION/topic"`` the messages since the last version become Parquet files beside its own, up to where the topic
     ends when the job begins. The version holds the rows and the offsets up to which it goes, so each message is in it once, whatever is
     killed. Beside the columns of the value there are ``_partition``, ``_offset``, ``_timestamp`` and ``_key``.
+
+    :ivar versions: The output ``data``: the version of the source.
     """
 
     program = INGEST
     ui_color = "#e0f2f1"
-    operator_extra_links = (JobLink(), VersionsLink())
 
     source: str = keyword(check=check_known_url, templated=True)
     """``s3://bucket/prefix``, ``gs://``, ``abfs://``, ``https://``, ``sftp://``, ``file:///folder``, ``sql://CONNECTION``, or

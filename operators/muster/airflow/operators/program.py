@@ -8,12 +8,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from muster.airflow.authoring.references import VersionsReference
+from muster.airflow.links import JobLink, VersionsLink
 from muster.airflow.operators.running import QueuedOperator
 from muster.core.errors import SpecError
 from muster.core.job import JobSpec, Role
 from muster.core.resources import Resources
 
 if TYPE_CHECKING:
+    from airflow.sdk.bases.operatorlink import BaseOperatorLink
+
     from muster.airflow.attempts.run import TaskRun
     from muster.airflow.authoring.code import Code, DagFolder
     from muster.core.settings import Settings
@@ -57,6 +60,7 @@ class ProgramOperator(QueuedOperator):
     """
 
     runs_a_job = True
+    operator_extra_links: tuple[BaseOperatorLink, ...] = (JobLink(), VersionsLink())
     program: ClassVar[Program]
     image: str | None
 

@@ -22,7 +22,6 @@ from muster.airflow.authoring.checks import (
 from muster.airflow.authoring.keywords import keyword
 from muster.airflow.authoring.references import VersionReference, is_known
 from muster.airflow.authoring.values import known_output, outputs_of, read_outputs
-from muster.airflow.links import JobLink, VersionsLink
 from muster.airflow.operators.cached import CachedOperator
 from muster.airflow.operators.program import Program, ProgramOperator
 from muster.airflow.operators.running import report, summary
@@ -84,11 +83,12 @@ class ScoreOperator(CachedOperator, ProgramOperator):
 
     The rows are cut into `shards`, each a process of its own. One that is killed is done again, alone, and a retry of the task does only
     the shards that are not finished.
+
+    :ivar versions: The output ``predictions``.
     """
 
     program = Program(entrypoint=ENTRYPOINT, output=OUTPUT)
     ui_color = "#e4f7fb"
-    operator_extra_links = (JobLink(), VersionsLink())
 
     model: str | VersionReference = keyword(check=_check_model, templated=True)
     """``"deployment://flights"``, the version that answers now, in the image that serves it; or a version:

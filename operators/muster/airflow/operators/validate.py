@@ -51,6 +51,8 @@ class ValidateOperator(CachedOperator, ProgramOperator):
 
     The result and Data Docs that can be read offline are committed as a version of `result_volume`,
     whether the data passes or not.
+
+    :ivar versions: The output ``result``: the suite's result and Data Docs.
     """
 
     program = Program(
