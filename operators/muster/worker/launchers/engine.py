@@ -76,7 +76,7 @@ while not told and not os.path.exists(sealed):
         at, status = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime()), engine.returncode
         names = {number.value: number.name for number in signal.Signals}
         how = f"exit status {status}" if status > 0 else f"killed by {names.get(-status, -status)}"
-        how += ", out of memory" if out_of_memory() > killed else ""
+        how += ", out of memory" if status == -9 and out_of_memory() > killed else ""
         time.sleep(1)  # one that ends at its start is not begun all the time
         if status and not told and not os.path.exists(sealed) and goes_on():
             print(f"the engine's worker was lost at {at} ({how}), and the driver goes on: another one begins", flush=True)
