@@ -88,6 +88,15 @@ def test_what_can_never_run_says_why(write_dag: Write, plan: Callable[..., RunPl
     assert "GiB" in huge.start.why
 
 
+def test_a_stage_that_has_nothing_to_do_yet_is_no_error(
+    write_dag: Write, plan: Callable[..., RunPlan], dag_folder: Path
+) -> None:
+    write_dag(
+        f'from muster.airflow import CompactOperator\nCompactOperator(task_id="join", volume="{dag_folder.name}/rows")'
+    )
+    assert stages(plan())["join"].does is Does.RUNS
+
+
 def test_a_volume_that_a_stage_before_writes_is_not_known(
     write_dag: Write, dag_folder: Path, plan: Callable[..., RunPlan], store: FolderStore, tmp_path: Path
 ) -> None:

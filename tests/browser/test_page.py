@@ -354,6 +354,16 @@ def test_what_a_job_says_is_seen_at_every_width(page: Page, server: Server, widt
     assert page.locator("td.name small").get_attribute("title") == RUN_ID
 
 
+def test_a_job_that_succeeded_says_beside_its_versions_what_it_survived(page: Page, server: Server) -> None:
+    survived = "the worker of replica 2 was lost at 2026-11-26 14:03:22 UTC (killed by SIGKILL), and the driver went on without it"
+    job = busy_job() | {"state": "succeeded", "started": 2.0, "ended": 3.0, "reason": survived}
+    job |= {"made": ["volume://team/rows@3"], "made_in_all": 1}
+    server.answers["/muster/api/jobs"] = (200, {"jobs": [job], "total": 1, "states": {"succeeded": 1}})
+    page.goto(f"{HOST}/muster/#/jobs")
+    expect(page.locator("td.says")).to_contain_text("team/rows@3")
+    expect(page.locator("td.says")).to_contain_text(survived)
+
+
 @pytest.mark.parametrize("width", [420, 1400, 1920])
 def test_versions_of_long_names_stay_readable(page: Page, server: Server, width: int) -> None:
     found = volume(a_version(2), a_version(1))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -261,16 +262,30 @@ class TestEnginesOnThisMachine(EnginesContract):
             gang(Launcher.DASK, DASK.replace("HOOK", waits), max_restarts=0), job_id=self.own("dask")
         )
         eventually(lambda: b"workers 2" in backend.store.ledger.read(self.own("dask"))[0])
-        mark = places.mark(self.own("dask"))
-        worker = next(
-            pid for pid in processes.marked(mark) if b"dask_worker" in words(pid) and not keeps(pid)
-        )
-        os.kill(worker, signal.SIGKILL)
+        rank = kill_worker(places.mark(self.own("dask")), b"dask_worker")
         status, log = finish(backend, self.own("dask"))
         assert status.state is JobState.SUCCEEDED, log[-20:]
-        assert any(
-            "the engine's worker ended with exit status -9: another one begins" in line for line in log
-        )
+        assert names_lost(status.reason, rank, "killed by SIGKILL"), log
+        shown = muster(places, "jobs", "show", self.own("dask"))
+        assert names_lost(" ".join(shown.split()), rank, "killed by SIGKILL"), shown
+
+    def test_a_driver_that_fails_after_a_lost_worker_tells_both(
+        self, backend: Backend, gang: Made, places: Places, tmp_path: Path
+    ) -> None:
+        job_id, gate = self.own("both"), tmp_path / "gate"
+        code = f"{WAITS.replace('GATE', str(gate))}\nraise ValueError('no rows')"
+        backend.submit(gang(Launcher.SPARK, code, max_restarts=0), job_id=job_id)
+        eventually(lambda: b"counted" in backend.store.ledger.read(job_id)[0])
+        rank = kill_worker(places.mark(job_id), b"deploy.worker.Worker")
+        eventually(lambda: b"another one begins" in backend.store.ledger.read(job_id)[0])
+        gate.touch()
+        status, log = finish(backend, job_id)
+        assert status.verdict is not None
+        assert status.verdict.cause is Cause.USER_ERROR, log[-40:]
+        assert status.verdict.rank == 0
+        assert status.verdict.message.startswith("ValueError: no rows; before, the worker of replica ")
+        assert names_lost(status.verdict.message, rank, "killed by SIGKILL")
+        assert status.verdict.message in log
 
     def test_a_lost_node_of_ray_comes_again(self, backend: Backend, gang: Made, places: Places) -> None:
         backend.submit(gang(Launcher.RAY, RAY_RETRIES, max_restarts=0), job_id=self.own("ray"))
@@ -280,7 +295,8 @@ class TestEnginesOnThisMachine(EnginesContract):
         os.kill(node, signal.SIGKILL)
         status, log = finish(backend, self.own("ray"))
         assert status.state is JobState.SUCCEEDED, log[-40:]
-        assert any("the engine's worker ended with exit status 1: another one begins" in line for line in log)
+        assert " was lost at " in status.reason, log
+        assert status.reason.endswith(" (exit status 1), and the driver went on without it")
         assert not [line for line in log if "autoscaler" in line or "dashboard" in line]
 
     def test_a_worker_that_never_comes_is_an_error(self, backend: Backend, gang: Made) -> None:
@@ -405,6 +421,34 @@ def applications(page: str) -> list[tuple[str, bool]]:
     except (OSError, ValueError):  # it starts
         return []
     return [(each["name"], each["attempts"][0]["completed"]) for each in found]
+
+
+def kill_worker(mark: str, program: bytes) -> int:
+    """Kill one of an engine's workers, and return its rank."""
+    worker = next(pid for pid in processes.marked(mark) if program in words(pid) and not keeps(pid))
+    variables = Path(f"/proc/{worker}/environ").read_bytes().split(b"\0")
+    os.kill(worker, signal.SIGKILL)
+    return next(int(each.partition(b"=")[2]) for each in variables if each.startswith(b"MUSTER_RANK="))
+
+
+def names_lost(text: str, rank: int, how: str) -> bool:
+    """Whether a text says which worker was lost, when and how, and that the driver went on."""
+    told = rf"the worker of replica {rank} was lost at \d{{4}}-\d\d-\d\d \d\d:\d\d:\d\d UTC \({how}\), and the driver went on without it"
+    return re.search(told, text) is not None
+
+
+def muster(places: Places, *arguments: str) -> str:
+    """What a command prints."""
+    program = Path(sys.executable).with_name("muster")
+    ended = subprocess.run(
+        [program, *arguments],
+        env={**os.environ, "MUSTER_HOME": str(places.home), "COLUMNS": "300"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    return ended.stdout
 
 
 def words(pid: int) -> bytes:

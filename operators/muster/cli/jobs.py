@@ -171,7 +171,10 @@ def _where(part: Part) -> tuple[str, str]:
 
 def _status_fields(status: JobStatus) -> Iterator[tuple[str, object]]:
     yield "state", status.state.value
-    yield "reason", "" if status.verdict else status.reason
+    yield (
+        "survived" if status.state is JobState.SUCCEEDED else "reason",
+        "" if status.verdict else status.reason,
+    )
     yield "progress", _progress(status)
     yield "submitted", when(status.submitted)
     yield "took", seconds(_took(status)) if status.started else None

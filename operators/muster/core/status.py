@@ -59,7 +59,8 @@ class JobResult:
 class JobStatus:
     """The state of a job now. Times are seconds since the epoch.
 
-    :param reason: one line for people: why it waits, or what is prepared.
+    :param reason: one line for people: why it waits, or what is prepared; of a job that succeeded, which workers of a data
+        engine it lost on the way.
     :param restarts: how often the gang was restarted.
     :param alive: whether a process works on it; False on a job that has not ended means that its
         supervisor is gone, and submitting the same job_id again resumes it.

@@ -236,6 +236,8 @@ class _JobRun:
         if status.state is not JobState.SUCCEEDED:
             self._settle(attempt, status)
             raise failure(status) from None
+        if status.reason:  # what it survived
+            self._task.log.warning("%s", status.reason)
         return Outcome(status=status)
 
     def _take(self, spec: JobSpec, attempt: Attempt, job_id: str) -> Outcome | None:

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from muster.airflow.authoring.checks import check_count, check_image, check_keep, optional
 from muster.airflow.authoring.keywords import keyword
-from muster.airflow.authoring.references import VersionsReference, is_known, keep_types
-from muster.airflow.links import JobLink, VersionsLink
-from muster.airflow.operators.ingest import DATA, program_of
-from muster.airflow.operators.running import QueuedOperator, report, summary
+from muster.airflow.authoring.references import is_known, keep_types
+from muster.airflow.operators.ingest import DATA, INGEST
+from muster.airflow.operators.program import ProgramOperator
+from muster.airflow.operators.running import report, summary
 from muster.core.errors import SpecError
 from muster.core.ingest import BEFORE, COMPACT_ENTRYPOINT
-from muster.core.job import Input, JobSpec, Output, Role
+from muster.core.job import Input, Output
 from muster.core.names import check_partition, check_volume
-from muster.core.resources import Resources
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -25,10 +24,9 @@ if TYPE_CHECKING:
     from muster.airflow.authoring.code import DagFolder
     from muster.airflow.lineage import Lineage, TaskLineage
     from muster.backends.base import Backend
-    from muster.core.settings import Settings
 
 
-class CompactOperator(QueuedOperator):
+class CompactOperator(ProgramOperator):
     """Join the small Parquet files of a volume's last version into few large ones, in a new version that replaces it.
 
     The rows stay the same, in the same order; of a stream the offsets do, so the next ingest goes on where it would have gone on. Columns that
@@ -37,11 +35,12 @@ class CompactOperator(QueuedOperator):
     commit refused: the retry begins with that one.
 
     Since no row is new, the volume's asset has no event.
+
+    :ivar versions: The output ``data``: the version with the large files, or the last one where nothing was joined.
     """
 
-    runs_a_job = True
+    program = replace(INGEST, entrypoint=COMPACT_ENTRYPOINT)
     ui_color = "#e0f2f1"
-    operator_extra_links = (JobLink(), VersionsLink())
 
     volume: str = keyword(templated=True)
     """The volume, ``raw/events``."""
@@ -65,25 +64,6 @@ class CompactOperator(QueuedOperator):
             with self.refusing("partition"):
                 check_partition(self.partition)
 
-    @property
-    def versions(self) -> VersionsReference:
-        """The output ``data``: the version with the large files, or the last one where nothing was joined."""
-        return VersionsReference(self, (DATA,))
-
-    @classmethod
-    def output_names(cls, keywords: Mapping[str, Any]) -> tuple[str, ...]:  # noqa: ARG003 - it has one
-        """The one output."""
-        return (DATA,)
-
-    def images(self) -> tuple[str, ...]:
-        """The one image."""
-        return (self.image,)
-
-    def check_files(self, folder: DagFolder, settings: Settings) -> None:
-        """Look for the program in the image's folder."""
-        with self.refusing("image"):
-            program_of(folder, self.image, settings)
-
     def check_ready(self, folder: DagFolder, backend: Backend) -> None:  # noqa: ARG002 - its code is muster's own
         """Ask the backend whether such a job can ever run."""
         with self.refusing("the job"):
@@ -94,7 +74,7 @@ class CompactOperator(QueuedOperator):
         from muster.airflow.attempts.run import TaskRun
 
         task = TaskRun.of(self, context)
-        status = task.run(partial(self.job_spec, task))
+        status = task.run(partial(self.build, task))
         result = summary(status)
         address = result["versions"][DATA]
         if task.backend.store.record(address).job_id != status.job_id:
@@ -102,20 +82,16 @@ class CompactOperator(QueuedOperator):
         report(self.log, result)
         return result
 
-    def job_spec(self, task: TaskRun) -> JobSpec:
-        """Return the job; it begins with the last version of volume and partition, and replaces it."""
+    def own_fields(self, task: TaskRun) -> dict[str, Any]:
+        """Begin with the last version of volume and partition, and replace it."""
         from airflow.sdk.exceptions import AirflowSkipException
 
-        from muster.airflow.authoring.code import DagFolder
-        from muster.airflow.operators.spec import image_digest, spec_fields
-        from muster.airflow.site import interpreter_of
         from muster.volumes.beginning import replace_last
         from muster.volumes.replacing import refused_by_pin
 
         self.check_keywords()  # they are rendered by now
-        store, folder = task.backend.store, DagFolder.of(task.context["dag"])
         assert not isinstance(self.keep, str)
-        found = replace_last(store, self.volume, self.partition, name=BEFORE, keep=self.keep)
+        found = replace_last(task.backend.store, self.volume, self.partition, name=BEFORE, keep=self.keep)
         if found is None:
             where = self.volume if self.partition is None else f"{self.volume}, partition {self.partition}"
             raise AirflowSkipException(f"{where} has no version yet: there is nothing to join")
@@ -123,37 +99,21 @@ class CompactOperator(QueuedOperator):
         if base.pins:
             with self.refusing("volume"):
                 raise SpecError(refused_by_pin(base.address, base.pins))
-        return JobSpec(
-            name=task.name,
-            image=self.image,
-            image_digest=image_digest(self.image, folder, task),
-            interpreter=interpreter_of(self.image, task.settings),
-            roles=self._roles(),
-            code=program_of(folder, self.image, task.settings).put(store),
-            inputs={BEFORE: Input(versions=(base.pinned,), many=True)},
-            outputs={DATA: output},
-            params={"large_mib": self.large_mib},
-            origin=task.origin,
-            **spec_fields(self),
-        )
+        return {
+            "inputs": {BEFORE: Input(versions=(base.pinned,), many=True)},
+            "outputs": {DATA: output},
+            "params": {"large_mib": self.large_mib},
+        }
 
-    def job_draft(self, name: str) -> JobSpec:
-        """Return the same as far as the Dag file tells it."""
-        from muster.airflow.operators.spec import STAND_IN, spec_fields
+    def drafted_fields(self) -> dict[str, Any]:
+        """Follow a version that is not known yet."""
+        from muster.airflow.operators.spec import STAND_IN
 
         volume = self.volume if is_known(self.volume) else "stand-in"
-        return JobSpec(
-            name=name,
-            image=self.image,
-            image_digest=STAND_IN.versions[0].digest,
-            roles=self._roles(),
-            inputs={BEFORE: Input(versions=STAND_IN.versions, many=True)},
-            outputs={DATA: Output(volume=volume, base=BEFORE, after=0)},
-            **spec_fields(self, templated=False),
-        )
-
-    def _roles(self) -> tuple[Role, ...]:
-        return (Role(entrypoint=COMPACT_ENTRYPOINT, resources=self.job_resources or Resources()),)
+        return {
+            "inputs": {BEFORE: Input(versions=STAND_IN.versions, many=True)},
+            "outputs": {DATA: Output(volume=volume, base=BEFORE, after=0)},
+        }
 
     def _named_lineage(self, lineage: Lineage) -> TaskLineage:
         return lineage.of_names((), (self.volume,) if is_known(self.volume) else ())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import datetime, timedelta, timezone
 from functools import partial
@@ -21,27 +21,23 @@ from muster.airflow.authoring.checks import (
     rule,
 )
 from muster.airflow.authoring.keywords import keyword
-from muster.airflow.authoring.references import VersionReference, VersionsReference, is_known
+from muster.airflow.authoring.references import VersionReference, is_known
 from muster.airflow.links import JobLink, ReportLink, VersionsLink
-from muster.airflow.operators.running import QueuedOperator, report, summary
+from muster.airflow.operators.program import Program, ProgramOperator
+from muster.airflow.operators.running import report, summary
 from muster.airflow.operators.score import check_names
 from muster.core.drift import DriftLimits
 from muster.core.errors import NotFound, SpecError
-from muster.core.job import Input, JobSpec, Output, Pinned, Role
+from muster.core.job import Input, Output, Pinned
 from muster.core.names import check_volume
 from muster.core.prediction import hour_of, predictions_volume
-from muster.core.resources import Resources
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from muster.airflow.attempts.run import TaskRun
-    from muster.airflow.authoring.code import Code, DagFolder
-    from muster.core.settings import Settings
     from muster.volumes.protocols import LocalStore
 
-ENTRYPOINT = "muster_drift:compare"
-MODULE = "muster_drift.py"
 OUTPUT = "report"
 
 _check_limits = rule(lambda value: isinstance(value, DriftLimits), "a DriftLimits(psi=…, ks=…)")
@@ -56,7 +52,7 @@ def _moment(value: Any) -> datetime:
     return at if at.tzinfo else at.replace(tzinfo=timezone.utc)
 
 
-class DriftOperator(QueuedOperator):
+class DriftOperator(ProgramOperator):
     """Compare what a deployment was asked in a window of time with the rows that its model was trained on.
 
     The report, with a picture of each column, is committed as a version of `report_volume`, whose metrics a GateOperator can ask:
@@ -64,9 +60,17 @@ class DriftOperator(QueuedOperator):
     asset of the report's volume has an event only where a column has drifted, so a Dag that is scheduled by it retrains then.
 
     A window with too few rows to be judged, or none, skips the task, and says how many there were.
+
+    :ivar versions: The output ``report``.
     """
 
-    runs_a_job = True
+    program = Program(
+        entrypoint="muster_drift:compare",
+        output=OUTPUT,
+        files="muster_drift.py",
+        does="compares",
+        image="validate",
+    )
     ui_color = "#f3e8fd"
     operator_extra_links = (JobLink(), VersionsLink(), ReportLink())
 
@@ -102,25 +106,6 @@ class DriftOperator(QueuedOperator):
             if (asset := asset_of(self._volume)) not in self.outlets:
                 self.add_outlets([asset])
 
-    @property
-    def versions(self) -> VersionsReference:
-        """The output ``report``."""
-        return VersionsReference(self, (OUTPUT,))
-
-    @classmethod
-    def output_names(cls, keywords: Mapping[str, Any]) -> tuple[str, ...]:  # noqa: ARG003 - it has one
-        """The one output."""
-        return (OUTPUT,)
-
-    def images(self) -> tuple[str, ...]:
-        """The one image."""
-        return (self.image,)
-
-    def check_files(self, folder: DagFolder, settings: Settings) -> None:
-        """See that the image can compare."""
-        with self.refusing("image"):
-            _code(folder, self.image, settings)
-
     def perform(self, context: Context) -> dict[str, Any]:
         """Compare, and announce the report where a column has drifted."""
         from airflow.sdk.exceptions import AirflowSkipException
@@ -129,7 +114,7 @@ class DriftOperator(QueuedOperator):
 
         task = TaskRun.of(self, context)
         self._commit(task)
-        status = task.make(partial(self._spec, task), wish=None).status
+        status = task.make(partial(self.build, task), wish=None).status
         result = summary(status)
         report(self.log, result)
         metrics = result["metrics"]
@@ -148,50 +133,17 @@ class DriftOperator(QueuedOperator):
             announce_nothing(context)
         return result
 
-    def job_spec(self, task: TaskRun) -> JobSpec | None:
-        """Return the job that compares; None where there is nothing to compare."""
-        from airflow.sdk.exceptions import AirflowSkipException
-
-        try:
-            return self._spec(task)
-        except AirflowSkipException:
-            return None
-
-    def job_draft(self, name: str) -> JobSpec:
-        """Return the same as far as the Dag file tells it."""
-        from muster.airflow.operators.spec import STAND_IN, spec_fields
-
-        return JobSpec(
-            name=name,
-            image=self.image,
-            image_digest=STAND_IN.versions[0].digest,
-            roles=self._roles(),
-            inputs={"predictions": STAND_IN, "reference": STAND_IN},
-            **spec_fields(self, templated=False),
-        )
-
-    def _spec(self, task: TaskRun) -> JobSpec:
-        from muster.airflow.authoring.code import DagFolder
-        from muster.airflow.operators.spec import image_digest, refuse_secrets, spec_fields
-        from muster.airflow.site import interpreter_of
-
-        refuse_secrets(self)
-        store, folder = task.backend.store, DagFolder.of(task.context["dag"])
-        end = self._ends()
+    def own_fields(self, task: TaskRun) -> dict[str, Any]:
+        """Compare the window's partitions with the reference."""
+        store, end = task.backend.store, self._ends()
         begin = end - self.window.total_seconds()
-        return JobSpec(
-            name=task.name,
-            image=self.image,
-            image_digest=image_digest(self.image, folder, task),
-            interpreter=interpreter_of(self.image, task.settings),
-            roles=self._roles(),
-            code=_code(folder, self.image, task.settings).put(store),
-            inputs={
+        return {
+            "inputs": {
                 "predictions": Input(versions=self._predictions(store, begin, end), many=True),
                 "reference": Input(versions=self._reference(task), many=True),
             },
-            outputs={OUTPUT: Output(volume=self._volume)},
-            params={
+            "outputs": {OUTPUT: Output(volume=self._volume)},
+            "params": {
                 "title": self.deployment,
                 "begin": begin,
                 "end": end,
@@ -199,12 +151,13 @@ class DriftOperator(QueuedOperator):
                 "columns": list(self.columns) if self.columns else None,
                 "limits": asdict(self.limits),
             },
-            origin=task.origin,
-            **spec_fields(self),
-        )
+        }
 
-    def _roles(self) -> tuple[Role, ...]:
-        return (Role(entrypoint=ENTRYPOINT, resources=self.job_resources or Resources()),)
+    def drafted_fields(self) -> dict[str, Any]:
+        """Compare versions that are not known yet."""
+        from muster.airflow.operators.spec import STAND_IN
+
+        return {"inputs": {"predictions": STAND_IN, "reference": STAND_IN}}
 
     @property
     def _volume(self) -> str:
@@ -257,15 +210,3 @@ class DriftOperator(QueuedOperator):
         params = task.backend.store.ledger.spec(job_id).params
         begin, end = (datetime.fromtimestamp(params[word], timezone.utc) for word in ("begin", "end"))
         return f"the window of {self.deployment} from {begin:%Y-%m-%d %H:%M} to {end:%Y-%m-%d %H:%M} UTC"
-
-
-def _code(folder: DagFolder, image: str, settings: Settings) -> Code:
-    """The module that compares: it lies in the image's folder and travels alone."""
-    from muster.airflow.authoring.code import Code
-
-    root = folder.image(image, settings)
-    if not (root / MODULE).is_file():
-        raise SpecError(
-            f"image {image!r} at {root} has no {MODULE}, which compares; take the image 'validate'"
-        )
-    return Code(root=root, files=(MODULE,))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -19,9 +18,9 @@ from muster.airflow.authoring.checks import (
     optional,
 )
 from muster.airflow.authoring.keywords import keyword
-from muster.airflow.authoring.references import VersionsReference, is_known
-from muster.airflow.links import JobLink, VersionsLink
-from muster.airflow.operators.running import QueuedOperator, report
+from muster.airflow.authoring.references import is_known
+from muster.airflow.operators.program import Program, ProgramOperator
+from muster.airflow.operators.running import report
 from muster.core.errors import SpecError
 from muster.core.ingest import (
     AWAY,
@@ -37,22 +36,21 @@ from muster.core.ingest import (
     check_time,
     check_url,
 )
-from muster.core.job import CHECKPOINTS, Input, JobSpec, Output, Role
+from muster.core.job import CHECKPOINTS, Input, Output
 from muster.core.names import check_partition, check_volume
-from muster.core.resources import Resources
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from muster.airflow.attempts.run import TaskRun
-    from muster.airflow.authoring.code import Code, DagFolder
+    from muster.airflow.authoring.code import DagFolder
     from muster.airflow.lineage import Lineage, TaskLineage
     from muster.backends.base import Backend
-    from muster.core.settings import Settings
     from muster.core.status import JobStatus
     from muster.volumes.protocols import LocalStore
 
 DATA = "data"
+INGEST = Program(entrypoint=ENTRYPOINT, output=DATA, files=PACKAGE, does="ingests", image="ingest")
 
 
 def check_known_url(value: Any) -> None:
@@ -67,7 +65,7 @@ def check_text(value: Any) -> None:
         raise SpecError(f"{value!r:.60}: expected a text")
 
 
-class IngestOperator(QueuedOperator):
+class IngestOperator(ProgramOperator):
     """Make a version of outside data: the whole source as it is now.
 
     Of an object store, web server, SFTP server or folder the files are fetched that changed since the last version (by size and ETag or, where
@@ -81,11 +79,12 @@ class IngestOperator(QueuedOperator):
     With ``source="kafka://CONNECTION/topic"`` the messages since the last version become Parquet files beside its own, up to where the topic
     ends when the job begins. The version holds the rows and the offsets up to which it goes, so each message is in it once, whatever is
     killed. Beside the columns of the value there are ``_partition``, ``_offset``, ``_timestamp`` and ``_key``.
+
+    :ivar versions: The output ``data``: the version of the source.
     """
 
-    runs_a_job = True
+    program = INGEST
     ui_color = "#e0f2f1"
-    operator_extra_links = (JobLink(), VersionsLink())
 
     source: str = keyword(check=check_known_url, templated=True)
     """``s3://bucket/prefix``, ``gs://``, ``abfs://``, ``https://``, ``sftp://``, ``file:///folder``, ``sql://CONNECTION``, or
@@ -149,25 +148,6 @@ class IngestOperator(QueuedOperator):
             patience_seconds=self.patience.total_seconds(),
         )
 
-    @property
-    def versions(self) -> VersionsReference:
-        """The output ``data``: the version of the source."""
-        return VersionsReference(self, (DATA,))
-
-    @classmethod
-    def output_names(cls, keywords: Mapping[str, Any]) -> tuple[str, ...]:  # noqa: ARG003 - it has one
-        """The one output."""
-        return (DATA,)
-
-    def images(self) -> tuple[str, ...]:
-        """The one image."""
-        return (self.image,)
-
-    def check_files(self, folder: DagFolder, settings: Settings) -> None:
-        """Look for the program in the image's folder."""
-        with self.refusing("image"):
-            program_of(folder, self.image, settings)
-
     def check_ready(self, folder: DagFolder, backend: Backend) -> None:  # noqa: ARG002 - its code is muster's own
         """Ask the backend whether such a job can ever run."""
         with self.refusing("the job"):
@@ -179,7 +159,7 @@ class IngestOperator(QueuedOperator):
 
         task = TaskRun.of(self, context)
         try:
-            status = task.run(partial(self.job_spec, task), resume=Resume.ALWAYS)
+            status = task.run(partial(self.build, task), resume=Resume.ALWAYS)
         except FailedForGood as error:
             if AWAY in str(error.args[0]):  # unlike other errors of a program, this one passes
                 raise Failed(error.args[0]) from None
@@ -202,69 +182,34 @@ class IngestOperator(QueuedOperator):
         report(self.log, result)
         return result
 
-    def job_spec(self, task: TaskRun) -> JobSpec:
-        """Return the job that ingests; it begins with the last version of volume and partition."""
-        from muster.airflow.authoring.code import DagFolder
-        from muster.airflow.operators.spec import image_digest, refuse_secrets, spec_fields
+    def own_fields(self, task: TaskRun) -> dict[str, Any]:
+        """Begin with the last version of volume and partition, and follow it."""
         from muster.airflow.outside import outside_connection
-        from muster.airflow.site import interpreter_of
         from muster.volumes.beginning import begin_with_last
 
-        refuse_secrets(self)
         with self.refusing("source"):
             source = self._source()
         with self.refusing("volume"):
             check_volume(self.volume)
         connection = outside_connection(source.conn_id) if source.conn_id else None
-        store, folder = task.backend.store, DagFolder.of(task.context["dag"])
-        before, output = begin_with_last(store, self.volume, self.partition, name=BEFORE)
+        before, output = begin_with_last(task.backend.store, self.volume, self.partition, name=BEFORE)
         told: dict[str, Any] = {"kind": connection.kind, "extras": connection.extras} if connection else {}
-        return JobSpec(
-            name=task.name,
-            image=self.image,
-            image_digest=image_digest(self.image, folder, task),
-            interpreter=interpreter_of(self.image, task.settings),
-            roles=self._roles(),
-            code=program_of(folder, self.image, task.settings).put(store),
-            inputs={BEFORE: before},
-            outputs={CHECKPOINTS: output},
-            params={"what": source.param(**told)},
-            secrets=connection.secrets if connection else {},
-            origin=task.origin,
-            **spec_fields(self),
-        )
+        return {
+            "inputs": {BEFORE: before},
+            "outputs": {CHECKPOINTS: output},
+            "params": {"what": source.param(**told)},
+            "secrets": connection.secrets if connection else {},
+        }
 
-    def job_draft(self, name: str) -> JobSpec:
-        """Return the same as far as the Dag file tells it."""
-        from muster.airflow.operators.spec import STAND_IN, spec_fields
+    def drafted_fields(self) -> dict[str, Any]:
+        """Follow a version that is not known yet."""
+        from muster.airflow.operators.spec import STAND_IN
 
-        return JobSpec(
-            name=name,
-            image=self.image,
-            image_digest=STAND_IN.versions[0].digest,
-            roles=self._roles(),
-            inputs={BEFORE: Input(versions=STAND_IN.versions, many=True)},
-            outputs={
-                CHECKPOINTS: Output(
-                    volume=self.volume if is_known(self.volume) else "stand-in", base=BEFORE, after=0
-                )
-            },
-            **spec_fields(self, templated=False),
-        )
-
-    def _roles(self) -> tuple[Role, ...]:
-        return (Role(entrypoint=ENTRYPOINT, resources=self.job_resources or Resources()),)
+        volume = self.volume if is_known(self.volume) else "stand-in"
+        return {
+            "inputs": {BEFORE: Input(versions=STAND_IN.versions, many=True)},
+            "outputs": {CHECKPOINTS: Output(volume=volume, base=BEFORE, after=0)},
+        }
 
     def _named_lineage(self, lineage: Lineage) -> TaskLineage:
         return lineage.of_names((), (str(each.uri) for each in self.outlets if hasattr(each, "uri")))
-
-
-def program_of(folder: DagFolder, image: str, settings: Settings) -> Code:
-    """The package that ingests: it lies in the image's folder and travels alone."""
-    from muster.airflow.authoring.code import Code
-
-    root = folder.image(image, settings)
-    files = sorted(str(path.relative_to(root)) for path in (root / PACKAGE).glob("*.py"))
-    if not files:
-        raise SpecError(f"image {image!r} at {root} has no {PACKAGE}, which ingests; take the image 'ingest'")
-    return Code(root=root, files=tuple(files))

@@ -20,15 +20,14 @@ from muster.airflow.authoring.checks import (
     rule,
 )
 from muster.airflow.authoring.keywords import keyword
-from muster.airflow.authoring.references import VersionReference, VersionsReference, is_known
+from muster.airflow.authoring.references import VersionReference, is_known
 from muster.airflow.authoring.values import known_output, outputs_of, read_outputs
-from muster.airflow.links import JobLink, VersionsLink
 from muster.airflow.operators.cached import CachedOperator
-from muster.airflow.operators.running import QueuedOperator, report, summary
+from muster.airflow.operators.program import Program, ProgramOperator
+from muster.airflow.operators.running import report, summary
 from muster.core.deployment import needs_workers
 from muster.core.errors import NotFound, SpecError
-from muster.core.job import Input, JobSpec, Role
-from muster.core.resources import Resources
+from muster.core.job import Input, JobSpec
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -75,7 +74,7 @@ class _Served:
     setup: Mapping[str, Any] | None = None
 
 
-class ScoreOperator(CachedOperator, QueuedOperator):
+class ScoreOperator(CachedOperator, ProgramOperator):
     """Score the rows of Parquet and CSV files with a model as its endpoint does, and commit the predictions.
 
     The model is loaded, and each value checked, by the code that serves it, in the image that it is computed in: the model server's for an
@@ -84,11 +83,12 @@ class ScoreOperator(CachedOperator, QueuedOperator):
 
     The rows are cut into `shards`, each a process of its own. One that is killed is done again, alone, and a retry of the task does only
     the shards that are not finished.
+
+    :ivar versions: The output ``predictions``.
     """
 
-    runs_a_job = True
+    program = Program(entrypoint=ENTRYPOINT, output=OUTPUT)
     ui_color = "#e4f7fb"
-    operator_extra_links = (JobLink(), VersionsLink())
 
     model: str | VersionReference = keyword(check=_check_model, templated=True)
     """``"deployment://flights"``, the version that answers now, in the image that serves it; or a version:
@@ -121,32 +121,26 @@ class ScoreOperator(CachedOperator, QueuedOperator):
                 )
         self.add_outlets(asset for asset in outlets_of({OUTPUT: self.outputs}) if asset not in self.outlets)
 
-    @property
-    def versions(self) -> VersionsReference:
-        """The output ``predictions``."""
-        return VersionsReference(self, (OUTPUT,))
-
-    @classmethod
-    def output_names(cls, keywords: Mapping[str, Any]) -> tuple[str, ...]:  # noqa: ARG003 - it has one
-        """The one output."""
-        return (OUTPUT,)
-
     def images(self) -> tuple[str, ...]:
         """The one that is known before the task runs, if any."""
         if self.image is None and is_known(self.model) and str(self.model).startswith(DEPLOYMENT):
             return ()
         return (self.image or SERVE,)
 
-    def read_now(self, folder: DagFolder, settings: Settings) -> Code:  # noqa: ARG002 - it is muster's own
+    def travelling(self, folder: DagFolder, settings: Settings) -> Code:  # noqa: ARG002 - it lies in no image
         """The code that scores: the model server's."""
         return serving_code()
+
+    def read_now(self, folder: DagFolder, settings: Settings) -> Code:
+        """The code that scores."""
+        return self.travelling(folder, settings)
 
     def perform(self, context: Context) -> dict[str, Any]:
         """Score, and return the version of the predictions."""
         from muster.airflow.attempts.run import TaskRun
 
         task = TaskRun.of(self, context)
-        outcome = task.make(partial(self.job_spec, task), resume=resume_of("auto"), wish=self.wish())
+        outcome = task.make(partial(self.build, task), resume=resume_of("auto"), wish=self.wish())
         if outcome.kept is None:
             announce(context, task.backend.store, outcome.status)
         else:
@@ -155,45 +149,31 @@ class ScoreOperator(CachedOperator, QueuedOperator):
         report(self.log, result)
         return result
 
-    def job_spec(self, task: TaskRun) -> JobSpec:
-        """Return the job that scores."""
-        from muster.airflow.authoring.code import DagFolder
-        from muster.airflow.operators.spec import image_digest, pin, refuse_secrets, spec_fields
-        from muster.airflow.site import interpreter_of
+    def own_fields(self, task: TaskRun) -> dict[str, Any]:
+        """Score the rows in the image that computes the model's predictions."""
+        from muster.airflow.operators.spec import pin
 
-        refuse_secrets(self)
-        store, folder = task.backend.store, DagFolder.of(task.context["dag"])
-        rows = replace(pin(store, "rows", self.rows), many=True)
+        rows = replace(pin(task.backend.store, "rows", self.rows), many=True)
         served = self._served(task)
         image = self.image or served.image
-        digest = served.image_digest if image == served.image else ""
-        return JobSpec(
-            name=task.name,
-            image=image,
-            image_digest=digest or image_digest(image, folder, task),
-            interpreter=interpreter_of(image, task.settings),
-            roles=self._roles(),
-            code=serving_code().put(store),
-            inputs={"model": served.model, "rows": rows},
-            outputs=self._outputs(rows),
-            params=self._params(served.setup),
-            origin=task.origin,
-            **spec_fields(self),
-        )
+        known = image == served.image and served.image_digest
+        return {
+            "image": image,
+            **({"image_digest": served.image_digest} if known else {}),
+            "inputs": {"model": served.model, "rows": rows},
+            "outputs": self._outputs(rows),
+            "params": self._params(served.setup),
+        }
 
-    def job_draft(self, name: str) -> JobSpec:
-        """Return the same as far as the Dag file tells it."""
-        from muster.airflow.operators.spec import STAND_IN, spec_fields
+    def drafted_fields(self) -> dict[str, Any]:
+        """Score rows and a model that are not known yet."""
+        from muster.airflow.operators.spec import STAND_IN
 
-        return JobSpec(
-            name=name,
-            image=self.image or SERVE,
-            image_digest=STAND_IN.versions[0].digest,
-            roles=self._roles(),
-            inputs={"model": STAND_IN, "rows": STAND_IN},
-            outputs={OUTPUT: known_output(self.outputs)},
-            **spec_fields(self, templated=False),
-        )
+        return {
+            "image": self.image or SERVE,
+            "inputs": {"model": STAND_IN, "rows": STAND_IN},
+            "outputs": {OUTPUT: known_output(self.outputs)},
+        }
 
     def again(self, last: JobSpec, folder: DagFolder, store: LocalStore, settings: Settings) -> JobSpec:
         """Build the job that the Dag's files say now; model, rows and image are those of the last job."""
@@ -205,8 +185,8 @@ class ScoreOperator(CachedOperator, QueuedOperator):
             last,
             image=image,
             image_digest=put_image(store, folder.image(image, settings)) if self.image else last.image_digest,
-            roles=self._roles(),
-            code=serving_code().put(store),
+            roles=self.roles(),
+            code=self.travelling(folder, settings).put(store),
             params=self._params(self._setup_again(last.params.get("setup"))),
             **spec_fields(self, templated=False),
         )
@@ -258,17 +238,10 @@ class ScoreOperator(CachedOperator, QueuedOperator):
             output = replace(output, partition=partitions.pop())
         return {OUTPUT: output}
 
-    def _roles(self) -> tuple[Role, ...]:
-        return (Role(entrypoint=ENTRYPOINT, resources=self._resources),)
-
-    @property
-    def _resources(self) -> Resources:
-        return self.job_resources or Resources()
-
     def _params(self, setup: Mapping[str, Any] | None) -> dict[str, Any]:
         return {
             "shards": self.shards,
-            "processes": max(int(self._resources.cpus), 1),
+            "processes": max(int(self.roles()[0].resources.cpus), 1),
             "keep": list(self.keep),
             "rows_at_once": self.rows_at_once,
             **({} if setup is None else {"setup": dict(setup)}),

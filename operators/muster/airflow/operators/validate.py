@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any
 from muster.airflow.assets import announce, announce_nothing, asset_of
 from muster.airflow.authoring.checks import check_file, check_flag, check_image, check_some
 from muster.airflow.authoring.keywords import keyword
-from muster.airflow.authoring.references import VersionReference, VersionsReference
+from muster.airflow.authoring.references import VersionReference
 from muster.airflow.authoring.values import volume_of
 from muster.airflow.links import DataDocsLink, JobLink, VersionsLink, job_of
 from muster.airflow.operators.cached import CachedOperator
-from muster.airflow.operators.running import QueuedOperator, report, summary
+from muster.airflow.operators.program import Program, ProgramOperator
+from muster.airflow.operators.running import report, summary
 from muster.airflow.operators.suites import (
     check_suite,
     failure_text,
@@ -25,10 +26,9 @@ from muster.airflow.operators.suites import (
     was_evaluated,
 )
 from muster.core.address import Address
-from muster.core.errors import NotFound, SpecError
-from muster.core.job import Input, JobSpec, Output, Role
+from muster.core.errors import NotFound
+from muster.core.job import Input, JobSpec, Output
 from muster.core.names import check_volume
-from muster.core.resources import Resources
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -41,20 +41,27 @@ if TYPE_CHECKING:
     from muster.volumes.protocols import LocalStore
 
 ENTRYPOINT = "muster_validate:validate"
-MODULE = "muster_validate.py"
 SUFFIX = "-validation"
 RESULT = "result.json"
 RESULT_OUTPUT = "result"
 
 
-class ValidateOperator(CachedOperator, QueuedOperator):
+class ValidateOperator(CachedOperator, ProgramOperator):
     """Check versions against a suite of expectations (Great Expectations), and stop where one fails.
 
     The result and Data Docs that can be read offline are committed as a version of `result_volume`,
     whether the data passes or not.
+
+    :ivar versions: The output ``result``: the suite's result and Data Docs.
     """
 
-    runs_a_job = True
+    program = Program(
+        entrypoint=ENTRYPOINT,
+        output=RESULT_OUTPUT,
+        files="muster_validate.py",
+        does="runs a suite",
+        image="validate",
+    )
     ui_color = "#e6f4ea"
     operator_extra_links = (JobLink(), VersionsLink(), DataDocsLink())
 
@@ -88,20 +95,6 @@ class ValidateOperator(CachedOperator, QueuedOperator):
         """The checked version, for tasks that need it to have passed."""
         return VersionReference(self, path=("passed",))
 
-    @property
-    def versions(self) -> VersionsReference:
-        """The output ``result``: the suite's result and Data Docs."""
-        return VersionsReference(self, (RESULT_OUTPUT,))
-
-    @classmethod
-    def output_names(cls, keywords: Mapping[str, Any]) -> tuple[str, ...]:  # noqa: ARG003 - it has one
-        """The one output."""
-        return (RESULT_OUTPUT,)
-
-    def images(self) -> tuple[str, ...]:
-        """The one image."""
-        return (self.image,)
-
     def check_files(self, folder: DagFolder, settings: Settings) -> None:
         """Read the suite, and hold it against what the image's Great Expectations knows."""
         with self.refusing("suite"):
@@ -113,7 +106,7 @@ class ValidateOperator(CachedOperator, QueuedOperator):
 
     def read_now(self, folder: DagFolder, settings: Settings) -> Code:
         """The module that runs the suite."""
-        return _validator(folder, self.image, settings)
+        return self.travelling(folder, settings)
 
     def perform(self, context: Context) -> dict[str, Any]:
         """Run the suite in its own environment and read its result."""
@@ -122,7 +115,7 @@ class ValidateOperator(CachedOperator, QueuedOperator):
 
         task = TaskRun.of(self, context)
         store = task.backend.store
-        outcome = task.make(partial(self.job_spec, task), wish=self.wish())
+        outcome = task.make(partial(self.build, task), wish=self.wish())
         status = outcome.status
         if outcome.kept is None:
             announce(context, store, status)
@@ -146,14 +139,11 @@ class ValidateOperator(CachedOperator, QueuedOperator):
             image=self.image,
             image_digest=put_image(store, folder.image(self.image, settings)),
             interpreter=interpreter_of(self.image, settings),
-            roles=self._roles(),
-            code=_validator(folder, self.image, settings).put(store),
+            roles=self.roles(),
+            code=self.travelling(folder, settings).put(store),
             params={"suite": read_suite(folder, self.suite)},
             **spec_fields(self, templated=False),
         )
-
-    def _roles(self) -> tuple[Role, ...]:
-        return (Role(entrypoint=ENTRYPOINT, resources=self.job_resources or Resources()),)
 
     def task_lineage(self, lineage: Lineage, ti: Any) -> TaskLineage:
         """Describe what was validated, and what each expectation found."""
@@ -179,45 +169,26 @@ class ValidateOperator(CachedOperator, QueuedOperator):
             given = pin(store, "data", self.volume)
         return [version.address for version in given.versions]
 
-    def job_spec(self, task: TaskRun) -> JobSpec:
-        """Return the job that runs the suite."""
+    def own_fields(self, task: TaskRun) -> dict[str, Any]:
+        """Run the suite on the versions."""
         from muster.airflow.authoring.code import DagFolder
-        from muster.airflow.operators.spec import image_digest, pin, refuse_secrets, spec_fields
-        from muster.airflow.site import interpreter_of
+        from muster.airflow.operators.spec import pin
 
-        refuse_secrets(self)
         data = pin(task.backend.store, "data", self.volume)
-        folder = DagFolder.of(task.context["dag"])
         volume = self.result_volume or f"{Address.parse(data.versions[0].address).volume}{SUFFIX}"
         partitions = {version.partition for version in data.versions}
-        return JobSpec(
-            name=task.name,
-            image=self.image,
-            image_digest=image_digest(self.image, folder, task),
-            interpreter=interpreter_of(self.image, task.settings),
-            roles=self._roles(),
-            code=_validator(folder, self.image, task.settings).put(task.backend.store),
-            inputs={"data": Input(versions=data.versions, many=True)},
-            outputs={
-                "result": Output(volume=volume, partition=partitions.pop() if len(partitions) == 1 else None)
-            },
-            params={"suite": read_suite(folder, self.suite)},
-            origin=task.origin,
-            **spec_fields(self),
-        )
+        partition = partitions.pop() if len(partitions) == 1 else None
+        return {
+            "inputs": {"data": Input(versions=data.versions, many=True)},
+            "outputs": {RESULT_OUTPUT: Output(volume=volume, partition=partition)},
+            "params": {"suite": read_suite(DagFolder.of(task.context["dag"]), self.suite)},
+        }
 
-    def job_draft(self, name: str) -> JobSpec:
-        """Return the same as far as the Dag file tells it."""
-        from muster.airflow.operators.spec import STAND_IN, spec_fields
+    def drafted_fields(self) -> dict[str, Any]:
+        """Look at versions that are not known yet."""
+        from muster.airflow.operators.spec import STAND_IN
 
-        return JobSpec(
-            name=name,
-            image=self.image,
-            image_digest=STAND_IN.versions[0].digest,
-            roles=(Role(entrypoint=ENTRYPOINT, resources=self.job_resources or Resources()),),
-            inputs={"data": STAND_IN},
-            **spec_fields(self, templated=False),
-        )
+        return {"inputs": {"data": STAND_IN}}
 
     def _judge(self, store: LocalStore, addresses: Sequence[str], result: str) -> None:
         from airflow.sdk.exceptions import AirflowFailException
@@ -252,15 +223,3 @@ class ValidateOperator(CachedOperator, QueuedOperator):
     @property
     def _retired_for(self) -> str:
         return f"failed {self.suite}, "
-
-
-def _validator(folder: DagFolder, image: str, settings: Settings) -> Code:
-    """The module that runs the suite: it lies in the image's folder and travels alone."""
-    from muster.airflow.authoring.code import Code
-
-    root = folder.image(image, settings)
-    if not (root / MODULE).is_file():
-        raise SpecError(
-            f"image {image!r} at {root} has no {MODULE}, which runs a suite; take the image 'validate'"
-        )
-    return Code(root=root, files=(MODULE,))

@@ -14,6 +14,7 @@ from dataclasses import replace
 from muster.core.status import JobState, JobStatus
 from muster.core.verdict import Cause, Verdict
 from muster.volumes.protocols import Ledger
+from muster.volumes.survived import with_survived
 
 
 def is_decided(status: JobStatus) -> bool:
@@ -41,8 +42,11 @@ def record(
 ) -> None:
     """Record the end of a job of which nothing runs any more: the verdict in its log, then its last state.
 
+    The verdict names workers of a data engine that were lost before.
+
     :param append: writes to the log; where several may record one end, it has to write it once.
     """
+    verdict = with_survived(verdict, ledger, status.job_id)
     (append or ledger.append)(status.job_id, (verdict.render(job_id=status.job_id) + "\n").encode())
     ledger.update(replace(status, state=ended_as(verdict), ended=now(), reason="", verdict=verdict))
 

@@ -38,6 +38,7 @@ from muster.images.environment import Environments
 from muster.volumes.durability import translated
 from muster.volumes.folder import FolderStore
 from muster.volumes.held import give_back
+from muster.volumes.survived import survived
 
 
 class LocalRunner:
@@ -224,7 +225,8 @@ class LocalRunner:
         status = self._ledger.status(job_id)
         if status.state is JobState.COMMITTING:
             result = commit(self._store, job_id, self._places.job(job_id))
-            self._ledger.update(replace(status, state=JobState.SUCCEEDED, ended=time.time(), result=result))
+            ended = replace(status, state=JobState.SUCCEEDED, ended=time.time(), result=result)
+            self._ledger.update(replace(ended, reason=survived(self._ledger, job_id)))
         else:
             record(self._ledger, status, why)
             with suppress(OSError):  # what cannot go now is gc's, and no reason not to end it

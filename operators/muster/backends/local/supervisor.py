@@ -39,6 +39,7 @@ from muster.core.verdict import Cause, Verdict
 from muster.core.wire import dumps, loads
 from muster.images.environment import Environments
 from muster.volumes.held import give_back
+from muster.volumes.survived import survived, with_survived
 
 if TYPE_CHECKING:
     from muster.backends.local.start import Starter
@@ -364,28 +365,28 @@ class Supervisor:
 
     def _end(self, ended: Verdict | JobResult) -> None:
         if isinstance(ended, JobResult):
-            self._move_at_last(JobState.SUCCEEDED, result=ended)
+            self._move_at_last(JobState.SUCCEEDED, reason=survived(self._ledger, self._job_id), result=ended)
             return  # its folder goes next, with its temporary files
         # first: its end needs room, too
         self._leave(
             self._folder.drop_scratch, partial(give_back, self._store, self._job_id, cause=ended.cause)
         )
         mask = self._masking.text
-        ended = ended.going_on(self._spec.origin.again)
+        ended = with_survived(ended.going_on(self._spec.origin.again), self._ledger, self._job_id)
         verdict = replace(ended, message=mask(ended.message), advice=mask(ended.advice))
         self._log((verdict.render(job_id=self._job_id) + "\n").encode())
         self._move_at_last(ended_as(verdict), verdict=verdict)
 
-    def _move_at_last(self, state: JobState, **changes: object) -> None:
+    def _move_at_last(self, state: JobState, *, reason: str = "", **changes: object) -> None:
         """Record the job's end; on a full disk in the room that was kept for this."""
         if self._unsaid:
             self._folder.drop_reserve()
             self._log(b"")
         try:
-            self._move(state, "", ended=time.time(), **changes)
+            self._move(state, reason, ended=time.time(), **changes)
         except (OSError, StoreError):
             self._folder.drop_reserve()
-            self._move(state, "", ended=time.time(), **changes)
+            self._move(state, reason, ended=time.time(), **changes)
 
     def _move(self, state: JobState, reason: str, **changes: object) -> None:
         told = self._news.told

@@ -34,6 +34,7 @@ from muster.volumes.service.hearing import Hearing
 from muster.volumes.service.journal import ONCE, Journals
 from muster.volumes.service.refusals import Over
 from muster.volumes.sizes import as_begun
+from muster.volumes.survived import survived, with_survived
 
 PATIENCE_SECONDS = 600.0
 AT_ONCE = 4
@@ -286,10 +287,12 @@ class Committer:
         status = replace(status, ended=time.time(), reason="")
         if isinstance(ended, JobResult):
             self._journals.of(job_id).tell_left_out()
-            status = replace(status, state=JobState.SUCCEEDED, result=ended)
+            reason = survived(self._store.ledger, job_id)
+            status = replace(status, state=JobState.SUCCEEDED, reason=reason, result=ended)
         else:
             self._give_back(job_id, ended.cause)  # first: recording its end needs room, too
             ended = ended.going_on(self._store.ledger.spec(job_id).origin.again)
+            ended = with_survived(ended, self._store.ledger, job_id)
             last_words = (ended.render(job_id=job_id) + "\n").encode()
             self._journals.of(job_id).append("muster/verdict", last_words, offset=0)
             status = replace(status, state=JobState.FAILED, verdict=ended)

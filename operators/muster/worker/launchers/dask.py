@@ -53,6 +53,7 @@ def worker(replica: Replica, environment: Mapping[str, str]) -> list[str]:  # no
             "--nthreads", str(engine.cores(replica)), "--memory-limit", f"{engine.memory_mib(replica, 0.9)}MiB",
             "--local-directory", replica.scratch,
         ),
+        host=replica.master_address,
     )  # fmt: skip
 
 

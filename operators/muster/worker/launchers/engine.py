@@ -1,7 +1,8 @@
 """What launchers of data engines share: the first replica drives, and the others work for it until it has ended.
 
 A worker's rank is a small program that runs the engine's own worker, and runs it again where it ends: the engine survives
-that. It ends the engine's worker, and itself well, once the first replica has sealed: its part-manifest is in the folder that
+that, and the line in which the rank says so ends up in the job's record (:mod:`muster.volumes.survived`). It says that the driver
+goes on only while the engine's head listens: that ends with the driver. It ends the engine's worker, and itself well, once the first replica has sealed: its part-manifest is in the folder that
 all replicas share. A worker that ends soon after each start never comes, and is an error.
 """
 
@@ -32,16 +33,32 @@ _HEAD = "the engine's head, beside the first replica,"
 
 # prctl 1 is PR_SET_PDEATHSIG: what a rank starts does not outlive it.
 _KEEPS = """
-import ctypes, os, signal, subprocess, sys, time
+import ctypes, os, signal, socket, subprocess, sys, time
 
 def dies():
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)
 
+def out_of_memory():
+    for path in "/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/memory/memory.oom_control":  # of a pod's container
+        try:
+            with open(path) as file:
+                return next((int(line.split()[1]) for line in file if line.startswith("oom_kill ")), 0)
+        except OSError:
+            pass  # the other one, or none
+    return 0
+
+def goes_on():
+    try:
+        socket.create_connection((host, int(port)), timeout=5).close()
+    except OSError:
+        return False
+    return True
+
 SOON, MOST = 20, 5  # one that ends so many seconds after its start, so often on end, never comes
-sealed, words, told, early = sys.argv[1], sys.argv[2:], [], 0
+(sealed, host, port), words, told, early = sys.argv[1:4], sys.argv[4:], [], 0
 signal.signal(signal.SIGTERM, lambda *_: told.append(True))
 while not told and not os.path.exists(sealed):
-    begun = time.monotonic()
+    begun, killed = time.monotonic(), out_of_memory()
     engine = subprocess.Popen(words, preexec_fn=dies)
     while engine.poll() is None and not told and not os.path.exists(sealed):
         time.sleep(0.2)  # the pace of looking for the end
@@ -56,8 +73,15 @@ while not told and not os.path.exists(sealed):
         early = early + 1 if time.monotonic() - begun < SOON else 1
         if early == MOST:
             sys.exit(f"the engine's worker never comes: it ended {MOST} times within {SOON} s of its start, with exit status {engine.returncode}")
-        print(f"the engine's worker ended with exit status {engine.returncode}: another one begins", flush=True)
+        at, status = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime()), engine.returncode
+        names = {number.value: number.name for number in signal.Signals}
+        how = f"exit status {status}" if status > 0 else f"killed by {names.get(-status, -status)}"
+        how += ", out of memory" if status == -9 and out_of_memory() > killed else ""
         time.sleep(1)  # one that ends at its start is not begun all the time
+        if status and not told and not os.path.exists(sealed) and goes_on():
+            print(f"the engine's worker was lost at {at} ({how}), and the driver goes on: another one begins", flush=True)
+        else:
+            print(f"the engine's worker ended with exit status {status}: another one begins", flush=True)
 sys.exit(143 if told else 0)
 """
 
@@ -67,11 +91,15 @@ def drives(replica: Replica) -> bool:
     return replica.first_rank == 0
 
 
-def kept(replica: Replica, words: Sequence[str]) -> list[str]:
-    """Return the words of a rank that runs an engine's worker until the first replica has ended well."""
+def kept(replica: Replica, words: Sequence[str], *, host: str) -> list[str]:
+    """Return the words of a rank that runs an engine's worker until the first replica has ended well.
+
+    :param host: where the engine's head listens.
+    """
     folder, name = os.path.split(replica.sealed)
     first = name.replace(f"{replica.role}-{replica.index}.", f"{replica.role}-0.", 1)
-    return [sys.executable, "-u", "-c", _KEEPS, os.path.join(folder, first), *words]
+    head = (host, str(replica.master_port))
+    return [sys.executable, "-u", "-c", _KEEPS, os.path.join(folder, first), *head, *words]
 
 
 def lead(replica: Replica, words: Sequence[str], environment: Mapping[str, str], *, host: str) -> int:

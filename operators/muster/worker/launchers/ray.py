@@ -66,9 +66,8 @@ def meet(replica: Replica, environments: Sequence[dict[str, str]]) -> list[int]:
 def worker(replica: Replica, environment: Mapping[str, str]) -> list[str]:  # noqa: ARG001
     """Return the words of a node."""
     cards = ("--num-gpus", str(len(replica.gpus)))
-    return engine.kept(
-        replica, _node(replica, "--address", _head(replica), *cards, cpus=engine.cores(replica))
-    )
+    node = _node(replica, "--address", _head(replica), *cards, cpus=engine.cores(replica))
+    return engine.kept(replica, node, host=_host(replica))
 
 
 def _node(replica: Replica, *words: str, cpus: int) -> list[str]:

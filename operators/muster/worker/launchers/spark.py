@@ -100,7 +100,7 @@ def worker(replica: Replica, environment: Mapping[str, str]) -> list[str]:
         "--cores", str(engine.cores(replica)), "--memory", f"{engine.memory_mib(replica)}M",
         "--work-dir", os.path.join(replica.scratch, "executors"),
     )  # fmt: skip
-    return engine.kept(replica, words)
+    return engine.kept(replica, words, host=replica.master_address)
 
 
 def _check_memory(replica: Replica) -> None:

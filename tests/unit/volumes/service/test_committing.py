@@ -12,6 +12,7 @@ from tests.unit.volumes.service.gang import Gang, make_spec
 from tests.unit.volumes.service.inside import Inside
 from tests.unit.volumes.service.process import until
 
+from muster.core.job import Launcher
 from muster.core.status import JobState
 from muster.core.verdict import Cause, Verdict
 from muster.volumes.folder import FolderStore
@@ -143,3 +144,20 @@ def test_how_much_a_log_lacks_is_in_its_last_lines(service, gang, monkeypatch, f
     assert "as long as a job's may be" in full
     assert left_out == "[muster] 14 bytes of what ranks printed are left out of this log"
     assert verdict == ([] if files else status.verdict.render(job_id=gang.job_id).splitlines())
+
+
+def test_a_job_that_succeeds_says_which_workers_of_an_engine_it_lost(service):
+    spec = make_spec(replicas=2)
+    spec = replace(spec, launcher=Launcher.DASK)
+    with Gang(service, "count-1", spec) as gang:
+        for index in (0, 1):
+            gang.bundle(index).raise_for_status()
+        said = "the engine's worker was lost at 2026-11-26 14:03:22 UTC (exit status 1), and the driver goes on: another one begins"
+        gang.lines(f"[rank 1] {said}\n".encode(), index=1)
+        for index in (0, 1):
+            gang.finish_started({"out/x": b"1"} if index == 0 else {}, index=index)
+        status = ended(service, gang)
+    assert status.state is JobState.SUCCEEDED
+    assert status.reason == (
+        "the worker of replica 1 was lost at 2026-11-26 14:03:22 UTC (exit status 1), and the driver went on without it"
+    )

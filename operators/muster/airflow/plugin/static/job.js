@@ -39,7 +39,7 @@ function describe(found, cancel) {
     crumbs(h("a", { href: "#/jobs" }, "Jobs"), found.origin.run_id && [" / ", toRun(found.origin)],
       found.search && [" / ", toSearch(found.search), ` trial ${found.origin.trial}`]),
     h("h1", { tabindex: -1 }, h("span", { class: "mono" }, found.job_id), quiet(` ${found.name}`)),
-    h("div", { class: "bar" }, state(found.state), told(found.progress), goesOn && reason(found),
+    h("div", { class: "bar" }, state(found.state), told(found.progress), (goesOn || !found.verdict) && reason(found),
       h("span", { class: "end" }, found.may.cancel && cancel)),
     found.verdict && verdict(found.verdict),
     found.failed_expectations && h("p", { class: "note" }, found.failed_expectations),

@@ -36,7 +36,7 @@ export function says(each) {
   if (each.verdict)
     return [h("strong", {}, cause(each.verdict)), h("small", { class: "two" }, each.verdict.message)];
   if (each.failed_expectations) return [h("strong", {}, each.failed_expectations), h("div", {}, made(each))];
-  if (ENDED.includes(each.state)) return made(each);
+  if (ENDED.includes(each.state)) return each.reason ? [h("div", {}, made(each)), h("div", {}, reason(each))] : made(each);
   return [told(each.progress), reason(each)].filter(Boolean).map((part) => h("div", {}, part));
 }
 

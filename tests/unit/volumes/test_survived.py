@@ -1,0 +1,133 @@
+"""What a gang of a data engine survived: from the line of a replica to the end of its job."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from muster.backends.jobs.ending import record
+from muster.core.job import JobSpec, Launcher, Role
+from muster.core.replica import Replica
+from muster.core.verdict import Cause, Verdict
+from muster.volumes.folder import FolderStore
+from muster.volumes.survived import Loss, as_line, losses, survived
+from muster.worker.launchers import engine
+
+SPARK = JobSpec(
+    name="a.b",
+    image="spark",
+    image_digest="b3:" + "0" * 64,
+    launcher=Launcher.SPARK,
+    roles=(Role(command=("count",), replicas=3),),
+)
+LOST = (
+    "[rank {}] the engine's worker was lost at 2026-11-26 14:03:22 UTC (killed by SIGKILL), and the driver goes on: "
+    "another one begins\n"
+)
+AT = "2026-11-26 14:03:22 UTC"
+WRONG = Verdict(cause=Cause.USER_ERROR, message="ValueError: no rows", advice="mend it", rank=0)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> FolderStore:
+    store = FolderStore(tmp_path)
+    store.ledger.create("job-1", SPARK)
+    return store
+
+
+def fails(store: FolderStore, verdict: Verdict) -> str:
+    """The message of a job that ends with this verdict, which is in its log, too."""
+    record(store.ledger, store.ledger.status("job-1"), verdict)
+    ended = store.ledger.status("job-1")
+    assert ended.verdict is not None
+    assert ended.verdict.message.encode() in store.ledger.read("job-1")[0]
+    return ended.verdict.message
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "[rank 2] the engine's worker ended with exit status 1: another one begins\n",  # as the driver had ended
+        LOST.format(2).removeprefix("[rank 2] "),
+        LOST.format(2).replace("SIGKILL", "\x1b[31m"),
+        LOST.format(2).replace("[rank 2]", "[rank 0] it said: [rank 2]"),
+    ],
+)
+def test_other_lines_name_no_lost_worker(line: str) -> None:
+    assert losses(line.encode()) == []
+
+
+def test_a_lost_worker_is_named_with_its_replica_and_time(store: FolderStore) -> None:
+    store.ledger.append("job-1", f"[rank 0] counted\n{LOST.format(2)}[rank 0] done\n".encode())
+    line = f"the worker of replica 2 was lost at {AT} (killed by SIGKILL), and the driver went on without it"
+    assert survived(store.ledger, "job-1") == line
+    assert fails(store, WRONG) == f"ValueError: no rows; before, {line}"
+
+
+def test_many_lost_workers_are_counted(store: FolderStore) -> None:
+    found = [Loss(replica=number, at=AT, how="exit status 1") for number in (1, 2, 1, 3, 2)]
+    named = ", ".join(f"replica {number} at {AT} (exit status 1)" for number in (1, 2, 1))
+    assert as_line(found) == f"5 workers were lost, and the driver went on: {named}, and 2 more"
+    store.ledger.append("job-1", b"".join(LOST.format(number).encode() for number in (1, 2, 1, 2)))
+    long = "x" * 400
+    message = fails(store, Verdict(cause=Cause.USER_ERROR, message=long, advice="mend it", rank=0))
+    assert len(message) == 400
+    assert message.endswith(f"replica 1 at {AT} (killed by SIGKILL), and 1 more")
+
+
+def test_a_worker_at_fault_survived_nothing_and_a_cancelled_job_needs_no_more_words(
+    store: FolderStore,
+) -> None:
+    store.ledger.append("job-1", LOST.format(2).encode())
+    assert survived(store.ledger, "job-1", but=2) == ""
+    assert fails(store, Verdict(cause=Cause.CANCELLED, message="by hand", advice="-")) == "by hand"
+
+
+def test_the_log_of_another_gang_is_not_read(tmp_path: Path) -> None:
+    store = FolderStore(tmp_path)
+    store.ledger.create(
+        "job-1", JobSpec(name="a.b", image="a", image_digest=SPARK.image_digest, roles=SPARK.roles)
+    )
+    store.ledger.append("job-1", LOST.format(2).encode())
+    assert survived(store.ledger, "job-1") == ""
+
+
+@pytest.mark.slow  # a worker is begun again a second after its end
+@pytest.mark.parametrize("lives", [True, False])
+def test_a_replica_says_that_its_worker_was_lost_while_the_engines_head_listens(
+    tmp_path: Path, *, lives: bool
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as head:
+        port = head.getsockname()[1]
+        if not lives:
+            head.close()
+        sealed = tmp_path / "main-1.json"
+        replica = Replica(
+            job_id="job-1",
+            spec=SPARK,
+            attempt=1,
+            role="main",
+            index=1,
+            code=None,
+            inputs={},
+            staging={},
+            checkpoints="",
+            scratch=str(tmp_path),
+            sealed=str(sealed),
+            report="",
+            master_port=port,
+        )
+        begun = tmp_path / "begun"
+        once = f"[ -e {begun} ] && exec sleep 60; touch {begun}; kill -KILL $$"
+        words = engine.kept(replica, ("sh", "-c", once), host="127.0.0.1")
+        with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as rank:
+            assert rank.stdout is not None
+            said = rank.stdout.readline()
+            (tmp_path / "main-0.json").touch()  # the first replica has sealed
+            assert rank.wait(30) == 0
+    found = losses(f"[rank 1] {said}".encode())
+    assert [(loss.replica, loss.how) for loss in found] == ([(1, "killed by SIGKILL")] if lives else [])
+    assert lives or said == "the engine's worker ended with exit status -9: another one begins\n"
