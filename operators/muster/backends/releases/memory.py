@@ -10,12 +10,14 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Any
 
 from muster.backends.releases.book import Book, Entry, live_models, past_models, settle
+from muster.backends.releases.figures import added
 from muster.backends.releases.platform import Limits, Observed
 from muster.backends.releases.tokens import Tokens
-from muster.core.deployment import Answer, Counts, Revision, RevisionState, SmokeRequest
+from muster.core.deployment import Answer, ByBin, Counts, Revision, RevisionState, SmokeRequest
 from muster.core.errors import Conflict, Corrupt, DeploymentError, NotFound
 
 Columns = Mapping[str, tuple[Any, ...]]
@@ -206,17 +208,25 @@ class MemoryPlatform:
         failed: int = 0,
         refused: int = 0,
         seconds: float = 0.008,
+        asked: ByBin | None = None,
+        trained: ByBin = MappingProxyType({}),
     ) -> None:
-        """Count requests as answered, each in so many seconds."""
+        """Count requests as answered, each in so many seconds.
+
+        :param asked: how many of them have a value in each bin of each input; None where they are not counted.
+            `trained` likewise the rows of training.
+        """
         with self._lock:
             counts = self._served[name].counts
-            before = counts.get(revision, NOTHING)
-            counts[revision] = Counts(
-                requests=before.requests + requests,
-                failed=before.failed + failed,
-                refused=before.refused + refused,
-                seconds={bound: n + requests * (seconds <= bound) for bound, n in before.seconds.items()},
+            more = Counts(
+                requests=requests,
+                failed=failed,
+                refused=refused,
+                seconds={bound: requests * (seconds <= bound) for bound in BOUNDS},
+                asked=asked,
+                trained=trained,
             )
+            counts[revision] = added([{"": counts.get(revision, NOTHING)}, {"": more}])[""]
 
     def change(self, name: str, revision: str, **fields: Any) -> None:
         """Change how a revision runs: it comes up, dies, fails. One that is over stays so.

@@ -162,6 +162,7 @@ def _command(server: Server) -> list[str]:
         f"--version={server.spec.model.address}",
         *("--host=0.0.0.0", f"--port={PORT}"),
         *_setup(server.spec),
+        *(["--counts-inputs"] if server.spec.counts_inputs else []),
         *([f"--limits={json.dumps(server.spec.limits.order())}"] if server.spec.limits else []),
         *([f"--tokens={_TOKENS_FOLDER}"] if server.spec.tokens else []),
     ]
