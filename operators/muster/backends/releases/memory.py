@@ -24,6 +24,9 @@ Columns = Mapping[str, tuple[Any, ...]]
 Model = Callable[[Entry, Columns], Columns]
 """Answers one request with a revision. :raises DeploymentError: it fails; :raises Refused: its signature allows no such request."""
 
+Bins = Callable[[Entry, Columns], tuple[ByBin, ByBin]]
+"""Returns in which bin of each input a request's value is, 1 there and 0 in the others, and the training rows by bin."""
+
 BOUNDS = (0.01, 0.02, 0.05, 0.1, 1.0, float("inf"))
 NOTHING = Counts(seconds=dict.fromkeys(BOUNDS, 0))
 
@@ -47,6 +50,7 @@ class MemoryPlatform:
     """Implements :class:`muster.backends.releases.platform.Platform`. Safe to share between threads.
 
     :param model: what every revision answers with.
+    :param bins: counts the requests of revisions whose spec asks for that; None: it cannot, as a server of an earlier release.
     :param starts: whether a revision that is brought up is ready at once; else when :meth:`change` says so.
     """
 
@@ -56,8 +60,10 @@ class MemoryPlatform:
         *,
         limits: Limits = Limits(place="in memory", servers=("kserve",)),  # noqa: B008 it is frozen
         starts: bool = True,
+        bins: Bins | None = None,
     ) -> None:
         self._model = model
+        self._bins = bins
         self._limits = limits
         self._starts = starts
         self._lock = threading.RLock()
@@ -196,7 +202,9 @@ class MemoryPlatform:
         except DeploymentError:
             self.count(name, revision, 1, failed=1, seconds=seconds)
             raise
-        self.count(name, revision, 1, seconds=seconds)
+        bins = self._bins if entry.spec.counts_inputs else None
+        asked, trained = bins(entry, inputs) if bins else (None, {})
+        self.count(name, revision, 1, seconds=seconds, asked=asked, trained=trained)
         return revision, outputs
 
     def count(
