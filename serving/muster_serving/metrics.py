@@ -13,7 +13,7 @@ from prometheus_client import (
     ProcessCollector,
     generate_latest,
 )
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, Metric
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.registry import Collector
 
@@ -61,7 +61,7 @@ LOGGED = Counter(
 
 
 class _Inputs(Collector):
-    """Requests and training rows by input and bin, written when they are asked for, so that a request only adds numbers."""
+    """Requests by input and bin, written when they are asked for, so that a request only adds numbers."""
 
     def __init__(self) -> None:
         self.shown: dict[tuple[str, str], Histograms] = {}
@@ -70,20 +70,16 @@ class _Inputs(Collector):
         """Yield the series of the revisions that count, and nothing where none does. The registry calls this."""
         if not self.shown:
             return
-        labels = ["model", "revision", "input", "bin"]
-        asked = CounterMetricFamily(
-            "muster_input_requests", "Answered requests by input and bin, one row of each", labels=labels
-        )
-        trained = GaugeMetricFamily(
-            "muster_input_trained_rows", "Rows that the model was trained on by input and bin", labels=labels
+        family = CounterMetricFamily(
+            "muster_input_requests",
+            "Answered requests by input and bin, one row of each; trained: how many training rows are in that bin",
+            labels=["model", "revision", "input", "bin", "trained"],  # half as many lines as two series
         )
         for which, histograms in list(self.shown.items()):
             for name, bins in histograms.inputs.items():
                 for label, requests, rows in zip(bins.labels, bins.asked, bins.trained, strict=True):
-                    asked.add_metric([*which, name, label], requests)
-                    trained.add_metric([*which, name, label], rows)
-        yield asked
-        yield trained
+                    family.add_metric([*which, name, label, str(rows)], requests)
+        yield family
 
 
 INPUTS = _Inputs()

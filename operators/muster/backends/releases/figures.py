@@ -20,14 +20,13 @@ from muster.core.errors import BackendError, Corrupt, NotFound, Unavailable
 if TYPE_CHECKING:
     from muster.backends.releases.deployments import Deployments
 
-_REQUESTS, _BUCKET, _UNSEEN = (
+_REQUESTS, _BUCKET, _UNSEEN, _ASKED = (
     "muster_requests_total",
     "muster_request_seconds_bucket",
     "muster_unseen_requests_total",
+    "muster_input_requests_total",
 )
-_ASKED, _TRAINED = "muster_input_requests_total", "muster_input_trained_rows"
 _FAILED, _REFUSED = "failed", "refused"
-_READ = (_REQUESTS, _BUCKET, _UNSEEN, _ASKED, _TRAINED)
 _P95 = 0.95
 
 T = TypeVar("T")
@@ -120,21 +119,21 @@ def read_counts(text: str, *, name: str) -> dict[str, Counts]:
     requests: dict[str, int] = defaultdict(int)
     by_outcome: dict[tuple[str, str], int] = defaultdict(int)
     unseen: dict[str, int] = {}
-    by_bin: dict[str, dict[str, dict[str, dict[str, int]]]] = {_ASKED: {}, _TRAINED: {}}
+    binned: dict[str, list[tuple[str, str, int, int]]] = defaultdict(list)
     seconds: dict[str, dict[float, int]] = defaultdict(dict)
     try:
         samples = [each for family in text_string_to_metric_families(text) for each in family.samples]
         for sample in samples:
-            if sample.name not in _READ or sample.labels.get("model") != name:
+            if sample.name not in (_REQUESTS, _BUCKET, _UNSEEN, _ASKED) or sample.labels.get("model") != name:
                 continue
             revision, number = sample.labels["revision"], int(sample.value)
             if sample.name == _BUCKET:
                 seconds[revision][float(sample.labels["le"])] = number
             elif sample.name == _UNSEEN:
                 unseen[revision] = number
-            elif sample.name in by_bin:
-                bins = by_bin[sample.name].setdefault(revision, {}).setdefault(sample.labels["input"], {})
-                bins[sample.labels["bin"]] = number
+            elif sample.name == _ASKED:
+                of, bin_, trained = (sample.labels[word] for word in ("input", "bin", "trained"))
+                binned[revision].append((of, bin_, number, int(trained)))
             else:
                 requests[revision] += number
                 by_outcome[revision, sample.labels.get("outcome", "")] += number
@@ -147,8 +146,8 @@ def read_counts(text: str, *, name: str) -> dict[str, Counts]:
             seconds=seconds[revision],
             refused=by_outcome[revision, _REFUSED],
             unseen=unseen.get(revision),
-            asked=by_bin[_ASKED].get(revision),
-            trained=by_bin[_TRAINED].get(revision, {}),
+            asked=_by_bin((i, b, n) for i, b, n, _ in binned[revision]) if revision in binned else None,
+            trained=_by_bin((i, b, n) for i, b, _, n in binned.get(revision, ())),
         )
         for revision in requests.keys() | seconds.keys()
     }
@@ -210,9 +209,16 @@ def _sum(one: Counts, other: Counts) -> Counts:
     )
 
 
+def _by_bin(rows: Iterable[tuple[str, str, int]]) -> ByBin:
+    found: dict[str, dict[str, int]] = defaultdict(dict)
+    for name, bin_, number in rows:
+        found[name][bin_] = number
+    return dict(found)
+
+
 def _each(one: ByBin, other: ByBin, together: Callable[[int, int], int]) -> ByBin:
     """Put the numbers of each bin together; both have the bins of one version."""
     return {
-        name: {bin: together(n, other.get(name, {}).get(bin, 0)) for bin, n in bins.items()}
+        name: {bin_: together(n, other.get(name, {}).get(bin_, 0)) for bin_, n in bins.items()}
         for name, bins in one.items()
     }

@@ -3,7 +3,7 @@ from __future__ import annotations
 import math
 
 import pytest
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 
 from muster.backends.releases.figures import added, percentile, read_counts, since
 from muster.core.deployment import Counts
@@ -25,11 +25,10 @@ def page(*, model: str = "line", odd: str = "r1") -> str:
     requests.labels("another", odd, "failed").inc(100)
     unseen = Counter("muster_unseen_requests", "…", ["model", "revision"], registry=registry)
     unseen.labels(model, odd).inc(2)
-    asked = Counter("muster_input_requests", "…", ["model", "revision", "input", "bin"], registry=registry)
-    trained = Gauge("muster_input_trained_rows", "…", ["model", "revision", "input", "bin"], registry=registry)
-    for bin, requests, rows in (("up to 0.5", 4, 70), ("above 0.5", 2, 30)):
-        asked.labels(model, odd, "x", bin).inc(requests)
-        trained.labels(model, odd, "x", bin).set(rows)
+    labels = ["model", "revision", "input", "bin", "trained"]
+    asked = Counter("muster_input_requests", "…", labels, registry=registry)
+    asked.labels(model, odd, "x", "up to 0.5", "70").inc(4)
+    asked.labels(model, odd, "x", "above 0.5", "30").inc(2)
     for took in (0.05, 0.5, 5.0):
         seconds.labels(model, odd).observe(took)
     return generate_latest(registry).decode()
