@@ -238,9 +238,7 @@ def serve(
         elif limits:
             clients.order({"needed": False, "limits": limits, "key": key})
         if model:
-            await revisions.load(
-                revision, model, model=version, setup=setup, counts_inputs=counts_inputs
-            )
+            await revisions.load(revision, model, model=version, setup=setup, counts_inputs=counts_inputs)
             revisions.promote(revision)
         server = DeploymentServer(revisions, clients, public=public, grpc=grpc, file=file)
         await server.run(private=private, control=control)

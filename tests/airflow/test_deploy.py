@@ -114,20 +114,6 @@ def test_in_a_backfill_what_is_older_is_skipped(deploy: Any) -> None:
         )
 
 
-def test_a_rule_on_drift_is_refused_before_a_version_without_histograms_costs_anything(
-    deploy: Any, tmp_path: Path
-) -> None:
-    store = FolderStore(tmp_path / "store")
-    (tmp_path / "model").mkdir()
-    (tmp_path / "model" / "signature.json").write_text("{}")
-    for _ in range(2):
-        store.add("f/model", tmp_path / "model")
-    deploy.rules = Rules(max_psi=0.2)
-    bare = SimpleNamespace(backend=SimpleNamespace(store=store))
-    with pytest.raises(SpecError, match=r"f/model@2 has no histograms\.json: have the job that makes it write one"):
-        deploy._spec(bare, None)
-
-
 REFUSAL = [(2, REFUSED), (1, SERVING)]
 PASSED_BY = [(3, SERVING), (2, RETIRED)]
 

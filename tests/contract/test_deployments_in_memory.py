@@ -61,7 +61,6 @@ class Line:
             raise DeploymentError("HTTP 500: y is out of its range")
         return {"y": found}
 
-
     def bins(self, entry: Entry, inputs: Columns) -> tuple[ByBin, ByBin]:
         """Count a request in the two bins of a version's ``histograms.json``, as the model servers do."""
         bins = json.loads((self._store.path(entry.spec.model.address) / "histograms.json").read_text())
@@ -240,6 +239,9 @@ def test_a_server_that_does_not_count_inputs_breaks_the_rule(tmp_path: Path) -> 
 
 def test_a_rule_on_drift_needs_a_version_with_histograms(tmp_path: Path) -> None:
     line = Drifting(tmp_path, "lh")
-    with pytest.raises(SpecError, match=r"line/model@1 has no histograms\.json: have the job that makes it write one, muster\.signature"):
+    with pytest.raises(
+        SpecError,
+        match=r"line/model@1 has no histograms\.json: have the job that makes it write one, muster\.signature",
+    ):
         line.release(line.old, DRIFT)
     assert [one.name for one in line.deployments.deployment("line").revisions] == ["r1"]

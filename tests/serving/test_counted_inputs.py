@@ -54,7 +54,10 @@ def test_requests_are_counted_by_the_bins_of_the_training_rows(
     if not counted:
         assert (counts.requests, counts.asked, counts.trained) == (4, None, {})
         return
-    assert before.asked == {"code": dict.fromkeys(["AA", "OTHER", "(others)"], 0), "day": dict.fromkeys(DAYS, 0)}
+    assert before.asked == {
+        "code": dict.fromkeys(["AA", "OTHER", "(others)"], 0),
+        "day": dict.fromkeys(DAYS, 0),
+    }
     assert counts.asked == {
         "code": {"AA": 1, "OTHER": 1, "(others)": 1},
         "day": dict.fromkeys(DAYS, 1),

@@ -63,10 +63,11 @@ def _around(values: Sequence[Any], tenths: int) -> Iterable[float]:
         yield _between(values[below - 1], decile)
 
 
-def _between(low: Any, high: Any) -> float:
+def _between(lower: Any, upper: Any) -> float:
     """Return the shortest decimal number between two; `low`, where no number is between them."""
-    low, high = float(low), float(high)
-    middle = low / 2 + high / 2
+    low: float = float(lower)
+    high: float = float(upper)
+    middle = low / 2 + high / 2  # of halves: the sum of two may be infinite
     for digits in range(1, 18):
         if low < (short := float(f"{middle:.{digits}g}")) < high:
             return short

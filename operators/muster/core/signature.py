@@ -193,7 +193,9 @@ def _counted(
 ) -> Iterable[tuple[str, Any]]:
     """Return the columns that get a histogram. :raises SpecError: one cannot have any, though it is named."""
     plain = {name for name, entry in entries.items() if "shape" not in entry}
-    free = {name for name in plain if entries[name]["datatype"] == "BYTES" and "categories" not in entries[name]}
+    free = {
+        name for name in plain if entries[name]["datatype"] == "BYTES" and "categories" not in entries[name]
+    }
     can = plain - free  # what people write is not to be kept in another file
     names = can if wanted is True else set() if wanted is False else set(wanted)
     if wrong := sorted(names - can):

@@ -25,11 +25,17 @@ from muster.core.histograms import of_numbers, of_texts
         # most are 0, and the bins above are deciles of all
         ([0] * 60 + list(range(1, 41)), [0.5, 10.5, 20.5, 30.5], [60, 10, 10, 10, 10]),
         # a twentieth lies below what half of them are
-        ([*range(5), *[9] * 50, *range(10, 55)], [6.0, 9.5, 14.5, 24.5, 34.5, 44.5], [5, 50, 5, 10, 10, 10, 10]),
+        (
+            [*range(5), *[9] * 50, *range(10, 55)],
+            [6.0, 9.5, 14.5, 24.5, 34.5, 44.5],
+            [5, 50, 5, 10, 10, 10, 10],
+        ),
         ([0.1, float(np.float32(0.7)), 0.9], [0.4, 0.8], [1, 1, 1]),
     ],
 )
-def test_numbers_lie_between_edges_that_no_value_has(values: list[Any], edges: list[float], counts: list[int]) -> None:
+def test_numbers_lie_between_edges_that_no_value_has(
+    values: list[Any], edges: list[float], counts: list[int]
+) -> None:
     assert of_numbers(values) == {"edges": edges, "counts": counts}
     assert of_numbers(np.array(values)) == {"edges": edges, "counts": counts}
 
@@ -74,5 +80,7 @@ def test_histograms_are_of_the_inputs_that_are_named(tmp_path: Path) -> None:
     muster.signature(inputs=ROWS, outputs=[0.5] * 8, histograms=False).save(tmp_path)
     assert not (tmp_path / "histograms.json").exists()
     for name in ("note", "trip", "place"):
-        with pytest.raises(SpecError, match=f"histograms: '{name}' is free text, has several values a row or is no input"):
+        with pytest.raises(
+            SpecError, match=f"histograms: '{name}' is free text, has several values a row or is no input"
+        ):
             muster.signature(inputs=ROWS, outputs=[0.5] * 8, histograms=[name])

@@ -8,17 +8,22 @@ from typing import Any
 
 import numpy as np  # noqa: TID253 - what the server has
 import pytest
+
+import muster
 from muster_serving.errors import ModelError
 from muster_serving.histograms import Histograms
 from muster_serving.signature import Signature
-
-import muster
 
 SIGNATURE = Signature.parse(
     {
         "format": 1,
         "inputs": [
-            {"name": "zone", "datatype": "BYTES", "categories": ["OTHER", "airport", "moon"], "fallback": "OTHER"},
+            {
+                "name": "zone",
+                "datatype": "BYTES",
+                "categories": ["OTHER", "airport", "moon"],
+                "fallback": "OTHER",
+            },
             {"name": "hour", "datatype": "INT64"},
             {"name": "place", "datatype": "FP32", "shape": [-1, 3]},
         ],
@@ -49,7 +54,11 @@ def test_each_request_counts_one_row_in_the_bins_of_its_values(tmp_path: Path) -
 
 
 def test_what_a_job_writes_is_read(tmp_path: Path) -> None:
-    rows = {"zone": ["airport", "OTHER"] * 30, "hour": np.arange(60) % 24, "place": np.zeros((60, 3), np.float32)}
+    rows = {
+        "zone": ["airport", "OTHER"] * 30,
+        "hour": np.arange(60) % 24,
+        "place": np.zeros((60, 3), np.float32),
+    }
     muster.signature(inputs=rows, outputs=[0.5] * 60).save(tmp_path)
     found = Histograms.load(tmp_path, Signature.load(tmp_path / "signature.json"))
     for row in range(60):
@@ -66,8 +75,14 @@ def test_what_a_job_writes_is_read(tmp_path: Path) -> None:
         ({"when": HOUR}, "histograms.json: 'when' is no input of the signature"),
         ({"place": HOUR}, "histograms.json: 'place': the input has several values a row"),
         ({"zone": HOUR}, "histograms.json: 'zone': values is None, need a list of texts"),
-        ({"hour": HOUR | {"edges": [2, 1]}}, "histograms.json: 'hour': edges is .* need a list of numbers that rise"),
-        ({"hour": HOUR | {"counts": [1, 2]}}, "histograms.json: 'hour': counts is .* need 3 whole numbers, not all of them 0"),
+        (
+            {"hour": HOUR | {"edges": [2, 1]}},
+            "histograms.json: 'hour': edges is .* need a list of numbers that rise",
+        ),
+        (
+            {"hour": HOUR | {"counts": [1, 2]}},
+            "histograms.json: 'hour': counts is .* need 3 whole numbers, not all of them 0",
+        ),
         ({"hour": HOUR | {"counts": [0, 0, 0]}}, "not all of them 0"),
         ({"hour": 3}, "histograms.json: 'hour': expected an object, found 3"),
     ],
@@ -78,7 +93,9 @@ def test_a_file_that_makes_no_sense_is_refused(tmp_path: Path, inputs: Any, says
 
 
 def test_a_file_that_is_missing_or_of_another_format_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match=r"histograms\.json is missing.* muster\.signature\(…\)\.save\(folder\) writes it"):
+    with pytest.raises(
+        ModelError, match=r"histograms\.json is missing.* muster\.signature\(…\)\.save\(folder\) writes it"
+    ):
         Histograms.load(tmp_path, SIGNATURE)
     with pytest.raises(ModelError, match="format is 2, this server reads 1"):
         loaded(tmp_path, {"hour": HOUR}, format=2)

@@ -172,7 +172,9 @@ def since(before: Counts | None, now: Counts) -> Counts:
         seconds={bound: max(0, n - before.seconds.get(bound, 0)) for bound, n in now.seconds.items()},
         refused=max(0, now.refused - before.refused),
         unseen=None if now.unseen is None else max(0, now.unseen - (before.unseen or 0)),
-        asked=None if now.asked is None else _each(now.asked, before.asked or {}, lambda n, old: max(0, n - old)),
+        asked=None
+        if now.asked is None
+        else _each(now.asked, before.asked or {}, lambda n, old: max(0, n - old)),
         trained=now.trained,
     )
 

@@ -91,7 +91,8 @@ def broken_by_inputs(limit: float | None, counts: Counts, *, fewest: int) -> str
     return (
         f"input {first.name!r:.80} has drifted from the training rows: PSI {first.psi:.2g} in {first.requests} requests, above the "
         f"{limit:g} that is allowed; {first.bin!r:.60} has {first.asked:.0%} of the requests and {first.trained:.0%} of the training "
-        "rows: compare how users and the job that trained it make this input" + (f"; also {others}" if others else "")
+        "rows: compare how users and the job that trained it make this input"
+        + (f"; also {others}" if others else "")
     )
 
 

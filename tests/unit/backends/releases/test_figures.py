@@ -91,7 +91,9 @@ def test_requests_by_bin_are_added_up_and_training_rows_are_not() -> None:
     assert added([{"r1": one}, {"r1": other}]) == {"r1": both}
     assert since(one, both) == other
     silent = Counts(requests=1)
-    assert added([{"r1": silent}, {"r1": one}]) == {"r1": Counts(requests=4, asked=one.asked, trained=trained)}
+    assert added([{"r1": silent}, {"r1": one}]) == {
+        "r1": Counts(requests=4, asked=one.asked, trained=trained)
+    }
     assert since(silent, both).asked == both.asked
     assert added([{"r1": silent}, {"r1": silent}])["r1"].asked is None
 

@@ -100,5 +100,7 @@ def test_too_few_requests_and_none_at_all_break_nothing() -> None:
 
 def test_a_server_that_does_not_count_breaks_the_rule() -> None:
     why = broken_by_inputs(0.2, counts(None, requests=1), fewest=50)
-    assert why.startswith("its server does not count requests by the bins of the training rows, so max_psi cannot be judged")
+    assert why.startswith(
+        "its server does not count requests by the bins of the training rows, so max_psi cannot be judged"
+    )
     assert broken_by_inputs(None, counts(None), fewest=1) == ""
