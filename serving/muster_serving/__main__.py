@@ -29,6 +29,11 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument(
         "--setup", help="how the workers of that version run, as JSON; not given, it is an ONNX model"
     )
+    parser.add_argument(
+        "--counts-inputs",
+        action="store_true",
+        help="count requests by the bins of that version's training rows",
+    )
     parser.add_argument("--limits", help="how much a client may ask, as JSON; not given: any number")
     parser.add_argument(
         "--tokens", type=Path, help="folder of the clients' tokens, each needs one; not given: anyone may ask"
@@ -85,6 +90,7 @@ def _serve_kserve(arguments: argparse.Namespace) -> None:
         limits=json.loads(arguments.limits) if arguments.limits else None,
         tokens=arguments.tokens,
         key=os.environ.pop("MUSTER_KEY", ""),
+        counts_inputs=arguments.counts_inputs,
     )
 
 

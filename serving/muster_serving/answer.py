@@ -19,12 +19,14 @@ class Answer(NamedTuple):
     """Status, body and headers; the server around it adds the Content-Length.
 
     :param unseen: whether a fallback stood in for a value of the request.
+    :param places: the bins of its values, where requests are counted by them (:mod:`muster_serving.histograms`).
     """
 
     status: int
     body: bytes
     headers: Headers = JSON
     unseen: bool = False
+    places: tuple[int, ...] | None = None
 
 
 def refusal(message: str, status: int, headers: Headers = ()) -> Answer:

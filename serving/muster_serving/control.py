@@ -5,7 +5,8 @@ The socket is inherited from the keeper, so no other process can reach it; it ha
 
     load    revision, folder, model     load a revision beside the others; `model` is its version's address, `log` an order
             log, setup                  of :mod:`muster_serving.request_log`, or null; and `setup` how its workers run,
-                                        where it is not an ONNX model
+                                        where it is not an ONNX model; `counts_inputs`, whether requests are counted
+                                        by the bins of the training rows
     share   shares, ports               percent by revision; private ports of revisions in another process
     unload  revision                    forget a revision without a share
     open                                answer users on the public socket
@@ -94,7 +95,14 @@ class Control:
             folder, model = Path(command["folder"]), command.get("model")
             setup = Setup.parse(command["setup"]) if command.get("setup") else None
             log = LogOrder.read(command["log"]) if command.get("log") else None
-            await self._revisions.load(command["revision"], folder, model=model, setup=setup, log=log)
+            await self._revisions.load(
+                command["revision"],
+                folder,
+                model=model,
+                setup=setup,
+                log=log,
+                counts_inputs=bool(command.get("counts_inputs")),
+            )
         elif action == "share":
             self._revisions.share(command["shares"], command["ports"])
         elif action == "unload":

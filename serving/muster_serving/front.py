@@ -204,6 +204,8 @@ class Front:
         """Note what was asked and answered, and return the answer with its id where it is kept."""
         if answer.unseen:
             target.metrics.unseen()
+        if answer.places is not None and target.histograms:
+            target.histograms.count(answer.places)
         if target.log is None:
             return answer
         whose = client.name if client else ""
@@ -263,6 +265,7 @@ class Front:
                 name=self._revisions.name,
                 revision=loaded.revision,
                 which=loaded.headers,
+                histograms=loaded.histograms,
             )
         except RequestError as error:
             return refusal(str(error), error.status, loaded.headers)
@@ -303,7 +306,8 @@ class Front:
         unseen = (
             await asyncio.to_thread(holds_unseen, asked.columns) if apart else holds_unseen(asked.columns)
         )
-        return Answer(200, payload, headers + loaded.headers, unseen)
+        places = loaded.histograms.places(asked.columns, asked.rows) if loaded.histograms else None
+        return Answer(200, payload, headers + loaded.headers, unseen, places)
 
     def _failed(self, loaded: Loaded, error: PredictionError) -> Answer:
         logger.error("revision %s: %s", loaded.revision, error)

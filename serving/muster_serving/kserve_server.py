@@ -214,6 +214,7 @@ def serve(
     limits: Mapping[str, Any] | None = None,
     tokens: Path | None = None,
     key: str = "",
+    counts_inputs: bool = False,
 ) -> None:
     """Serve a deployment: `model` from the start, or the revisions that the keeper loads by `control`.
 
@@ -222,6 +223,7 @@ def serve(
     :param limits: how much a client may ask, where no keeper says so; None: as much as can be answered.
     :param tokens: the folder of the clients' tokens, where no keeper tells of them; None: anyone may ask.
     :param key: of muster's own requests, which come to the users' port; beside `tokens` or `limits`.
+    :param counts_inputs: whether requests to `model` are counted by the bins of its training rows.
 
     :raises ModelError: `model` cannot be served.
     """
@@ -236,7 +238,7 @@ def serve(
         elif limits:
             clients.order({"needed": False, "limits": limits, "key": key})
         if model:
-            await revisions.load(revision, model, model=version, setup=setup)
+            await revisions.load(revision, model, model=version, setup=setup, counts_inputs=counts_inputs)
             revisions.promote(revision)
         server = DeploymentServer(revisions, clients, public=public, grpc=grpc, file=file)
         await server.run(private=private, control=control)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from prometheus_client import (
     CollectorRegistry,
     Counter,
@@ -11,9 +13,12 @@ from prometheus_client import (
     ProcessCollector,
     generate_latest,
 )
+from prometheus_client.core import CounterMetricFamily, Metric
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
+from prometheus_client.registry import Collector
 
 from muster_serving.answer import Answer
+from muster_serving.histograms import Histograms
 
 _BUCKETS = (0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 _OUTCOMES = {2: "answered", 4: "refused", 5: "failed"}
@@ -55,6 +60,32 @@ LOGGED = Counter(
 )
 
 
+class _Inputs(Collector):
+    """Requests by input and bin, written when they are asked for, so that a request only adds numbers."""
+
+    def __init__(self) -> None:
+        self.shown: dict[tuple[str, str], Histograms] = {}
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield the series of the revisions that count, and nothing where none does. The registry calls this."""
+        if not self.shown:
+            return
+        family = CounterMetricFamily(
+            "muster_input_requests",
+            "Answered requests by input and bin, one row of each; trained: how many training rows are in that bin",
+            labels=["model", "revision", "input", "bin", "trained"],  # half as many lines as two series
+        )
+        for which, histograms in list(self.shown.items()):
+            for name, bins in histograms.inputs.items():
+                for label, requests, rows in zip(bins.labels, bins.asked, bins.trained, strict=True):
+                    family.add_metric([*which, name, label, str(rows)], requests)
+        yield family
+
+
+INPUTS = _Inputs()
+_REGISTRY.register(INPUTS)
+
+
 def client_requests(model: str, client: str, outcome: str) -> Counter:
     """Return the counter of a client's requests with that outcome; no revision has them yet, so no release counts them.
 
@@ -69,13 +100,18 @@ def page() -> Answer:
 
 
 class RevisionMetrics:
-    """The counters of one revision, bound once so that no request looks them up."""
+    """The counters of one revision, bound once so that no request looks them up.
 
-    def __init__(self, model: str, revision: str) -> None:
+    :param histograms: by whose bins its requests are counted; None: they are not.
+    """
+
+    def __init__(self, model: str, revision: str, histograms: Histograms | None = None) -> None:
         self._labels = (model, revision)
         self._seconds = SECONDS.labels(model, revision)
         self._unseen = UNSEEN.labels(model, revision)
         self._counts = {kind: REQUESTS.labels(model, revision, name) for kind, name in _OUTCOMES.items()}
+        if histograms:
+            INPUTS.shown[self._labels] = histograms
 
     def count(self, status: int, seconds: float) -> None:
         """Count one request. :param status: HTTP status; callers pass failures that are not the model's as 4xx."""
@@ -90,6 +126,7 @@ class RevisionMetrics:
         """Remove the revision's series."""
         SECONDS.remove(*self._labels)
         UNSEEN.remove(*self._labels)
+        INPUTS.shown.pop(self._labels, None)
         for outcome in _OUTCOMES.values():
             REQUESTS.remove(*self._labels, outcome)
 

@@ -22,6 +22,7 @@ from muster_serving.column import Array, Column
 from muster_serving.content import BINARY, JSON_LENGTH
 from muster_serving.document import kind as _kind
 from muster_serving.errors import RequestError
+from muster_serving.histograms import Histograms
 from muster_serving.predictor import Predictor
 from muster_serving.signature import Signature
 
@@ -49,16 +50,19 @@ def answer(
     name: str,
     revision: str,
     which: Headers,
+    histograms: Histograms | None = None,
 ) -> Answer:
     """Answer a prediction of either protocol at once; see :func:`read` for the parameters.
 
     :param which: the headers that name the revision and the version.
+    :param histograms: by which the request is to be counted; None: it is not.
     :raises RequestError: as :func:`read`.
     :raises PredictionError: the model failed.
     """
     asked = read(predictor.signature, body, verb=verb, json_length=json_length, name=name, revision=revision)
     payload, headers = asked.write(predictor.predict(asked.columns, asked.rows))
-    return Answer(200, payload, headers + which, predictor.signature.holds_unseen(asked.columns))
+    places = histograms.places(asked.columns, asked.rows) if histograms else None
+    return Answer(200, payload, headers + which, predictor.signature.holds_unseen(asked.columns), places)
 
 
 def read(

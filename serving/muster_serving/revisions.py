@@ -16,6 +16,7 @@ from random import random
 from muster_serving.answer import Headers, which
 from muster_serving.elsewhere import Elsewhere
 from muster_serving.errors import ModelError
+from muster_serving.histograms import Histograms
 from muster_serving.metrics import RevisionMetrics
 from muster_serving.predictor import Predictor, load_model
 from muster_serving.process.predictor import ProcessPredictor
@@ -29,6 +30,7 @@ class Loaded:
 
     :param headers: headers of each of its answers, which name the version.
     :param log: takes its answered requests; None: they are not kept.
+    :param histograms: count its answered requests; None: they are not counted by the bins of the training rows.
     """
 
     revision: str
@@ -36,6 +38,7 @@ class Loaded:
     metrics: RevisionMetrics
     headers: Headers
     log: RequestLog | None = None
+    histograms: Histograms | None = None
 
 
 class Revisions:
@@ -62,12 +65,14 @@ class Revisions:
         model: str | None = None,
         setup: Setup | None = None,
         log: LogOrder | None = None,
+        counts_inputs: bool = False,
     ) -> None:
         """Load a version's folder beside the others, without a share. Idempotent.
 
         :param model: the version's address, for a header of each answer.
         :param setup: how its workers are to run; None for an ONNX model, which runs in this process.
         :param log: what of its requests is kept; None: nothing.
+        :param counts_inputs: whether requests are counted by the bins of the training rows.
         :raises ModelError: it cannot be served, or another folder is loaded under that name.
         """
         there = self._loaded.get(revision)
@@ -78,12 +83,18 @@ class Revisions:
             if revision in self._loaded:  # asked twice at once
                 _close(predictor)
                 return
+            try:
+                histograms = Histograms.load(folder, predictor.signature) if counts_inputs else None
+            except ModelError:
+                _close(predictor)
+                raise
             self._loaded[revision] = Loaded(
                 revision,
                 predictor,
-                RevisionMetrics(self.name, revision),
+                RevisionMetrics(self.name, revision, histograms),
                 which(revision, model),
                 log and RequestLog(log, predictor.signature, name=self.name, revision=revision, model=model),
+                histograms,
             )
 
     async def _predictor(

@@ -48,6 +48,15 @@ ScoreOperator(
 """
 
 
+UNKNOWN = """
+from muster.airflow import Rules, SmokeRows
+DeployOperator(
+    task_id="deploy", name="unknown", model="sloped/model@1", image="serve", smoke=SmokeRows("sloped/rows@1", most=3),
+    rules=Rules(max_psi=0.2),
+)
+"""
+
+
 @pytest.fixture
 def versions(store: FolderStore, tmp_path: Path) -> None:
     """A model that unpickles while it is loaded, and rows."""
@@ -96,3 +105,20 @@ def test_what_a_deployment_trusts_is_not_said_again(home: Any) -> None:
         ScoreOperator(
             task_id="score", model="deployment://sloped", rows="a/b", outputs="a/c", trusted=["pickle"]
         )
+
+
+@pytest.mark.usefixtures("versions")
+def test_a_rule_on_drift_is_refused_before_a_version_without_histograms_costs_a_job(
+    run: Callable[..., RunResult],
+    write_dag: Callable[..., None],
+    backend: LocalBackend,
+    store: FolderStore,
+    seen: Seen,
+) -> None:
+    write_dag(UNKNOWN)
+    assert not run().succeeded
+    said = "\n".join(stage.message for stage in seen.ended)
+    assert "max_psi compares requests with the training rows" in said
+    assert "sloped/model@1 has no histograms.json: have the job that makes it write one" in said
+    assert "unknown/smoke" not in store.volumes()
+    assert "unknown" not in backend.deployments.names()

@@ -382,6 +382,27 @@ class DeploymentsContract(Lines):
         assert "requests were refused, above the 2.00% that are allowed" in outcome.reason
         assert deployments.deployment(name).shares == {good.name: 100}
 
+    @pytest.mark.data
+    def test_a_version_that_was_trained_on_other_rows_gives_the_traffic_back(
+        self, deployments: Any, spec: Any, name: str, volume: str, store: Any, tmp_path: Path
+    ) -> None:
+        old = spec(2)
+        good = self.serve(deployments, old).champion
+        strange = tmp_path / "strange"
+        shutil.copytree(store.path(old.model.address), strange)
+        strange.chmod(0o755)
+        bins = {"x": {"edges": [2.5], "counts": [900, 100]}}  # and users ask for 3
+        (strange / "histograms.json").write_text(json.dumps({"format": 1, "inputs": bins}))
+        plan = Plan(steps=(50, 100), hold_seconds=(30.0,), rules=Rules(fewest_requests=20, max_psi=0.2))
+        with pytest.raises(SpecError, match=r"has no histograms\.json"):
+            self.begin(deployments, spec(3), plan, by="a task")
+        with self.load(deployments, name):
+            outcome = self.release(deployments, spec(2, model=store.add(volume, strange).pinned), plan)
+        assert outcome.ending is Ending.ROLLED_BACK
+        assert "input 'x' has drifted from the training rows" in outcome.reason
+        assert "'above 2.5' has 100% of the requests and 10% of the training rows" in outcome.reason
+        assert deployments.deployment(name).shares == {good.name: 100}
+
     def test_what_was_decided_on_another_route_is_not_begun(
         self, deployments: Any, spec: Any, name: str
     ) -> None:

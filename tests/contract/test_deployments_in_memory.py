@@ -11,15 +11,16 @@ from typing import Any
 
 import pytest
 from tests.contract.test_deployments import DeploymentsContract
+from tests.serving import onnx_graph
 
 from muster.backends.releases.book import Entry
-from muster.backends.releases.decision import Outcome
+from muster.backends.releases.decision import Ending, Outcome
 from muster.backends.releases.deployments import Deployments
 from muster.backends.releases.driver import Driver, begin
 from muster.backends.releases.memory import Columns, MemoryPlatform, Refused
-from muster.backends.releases.plan import Plan
+from muster.backends.releases.plan import Plan, Rules
 from muster.backends.releases.platform import Limits
-from muster.core.deployment import DeploymentSpec, RequestLog
+from muster.core.deployment import ByBin, DeploymentSpec, RequestLog
 from muster.core.errors import DeploymentError, NotFound, SpecError
 from muster.core.shipped import shipped
 from muster.images.folders import put_image
@@ -59,6 +60,14 @@ class Line:
         if not all(output["min"] <= y <= output["max"] for y in found):
             raise DeploymentError("HTTP 500: y is out of its range")
         return {"y": found}
+
+    def bins(self, entry: Entry, inputs: Columns) -> tuple[ByBin, ByBin]:
+        """Count a request in the two bins of a version's ``histograms.json``, as the model servers do."""
+        bins = json.loads((self._store.path(entry.spec.model.address) / "histograms.json").read_text())
+        (edge,), (below, above) = bins["inputs"]["x"]["edges"], bins["inputs"]["x"]["counts"]
+        low, high = f"up to {edge}", f"above {edge}"
+        (x,) = inputs["x"]
+        return {"x": {low: int(x <= edge), high: int(x > edge)}}, {"x": {low: below, high: above}}
 
 
 class Users:
@@ -112,7 +121,8 @@ class TestMemoryDeployments(DeploymentsContract):
     def deployments(self, store: FolderStore) -> Deployments:
         self.ticks = itertools.count()
         self.users: list[Users] = []
-        return Deployments(MemoryPlatform(Line(store)), lambda: store)
+        line = Line(store)
+        return Deployments(MemoryPlatform(line, bins=line.bins), lambda: store)
 
     def infer(self, deployments: Any, name: str, x: float, *, seconds: float = 10) -> tuple[str, float]:
         try:
@@ -156,3 +166,82 @@ def test_what_a_platform_cannot_do_is_refused_by_name(
     (word,) = wanted
     with pytest.raises(SpecError, match=f"{word}: not on this platform"):
         Deployments(platform, lambda: store).prepare(spec, by="test")
+
+
+TRAINED = {"x": {"up to 2.5": 500, "above 2.5": 500}}
+DRIFT = Plan(steps=(50, 100), hold_seconds=(1.0,), rules=Rules(max_psi=0.2, max_p95_ratio=None))
+
+
+class Drifting:
+    """A deployment in memory where a version serves, and the next one's requests are in turn in bins as `turns` says.
+
+    :param turns: the bin of each of ten requests; empty: no server counts them.
+    """
+
+    def __init__(self, folder: Path, turns: str) -> None:
+        self.store = FolderStore(folder / "store")
+        low = itertools.cycle(each == "l" for each in turns)
+
+        def bins(*_: Any) -> tuple[ByBin, ByBin]:
+            is_low = next(low)
+            return {"x": {"up to 2.5": int(is_low), "above 2.5": int(not is_low)}}, TRAINED
+
+        self.platform = MemoryPlatform(Line(self.store), bins=bins if turns else None)
+        self.deployments = Deployments(self.platform, lambda: self.store)
+        self.said: list[str] = []
+        self.image = put_image(self.store, shipped("images") / "serve")
+        onnx_graph.write_line(folder / "line")
+        self.old = self.spec(folder / "line")
+        (folder / "line" / "histograms.json").write_text("{}")  # what it holds is for servers to read
+        self.new = self.spec(folder / "line")
+        assert self.release(self.old, Plan()).ending is Ending.DONE
+
+    def spec(self, folder: Path) -> DeploymentSpec:
+        model = self.store.add("line/model", folder).pinned
+        return DeploymentSpec(name="line", model=model, image="serve", image_digest=self.image)
+
+    def release(self, spec: DeploymentSpec, plan: Plan) -> Outcome:
+        ticks = itertools.count()
+        clock = lambda: LOOK_SECONDS * next(ticks)  # noqa: E731
+        driver = begin(self.deployments, spec, plan, by=spec.model.address, say=self.said.append, clock=clock)
+        users = Users(self.platform, "line")
+        for _ in range(100):
+            if self.deployments.deployment("line").champion:
+                users.ask()
+            if (outcome := driver.step()) is not None:
+                return outcome
+        raise AssertionError(spec)
+
+
+def test_a_version_whose_requests_are_unlike_its_training_rows_is_taken_back(tmp_path: Path) -> None:
+    line = Drifting(tmp_path, "lhhhhhhhhh")
+    outcome = line.release(line.new, DRIFT)
+    assert outcome.ending is Ending.ROLLED_BACK
+    assert "at 50 % of the traffic, input 'x' has drifted from the training rows: PSI 0.8" in outcome.reason
+    assert line.deployments.deployment("line").shares == {"r1": 100}
+
+
+def test_a_version_whose_requests_are_like_its_training_rows_gets_all_users(tmp_path: Path) -> None:
+    line = Drifting(tmp_path, "lhlhlhlhll")
+    assert line.release(line.new, DRIFT).ending is Ending.DONE
+    assert "drift at most 0.0" in line.said[-1]
+    (there,) = (one for one in line.deployments.deployment("line").revisions if one.percent)
+    assert there.model == line.new.model
+
+
+def test_a_server_that_does_not_count_inputs_breaks_the_rule(tmp_path: Path) -> None:
+    line = Drifting(tmp_path, "")
+    outcome = line.release(line.new, DRIFT)
+    assert outcome.ending is Ending.ROLLED_BACK
+    assert "its server does not count requests by the bins of the training rows" in outcome.reason
+    assert "it is of an earlier release of muster" in outcome.reason
+
+
+def test_a_rule_on_drift_needs_a_version_with_histograms(tmp_path: Path) -> None:
+    line = Drifting(tmp_path, "lh")
+    with pytest.raises(
+        SpecError,
+        match=r"line/model@1 has no histograms\.json: have the job that makes it write one, muster\.signature",
+    ):
+        line.release(line.old, DRIFT)
+    assert [one.name for one in line.deployments.deployment("line").revisions] == ["r1"]

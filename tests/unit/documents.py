@@ -83,7 +83,7 @@ VALID: Mapping[str, Mapping[str, Any]] = {
     },
     "RequestLimits": {"rate": 5.0, "burst": 2, "body_mib": 1.0},
     "RequestLog": {"share": 0.5, "hashed": ("user",)},
-    "Rules": {"max_error_share": 0.5, "max_refused_share": 0.5, "max_unseen_share": 0.5},
+    "Rules": {"max_error_share": 0.5, "max_refused_share": 0.5, "max_unseen_share": 0.5, "max_psi": 0.2},
     "SearchSpec": {
         "space": {"rate": Dimension(low=0.0, high=1.0, step=0.5)},
         "rungs": (1.0, 3.0),

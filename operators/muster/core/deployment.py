@@ -230,6 +230,7 @@ class DeploymentSpec:
     :param tokens: whether each request needs a client's token.
     :param limits: how much a client may ask; None: as much as the server can take.
     :param grpc: whether it answers gRPC beside HTTP.
+    :param counts_inputs: whether its server counts requests by the bins of the training rows, which a rule on drift needs.
     """
 
     name: str
@@ -248,6 +249,7 @@ class DeploymentSpec:
     tokens: bool = field(default=False, metadata={"later": True})
     limits: RequestLimits | None = field(default=None, metadata={"later": True})
     grpc: bool = field(default=False, metadata={"later": True})
+    counts_inputs: bool = field(default=False, metadata={"later": True})
 
     def __post_init__(self) -> None:
         check_label("deployment", self.name)
@@ -390,6 +392,10 @@ class DeploymentStatus:
         return next((one for one in self.revisions if one.model.address == address), None)
 
 
+ByBin = Mapping[str, Mapping[str, int]]
+"""How many there are of each input in each bin."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Counts:
     """What the replicas of one revision have answered since they started, summed.
@@ -399,6 +405,8 @@ class Counts:
         server answered with 4xx, most of them since the signature does not allow a value.
     :param unseen: answered requests in which a fallback stood in for a value; None where its server does not count them.
     :param seconds: latency histogram, Prometheus style: {upper bound in seconds: requests at most that slow}.
+    :param asked: by input and bin of the training rows, the answered requests with a value in it, one row of each; None
+        where its server does not count them. `trained` likewise the rows that the model was trained on.
     """
 
     requests: int = 0
@@ -406,6 +414,8 @@ class Counts:
     seconds: Mapping[float, int] = field(default_factory=dict)
     refused: int = 0
     unseen: int | None = None
+    asked: ByBin | None = None
+    trained: ByBin = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)

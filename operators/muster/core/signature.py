@@ -11,9 +11,10 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from muster.core.errors import SpecError
+from muster.core.histograms import FILE, FORMAT, of_numbers, of_texts
 
 MOST_CATEGORIES = 50
 MARGIN = 0.5
@@ -42,14 +43,19 @@ class Signature:
 
     :param document: the content of ``signature.json``, as docs/howto/signature.md describes it.
     :param example: a request that it allows, made of the first rows: ``{"inputs": {name: [values]}}``.
+    :param histograms: the content of ``histograms.json``: how the rows look, by input; empty where there is none.
     """
 
     document: Mapping[str, Any]
     example: Mapping[str, Any]
+    histograms: Mapping[str, Any] = field(default_factory=dict)
 
     def save(self, folder: Path) -> None:
-        """Write ``signature.json``, and ``example.json``, which the endpoint's v1 path takes as it is."""
-        for name, content in (("signature.json", self.document), ("example.json", self.example)):
+        """Write ``signature.json``, ``histograms.json``, and ``example.json``, which the endpoint's v1 path takes as it is."""
+        contents = {"signature.json": self.document, "example.json": self.example}
+        if self.histograms:
+            contents[FILE] = {"format": FORMAT, "inputs": self.histograms}
+        for name, content in contents.items():
             text = json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False)
             (Path(folder) / name).write_text(text + "\n", encoding="utf-8")
 
@@ -76,6 +82,7 @@ def signature(
     ranges: Mapping[str, tuple[float | None, float | None] | None] | None = None,
     margin: float = MARGIN,
     max_batch: int | None = None,
+    histograms: bool | Sequence[str] = True,
 ) -> Signature:
     """Describe a model by rows that it was given, and what it answered them.
 
@@ -88,6 +95,8 @@ def signature(
     :param categories: by input, instead of what is seen; None allows any value.
     :param ranges: by input or output, the least and the greatest value, instead of what is seen; None allows any value.
     :param max_batch: the most rows in one request.
+    :param histograms: the inputs of which it is written down how the rows look, for a rule on drift (``Rules(max_psi=0.2)``); True is
+        all with one value a row but free text, False is none.
     :raises SpecError: a column has missing values, a type that no request can hold, or no rows.
     """
     told = _Told(categories=dict(categories or {}), ranges=dict(ranges or {}), margin=margin)
@@ -106,7 +115,12 @@ def signature(
     document["inputs"] = [_input(name, _Seen.of(name, column), told) for name, column in given]
     document["outputs"] = [_output(name, _Seen.of(name, column), told) for name, column in answered]
     example = {name: _listed(column, _EXAMPLE_ROWS) for name, column in given}
-    return Signature(document=document, example={"inputs": example})
+    entries = {entry["name"]: entry for entry in document["inputs"]}
+    return Signature(
+        document=document,
+        example={"inputs": example},
+        histograms={name: _histogram(column) for name, column in _counted(given, entries, histograms)},
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -172,6 +186,29 @@ def _input(name: str, seen: _Seen, told: _Told) -> dict[str, Any]:
     if seen.datatype == "BOOL":
         return entry
     return entry | (_bounds(told.ranges[name]) if name in told.ranges else _seen_bounds(seen, told.margin))
+
+
+def _counted(
+    given: Iterable[tuple[str, Any]], entries: Mapping[str, Mapping[str, Any]], wanted: bool | Sequence[str]
+) -> Iterable[tuple[str, Any]]:
+    """Return the columns that get a histogram. :raises SpecError: one cannot have any, though it is named."""
+    plain = {name for name, entry in entries.items() if "shape" not in entry}
+    free = {
+        name for name in plain if entries[name]["datatype"] == "BYTES" and "categories" not in entries[name]
+    }
+    can = plain - free  # what people write is not to be kept in another file
+    names = can if wanted is True else set() if wanted is False else set(wanted)
+    if wrong := sorted(names - can):
+        raise SpecError(
+            f"histograms: {wrong[0]!r} is free text, has several values a row or is no input; there is {', '.join(sorted(can))}"
+        )
+    return [(name, column) for name, column in given if name in names]
+
+
+def _histogram(column: Any) -> dict[str, Any]:
+    if _TYPES[_type_name(column)] == "BYTES":
+        return of_texts(map(str, _flat(_listed(column))))
+    return of_numbers(_sorted(column))
 
 
 def _output(name: str, seen: _Seen, told: _Told) -> dict[str, Any]:
@@ -269,6 +306,19 @@ def _least(column: Any) -> Any:
 
 def _greatest(column: Any) -> Any:
     return column.max() if hasattr(column, "max") else max(_flat(column))
+
+
+def _sorted(column: Any) -> Sequence[Any]:
+    """Return the values in order, as an array, a series or a list."""
+    if hasattr(column, "sort_values"):  # pandas
+        return cast("Sequence[Any]", column.sort_values().to_numpy())
+    if hasattr(column, "null_count"):  # polars
+        return cast("Sequence[Any]", column.sort())
+    if hasattr(column, "dtype"):  # numpy, which sorts in place
+        copied = column.copy()
+        copied.sort()
+        return cast("Sequence[Any]", copied)
+    return sorted(_flat(_listed(column)))
 
 
 def _plain(value: Any) -> float:

@@ -255,6 +255,7 @@ class DeployOperator(ReleasingOperator):
         from muster.airflow.operators.spec import image_digest
 
         version = self._version(task.backend.store)
+        self._check_histograms(task.backend.store, version)
         workers = self._workers(task, folder, version)
         image = self._server_image() if workers or not self.image else self.image
         return DeploymentSpec(
@@ -320,8 +321,18 @@ class DeployOperator(ReleasingOperator):
 
     def _check_rules(self) -> None:
         known = self.rules is not None and is_known(self.rules) and is_known(self.server)
-        if known and self.server == "seldon" and self.rules and self.rules.max_unseen_share is not None:
-            raise SpecError("Seldon Core's wrapper does not count unseen values: leave max_unseen_share out")
+        if not known or self.server != "seldon" or not self.rules:
+            return
+        for rule, what in (("max_unseen_share", "unseen values"), ("max_psi", "requests by their values")):
+            if getattr(self.rules, rule) is not None:
+                raise SpecError(f"Seldon Core's wrapper does not count {what}: leave {rule} out")
+
+    def _check_histograms(self, store: LocalStore, version: Version) -> None:
+        """Refuse a rule on drift for a version without histograms, before a job makes smoke requests of rows."""
+        from muster.backends.releases.inputs import check_histograms
+
+        if self.rules and self.rules.max_psi is not None:
+            check_histograms(version.address, store.manifest(version.address))
 
     def _check_replicas(self) -> None:
         known = is_known(self.replicas) and is_known(self.most_replicas)

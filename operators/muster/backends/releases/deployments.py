@@ -26,6 +26,7 @@ from muster.backends.releases.book import (
     withdraw,
 )
 from muster.backends.releases.figures import Seen, seen_with, unreadable
+from muster.backends.releases.inputs import check_histograms
 from muster.backends.releases.platform import Observed, Platform
 from muster.backends.releases.tokens import Tokens, ended, made, new_token
 from muster.core.address import Address
@@ -302,6 +303,8 @@ class Deployments:
                 f"{spec.model.address} is {version.digest:.20}…, the spec says {spec.model.digest:.20}…: "
                 "it was written for another store"
             )
+        if spec.counts_inputs:
+            check_histograms(spec.model.address, self._store().manifest(spec.model.address))
         return version
 
     def _begin(

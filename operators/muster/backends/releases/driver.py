@@ -83,6 +83,8 @@ def begin(
     :raises Conflict: others write the route all the time.
     """
     check_steps(deployments, plan)
+    if plan.rules.max_psi is not None:
+        spec = replace(spec, counts_inputs=True)
     with suppress(NotFound):
         insisting(
             deployments, spec.name, lambda status: _take_over(deployments, status, spec, by=by, origin=origin)

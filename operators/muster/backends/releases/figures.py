@@ -11,18 +11,20 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from operator import add
 from typing import TYPE_CHECKING, TypeVar
 
-from muster.core.deployment import Counts, DeploymentStatus
+from muster.core.deployment import ByBin, Counts, DeploymentStatus
 from muster.core.errors import BackendError, Corrupt, NotFound, Unavailable
 
 if TYPE_CHECKING:
     from muster.backends.releases.deployments import Deployments
 
-_REQUESTS, _BUCKET, _UNSEEN = (
+_REQUESTS, _BUCKET, _UNSEEN, _ASKED = (
     "muster_requests_total",
     "muster_request_seconds_bucket",
     "muster_unseen_requests_total",
+    "muster_input_requests_total",
 )
 _FAILED, _REFUSED = "failed", "refused"
 _P95 = 0.95
@@ -117,17 +119,21 @@ def read_counts(text: str, *, name: str) -> dict[str, Counts]:
     requests: dict[str, int] = defaultdict(int)
     by_outcome: dict[tuple[str, str], int] = defaultdict(int)
     unseen: dict[str, int] = {}
+    binned: dict[str, list[tuple[str, str, int, int]]] = defaultdict(list)
     seconds: dict[str, dict[float, int]] = defaultdict(dict)
     try:
         samples = [each for family in text_string_to_metric_families(text) for each in family.samples]
         for sample in samples:
-            if sample.name not in (_REQUESTS, _BUCKET, _UNSEEN) or sample.labels.get("model") != name:
+            if sample.name not in (_REQUESTS, _BUCKET, _UNSEEN, _ASKED) or sample.labels.get("model") != name:
                 continue
             revision, number = sample.labels["revision"], int(sample.value)
             if sample.name == _BUCKET:
                 seconds[revision][float(sample.labels["le"])] = number
             elif sample.name == _UNSEEN:
                 unseen[revision] = number
+            elif sample.name == _ASKED:
+                of, bin_, trained = (sample.labels[word] for word in ("input", "bin", "trained"))
+                binned[revision].append((of, bin_, number, int(trained)))
             else:
                 requests[revision] += number
                 by_outcome[revision, sample.labels.get("outcome", "")] += number
@@ -140,6 +146,8 @@ def read_counts(text: str, *, name: str) -> dict[str, Counts]:
             seconds=seconds[revision],
             refused=by_outcome[revision, _REFUSED],
             unseen=unseen.get(revision),
+            asked=_by_bin((i, b, n) for i, b, n, _ in binned[revision]) if revision in binned else None,
+            trained=_by_bin((i, b, n) for i, b, _, n in binned.get(revision, ())),
         )
         for revision in requests.keys() | seconds.keys()
     }
@@ -164,6 +172,10 @@ def since(before: Counts | None, now: Counts) -> Counts:
         seconds={bound: max(0, n - before.seconds.get(bound, 0)) for bound, n in now.seconds.items()},
         refused=max(0, now.refused - before.refused),
         unseen=None if now.unseen is None else max(0, now.unseen - (before.unseen or 0)),
+        asked=None
+        if now.asked is None
+        else _each(now.asked, before.asked or {}, lambda n, old: max(0, n - old)),
+        trained=now.trained,
     )
 
 
@@ -194,4 +206,21 @@ def _sum(one: Counts, other: Counts) -> Counts:
         seconds={bound: one.seconds.get(bound, 0) + other.seconds.get(bound, 0) for bound in bounds},
         refused=one.refused + other.refused,
         unseen=sum(known) if (known := [n for n in (one.unseen, other.unseen) if n is not None]) else None,
+        asked=_each(one.asked, other.asked, add) if one.asked and other.asked else one.asked or other.asked,
+        trained=one.trained or other.trained,
     )
+
+
+def _by_bin(rows: Iterable[tuple[str, str, int]]) -> ByBin:
+    found: dict[str, dict[str, int]] = defaultdict(dict)
+    for name, bin_, number in rows:
+        found[name][bin_] = number
+    return dict(found)
+
+
+def _each(one: ByBin, other: ByBin, together: Callable[[int, int], int]) -> ByBin:
+    """Put the numbers of each bin together; both have the bins of one version."""
+    return {
+        name: {bin_: together(n, other.get(name, {}).get(bin_, 0)) for bin_, n in bins.items()}
+        for name, bins in one.items()
+    }

@@ -13,6 +13,7 @@ from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from muster.backends.releases.figures import percentile
+from muster.backends.releases.inputs import broken_by_inputs, drifts
 from muster.backends.releases.plan import Comparison, Rules
 from muster.core.deployment import Answer, Counts, SmokeRequest
 from muster.core.errors import DeploymentError
@@ -192,6 +193,7 @@ def broken_by_counts(rules: Rules, ours: Counts, theirs: Counts, *, ending: bool
             theirs,
             lambda one: one.unseen,
         )
+        or broken_by_inputs(rules.max_psi, ours, fewest=rules.judged_from)
         or _too_slow(rules, ours, theirs)
     )
 
@@ -203,7 +205,8 @@ def told(ours: Counts, theirs: Counts) -> str:
     beside = "" if own is None or champions is None else f", the champion's within {champions * 1000:.3g} ms"
     refused = f", {ours.refused} refused" * bool(ours.refused)
     unseen = f", {ours.unseen} with unseen values" * bool(ours.unseen)
-    return f"{ours.requests} requests, {ours.failed} failed{refused}{unseen}{slow}{beside}"
+    far = "".join(f", drift at most {first.psi:.2g} ({first.name:.80})" for first in drifts(ours)[:1])
+    return f"{ours.requests} requests, {ours.failed} failed{refused}{unseen}{far}{slow}{beside}"
 
 
 def _too_many(

@@ -10,17 +10,22 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Any
 
 from muster.backends.releases.book import Book, Entry, live_models, past_models, settle
+from muster.backends.releases.figures import added
 from muster.backends.releases.platform import Limits, Observed
 from muster.backends.releases.tokens import Tokens
-from muster.core.deployment import Answer, Counts, Revision, RevisionState, SmokeRequest
+from muster.core.deployment import Answer, ByBin, Counts, Revision, RevisionState, SmokeRequest
 from muster.core.errors import Conflict, Corrupt, DeploymentError, NotFound
 
 Columns = Mapping[str, tuple[Any, ...]]
 Model = Callable[[Entry, Columns], Columns]
 """Answers one request with a revision. :raises DeploymentError: it fails; :raises Refused: its signature allows no such request."""
+
+Bins = Callable[[Entry, Columns], tuple[ByBin, ByBin]]
+"""Returns in which bin of each input a request's value is, 1 there and 0 in the others, and the training rows by bin."""
 
 BOUNDS = (0.01, 0.02, 0.05, 0.1, 1.0, float("inf"))
 NOTHING = Counts(seconds=dict.fromkeys(BOUNDS, 0))
@@ -45,6 +50,7 @@ class MemoryPlatform:
     """Implements :class:`muster.backends.releases.platform.Platform`. Safe to share between threads.
 
     :param model: what every revision answers with.
+    :param bins: counts the requests of revisions whose spec asks for that; None: it cannot, as a server of an earlier release.
     :param starts: whether a revision that is brought up is ready at once; else when :meth:`change` says so.
     """
 
@@ -54,8 +60,10 @@ class MemoryPlatform:
         *,
         limits: Limits = Limits(place="in memory", servers=("kserve",)),  # noqa: B008 it is frozen
         starts: bool = True,
+        bins: Bins | None = None,
     ) -> None:
         self._model = model
+        self._bins = bins
         self._limits = limits
         self._starts = starts
         self._lock = threading.RLock()
@@ -194,7 +202,9 @@ class MemoryPlatform:
         except DeploymentError:
             self.count(name, revision, 1, failed=1, seconds=seconds)
             raise
-        self.count(name, revision, 1, seconds=seconds)
+        bins = self._bins if entry.spec.counts_inputs else None
+        asked, trained = bins(entry, inputs) if bins else (None, {})
+        self.count(name, revision, 1, seconds=seconds, asked=asked, trained=trained)
         return revision, outputs
 
     def count(
@@ -206,17 +216,25 @@ class MemoryPlatform:
         failed: int = 0,
         refused: int = 0,
         seconds: float = 0.008,
+        asked: ByBin | None = None,
+        trained: ByBin = MappingProxyType({}),
     ) -> None:
-        """Count requests as answered, each in so many seconds."""
+        """Count requests as answered, each in so many seconds.
+
+        :param asked: how many of them have a value in each bin of each input; None where they are not counted.
+            `trained` likewise the rows of training.
+        """
         with self._lock:
             counts = self._served[name].counts
-            before = counts.get(revision, NOTHING)
-            counts[revision] = Counts(
-                requests=before.requests + requests,
-                failed=before.failed + failed,
-                refused=before.refused + refused,
-                seconds={bound: n + requests * (seconds <= bound) for bound, n in before.seconds.items()},
+            more = Counts(
+                requests=requests,
+                failed=failed,
+                refused=refused,
+                seconds={bound: requests * (seconds <= bound) for bound in BOUNDS},
+                asked=asked,
+                trained=trained,
             )
+            counts[revision] = added([{"": counts.get(revision, NOTHING)}, {"": more}])[""]
 
     def change(self, name: str, revision: str, **fields: Any) -> None:
         """Change how a revision runs: it comes up, dies, fails. One that is over stays so.

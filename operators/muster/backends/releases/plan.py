@@ -19,12 +19,14 @@ class Rules:
     :param max_p95_ratio: how many times the champion's 95th percentile of seconds, over the same time, its
         own may be; None judges no latency. `p95_slack_seconds` comes on top: buckets are coarse.
     :param fewest_requests: how many requests a revision must have answered at a step before its share widens; an
-        error share is computed over at least so many, and latency is judged from so many on. None widens also after fewer,
+        error share is computed over at least so many, and latency and drift are judged from so many on. None widens also after fewer,
         and judges from 50 on.
     :param max_refused_share: of its requests, those that it refuses (4xx): a null, a value outside its signature's categories
         or ranges, an input that is missing, 0 to 1; None judges none.
     :param max_unseen_share: of its requests, those with a value that is none of an input's categories, for which the
         signature's fallback stood in, 0 to 1; None judges none.
+    :param max_psi: how far its requests may be from the rows that it was trained on, in each input: the population stability
+        index, less what chance explains; None judges none. The version needs a ``histograms.json``.
     """
 
     max_error_share: float = 0.01
@@ -33,6 +35,7 @@ class Rules:
     fewest_requests: int | None = None
     max_refused_share: float | None = field(default=None, metadata={"later": True})
     max_unseen_share: float | None = field(default=None, metadata={"later": True})
+    max_psi: float | None = field(default=None, metadata={"later": True})
 
     def __post_init__(self) -> None:
         for each in fields(self):
@@ -46,12 +49,14 @@ class Rules:
             raise SpecError(f"max_p95_ratio is {self.max_p95_ratio!r}: need 1 or more times the champion's")
         if not self.p95_slack_seconds >= 0:
             raise SpecError(f"p95_slack_seconds is {self.p95_slack_seconds!r}: need 0 or more")
+        if self.max_psi is not None and not self.max_psi > 0:
+            raise SpecError(f"max_psi is {self.max_psi!r}: need more than 0, such as 0.2")
         if self.fewest_requests is not None and self.fewest_requests < 1:
             raise SpecError(f"fewest_requests is {self.fewest_requests!r}: need 1 or more")
 
     @property
     def judged_from(self) -> int:
-        """Of how many requests at least an error share is one, and from how many on latency is judged."""
+        """Of how many requests at least an error share is one, and from how many on latency and drift are judged."""
         return JUDGED_FROM if self.fewest_requests is None else self.fewest_requests
 
 

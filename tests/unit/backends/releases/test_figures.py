@@ -25,6 +25,10 @@ def page(*, model: str = "line", odd: str = "r1") -> str:
     requests.labels("another", odd, "failed").inc(100)
     unseen = Counter("muster_unseen_requests", "…", ["model", "revision"], registry=registry)
     unseen.labels(model, odd).inc(2)
+    labels = ["model", "revision", "input", "bin", "trained"]
+    asked = Counter("muster_input_requests", "…", labels, registry=registry)
+    asked.labels(model, odd, "x", "up to 0.5", "70").inc(4)
+    asked.labels(model, odd, "x", "above 0.5", "30").inc(2)
     for took in (0.05, 0.5, 5.0):
         seconds.labels(model, odd).observe(took)
     return generate_latest(registry).decode()
@@ -33,7 +37,15 @@ def page(*, model: str = "line", odd: str = "r1") -> str:
 @pytest.mark.parametrize("odd", ["r1", 'a"b\\c\nd', "ü"])
 def test_a_metrics_page_is_read_by_revision(odd: str) -> None:
     assert read_counts(page(odd=odd), name="line") == {
-        odd: Counts(requests=10, failed=1, refused=3, unseen=2, seconds={0.1: 1, 1.0: 2, INF: 3})
+        odd: Counts(
+            requests=10,
+            failed=1,
+            refused=3,
+            unseen=2,
+            seconds={0.1: 1, 1.0: 2, INF: 3},
+            asked={"x": {"up to 0.5": 4, "above 0.5": 2}},
+            trained={"x": {"up to 0.5": 70, "above 0.5": 30}},
+        )
     }
     assert read_counts(page(), name="other") == {}
 
@@ -69,6 +81,21 @@ def test_unseen_values_are_unknown_where_no_server_counts_them() -> None:
     assert since(Counts(requests=1, unseen=1), known) == Counts(requests=2, refused=1, unseen=1)
     assert since(unknown, known).unseen == 2
     assert since(Counts(requests=1), unknown).unseen is None
+
+
+def test_requests_by_bin_are_added_up_and_training_rows_are_not() -> None:
+    trained = {"x": {"low": 70, "high": 30}}
+    one = Counts(requests=3, asked={"x": {"low": 1, "high": 2}}, trained=trained)
+    other = Counts(requests=9, asked={"x": {"low": 5, "high": 4}}, trained=trained)
+    both = Counts(requests=12, asked={"x": {"low": 6, "high": 6}}, trained=trained)
+    assert added([{"r1": one}, {"r1": other}]) == {"r1": both}
+    assert since(one, both) == other
+    silent = Counts(requests=1)
+    assert added([{"r1": silent}, {"r1": one}]) == {
+        "r1": Counts(requests=4, asked=one.asked, trained=trained)
+    }
+    assert since(silent, both).asked == both.asked
+    assert added([{"r1": silent}, {"r1": silent}])["r1"].asked is None
 
 
 def test_what_was_counted_since() -> None:

@@ -134,7 +134,15 @@ class Server:
         self.loaded: set[str] = set()
 
     def load(
-        self, revision: str, path: Path, *, deadline: float, model: str, setup: Any, log: Any
+        self,
+        revision: str,
+        path: Path,
+        *,
+        deadline: float,
+        model: str,
+        setup: Any,
+        log: Any,
+        counts_inputs: bool,
     ) -> Generator[None, None, None]:
         yield
         if self.error:

@@ -193,6 +193,7 @@ def _command(server: Server) -> list[str]:
         *("--host=0.0.0.0", f"--port={PORT}"),
         *([f"--grpc-port={GRPC_PORT}"] if server.spec.grpc else []),
         *_setup(server.spec),
+        *(["--counts-inputs"] if server.spec.counts_inputs else []),
         *([f"--limits={json.dumps(server.spec.limits.order())}"] if server.spec.limits else []),
         *([f"--tokens={_TOKENS_FOLDER}"] if server.spec.tokens else []),
     ]

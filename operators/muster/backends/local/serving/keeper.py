@@ -292,7 +292,15 @@ class Keeper:
         server = self.servers.server(spec.name, python, key=key)
         self._progress(name, "it is being loaded")
         log = self._log_order(spec)
-        yield from server.load(name, model, deadline=deadline, model=spec.model.address, setup=setup, log=log)
+        yield from server.load(
+            name,
+            model,
+            deadline=deadline,
+            model=spec.model.address,
+            setup=setup,
+            log=log,
+            counts_inputs=spec.counts_inputs,
+        )
         self._troubles.pop(name, None)
 
     def _python(self, name: str, image: str, digest: str) -> Generator[None, None, Path]:

@@ -199,15 +199,17 @@ class ModelServer:
         model: str | None = None,
         setup: Mapping[str, Any] | None = None,
         log: Mapping[str, Any] | None = None,
+        counts_inputs: bool = False,
     ) -> Iterator[None]:
         """Load a version beside the others; yield until it is there.
 
         :param model: the version's address, which the server's answers then tell.
         :param setup: how its workers run; None for an ONNX model.
         :param log: an order for its requests' log; None: it keeps none.
+        :param counts_inputs: whether its requests are counted by the bins of the training rows.
         :raises DeploymentError: the server refuses it, died of it, or is not done in time.
         """
-        more = {} if setup is None else {"setup": setup}
+        more = {**({"setup": setup} if setup else {}), **({"counts_inputs": True} if counts_inputs else {})}
         number = self._command("load", revision=revision, folder=str(path), model=model, log=log, **more)
         try:
             while number not in self._answers:

@@ -77,6 +77,13 @@ def test_a_server_answers_on_until_nobody_is_sent_to_it() -> None:
     assert predictor["terminationGracePeriodSeconds"] >= sleep + 30
 
 
+def test_a_server_counts_inputs_where_a_rule_asks_for_it() -> None:
+    for counted in (True, False):
+        made = server(spec(counts_inputs=counted), "r1")
+        (container,) = inference_service(made)["spec"]["predictor"]["containers"]
+        assert ("--counts-inputs" in container["command"]) is counted
+
+
 def test_the_code_is_that_of_the_servers_and_the_same_each_time() -> None:
     made = server(spec(), "r1")
     owner = inference_service(made)

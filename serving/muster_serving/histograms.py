@@ -1,0 +1,143 @@
+"""Counts users' requests by the bins of the training rows, input by input, as ``histograms.json`` beside the model has them.
+
+Each request counts as one row, chosen by chance: rows of one request resemble each other, and a rule that takes them for
+independent ones rings for nothing. So it costs a request the same, however many rows it has.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from bisect import bisect_left
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+from random import random
+from typing import Any
+
+from muster_serving.column import Array, Column, need
+from muster_serving.errors import ModelError
+from muster_serving.signature import Signature
+
+FILE = "histograms.json"
+FORMAT = 1
+OTHERS = "(others)"
+
+
+@dataclass(frozen=True)
+class Bins:
+    """The bins of one input.
+
+    :param labels: what people are shown; `trained`: of how many training rows the value is in each.
+    :param place: returns the number of a value's bin.
+    :ivar asked: of how many requests the value is in each.
+    """
+
+    labels: tuple[str, ...]
+    trained: tuple[int, ...]
+    place: Callable[[Any], int]
+    asked: list[int] = field(default_factory=list)
+
+    @classmethod
+    def parse(cls, where: str, entry: Any, column: Column) -> Bins:
+        """Read one input's entry. :raises ModelError: it is not valid, or does not fit the signature."""
+        need(isinstance(entry, dict), f"{where}: expected an object, found {entry!r:.60}")
+        need(not column.tail, f"{where}: the input has several values a row, which are not counted")
+        if column.datatype == "BYTES":
+            values, labels = entry.get("values"), ()
+            good = isinstance(values, list) and all(type(value) is str for value in values)
+            need(good, f"{where}: values is {values!r:.60}, need a list of texts")
+            labels, place = (*values, OTHERS), _Places(values).__getitem__
+        else:
+            edges = entry.get("edges")
+            good = isinstance(edges, list) and all(type(edge) in (int, float) for edge in edges)
+            need(
+                good and all(a < b for a, b in pairwise(edges)) and all(map(math.isfinite, edges)),
+                f"{where}: edges is {edges!r:.60}, need a list of numbers that rise",
+            )
+            labels, place = _labels(edges), partial(bisect_left, edges)
+        counts = entry.get("counts")
+        good = isinstance(counts, list) and all(type(count) is int and count >= 0 for count in counts)
+        need(
+            good and len(counts) == len(labels) and sum(counts) > 0,
+            f"{where}: counts is {counts!r:.60}, need {len(labels)} whole numbers, not all of them 0",
+        )
+        return cls(labels, tuple(counts), _with_fallback(place, column), [0] * len(labels))
+
+
+class Histograms:
+    """The bins of a version's inputs. Requests are counted by one thread, and placed by several at once."""
+
+    def __init__(self, inputs: Mapping[str, Bins]) -> None:
+        self.inputs = inputs
+        self._places = [(name, bins.place) for name, bins in inputs.items()]
+
+    @classmethod
+    def load(cls, folder: Path, signature: Signature) -> Histograms:
+        """Read ``histograms.json`` of a version's folder.
+
+        :raises ModelError: it is missing or not valid, or has an input that the signature has not.
+        """
+        try:
+            document = json.loads((folder / FILE).read_bytes())
+        except FileNotFoundError as error:
+            raise ModelError(
+                f"{FILE} is missing, by whose bins requests are to be counted: muster.signature(…).save(folder) writes it"
+            ) from error
+        except (OSError, ValueError, RecursionError) as error:
+            raise ModelError(f"{FILE} cannot be read: {error}") from error
+        need(isinstance(document, dict), f"{FILE}: expected an object")
+        found = document.get("format")
+        need(found == FORMAT, f"{FILE}: format is {found!r:.20}, this server reads {FORMAT}")
+        inputs = document.get("inputs")
+        need(isinstance(inputs, dict) and bool(inputs), f"{FILE}: inputs: expected one or more by name")
+        unknown = sorted(set(inputs) - set(signature.inputs))
+        need(not unknown, f"{FILE}: {', '.join(unknown)!r:.60} is no input of the signature")
+        return cls(
+            {
+                name: Bins.parse(f"{FILE}: {name!r}", entry, signature.inputs[name])
+                for name, entry in inputs.items()
+            }
+        )
+
+    def places(self, columns: Mapping[str, list[Any] | Array], rows: int) -> tuple[int, ...]:
+        """Return the bins of one row of a request, input by input.
+
+        :param columns: by input a flat list of values that the signature allows, or an array.
+        """
+        row = int(random() * rows) if rows > 1 else 0  # noqa: S311 no secret depends on it
+        return tuple([place(columns[name][row]) for name, place in self._places])
+
+    def count(self, places: tuple[int, ...]) -> None:
+        """Count an answered request of a user in the bins that :meth:`places` returned."""
+        for bins, place in zip(self.inputs.values(), places, strict=True):
+            bins.asked[place] += 1
+
+
+class _Places(dict[str, int]):
+    """The place of each text in a list; the place after the last of any other."""
+
+    def __init__(self, values: list[str]) -> None:
+        super().__init__(zip(values, range(len(values)), strict=True))
+        self._others = len(values)
+
+    def __missing__(self, value: str) -> int:
+        return self._others
+
+
+def _with_fallback(place: Callable[[Any], int], column: Column) -> Callable[[Any], int]:
+    """Place a value that is no category as the fallback that stands for it: training rows have that one."""
+    codes = column.codes
+    if codes is None or column.fallback is None:
+        return place
+    fallback = next(value for value, code in codes.items() if code == column.fallback)
+    return lambda value: place(value if value in codes else fallback)
+
+
+def _labels(edges: list[float]) -> tuple[str, ...]:
+    if not edges:
+        return ("any",)
+    between = (f"{low!r} to {high!r}" for low, high in pairwise(edges))
+    return (f"up to {edges[0]!r}", *between, f"above {edges[-1]!r}")

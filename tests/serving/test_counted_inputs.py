@@ -1,0 +1,68 @@
+"""What a server counts by the bins of training rows: requests of users alone, one row of each, and only where it is told to."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.ports import free_port
+from tests.serving import onnx_graph
+from tests.serving.test_unseen import GOOD, PREDICT
+
+from muster.backends.releases.figures import read_counts
+
+pytestmark = [pytest.mark.slow, pytest.mark.data]
+
+HISTOGRAMS = {
+    "format": 1,
+    "inputs": {
+        "code": {"values": ["AA", "OTHER"], "counts": [70, 20, 10]},
+        "day": {"edges": [1.5, 2.5], "counts": [10, 20, 30]},
+    },
+}
+DAYS = ["up to 1.5", "1.5 to 2.5", "above 2.5"]
+
+
+@pytest.mark.parametrize("kind", ["onnx", "python"])
+@pytest.mark.parametrize("counted", [True, False])
+def test_requests_are_counted_by_the_bins_of_the_training_rows(
+    python: Callable[[str], Path], run_server: Callable[..., Any], tmp_path: Path, kind: str, counted: bool
+) -> None:
+    folder, port = onnx_graph.write_mixed(tmp_path / "model"), free_port()
+    (folder / "histograms.json").write_text(json.dumps(HISTOGRAMS))
+    words = [python("serve"), "-P", "-m", "muster_serving", "mixed", "--model", folder, "--port", port]
+    words += ["--counts-inputs"] if counted else []
+    if kind == "python":
+        (folder / "model.onnx").unlink()
+        (folder / "predict.py").write_text(PREDICT)
+        words += ["--setup", json.dumps({"python": str(python("serve"))})]
+    ready = "/v2/models/mixed/ready"
+    with run_server(list(map(str, words)), port=port, ready=ready, log=tmp_path / "log") as server:
+
+        def ask(path: str = "/v1/models/mixed:predict", **changes: Any) -> int:
+            return int(server.ask("POST", path, {"inputs": {**GOOD, **changes}})[0])
+
+        before = read_counts(server.ask("GET", "/metrics")[1], name="mixed")["1"]
+        assert [ask(code=["AA", "AA"], day=[1, 1]), ask(code=["UA", "UA"], day=[3, 7])] == [200] * 2
+        assert ask(code=["moon", "OTHER"], day=[2, 2]) == 200  # the fallback stands in for the moon
+        assert ask(day=[1, 4]) == 400
+        assert ask("/v1/models/mixed/versions/1:predict", code=["moon", "AA"]) == 200  # a check, no user
+        counts = read_counts(server.ask("GET", "/metrics")[1], name="mixed")["1"]
+    if not counted:
+        assert (counts.requests, counts.asked, counts.trained) == (4, None, {})
+        return
+    assert before.asked == {
+        "code": dict.fromkeys(["AA", "OTHER", "(others)"], 0),
+        "day": dict.fromkeys(DAYS, 0),
+    }
+    assert counts.asked == {
+        "code": {"AA": 1, "OTHER": 1, "(others)": 1},
+        "day": dict.fromkeys(DAYS, 1),
+    }
+    assert counts.trained == {
+        "code": {"AA": 70, "OTHER": 20, "(others)": 10},
+        "day": dict(zip(DAYS, [10, 20, 30], strict=True)),
+    }
