@@ -19,12 +19,14 @@ class Answer(NamedTuple):
     """Status, body and headers; the server around it adds the Content-Length.
 
     :param unseen: whether a fallback stood in for a value of the request.
+    :param sent: whether the client has it, as events: its status says how they ended.
     """
 
     status: int
     body: bytes
     headers: Headers = JSON
     unseen: bool = False
+    sent: bool = False
 
 
 def refusal(message: str, status: int, headers: Headers = ()) -> Answer:
