@@ -1,9 +1,10 @@
 """Answers in parts: server-sent events to one client, as fast as it reads them, until it leaves.
 
-Each event is one answer of the Open Inference Protocol as JSON, or ``{"error": …}`` as the last one where something went wrong
-after the first. Where it did before, the answer is an error like any other, with its status. Sources: the generate extension of
-the protocol (https://github.com/triton-inference-server/server/blob/main/docs/protocol/extension_generate.md) and
-https://html.spec.whatwg.org/multipage/server-sent-events.html.
+Each event is one answer of the Open Inference Protocol as JSON, as MLServer's are
+(https://docs.seldon.ai/mlserver/user-guide/streaming). The path, and ``{"error": …}`` as the last event where something went
+wrong after the first, are also those of Triton's generate extension
+(https://github.com/triton-inference-server/server/blob/main/docs/protocol/extension_generate.md), whose requests are plainer.
+What goes wrong before the first event is an error like any other, with its status.
 """
 
 from __future__ import annotations

@@ -73,11 +73,13 @@ class _Answer:
                 await self._read(reader)
 
     async def _read(self, reader: asyncio.StreamReader) -> None:
-        data = await reader.read(_PIECE_BYTES)
-        if not data:
-            raise PredictionError("the process of this revision ended before its answer was whole")
         try:
+            data = await reader.read(_PIECE_BYTES)
+            if not data:
+                raise PredictionError("the process of this revision ended before its answer was whole")
             self._parser.feed_data(data)
+        except OSError as error:
+            raise PredictionError(f"the process of this revision is gone: {error}") from error
         except httptools.HttpParserError as error:
             raise PredictionError(f"the process of this revision answers no HTTP: {error}") from error
 

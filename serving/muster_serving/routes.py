@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from muster_serving.answer import READ
 
-STREAM = "/generate_stream"  # of Triton's generate extension: the answer in parts
+STREAM = "/generate_stream"  # Triton's and MLServer's name: the answer in parts
 ROUTED = "/routed/"  # and a revision's name, before the path: on private ports only
 TOKENS = "/muster/tokens"  # muster sends them here, on a cluster
 PAGES = ("/v2", "/v2/health/ready", "/metrics", "/openapi.json", "/docs")

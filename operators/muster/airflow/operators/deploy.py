@@ -52,6 +52,8 @@ from muster.core.deployment import (
     RequestLog,
     Workers,
     check_host,
+    CODE,
+    NO_LOG_OF_STREAMS,
     needs_workers,
 )
 from muster.core.errors import SpecError
@@ -141,6 +143,8 @@ class DeployOperator(ReleasingOperator):
     """The longest that a call of the predictor may take; then its worker is ended and started again."""
     trusted: Sequence[str] = keyword(default=(), check=check_trusted)
     """What may be loaded though loading it can run code: ``["pickle"]``, or the types in a skops file."""
+    stream: bool = keyword(default=False, check=check_flag)
+    """The version's ``predict`` yields its answer in parts, which ``…/generate_stream`` sends as they come."""
     allow_older: bool = keyword(default=False, check=check_flag)
     """Serve it although it is older than what serves now."""
     job_resources: Resources | None = keyword(
@@ -161,6 +165,8 @@ class DeployOperator(ReleasingOperator):
             self._check_replicas()
         with self.refusing("host"):
             check_host(self.host, tokens=self.tokens)
+        with self.refusing("stream"):
+            self._check_stream()
         add_deployment(self)
 
     def images(self) -> tuple[str, ...]:
@@ -291,13 +297,16 @@ class DeployOperator(ReleasingOperator):
         """
         from muster.airflow.operators.spec import image_digest
 
-        if not needs_workers(task.backend.store.manifest(version.address)):
-            if self.workers > 1 or self.batch or self.trusted:
+        files = task.backend.store.manifest(version.address)
+        if not needs_workers(files):
+            if self.workers > 1 or self.batch or self.trusted or self.stream:
                 raise SpecError(
-                    f"{version.address} is an ONNX model, which the server runs itself: workers, batch and trusted are for "
-                    f"versions that hold one of {', '.join(PREDICTED)}"
+                    f"{version.address} is an ONNX model, which the server runs itself: workers, batch, trusted and stream "
+                    f"are for versions that hold one of {', '.join(PREDICTED)}"
                 )
             return None
+        if self.stream and CODE not in files:
+            raise SpecError(f"stream: {version.address} holds no {CODE}, whose predict could yield parts")
         record = task.backend.store.record(version.address)
         if not (self.image or record.image):
             raise SpecError(f"{version.address} was made by no job: name the model's environment, image=…")
@@ -308,6 +317,7 @@ class DeployOperator(ReleasingOperator):
             batch=self.batch,
             request_timeout_seconds=self.request_timeout.total_seconds(),
             trusted=tuple(self.trusted),
+            stream=self.stream,
         )
 
     def _plan(self) -> Plan:
@@ -317,6 +327,16 @@ class DeployOperator(ReleasingOperator):
             if known
             else plan_of((100,), None, None)
         )
+
+    def _check_stream(self) -> None:
+        if self.stream is not True:  # it may be a template still
+            return
+        if is_known(self.batch) and self.batch is not None:
+            raise SpecError("a predictor that yields parts has one request at a time: leave batch out")
+        if is_known(self.request_log) and self.request_log is not None:
+            raise SpecError(NO_LOG_OF_STREAMS)
+        if is_known(self.server) and self.server == "seldon":
+            raise SpecError("Seldon Core's wrapper runs no predict.py: leave server out")
 
     def _check_rules(self) -> None:
         known = self.rules is not None and is_known(self.rules) and is_known(self.server)
