@@ -28,8 +28,8 @@ from muster_serving.errors import ModelError, PredictionError, RequestError
 from muster_serving.events import EVENTS, Outlet, event, one_event, send_events
 from muster_serving.predictor import Predictor
 from muster_serving.process.predictor import ProcessPredictor
-from muster_serving.revisions import Loaded, Revisions
 from muster_serving.protocol import Asked
+from muster_serving.revisions import Loaded, Revisions
 from muster_serving.routes import STREAM, Call
 
 BIG_BODY_BYTES = 64 << 10
@@ -157,9 +157,7 @@ class Front:
         if not answer.sent:
             await self._answer(send, one_event(answer) if out and answer.status == 200 else answer)
 
-    async def predict(
-        self, call: Call, headers: RawHeaders, read: Read, out: Outlet | None = None
-    ) -> Answer:
+    async def predict(self, call: Call, headers: RawHeaders, read: Read, out: Outlet | None = None) -> Answer:
         """Answer a prediction of any protocol: admitted before it is read, counted, and kept in the log.
 
         :param headers: HTTP's, or gRPC's metadata.
@@ -331,9 +329,7 @@ class Front:
         )
         return answer._replace(unseen=unseen)
 
-    async def _stream(
-        self, loaded: Loaded, predictor: ProcessPredictor, asked: Asked, out: Outlet
-    ) -> Answer:
+    async def _stream(self, loaded: Loaded, predictor: ProcessPredictor, asked: Asked, out: Outlet) -> Answer:
         """Send an answer's parts as they come. :raises RequestError, PredictionError: before the first."""
 
         async def events() -> AsyncGenerator[bytes, None]:
@@ -341,9 +337,7 @@ class Front:
                 async for part in parts:
                     yield event(asked.write(part)[0])
 
-        return await send_events(
-            events(), out, EVENTS + loaded.headers, failed=partial(self._failed, loaded)
-        )
+        return await send_events(events(), out, EVENTS + loaded.headers, failed=partial(self._failed, loaded))
 
     def _failed(self, loaded: Loaded, error: PredictionError) -> Answer:
         logger.error("revision %s: %s", loaded.revision, error)

@@ -12,7 +12,7 @@ _JSON = "application/json"
 _BINARY = "application/octet-stream"
 _EVENTS = "text/event-stream"
 _EVENTS_TEXT = (
-    "Each event is one answer of version 2 as JSON, with some rows of the outputs; or {\"error\": …}, which is the last one. A "
+    'Each event is one answer of version 2 as JSON, with some rows of the outputs; or {"error": …}, which is the last one. A '
     "model that does not stream answers with one event."
 )
 _ERRORS = {

@@ -21,7 +21,7 @@ BESIDE = ("/", "/v1/models", "/v2/health/live")  # pages that the server around 
 _PATH = re.compile(
     rf"({ROUTED}(?P<routed>[^/:]+))?"
     r"(?P<path>/(?P<protocol>v1|v2)/models/(?P<name>[^/:]+)(/versions/(?P<revision>[^/:]+))?"
-    r"(?P<verb>/infer|{STREAM}|/ready|:predict|))\Z"
+    rf"(?P<verb>/infer|{STREAM}|/ready|:predict|))\Z"
 )
 
 

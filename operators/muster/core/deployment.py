@@ -18,8 +18,9 @@ LOOPBACK = "127.0.0.1"
 MOST_BODY_MIB = 16.0
 
 _LONGEST_WAIT_MS = 1000.0
+CODE = "predict.py"  # the only one that can yield its answers in parts
 PREDICTED = (
-    "predict.py",
+    CODE,
     "model.skops",
     "model.ubj",
     "model.lightgbm.txt",
@@ -31,11 +32,7 @@ PREDICTED = (
 """The files of a version, or folders, that workers make predictions of: ``muster_serving.predictors`` loads each."""
 
 
-NO_LOG_OF_STREAMS = (
-    "stream and log: an answer in parts has not the rows of its request, beside which a log keeps it; leave one out"
-)
-CODE = "predict.py"
-"""The file of a version that can yield its answers in parts."""
+NO_LOG_OF_STREAMS = "stream and log: an answer in parts has not the rows of its request, beside which a log keeps it; leave one out"
 
 
 def needs_workers(files: Iterable[str]) -> bool:
@@ -137,7 +134,9 @@ class Workers:
         if not self.request_timeout_seconds > 0:
             raise SpecError(f"request_timeout is {self.request_timeout_seconds!r} seconds: need more than 0")
         if self.stream and self.batch:
-            raise SpecError("stream and batch: a predictor that yields its answer in parts has one request at a time")
+            raise SpecError(
+                "stream and batch: a predictor that yields its answer in parts has one request at a time"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)

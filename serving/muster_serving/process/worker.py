@@ -198,9 +198,7 @@ class Model:
     def _checked(self, answer: Any, rows: int) -> dict[str, Any]:
         return {
             name: column.answer(given, rows)
-            for (name, column), given in zip(
-                self.signature.outputs.items(), self._named(answer), strict=True
-            )
+            for (name, column), given in zip(self.signature.outputs.items(), self._named(answer), strict=True)
         }
 
     @contextmanager

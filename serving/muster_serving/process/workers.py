@@ -302,9 +302,10 @@ class Workers:
         while self._queue and now - self._queue[0].since > seconds:
             asked = self._queue.popleft()
             self._queued_rows -= asked.rows
-            asked.fail(
-                f"no worker was free within {seconds:g} s (request_timeout): the model is too slow for its users"
+            why = (
+                "each answers one at a time" if self._setup.stream else "the model is too slow for its users"
             )
+            asked.fail(f"no worker was free within {seconds:g} s (request_timeout): {why}")
         busy = [place for place in self._places if place.held]
         for place in busy:
             if (asked := place.held[0]).paused:

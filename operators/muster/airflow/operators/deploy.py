@@ -45,6 +45,8 @@ from muster.airflow.operators.score import SERVE
 from muster.airflow.operators.smoke import Smoke, check_smoke_file, smoke_of
 from muster.core.comparison import files_changed
 from muster.core.deployment import (
+    CODE,
+    NO_LOG_OF_STREAMS,
     PREDICTED,
     Batch,
     DeploymentSpec,
@@ -52,8 +54,6 @@ from muster.core.deployment import (
     RequestLog,
     Workers,
     check_host,
-    CODE,
-    NO_LOG_OF_STREAMS,
     needs_workers,
 )
 from muster.core.errors import SpecError
