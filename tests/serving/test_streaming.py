@@ -181,13 +181,14 @@ def test_a_client_that_reads_nothing_fills_no_memory_and_holds_a_worker_no_longe
     words: Front,
 ) -> None:
     (pid,) = events(words, 1)[0]["outputs"][1]["data"]
-    before = resident_mib(words.server.process.pid)
-    with counted(words, "refused"), streaming(words, request(1 << 40, "big")) as response:
+    before, refused = resident_mib(words.server.process.pid), counts(words)["refused"]
+    with streaming(words, request(1 << 40, "big")) as response:
         eventually(lambda: words.server.ask("POST", f"{MODEL}/infer", request(1))[0] == 200)
         assert events(words, 1)[0]["outputs"][1]["data"] == [pid]
         assert resident_mib(words.server.process.pid) - before < 32
         *_, last = iter(lambda: next_event(response), None)
         assert last == {"error": "the answer was not taken within 2 s (request_timeout): read it faster"}
+    assert counts(words)["refused"] == refused + 1
 
 
 def test_an_answer_without_end_ends(words: Front) -> None:
