@@ -40,6 +40,14 @@ def needs_workers(files: Iterable[str]) -> bool:
     return not {name.partition("/")[0] for name in files}.isdisjoint(PREDICTED)
 
 
+def check_streams(address: str, files: Iterable[str]) -> None:
+    """Refuse a version that cannot answer in parts. :raises SpecError: it holds no predict.py."""
+    if CODE not in files:
+        raise SpecError(
+            f"stream: {address} holds no {CODE}, whose predict could yield parts: leave stream out"
+        )
+
+
 class RevisionState(str, Enum):
     """Where a revision is. It starts beside the others and gets traffic only once it answers.
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from muster.core.deployment import Batch, DeploymentSpec, RequestLimits, RequestLog, Workers
+from muster.core.deployment import Batch, DeploymentSpec, RequestLimits, RequestLog, Workers, check_streams
 from muster.core.errors import SpecError
 from muster.core.job import Pinned
 from muster.core.wire import dumps, dumps_every_field, loads
@@ -74,6 +74,13 @@ def test_an_answer_in_parts_is_neither_batched_nor_logged() -> None:
     with pytest.raises(SpecError, match="stream and log: an answer in parts has not the rows of its request"):
         spec(workers=workers(stream=True), log=RequestLog())
     assert spec(workers=workers(), log=RequestLog()).log
+
+
+def test_only_code_of_the_author_s_can_answer_in_parts() -> None:
+    check_streams("volume://words/model@1", ["model.onnx", "predict.py", "signature.json"])
+    for files in (["model.onnx"], ["model.skops", "beside/predict.py"]):
+        with pytest.raises(SpecError, match=r"stream: volume://words/model@1 holds no predict\.py"):
+            check_streams("volume://words/model@1", files)
 
 
 def test_whether_a_model_streams_is_written_only_where_it_does() -> None:

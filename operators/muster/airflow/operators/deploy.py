@@ -45,7 +45,6 @@ from muster.airflow.operators.score import SERVE
 from muster.airflow.operators.smoke import Smoke, check_smoke_file, smoke_of
 from muster.core.comparison import files_changed
 from muster.core.deployment import (
-    CODE,
     NO_LOG_OF_STREAMS,
     PREDICTED,
     Batch,
@@ -54,6 +53,7 @@ from muster.core.deployment import (
     RequestLog,
     Workers,
     check_host,
+    check_streams,
     needs_workers,
 )
 from muster.core.errors import SpecError
@@ -298,15 +298,15 @@ class DeployOperator(ReleasingOperator):
         from muster.airflow.operators.spec import image_digest
 
         files = task.backend.store.manifest(version.address)
+        if self.stream:
+            check_streams(version.address, files)
         if not needs_workers(files):
-            if self.workers > 1 or self.batch or self.trusted or self.stream:
+            if self.workers > 1 or self.batch or self.trusted:
                 raise SpecError(
-                    f"{version.address} is an ONNX model, which the server runs itself: workers, batch, trusted and stream "
-                    f"are for versions that hold one of {', '.join(PREDICTED)}"
+                    f"{version.address} is an ONNX model, which the server runs itself: workers, batch and trusted are for "
+                    f"versions that hold one of {', '.join(PREDICTED)}"
                 )
             return None
-        if self.stream and CODE not in files:
-            raise SpecError(f"stream: {version.address} holds no {CODE}, whose predict could yield parts")
         record = task.backend.store.record(version.address)
         if not (self.image or record.image):
             raise SpecError(f"{version.address} was made by no job: name the model's environment, image=…")
