@@ -10,12 +10,13 @@ What goes wrong before the first event is an error like any other, with its stat
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, MutableMapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, MutableMapping
 from contextlib import aclosing
 from typing import Any
 
 from muster_serving.answer import Answer, Headers, refusal
 from muster_serving.body import Receive
+from muster_serving.column import Array
 from muster_serving.errors import PredictionError, RequestError
 
 TYPE = b"text/event-stream"
@@ -29,6 +30,19 @@ _CLIENT_GONE = Answer(499, b"", sent=True)
 def event(document: bytes) -> bytes:
     """Return JSON, which has no line break, as an event."""
     return b"data: " + document + b"\n\n"
+
+
+async def written(
+    parts: AsyncGenerator[dict[str, Array], None],
+    write: Callable[[Mapping[str, Array]], tuple[bytes, Headers]],
+) -> AsyncGenerator[bytes, None]:
+    """Yield each part as an event; closes the parts with itself.
+
+    :param write: of the request that is answered (:class:`.protocol.Asked`).
+    """
+    async with aclosing(parts):
+        async for part in parts:
+            yield event(write(part)[0])
 
 
 def one_event(answer: Answer) -> Answer:

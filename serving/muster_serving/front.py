@@ -12,8 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, MutableMapping
-from contextlib import aclosing
+from collections.abc import Awaitable, Callable, MutableMapping
 from functools import partial
 from typing import Any
 
@@ -25,10 +24,9 @@ from muster_serving.clients_file import ClientsFile
 from muster_serving.content import json_length
 from muster_serving.elsewhere import Elsewhere, Gone
 from muster_serving.errors import ModelError, PredictionError, RequestError
-from muster_serving.events import EVENTS, Outlet, event, one_event, send_events
+from muster_serving.events import EVENTS, Outlet, one_event, send_events, written
 from muster_serving.predictor import Predictor
 from muster_serving.process.predictor import ProcessPredictor
-from muster_serving.protocol import Asked
 from muster_serving.revisions import Loaded, Revisions
 from muster_serving.routes import STREAM, Call
 
@@ -315,7 +313,9 @@ class Front:
         try:
             asked = await asyncio.to_thread(read) if apart else read()
             if out and predictor.streams:
-                answer = await self._stream(loaded, predictor, asked, out)
+                parts = predictor.parts(asked.columns, asked.rows)
+                headers, failed = EVENTS + loaded.headers, partial(self._failed, loaded)
+                answer = await send_events(written(parts, asked.write), out, headers, failed=failed)
             else:
                 payload, headers = asked.write(await predictor.predict(asked.columns, asked.rows))
                 answer = Answer(200, payload, headers + loaded.headers)
@@ -328,16 +328,6 @@ class Front:
             await asyncio.to_thread(holds_unseen, asked.columns) if apart else holds_unseen(asked.columns)
         )
         return answer._replace(unseen=unseen)
-
-    async def _stream(self, loaded: Loaded, predictor: ProcessPredictor, asked: Asked, out: Outlet) -> Answer:
-        """Send an answer's parts as they come. :raises RequestError, PredictionError: before the first."""
-
-        async def events() -> AsyncGenerator[bytes, None]:
-            async with aclosing(predictor.parts(asked.columns, asked.rows)) as parts:
-                async for part in parts:
-                    yield event(asked.write(part)[0])
-
-        return await send_events(events(), out, EVENTS + loaded.headers, failed=partial(self._failed, loaded))
 
     def _failed(self, loaded: Loaded, error: PredictionError) -> Answer:
         logger.error("revision %s: %s", loaded.revision, error)

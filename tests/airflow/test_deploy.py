@@ -275,7 +275,7 @@ def test_a_rule_that_a_server_cannot_count_is_refused(home: EmbeddedHome) -> Non
     ("given", "says"),
     [
         ({"batch": Batch()}, "stream: a predictor that yields parts has one request at a time"),
-        ({"log": RequestLog()}, "stream: stream and log: an answer in parts has not the rows of its request"),
+        ({"log": RequestLog()}, "stream: an answer in parts has not the rows of its request"),
         ({"server": "seldon"}, "stream: Seldon Core's wrapper runs no predict.py"),
     ],
 )

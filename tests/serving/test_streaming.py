@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
 import os
@@ -189,6 +190,27 @@ def test_a_client_that_reads_nothing_fills_no_memory_and_holds_a_worker_no_longe
         *_, last = iter(lambda: next_event(response), None)
         assert last == {"error": "the answer was not taken within 2 s (request_timeout): read it faster"}
     assert counts(words)["refused"] == refused + 1
+
+
+@pytest.mark.nightly
+def test_a_client_that_reads_nothing_for_a_minute_loses_its_connection(words: Front, tmp_path: Path) -> None:
+    assert words.load("long", write_words(tmp_path), stream=True, request_seconds=600.0) == ""
+    before = words.server.log.read_bytes().count(b"long | closed big")
+    with streaming(words, request(1 << 40, "big"), f"{MODEL}/versions/long") as response:
+        eventually(lambda: words.server.log.read_bytes().count(b"long | closed big") == before + 1)
+        with pytest.raises((ConnectionResetError, http.client.IncompleteRead)):
+            response.read()
+    words.unload("long")
+
+
+def test_a_connection_is_kept_for_the_next_request(words: Front) -> None:
+    connection = http.client.HTTPConnection("127.0.0.1", words.server.port, timeout=GUARD_SECONDS)
+    with contextlib.closing(connection):
+        for _ in range(3):
+            connection.request("POST", f"{MODEL}/generate_stream", json.dumps(request(2)))
+            ours = connection.sock.getsockname()
+            assert connection.getresponse().read().count(b"data: ") == 2
+            assert connection.sock.getsockname() == ours
 
 
 def test_an_answer_without_end_ends(words: Front) -> None:

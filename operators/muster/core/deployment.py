@@ -31,8 +31,7 @@ PREDICTED = (
 )
 """The files of a version, or folders, that workers make predictions of: ``muster_serving.predictors`` loads each."""
 
-
-NO_LOG_OF_STREAMS = "stream and log: an answer in parts has not the rows of its request, beside which a log keeps it; leave one out"
+NO_LOG_OF_STREAMS = "an answer in parts has not the rows of its request, beside which a log keeps it: leave log out, or stream"
 
 
 def needs_workers(files: Iterable[str]) -> bool:
@@ -280,7 +279,7 @@ class DeploymentSpec:
             raise SpecError(f"load_timeout is {self.load_timeout_seconds!r} seconds: need more than 0")
         check_host(self.host, tokens=self.tokens)
         if self.log and self.workers and self.workers.stream:
-            raise SpecError(NO_LOG_OF_STREAMS)
+            raise SpecError(f"stream and log: {NO_LOG_OF_STREAMS}")
 
     def worker_setup(self) -> dict[str, Any] | None:
         """Return how its workers run, as ``muster_serving.process.setup`` reads it; None where it has none.
