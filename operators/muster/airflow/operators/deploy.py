@@ -140,7 +140,8 @@ class DeployOperator(ReleasingOperator):
     """``Batch(most=64, wait_ms=5)``: requests that come together are computed in one call of the predictor. None
     computes each alone; an ONNX model always does."""
     request_timeout: timedelta = keyword(default=timedelta(seconds=30), check=check_span)
-    """The longest that a call of the predictor may take; then its worker is ended and started again."""
+    """The longest that a call of the predictor may take; then its worker is ended and started again. Where it streams, the
+    longest that a part may take, and all parts together."""
     trusted: Sequence[str] = keyword(default=(), check=check_trusted)
     """What may be loaded though loading it can run code: ``["pickle"]``, or the types in a skops file."""
     stream: bool = keyword(default=False, check=check_flag)
