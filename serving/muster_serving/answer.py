@@ -20,6 +20,7 @@ class Answer(NamedTuple):
 
     :param unseen: whether a fallback stood in for a value of the request.
     :param places: the bins of its values, where requests are counted by them (:mod:`muster_serving.histograms`).
+    :param sent: whether the client has it, as events: its status says how they ended.
     """
 
     status: int
@@ -27,6 +28,7 @@ class Answer(NamedTuple):
     headers: Headers = JSON
     unseen: bool = False
     places: tuple[int, ...] | None = None
+    sent: bool = False
 
 
 def refusal(message: str, status: int, headers: Headers = ()) -> Answer:

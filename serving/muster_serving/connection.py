@@ -87,6 +87,7 @@ class Connection(HttpToolsProtocol):  # type: ignore[misc]
         self._headers_bytes = 0
         self._refused = False
         self._left: float | None = None
+        self._unread, self._read_at = 0, self._began
 
     def look(self, now: float) -> None:
         """End the connection if its client is too slow. Call it about once a second."""
@@ -108,8 +109,17 @@ class Connection(HttpToolsProtocol):  # type: ignore[misc]
         """Whether the client has had time to read its answer, and has not read it."""
         if self._left is not None:
             return now - self._left > LEAVE_SECONDS
+        if self._owes and self.cycle.response_started:
+            return self._stalls(now)  # an answer in parts
         unread = self.transport.get_write_buffer_size() > 0
         return unread and now - max(self._began, self._answered) > ANSWER_SECONDS
+
+    def _stalls(self, now: float) -> bool:
+        """Whether the client of an answer that is not whole yet has long read nothing of it."""
+        left = self.transport.get_write_buffer_size()
+        if not left or left != self._unread:
+            self._unread, self._read_at = left, now
+        return now - self._read_at > ANSWER_SECONDS
 
     @property
     def spare(self) -> tuple[int, float]:

@@ -15,7 +15,9 @@ import httptools
 from muster_serving.answer import MODEL, PREDICTION, REVISION, Answer, Headers
 from muster_serving.content import JSON_LENGTH
 from muster_serving.errors import ServingError
+from muster_serving.events import Outlet
 from muster_serving.metrics import RevisionMetrics
+from muster_serving.relay import relay
 from muster_serving.routes import ROUTED
 
 _PASSED_BACK = (b"content-type", JSON_LENGTH, REVISION, MODEL, PREDICTION)
@@ -52,10 +54,7 @@ class Elsewhere:
         :param headers: lines with which the process takes it from this one (:meth:`.clients.Clients.pass_on`).
         :raises Gone: the process does not answer, or does not know the revision.
         """
-        lines = [f"{method} {ROUTED}{self.revision}{path} HTTP/1.1", "host: localhost", *headers]
-        if json_length is not None:
-            lines.append(f"{JSON_LENGTH.decode()}: {json_length}")
-        request = "\r\n".join([*lines, f"content-length: {len(body)}", "", ""]).encode() + body
+        request = self._request(method, path, body, json_length=json_length, headers=headers)
         while self._idle:
             line = self._idle.pop()
             if line.open:
@@ -69,6 +68,27 @@ class Elsewhere:
         except OSError as error:
             raise Gone(f"revision {self.revision} does not answer: {error}") from error
 
+    async def stream(
+        self, path: str, body: bytes, out: Outlet, *, json_length: int | None, headers: Sequence[str]
+    ) -> Answer:
+        """Pass a request on whose answer comes in events, and those as they come; parameters as of :meth:`ask`.
+
+        :raises Gone: as :meth:`ask`, before anything is sent to the client.
+        """
+        request = self._request("POST", path, body, json_length=json_length, headers=headers)
+        try:
+            return self._there(await relay(self.port, request, out, keep=(*_PASSED_BACK, b"cache-control")))
+        except OSError as error:
+            raise Gone(f"revision {self.revision} does not answer: {error}") from error
+
+    def _request(
+        self, method: str, path: str, body: bytes, *, json_length: int | None, headers: Sequence[str]
+    ) -> bytes:
+        lines = [f"{method} {ROUTED}{self.revision}{path} HTTP/1.1", "host: localhost", *headers]
+        if json_length is not None:
+            lines.append(f"{JSON_LENGTH.decode()}: {json_length}")
+        return "\r\n".join([*lines, f"content-length: {len(body)}", "", ""]).encode() + body
+
     async def _exchange(self, line: _Line, request: bytes) -> Answer:
         try:
             answer = await line.send(request)
@@ -77,6 +97,9 @@ class Elsewhere:
             raise
         if line.open:
             self._idle.append(line)
+        return self._there(answer)
+
+    def _there(self, answer: Answer) -> Answer:
         if answer.status in (401, 404):  # it has another key only while it is being told of a new one
             raise Gone(f"revision {self.revision} is not there any more")
         return answer

@@ -24,10 +24,11 @@ from muster_serving.clients_file import ClientsFile
 from muster_serving.content import json_length
 from muster_serving.elsewhere import Elsewhere, Gone
 from muster_serving.errors import ModelError, PredictionError, RequestError
+from muster_serving.events import EVENTS, Outlet, one_event, send_events, written
 from muster_serving.predictor import Predictor
 from muster_serving.process.predictor import ProcessPredictor
 from muster_serving.revisions import Loaded, Revisions
-from muster_serving.routes import Call
+from muster_serving.routes import STREAM, Call
 
 BIG_BODY_BYTES = 64 << 10
 
@@ -146,18 +147,21 @@ class Front:
             body = await read_body(scope, receive, self._budget, most=most)
             return body, json_length(headers)
 
+        out = Outlet(receive, send, closing=self.draining) if call.verb == STREAM else None
         try:
-            answer = await self.predict(call, headers, read)
+            answer = await self.predict(call, headers, read, out)
         except ClientGone:
             return
-        await self._answer(send, answer)
+        if not answer.sent:
+            await self._answer(send, one_event(answer) if out and answer.status == 200 else answer)
 
-    async def predict(self, call: Call, headers: RawHeaders, read: Read) -> Answer:
+    async def predict(self, call: Call, headers: RawHeaders, read: Read, out: Outlet | None = None) -> Answer:
         """Answer a prediction of any protocol: admitted before it is read, counted, and kept in the log.
 
         :param headers: HTTP's, or gRPC's metadata.
         :param read: returns the request's body, which may have so many bytes, and how many of them are JSON, None if
             all are.
+        :param out: where an answer in parts goes as it is computed; None: all answers are whole.
         :raises ClientGone: from `read`.
         """
         started = time.perf_counter()
@@ -171,11 +175,11 @@ class Front:
         try:
             body, length = await read(self._most_bytes(headers))
             if isinstance(target, Elsewhere):
-                target, answer = await self._pass_on(target, call, body, length, client)
+                target, answer = await self._pass_on(target, call, body, length, client, out)
             elif type(target.predictor) is Predictor and len(body) <= BIG_BODY_BYTES:
                 answer = self._compute(target, target.predictor, call.verb, body, length)
             else:
-                answer = await self._answered(target, call.verb, body, length)
+                answer = await self._answered(target, call.verb, body, length, out)
             counted_as = answer.status
         except RequestError as error:
             answer = refusal(str(error), error.status)
@@ -206,7 +210,7 @@ class Front:
             target.metrics.unseen()
         if answer.places is not None and target.histograms:
             target.histograms.count(answer.places)
-        if target.log is None:
+        if target.log is None or answer.sent:
             return answer
         whose = client.name if client else ""
         return target.log.keep(body, answer, v1=call.verb == ":predict", json_length=length, client=whose)
@@ -218,7 +222,13 @@ class Front:
         return MAX_BODY_BYTES if own else most
 
     async def _pass_on(
-        self, target: Elsewhere, call: Call, body: bytes, length: int | None, client: Client | None
+        self,
+        target: Elsewhere,
+        call: Call,
+        body: bytes,
+        length: int | None,
+        client: Client | None,
+        out: Outlet | None,
     ) -> tuple[Loaded | None, Answer]:
         """Have another process answer and count; if it fails, the revision with the greatest share here answers.
 
@@ -227,7 +237,12 @@ class Front:
         started = time.perf_counter()
         try:
             headers = self._clients.pass_on(client)
-            return None, await target.ask("POST", call.path, body, json_length=length, headers=headers)
+            if out is None:
+                return None, await target.ask("POST", call.path, body, json_length=length, headers=headers)
+            answer = await target.stream(call.path, body, out, json_length=length, headers=headers)
+            if answer.sent and answer.status == 503 and call.revision is None:  # it was cut off there
+                target.metrics.count(503, time.perf_counter() - started)
+            return None, answer
         except Gone as error:
             logger.error("%s", error)
             if call.revision is not None:
@@ -236,19 +251,21 @@ class Front:
             here = (one for one in self._revisions.sharing.values() if isinstance(one, Loaded))
             if (instead := next(here, None)) is None:
                 return None, refusal(str(error), 503)
-        return instead, await self._answered(instead, call.verb, body, length)
+        return instead, await self._answered(instead, call.verb, body, length, out)
 
-    async def _answered(self, loaded: Loaded, verb: str, body: bytes, length: int | None) -> Answer:
+    async def _answered(
+        self, loaded: Loaded, verb: str, body: bytes, length: int | None, out: Outlet | None
+    ) -> Answer:
         """Answer with a revision of this process. :raises RequestError: too much is under way."""
         predictor = loaded.predictor
         if len(body) <= BIG_BODY_BYTES:
             if isinstance(predictor, ProcessPredictor):
-                return await self._ask(loaded, predictor, verb, body, length)
+                return await self._ask(loaded, predictor, verb, body, length, out)
             return self._compute(loaded, predictor, verb, body, length)
         with self._budget.holding() as take:
             take(len(body))
             if isinstance(predictor, ProcessPredictor):
-                return await self._ask(loaded, predictor, verb, body, length, apart=True)
+                return await self._ask(loaded, predictor, verb, body, length, out, apart=True)
             # in a thread, so that small requests need not wait
             return await asyncio.to_thread(self._compute, loaded, predictor, verb, body, length)
 
@@ -279,6 +296,7 @@ class Front:
         verb: str,
         body: bytes,
         length: int | None,
+        out: Outlet | None,
         *,
         apart: bool = False,
     ) -> Answer:
@@ -297,7 +315,13 @@ class Front:
         )
         try:
             asked = await asyncio.to_thread(read) if apart else read()
-            payload, headers = asked.write(await predictor.predict(asked.columns, asked.rows))
+            if out and predictor.streams:
+                parts = predictor.parts(asked.columns, asked.rows)
+                headers, failed = EVENTS + loaded.headers, partial(self._failed, loaded)
+                answer = await send_events(written(parts, asked.write), out, headers, failed=failed)
+            else:
+                payload, headers = asked.write(await predictor.predict(asked.columns, asked.rows))
+                answer = Answer(200, payload, headers + loaded.headers)
         except RequestError as error:
             return refusal(str(error), error.status, loaded.headers)
         except PredictionError as error:
@@ -307,7 +331,7 @@ class Front:
             await asyncio.to_thread(holds_unseen, asked.columns) if apart else holds_unseen(asked.columns)
         )
         places = loaded.histograms.places(asked.columns, asked.rows) if loaded.histograms else None
-        return Answer(200, payload, headers + loaded.headers, unseen, places)
+        return answer._replace(unseen=unseen, places=places)
 
     def _failed(self, loaded: Loaded, error: PredictionError) -> Answer:
         logger.error("revision %s: %s", loaded.revision, error)

@@ -19,6 +19,7 @@ from muster_serving.answer import Answer, Headers, not_allowed, not_there, refus
 from muster_serving.body import MAX_BODY_BYTES
 from muster_serving.content import json_length
 from muster_serving.errors import PredictionError, RequestError
+from muster_serving.events import one_event
 
 if TYPE_CHECKING:
     from muster_serving.seldon_model import SeldonModel
@@ -36,6 +37,11 @@ def open_inference(model: SeldonModel) -> Blueprint:
     @made.post("/v2/models/<name>/versions/<revision>/infer")
     def infer(name: str, revision: str | None = None) -> Response:
         return _predict(model, name, revision, verb="/infer")
+
+    @made.post("/v2/models/<name>/generate_stream")
+    @made.post("/v2/models/<name>/versions/<revision>/generate_stream")
+    def stream(name: str, revision: str | None = None) -> Response:
+        return _predict(model, name, revision, verb=routes.STREAM)
 
     @made.post("/v1/models/<name>:predict")
     def predict(name: str) -> Response:
@@ -86,7 +92,7 @@ def _predict(model: SeldonModel, name: str, revision: str | None, *, verb: str) 
     except PredictionError as error:
         logger.error("revision %s: %s", model.revision, error)
         answer = refusal(str(error), 500, model.headers)
-    return _sent(answer)
+    return _sent(one_event(answer) if verb == routes.STREAM and answer.status == 200 else answer)
 
 
 def _described(model: SeldonModel, name: str, revision: str | None, *, ready: bool = False) -> Response:

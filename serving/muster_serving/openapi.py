@@ -10,6 +10,11 @@ from muster_serving.signature import Signature
 
 _JSON = "application/json"
 _BINARY = "application/octet-stream"
+_EVENTS = "text/event-stream"
+_EVENTS_TEXT = (
+    'Each event is one answer of version 2 as JSON, with some rows of the outputs; or {"error": …}, which is the last one. A '
+    "model that does not stream answers with one event."
+)
 _ERRORS = {
     "400": "The request is wrong; the message names the field.",
     "404": "There is no such page, model or revision.",
@@ -92,6 +97,7 @@ def _models(name: str, revisions: Sequence[str], signature: Signature | None) ->
             path: _read("The model's metadata", schemas.metadata(), model=True),
             f"{path}/ready": _read("Whether the model answers", ready, model=True),
             f"{path}/infer": _ask("Predict, version 2", *infer, about, kinds=(_JSON, _BINARY)),
+            f"{path}/generate_stream": _ask("Predict in parts", *infer, _EVENTS_TEXT, kinds=(_EVENTS,)),
         }
         if "{revision}" in path:
             for operations in made.values():

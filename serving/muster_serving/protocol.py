@@ -24,6 +24,7 @@ from muster_serving.document import kind as _kind
 from muster_serving.errors import RequestError
 from muster_serving.histograms import Histograms
 from muster_serving.predictor import Predictor
+from muster_serving.routes import STREAM
 from muster_serving.signature import Signature
 
 _HALF_PAIR = re.compile("[\ud800-\udfff]")  # a lone surrogate: Python's JSON accepts it, UTF-8 cannot hold it
@@ -34,11 +35,13 @@ class Asked(NamedTuple):
 
     :param columns: for every input a flat list of JSON values, or an array where its column takes one.
     :param write: returns the body of an answer, and its headers.
+    :param as_bytes: whether outputs are asked for as bytes after the JSON.
     """
 
     columns: Mapping[str, list[Any] | Array]
     rows: int
     write: Callable[[Mapping[str, Array]], tuple[bytes, Headers]]
+    as_bytes: bool = False
 
 
 def answer(
@@ -75,7 +78,10 @@ def read(
     :raises RequestError: the body is not JSON, or the signature does not allow it; the message names the field.
     """
     if verb != ":predict":
-        return read_v2(signature, body, name=name, revision=revision, json_length=json_length)
+        asked = read_v2(signature, body, name=name, revision=revision, json_length=json_length)
+        if verb == STREAM and asked.as_bytes:
+            raise RequestError("events are text: ask for no binary outputs, or at /infer")
+        return asked
     if json_length is not None:
         raise RequestError(f"version 1 has no binary tensors: ask /v2/models/{name}/infer")
     return read_v1(signature, body)
@@ -95,7 +101,8 @@ def read_v2(signature: Signature, body: bytes, *, name: str, revision: str, json
         if type(identity) is not str or _HALF_PAIR.search(identity):
             raise RequestError(f"id: found {identity!r:.60}, expected text")
         response["id"] = identity
-    return Asked(columns, rows, partial(_answered, response, wanted))
+    as_bytes = any(each for _, each in wanted)
+    return Asked(columns, rows, partial(_answered, response, wanted), as_bytes)
 
 
 def _answered(

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from muster_serving.answer import READ
 
+STREAM = "/generate_stream"  # Triton's and MLServer's name: the answer in parts
 ROUTED = "/routed/"  # and a revision's name, before the path: on private ports only
 TOKENS = "/muster/tokens"  # muster sends them here, on a cluster
 PAGES = ("/v2", "/v2/health/ready", "/metrics", "/openapi.json", "/docs")
@@ -20,7 +21,7 @@ BESIDE = ("/", "/v1/models", "/v2/health/live")  # pages that the server around 
 _PATH = re.compile(
     rf"({ROUTED}(?P<routed>[^/:]+))?"
     r"(?P<path>/(?P<protocol>v1|v2)/models/(?P<name>[^/:]+)(/versions/(?P<revision>[^/:]+))?"
-    r"(?P<verb>/infer|/ready|:predict|))\Z"
+    rf"(?P<verb>/infer|{STREAM}|/ready|:predict|))\Z"
 )
 
 
@@ -41,7 +42,7 @@ class Call(NamedTuple):
     @property
     def predicts(self) -> bool:
         """Whether it asks for predictions."""
-        return self.verb in ("/infer", ":predict")
+        return self.verb in ("/infer", STREAM, ":predict")
 
 
 def call_of(path: str, *, routed: bool = False) -> Call | None:

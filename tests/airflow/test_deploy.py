@@ -19,7 +19,14 @@ from muster.airflow.operators.releasing import read_smoke, smoke_digest
 from muster.backends.releases.decision import Ending, Outcome
 from muster.backends.releases.manual import promote, roll_back
 from muster.backends.releases.plan import Rules
-from muster.core.deployment import DeploymentSpec, DeploymentStatus, Revision, RevisionState
+from muster.core.deployment import (
+    Batch,
+    DeploymentSpec,
+    DeploymentStatus,
+    RequestLog,
+    Revision,
+    RevisionState,
+)
 from muster.core.errors import Behind, DeploymentError, SpecError
 from muster.core.job import Origin
 from muster.core.wire import dumps, loads
@@ -263,3 +270,20 @@ def test_a_rule_that_a_server_cannot_count_is_refused(home: EmbeddedHome, rules:
 
     with pytest.raises(SpecError, match=f"rules: Seldon Core's wrapper {says}"):
         DeployOperator(task_id="deploy", name="f", model="f/model@2", server="seldon", rules=rules)
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"batch": Batch()}, "stream: a predictor that yields parts has one request at a time"),
+        ({"log": RequestLog()}, "stream: an answer in parts has not the rows of its request"),
+        ({"server": "seldon"}, "stream: Seldon Core's wrapper runs no predict.py"),
+    ],
+)
+def test_what_cannot_be_streamed_is_refused_where_it_is_written(
+    home: EmbeddedHome, given: dict[str, Any], says: str
+) -> None:
+    from muster.airflow import DeployOperator
+
+    with pytest.raises(SpecError, match=says):
+        DeployOperator(task_id="deploy", name="f", model="f/model@2", stream=True, **given)

@@ -88,6 +88,7 @@ MEANT = {  # what of this is sense after all
         "lower_is_better",
         "require_gpus",
         "retire_failed",
+        "stream",
         "tokens",
         "verify",
     },

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from tests.airflow.conftest import Seen
 from tests.serving.python_model import write_signature
+from tests.serving.streaming_model import write_words
 
 from muster.airflow.embedded.runner import RunResult
 from muster.backends.local.backend import LocalBackend
@@ -57,6 +58,15 @@ DeployOperator(
 """
 
 
+WORDS = """
+from muster.airflow import ScoreOperator
+live = DeployOperator(task_id="deploy", name="worded", model="worded/model@1", image="serve", stream=True, smoke=None)
+live >> ScoreOperator(
+    task_id="score", model="deployment://worded", rows="sloped/rows@1", outputs="worded/scores", retries=0
+)
+"""
+
+
 @pytest.fixture
 def versions(store: FolderStore, tmp_path: Path) -> None:
     """A model that unpickles while it is loaded, and rows."""
@@ -95,6 +105,28 @@ def test_a_deployment_says_how_its_model_is_loaded_and_a_version_is_told(
 
 def _job(store: FolderStore, volume: str) -> JobSpec:
     return store.ledger.spec(store.record(f"volume://{volume}@1").job_id)
+
+
+@pytest.mark.usefixtures("versions")
+def test_a_model_that_answers_in_parts_is_deployed_and_not_scored(
+    run: Callable[..., RunResult],
+    write_dag: Callable[..., None],
+    backend: LocalBackend,
+    store: FolderStore,
+    tmp_path: Path,
+) -> None:
+    store.add("worded/model", write_words(tmp_path / "words"))
+    write_dag(WORDS)
+    try:
+        deployed, scored = run().stages
+        spec = backend.deployments.champion("worded")
+    finally:
+        backend.deployments.retire("worded")
+    assert spec.workers
+    assert spec.workers.stream
+    assert (deployed.state, scored.state) == ("success", "failed")
+    said = "deployment://worded answers in parts, whose rows are not those of a request: it cannot be scored"
+    assert said in (scored.message or "")
 
 
 def test_what_a_deployment_trusts_is_not_said_again(home: Any) -> None:

@@ -137,6 +137,13 @@ class Front:
         while "told" in self.hear():
             continue
 
+    def share(self, revision: str, *, port: int | None = None) -> None:
+        """Give a revision all traffic; :param port: where it is, if not in this process."""
+        self._say("share", shares={revision: 100}, ports={revision: port} if port else {})
+        while "told" in (answer := self.hear()):
+            continue
+        assert "error" not in answer, answer
+
     def waiting(self) -> int:
         """Return how many clients are connected to the server."""
         mine = f":{self.server.port:04X} "
@@ -163,6 +170,13 @@ class Front:
 def front(
     python: Callable[[str], Path], run_server: Any, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Front]:
+    with run_front(python("serve"), run_server, tmp_path_factory.mktemp("front") / "log") as front:
+        yield front
+
+
+@contextmanager
+def run_front(python: Path, run_server: Any, log: Path) -> Iterator[Front]:
+    """Run a server, to which the test is the keeper."""
     private = socket.socket()
     private.bind(("127.0.0.1", 0))
     public = socket.socket()
@@ -170,11 +184,11 @@ def front(
     ours, theirs = socket.socketpair()
     fds = [public.fileno(), private.fileno(), theirs.fileno()]
     flags = zip(("--public-fd", "--private-fd", "--control-fd"), map(str, fds), strict=True)
-    words = [str(python("serve")), "-P", "-m", "muster_serving", "line"]
+    words = [str(python), "-P", "-m", "muster_serving", "line"]
     words += [word for pair in flags for word in pair]
-    port, log = private.getsockname()[1], tmp_path_factory.mktemp("front") / "log"
+    port = private.getsockname()[1]
     running = run_server(words, port=port, ready="/v2/health/live", log=log, pass_fds=fds)
     with ours, ours.makefile("rw") as line, running as server:
         for one in (private, public, theirs):
             one.close()
-        yield Front(server, line, python("serve"))
+        yield Front(server, line, python)

@@ -7,6 +7,7 @@ import signal
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import pytest
 from tests.ports import free_port
 from tests.serving.conftest import Server
 from tests.serving.python_model import write_line
+from tests.serving.streaming_model import write_words
 from tests.unit.backends.kubernetes.serving.golden import WITH_WORKERS
 from tests.unit.backends.kubernetes.serving.golden import server as revision
 from tests.waiting import eventually
@@ -26,19 +28,27 @@ pytestmark = pytest.mark.slow
 ASK = "/v1/models/flights:predict"
 
 
+assert WITH_WORKERS.workers
+STREAMS = replace(WITH_WORKERS, workers=replace(WITH_WORKERS.workers, batch=None, stream=True))
+
+
 @pytest.fixture
-def commands(python: Callable[[str], Path], tmp_path: Path) -> dict[str, list[str]]:
+def commands(
+    python: Callable[[str], Path], tmp_path: Path, request: pytest.FixtureRequest
+) -> dict[str, list[str]]:
     """What each container runs, by its name, with the places of this machine."""
+    spec = getattr(request, "param", WITH_WORKERS)
+    write = write_words if spec is STREAMS else write_line
     (tmp_path / "serving.zip").write_bytes(archive())
     (tmp_path / "line").mkdir()
     places = {
         PROGRAM: str(tmp_path / "serving.zip"),
-        "/mnt/muster/model": str(write_line(tmp_path / "model")),
+        "/mnt/muster/model": str(write(tmp_path / "model")),
         "/mnt/muster/line": str(tmp_path / "line"),
         f"--port={PORT}": f"--port={free_port()}",
     }
     found = {}
-    for each in inference_service(revision(WITH_WORKERS, "r4"))["spec"]["predictor"]["containers"]:
+    for each in inference_service(revision(spec, "r4"))["spec"]["predictor"]["containers"]:
         words = [str(python("serve")), *each["command"][1:]]
         for there, here in places.items():
             words = [word.replace(there, here) for word in words]
@@ -79,6 +89,25 @@ def test_the_server_asks_the_workers_of_the_other_container(
         assert server.process.wait(30) == 0
     assert host.wait(30) == 0
     eventually(lambda: not Path(f"/proc/{pid}").exists())
+
+
+@pytest.mark.data
+@pytest.mark.parametrize("commands", [STREAMS], indirect=True, ids=["stream"])
+@pytest.mark.usefixtures("host")
+def test_parts_come_from_the_other_container(
+    commands: dict[str, list[str]], run_server: Any, tmp_path: Path
+) -> None:
+    words = commands["kserve-container"]
+    port = int(next(word for word in words if word.startswith("--port=")).partition("=")[2])
+    tensors = [("count", "INT64", 5), ("act", "BYTES", "die")]
+    asked = {"inputs": [{"name": n, "datatype": d, "shape": [1], "data": [v]} for n, d, v in tensors]}
+    with run_server(
+        words, port=port, ready=READY, log=tmp_path / "log", code=tmp_path, cwd=tmp_path
+    ) as server:
+        status, _, body = server.exchange("POST", "/v2/models/flights/generate_stream", asked)
+        *parts, last, rest = body.decode().split("\n\n")
+        assert (status, len(parts), rest) == (200, 3, "")
+        assert "was ended by SIGABRT; the log of container workers says more" in last
 
 
 def _ask(server: Server, x: float) -> Any:

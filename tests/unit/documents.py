@@ -91,6 +91,7 @@ VALID: Mapping[str, Mapping[str, Any]] = {
     },
     "SecretRef": {"source": "environment"},
     "Token": {"digest": "ab" * 32},
+    "Workers": {"stream": False},  # beside it stand batch, and the log of a DeploymentSpec
     "SmokeRequest": {"expect": {"probability": {"min": 0.5}}},
 }
 NEEDED: Mapping[str, tuple[str, ...]] = {

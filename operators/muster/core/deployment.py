@@ -18,8 +18,9 @@ LOOPBACK = "127.0.0.1"
 MOST_BODY_MIB = 16.0
 
 _LONGEST_WAIT_MS = 1000.0
+CODE = "predict.py"  # the only one that can yield its answers in parts
 PREDICTED = (
-    "predict.py",
+    CODE,
     "model.skops",
     "model.ubj",
     "model.lightgbm.txt",
@@ -30,10 +31,20 @@ PREDICTED = (
 )
 """The files of a version, or folders, that workers make predictions of: ``muster_serving.predictors`` loads each."""
 
+NO_LOG_OF_STREAMS = "an answer in parts has not the rows of its request, beside which a log keeps it: leave log out, or stream"
+
 
 def needs_workers(files: Iterable[str]) -> bool:
     """Whether a version of these files runs in workers: it is no ONNX model, or has Python around it."""
     return not {name.partition("/")[0] for name in files}.isdisjoint(PREDICTED)
+
+
+def check_streams(address: str, files: Iterable[str]) -> None:
+    """Refuse a version that cannot answer in parts. :raises SpecError: it holds no predict.py."""
+    if CODE not in files:
+        raise SpecError(
+            f"stream: {address} holds no {CODE}, whose predict could yield parts: leave stream out"
+        )
 
 
 class RevisionState(str, Enum):
@@ -109,8 +120,10 @@ class Workers:
     :param image: the locked environment of the model; `image_digest` is the digest of its lock.
     :param count: how many there are in each replica; they share nothing.
     :param batch: which requests are computed together; None computes each alone.
-    :param request_timeout_seconds: the longest that a call of the predictor may take.
+    :param request_timeout_seconds: the longest that a call of the predictor may take; where it streams, each part, and all
+        of them together.
     :param trusted: what may be loaded though it can run code: ``pickle``, or types in a skops file.
+    :param stream: whether the predictor yields its answers in parts.
     """
 
     image: str
@@ -119,6 +132,7 @@ class Workers:
     batch: Batch | None = None
     request_timeout_seconds: float = 30.0
     trusted: tuple[str, ...] = ()
+    stream: bool = field(default=False, metadata={"later": True})
 
     def __post_init__(self) -> None:
         check_label("image", self.image)
@@ -126,6 +140,10 @@ class Workers:
             raise SpecError(f"workers is {self.count!r}: need 1 or more")
         if not self.request_timeout_seconds > 0:
             raise SpecError(f"request_timeout is {self.request_timeout_seconds!r} seconds: need more than 0")
+        if self.stream and self.batch:
+            raise SpecError(
+                "stream and batch: a predictor that yields its answer in parts has one request at a time"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -262,6 +280,8 @@ class DeploymentSpec:
         if not self.load_timeout_seconds > 0:
             raise SpecError(f"load_timeout is {self.load_timeout_seconds!r} seconds: need more than 0")
         check_host(self.host, tokens=self.tokens)
+        if self.log and self.workers and self.workers.stream:
+            raise SpecError(f"stream and log: {NO_LOG_OF_STREAMS}")
 
     def worker_setup(self) -> dict[str, Any] | None:
         """Return how its workers run, as ``muster_serving.process.setup`` reads it; None where it has none.
@@ -280,6 +300,7 @@ class DeploymentSpec:
             "memory_gib": self.resources.memory_gib,
             "cpus": self.resources.cpus,
             "trusted": list(self.workers.trusted),
+            **({"stream": True} if self.workers.stream else {}),
         }
 
     @property

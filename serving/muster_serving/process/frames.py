@@ -8,6 +8,10 @@
 A frame from the worker has one part for each request of the frame that it answers, in that order; or one part alone
 that says how the worker itself is. Bytes of requests and answers are :mod:`muster_serving.process.layout`'s, all other
 bytes are text in UTF-8.
+
+A worker whose model streams gets one request a frame. It answers with frames of one PART: u32 rows, and the bytes of the
+outputs. After each it waits for a frame of one request that has MORE or STOP in place of rows, and no bytes: so it is never
+ahead of who reads. Its last frame is an ANSWER without bytes, or FAILED.
 """
 
 from __future__ import annotations
@@ -18,6 +22,10 @@ from collections.abc import Sequence
 
 ANSWER, FAILED = 0, 1  # of one request: its outputs, or why there are none
 READY, REFUSED, ENDED = 2, 3, 4  # of the worker: loaded, the version cannot be loaded, how it ended
+PART = 5  # of one request: some rows of its outputs, and there may be more
+STOP, MORE = 0, 1
+
+ROWS = struct.Struct("<I")
 
 _HEAD = struct.Struct("<QI")
 _PART = struct.Struct("<IQ")

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import cast
 
 from muster_serving.errors import ModelError
-from muster_serving.process.frames import ENDED, READY, REFUSED, Part, Reader, write
+from muster_serving.process.frames import ENDED, PART, READY, REFUSED, Part, Reader, write
 from muster_serving.process.said import Said
 from muster_serving.process.setup import Setup
 from muster_serving.process.start import end_group, how_it_ended, start
@@ -79,7 +79,7 @@ class Process(asyncio.Protocol):
         """Take the frames that are whole. asyncio calls this."""
         for parts in self._reader.take(data):
             kind = parts[0][0]
-            if kind < READY:
+            if kind < READY or kind == PART:
                 self.answered(parts)
             elif kind == READY:
                 if not self._ready.done():

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from muster_serving.errors import ModelError
+
 
 @dataclass(frozen=True)
 class Setup:
@@ -16,11 +18,13 @@ class Setup:
     :param socket: of the host that starts workers in another container; empty where they are started from here.
     :param most: the most rows that are computed together; 0 computes each request alone.
     :param wait_ms: how long a request waits for others.
-    :param request_seconds: how long a call of the predictor may take, and how long a request waits for a worker.
+    :param request_seconds: how long a call of the predictor may take, and how long a request waits for a worker; of a
+        predictor that streams, how long each part may take, and all parts together.
     :param load_seconds: how long a worker may take to load the version.
     :param memory_gib: of all workers together.
     :param cpus: of all workers together.
     :param trusted: what may be loaded though it can run code.
+    :param stream: whether the predictor yields its answers in parts.
     """
 
     python: str = sys.executable
@@ -33,10 +37,15 @@ class Setup:
     memory_gib: float = 2.0
     cpus: float = 1.0
     trusted: tuple[str, ...] = ()
+    stream: bool = False
+
+    def __post_init__(self) -> None:
+        if self.stream and self.most:
+            raise ModelError("a model that streams computes each request alone: leave batch out")
 
     @classmethod
     def parse(cls, document: Mapping[str, Any]) -> Setup:
-        """Read it from parsed JSON. :raises TypeError: an unknown key."""
+        """Read it from parsed JSON. :raises TypeError: an unknown key. :raises ModelError: it cannot be."""
         setup = cls(**document)
         return replace(setup, trusted=tuple(setup.trusted))
 

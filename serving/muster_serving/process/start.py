@@ -24,7 +24,12 @@ def start(folder: Path, setup: Setup, *, connection: int, out: int | None) -> su
     :param out: where it prints; None inherits.
     :raises OSError: it cannot be started.
     """
-    options = {"trusted": setup.trusted, "memory_gib": setup.worker_gib, "parent": os.getpid()}
+    options = {
+        "trusted": setup.trusted,
+        "stream": setup.stream,
+        "memory_gib": setup.worker_gib,
+        "parent": os.getpid(),
+    }
     return subprocess.Popen(
         [setup.python, "-m", _WORKER, str(connection), str(folder), json.dumps(options)],
         stdin=subprocess.DEVNULL,

@@ -2,14 +2,15 @@
 
 ``python -m muster_serving.process.worker FD FOLDER OPTIONS``, where FD is a Unix socket
 (:mod:`muster_serving.process.frames`) and OPTIONS a JSON object: ``trusted`` (what may be loaded though it can run
-code), ``memory_gib`` (the most that the process may take), ``parent`` (the process with which it dies). It runs on
-Python 3.10 and needs numpy, and what the model needs.
+code), ``stream`` (whether it answers in parts), ``memory_gib`` (the most that the process may take), ``parent`` (the process
+with which it dies). It runs on Python 3.10 and needs numpy, and what the model needs.
 """
 
 from __future__ import annotations
 
 import ctypes
 import gc
+import inspect
 import json
 import os
 import resource
@@ -17,15 +18,17 @@ import signal
 import socket
 import sys
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
 from muster_serving.errors import ModelError, PredictionError, ServingError
-from muster_serving.process.frames import ANSWER, FAILED, READY, REFUSED, Line, Part
+from muster_serving.process.frames import ANSWER, FAILED, PART, READY, REFUSED, ROWS, STOP, Line, Part
 
 _PR_SET_PDEATHSIG = 1
 _GIB = 1 << 30
+_END = object()
 
 
 def main() -> None:
@@ -43,6 +46,7 @@ def main() -> None:
         model = Model(
             folder,
             trusted=tuple(options["trusted"]),
+            stream=options["stream"],
             memory=f"the {memory_gib:g} GiB that one worker may take: raise memory_gib of the deployment's resources",
         )
     except ModelError as error:
@@ -52,16 +56,37 @@ def main() -> None:
     gc.freeze()  # what is loaded stays: no collection looks through it again
     line.send([(READY, b"")])
     while (requests := line.receive()) is not None:
-        line.send(model.answer(requests))
+        if options["stream"]:
+            _answer_in_parts(model, *requests[0], line)
+        else:
+            line.send(model.answer(requests))
+
+
+def _answer_in_parts(model: Model, rows: int, data: bytes | memoryview, line: Line) -> None:
+    """Send each part when the front asks for it; close the predictor's generator where it wants no more."""
+    last = ANSWER, b""
+    try:
+        with closing(model.parts(rows, data)) as parts:
+            for part in parts:
+                line.send([(PART, part)])
+                told = line.receive()
+                if told is None:
+                    return
+                if told[0][0] == STOP:
+                    break
+    except PredictionError as error:
+        last = FAILED, str(error).encode()
+    line.send([last])
 
 
 class Model:
     """One loaded version.
 
     :param memory: how much it may take, and what gives it more, for messages.
+    :param stream: whether it is asked for :meth:`parts`.
     """
 
-    def __init__(self, folder: Path, *, trusted: Sequence[str], memory: str) -> None:
+    def __init__(self, folder: Path, *, trusted: Sequence[str], memory: str, stream: bool = False) -> None:
         """Load it. :raises ModelError: it cannot be served; the message says why."""
         self._memory = memory
         try:  # here, since the author's image may lack numpy
@@ -84,6 +109,10 @@ class Model:
         except Exception as error:  # the author's code may raise anything
             traceback.print_exc()
             raise ModelError(f"it cannot be loaded: {_told(error)}{_place(error, folder)}") from error
+        if inspect.isgeneratorfunction(self._predict) and not stream:
+            raise ModelError(
+                "predict yields its answer in parts: deploy it with stream=True; no ScoreOperator scores it"
+            )
         self._folder = folder
         self._inputs = Layout(self.signature.inputs.values())
         self._outputs = Layout(self.signature.outputs.values())
@@ -95,6 +124,40 @@ class Model:
             if together is not None:
                 return together
         return [self._alone(rows, data) for rows, data in requests]
+
+    def parts(self, rows: int, data: bytes | memoryview) -> Iterator[bytes]:
+        """Compute a request part by part: yield the rows of each, and the bytes of its outputs.
+
+        :raises PredictionError: the predictor failed, or a part breaks the signature.
+        """
+        given: Any = None
+        try:
+            with self._failing():
+                given = self._predict(self._inputs.unpack(data, rows))
+            given = iter((given,)) if isinstance(given, Mapping) else given
+            if not isinstance(given, Iterator):
+                raise PredictionError(
+                    f"the model answered {type(given).__name__}, expected an iterator of arrays by name"
+                )
+            number = 0
+            while (part := self._next(given)) is not None:
+                number += 1
+                yield part
+            if not number:
+                raise PredictionError("the model yielded no part, expected one or more")
+        finally:
+            if close := getattr(given, "close", None):
+                with self._failing():
+                    close()
+
+    def _next(self, given: Iterator[Any]) -> bytes | None:
+        """Return the next part as bytes; None where there is none."""
+        with self._failing():
+            part = next(given, _END)
+            if part is _END:
+                return None
+            rows = _rows(next(iter(self.signature.outputs)), self._named(part)[0])
+            return ROWS.pack(rows) + self._outputs.pack(self._checked(part, rows), rows)
 
     def _together(self, requests: Sequence[Part]) -> list[tuple[int, bytes]] | None:
         sizes = [rows for rows, _ in requests]
@@ -124,14 +187,25 @@ class Model:
 
     def _run(self, inputs: dict[str, Any], rows: int) -> dict[str, Any]:
         """Ask the predictor, and check its answer. :raises PredictionError: it failed, or breaks the signature."""
-        try:
+        with self._failing():
             answer = self._predict(inputs)
-            return {
-                name: column.answer(given, rows)
-                for (name, column), given in zip(
-                    self.signature.outputs.items(), self._named(answer), strict=True
+            if isinstance(answer, Iterator):
+                raise PredictionError(
+                    f"the model answered {type(answer).__name__}: where it answers in parts, deploy it with stream=True"
                 )
-            }
+            return self._checked(answer, rows)
+
+    def _checked(self, answer: Any, rows: int) -> dict[str, Any]:
+        return {
+            name: column.answer(given, rows)
+            for (name, column), given in zip(self.signature.outputs.items(), self._named(answer), strict=True)
+        }
+
+    @contextmanager
+    def _failing(self) -> Iterator[None]:
+        """Say what went wrong in the predictor. :raises PredictionError: something did."""
+        try:
+            yield
         except PredictionError:
             raise
         except MemoryError as error:
@@ -153,6 +227,16 @@ class Model:
                 f"the model answered {found:.200}, the signature's outputs are {', '.join(wanted)}"
             )
         return [answer[name] for name in wanted]
+
+
+def _rows(name: str, given: Any) -> int:
+    """Return how many rows a part has, by its first output. :raises PredictionError: none."""
+    import numpy as np
+
+    shape = list(np.shape(given))
+    if not shape or not shape[0]:
+        raise PredictionError(f"output {name!r}: a part has shape {shape}, expected one row or more")
+    return int(shape[0])
 
 
 def _joined(several: list[dict[str, Any]]) -> dict[str, Any]:

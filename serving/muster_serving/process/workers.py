@@ -3,17 +3,20 @@
 A worker has one frame at a time, so its end costs the requests of that frame, and no others: each gets one error that
 names the cause. It is started again, at once the first time, after growing pauses when it ends again and again;
 meanwhile requests wait for another worker, or for this one. Where all workers are down for longer, they are refused.
+
+A request that is answered in parts holds its worker until the last part, or until no more are wanted. A part is computed when
+it is asked for, so a client that reads slowly fills no memory; it holds the worker for `request_seconds` at most.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
 from pathlib import Path
 
-from muster_serving.errors import ModelError, PredictionError
-from muster_serving.process.frames import ANSWER, Part
+from muster_serving.errors import ModelError, PredictionError, RequestError, ServingError
+from muster_serving.process.frames import ANSWER, MORE, PART, STOP, Part
 from muster_serving.process.processes import Process, begin
 from muster_serving.process.setup import Setup
 
@@ -26,19 +29,26 @@ Told = Callable[[str, bool], None]
 
 
 class _Asked:
-    """One request that waits, or is computed."""
+    """One request that waits, or is computed.
 
-    __slots__ = ("answer", "data", "rows", "since")
+    :ivar answer: its outputs' bytes, or the next part of them: empty after the last.
+    :ivar paused: the worker's place whose next part is not asked for yet; :ivar lost: why there will be none.
+    """
+
+    __slots__ = ("answer", "data", "lost", "paused", "rows", "since")
 
     def __init__(self, data: bytes, rows: int, loop: asyncio.AbstractEventLoop) -> None:
         self.data = data
         self.rows = rows
         self.answer: asyncio.Future[bytes | memoryview] = loop.create_future()
         self.since = loop.time()
+        self.paused: _Place | None = None
+        self.lost: ServingError | None = None
 
     def fail(self, why: str) -> None:
+        self.lost = PredictionError(why)
         if not self.answer.done():
-            self.answer.set_exception(PredictionError(why))
+            self.answer.set_exception(self.lost)
 
 
 class _Place:
@@ -47,7 +57,8 @@ class _Place:
     def __init__(self) -> None:
         self.process: Process | None = None
         self.held: list[_Asked] = []
-        self.sent = 0.0
+        self.sent = 0.0  # what it computes now
+        self.begun = 0.0  # the first part of what it holds
         self.up = 0.0
         self.pause = 0.0
 
@@ -95,6 +106,29 @@ class Workers:
 
         :raises PredictionError: the model failed, its process ended, or it took too long.
         """
+        asked = self._begin(data, rows)
+        try:
+            return await asked.answer
+        except asyncio.CancelledError:
+            self._leave(asked)
+            raise
+
+    async def stream(self, data: bytes, rows: int) -> AsyncGenerator[bytes | memoryview, None]:
+        """Have one request computed part by part, each when it is asked for; close this where no more are wanted.
+
+        :raises PredictionError: as :meth:`ask`; or all parts together took too long.
+        :raises RequestError: 408, the next part was not asked for in time.
+        """
+        asked = self._begin(data, rows)
+        try:
+            while part := await asked.answer:
+                yield part
+                self._go_on(asked)
+        finally:
+            self._leave(asked)
+
+    def _begin(self, data: bytes, rows: int) -> _Asked:
+        """Take a request. :raises PredictionError: all workers are down."""
         if self._refusing:
             raise PredictionError(self._refusing)
         asked = _Asked(data, rows, self._loop)
@@ -103,15 +137,36 @@ class Workers:
         self._dispatch()
         if self._watch is None:
             self._look_again()
-        try:
-            return await asked.answer
-        except asyncio.CancelledError:  # its client is gone: nothing is computed for nobody
-            if asked in self._queue:
-                self._queue.remove(asked)
-                self._queued_rows -= rows
-                if self._closing:
-                    self._end_idle()
-            raise
+        return asked
+
+    def _go_on(self, asked: _Asked) -> None:
+        """Ask for the next part. :raises ServingError: there will be none."""
+        if asked.lost:
+            raise asked.lost
+        place, seconds = asked.paused, self._setup.request_seconds
+        assert place is not None
+        if self._loop.time() - place.begun > seconds:
+            raise PredictionError(f"the answer was not whole within {seconds:g} s (request_timeout)")
+        asked.answer = self._loop.create_future()
+        self._tell(place, MORE)
+
+    def _leave(self, asked: _Asked) -> None:
+        """Compute nothing more for a request whose client is gone, or has enough."""
+        if asked.paused:
+            self._tell(asked.paused, STOP)
+        elif asked in self._queue:
+            self._queue.remove(asked)
+            self._queued_rows -= asked.rows
+            if self._closing:
+                self._end_idle()
+
+    def _tell(self, place: _Place, what: int) -> None:
+        """Have a worker that waits between two parts compute the next one, or none."""
+        (asked,) = place.held
+        asked.paused = None
+        place.sent = self._loop.time()
+        assert place.process is not None
+        place.process.send([(what, b"")])
 
     def close(self) -> None:
         """Let the workers finish what they compute, and end them."""
@@ -140,7 +195,7 @@ class Workers:
                     return
             place = self._idle.pop()
             held = place.held = self._take()
-            place.sent = self._loop.time()
+            place.sent = place.begun = self._loop.time()
             assert place.process is not None
             place.process.send([(asked.rows, asked.data) for asked in held])
 
@@ -159,6 +214,14 @@ class Workers:
         return taken
 
     def _answered(self, place: _Place, parts: list[Part]) -> None:
+        if parts[0][0] == PART:
+            (asked,) = place.held
+            asked.paused = place
+            if asked.answer.done():  # its client is gone
+                self._tell(place, STOP)
+            else:
+                asked.answer.set_result(parts[0][1])
+            return
         held, place.held = place.held, []
         self._idle.append(place)
         if self._queue:
@@ -189,6 +252,7 @@ class Workers:
         if place in self._idle:
             self._idle.remove(place)
         for asked in held:
+            asked.paused = None
             asked.fail(f"the model's process {how}")
         if self._closing:
             self._end_idle()
@@ -238,12 +302,18 @@ class Workers:
         while self._queue and now - self._queue[0].since > seconds:
             asked = self._queue.popleft()
             self._queued_rows -= asked.rows
-            asked.fail(
-                f"no worker was free within {seconds:g} s (request_timeout): the model is too slow for its users"
+            why = (
+                "each answers one at a time" if self._setup.stream else "the model is too slow for its users"
             )
+            asked.fail(f"no worker was free within {seconds:g} s (request_timeout): {why}")
         busy = [place for place in self._places if place.held]
         for place in busy:
-            if now - place.sent > seconds and place.process:
+            if (asked := place.held[0]).paused:
+                if now - place.begun > seconds:
+                    late = f"the answer was not taken within {seconds:g} s (request_timeout): read it faster"
+                    asked.lost = RequestError(late, status=408)
+                    self._tell(place, STOP)
+            elif now - place.sent > seconds and place.process:
                 place.process.kill(f"gave no answer within {seconds:g} s (request_timeout), and was ended")
         if busy or self._queue:
             self._look_again()

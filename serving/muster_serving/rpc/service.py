@@ -47,7 +47,8 @@ def handler(front: Front) -> grpc.GenericRpcHandler:
                 _answering(*call, refused=(lambda _: None) if name in _OPEN else front.refused)
             )
             for name, call in calls.items()
-        },
+        }
+        | {"ModelStreamInfer": grpc.stream_stream_rpc_method_handler(_no_parts)},
     )
 
 
@@ -75,6 +76,14 @@ def _answering(
         return found
 
     return answered
+
+
+async def _no_parts(_requests: Any, context: Context) -> None:
+    """Refuse answers in parts by name: Triton's and MLServer's calls of that name have different messages."""
+    await context.abort(
+        grpc.StatusCode.UNIMPLEMENTED,
+        "ModelInfer answers all parts joined; they come one by one over HTTP: POST /v2/models/NAME/generate_stream",
+    )
 
 
 class _Service:

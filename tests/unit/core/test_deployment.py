@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from muster.core.deployment import DeploymentSpec, RequestLimits
+from muster.core.deployment import Batch, DeploymentSpec, RequestLimits, RequestLog, Workers, check_streams
 from muster.core.errors import SpecError
 from muster.core.job import Pinned
-from muster.core.wire import dumps_every_field
+from muster.core.wire import dumps, dumps_every_field, loads
 
 DIGEST = "b3:" + "ab" * 32
 
@@ -62,3 +62,29 @@ def test_a_burst_is_a_second_s_worth_where_none_is_said() -> None:
     assert RequestLimits(rate=50).order() == {"rate": 50.0, "burst": 50, "body_bytes": 16 << 20}
     assert RequestLimits(rate=0.1).order()["burst"] == 1
     assert RequestLimits(body_mib=0.5).order() == {"rate": None, "burst": None, "body_bytes": 1 << 19}
+
+
+def workers(**more: Any) -> Workers:
+    return Workers(image="tables", image_digest=DIGEST, **more)
+
+
+def test_an_answer_in_parts_is_neither_batched_nor_logged() -> None:
+    with pytest.raises(SpecError, match="stream and batch: a predictor that yields its answer in parts"):
+        workers(stream=True, batch=Batch())
+    with pytest.raises(SpecError, match="stream and log: an answer in parts has not the rows of its request"):
+        spec(workers=workers(stream=True), log=RequestLog())
+    assert spec(workers=workers(), log=RequestLog()).log
+
+
+def test_only_code_of_the_author_s_can_answer_in_parts() -> None:
+    check_streams("volume://words/model@1", ["model.onnx", "predict.py", "signature.json"])
+    for files in (["model.onnx"], ["model.skops", "beside/predict.py"]):
+        with pytest.raises(SpecError, match=r"stream: volume://words/model@1 holds no predict\.py"):
+            check_streams("volume://words/model@1", files)
+
+
+def test_whether_a_model_streams_is_written_only_where_it_does() -> None:
+    whole, parts = spec(workers=workers()), spec(workers=workers(stream=True))
+    assert "stream" not in dumps_every_field(whole) + str(whole.worker_setup())
+    assert loads(DeploymentSpec, dumps(parts)) == parts
+    assert (parts.worker_setup() or {})["stream"] is True

@@ -45,6 +45,7 @@ from muster.airflow.operators.score import SERVE
 from muster.airflow.operators.smoke import Smoke, check_smoke_file, smoke_of
 from muster.core.comparison import files_changed
 from muster.core.deployment import (
+    NO_LOG_OF_STREAMS,
     PREDICTED,
     Batch,
     DeploymentSpec,
@@ -52,6 +53,7 @@ from muster.core.deployment import (
     RequestLog,
     Workers,
     check_host,
+    check_streams,
     needs_workers,
 )
 from muster.core.errors import SpecError
@@ -138,9 +140,12 @@ class DeployOperator(ReleasingOperator):
     """``Batch(most=64, wait_ms=5)``: requests that come together are computed in one call of the predictor. None
     computes each alone; an ONNX model always does."""
     request_timeout: timedelta = keyword(default=timedelta(seconds=30), check=check_span)
-    """The longest that a call of the predictor may take; then its worker is ended and started again."""
+    """The longest that a call of the predictor may take; then its worker is ended and started again. Where it streams, the
+    longest that a part may take, and all parts together."""
     trusted: Sequence[str] = keyword(default=(), check=check_trusted)
     """What may be loaded though loading it can run code: ``["pickle"]``, or the types in a skops file."""
+    stream: bool = keyword(default=False, check=check_flag)
+    """The version's ``predict`` yields its answer in parts, which ``…/generate_stream`` sends as they come."""
     allow_older: bool = keyword(default=False, check=check_flag)
     """Serve it although it is older than what serves now."""
     job_resources: Resources | None = keyword(
@@ -161,6 +166,8 @@ class DeployOperator(ReleasingOperator):
             self._check_replicas()
         with self.refusing("host"):
             check_host(self.host, tokens=self.tokens)
+        with self.refusing("stream"):
+            self._check_stream()
         add_deployment(self)
 
     def images(self) -> tuple[str, ...]:
@@ -292,7 +299,10 @@ class DeployOperator(ReleasingOperator):
         """
         from muster.airflow.operators.spec import image_digest
 
-        if not needs_workers(task.backend.store.manifest(version.address)):
+        files = task.backend.store.manifest(version.address)
+        if self.stream:
+            check_streams(version.address, files)
+        if not needs_workers(files):
             if self.workers > 1 or self.batch or self.trusted:
                 raise SpecError(
                     f"{version.address} is an ONNX model, which the server runs itself: workers, batch and trusted are for "
@@ -309,6 +319,7 @@ class DeployOperator(ReleasingOperator):
             batch=self.batch,
             request_timeout_seconds=self.request_timeout.total_seconds(),
             trusted=tuple(self.trusted),
+            stream=self.stream,
         )
 
     def _plan(self) -> Plan:
@@ -318,6 +329,16 @@ class DeployOperator(ReleasingOperator):
             if known
             else plan_of((100,), None, None)
         )
+
+    def _check_stream(self) -> None:
+        if self.stream is not True:  # it may be a template still
+            return
+        if is_known(self.batch) and self.batch is not None:
+            raise SpecError("a predictor that yields parts has one request at a time: leave batch out")
+        if is_known(self.request_log) and self.request_log is not None:
+            raise SpecError(NO_LOG_OF_STREAMS)
+        if is_known(self.server) and self.server == "seldon":
+            raise SpecError("Seldon Core's wrapper runs no predict.py: leave server out")
 
     def _check_rules(self) -> None:
         known = self.rules is not None and is_known(self.rules) and is_known(self.server)

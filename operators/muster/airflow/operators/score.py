@@ -207,6 +207,10 @@ class ScoreOperator(CachedOperator, ProgramOperator):
             return self._of_version(store, model, model.versions[0].address)
         spec = task.backend.deployments.champion(str(self.model).removeprefix(DEPLOYMENT))
         runs, told = spec.workers or spec, spec.worker_setup()
+        if told and told.get("stream"):
+            raise SpecError(
+                f"{self.model} answers in parts, whose rows are not those of a request: it cannot be scored"
+            )
         if self.image is None and not store.holds(runs.image_digest):
             raise NotFound(
                 f"{self.model} is computed in image {runs.image!r}, whose lock the store no longer has: deploy it again, or name an image"

@@ -1,0 +1,130 @@
+"""Answers in parts: server-sent events to one client, as fast as it reads them, until it leaves.
+
+Each event is one answer of the Open Inference Protocol as JSON, as MLServer's are
+(https://docs.seldon.ai/mlserver/user-guide/streaming). The path, and ``{"error": …}`` as the last event where something went
+wrong after the first, are also those of Triton's generate extension
+(https://github.com/triton-inference-server/server/blob/main/docs/protocol/extension_generate.md), whose requests are plainer.
+What goes wrong before the first event is an error like any other, with its status.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, MutableMapping
+from contextlib import aclosing
+from typing import Any
+
+from muster_serving.answer import Answer, Headers, refusal
+from muster_serving.body import Receive
+from muster_serving.column import Array
+from muster_serving.errors import PredictionError, RequestError
+
+TYPE = b"text/event-stream"
+EVENTS: Headers = ((b"content-type", TYPE + b"; charset=utf-8"), (b"cache-control", b"no-cache"))
+
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+
+_CLIENT_GONE = Answer(499, b"", sent=True)
+
+
+def event(document: bytes) -> bytes:
+    """Return JSON, which has no line break, as an event."""
+    return b"data: " + document + b"\n\n"
+
+
+async def written(
+    parts: AsyncGenerator[dict[str, Array], None],
+    write: Callable[[Mapping[str, Array]], tuple[bytes, Headers]],
+) -> AsyncGenerator[bytes, None]:
+    """Yield each part as an event; closes the parts with itself.
+
+    :param write: of the request that is answered (:class:`.protocol.Asked`).
+    """
+    async with aclosing(parts):
+        async for part in parts:
+            yield event(write(part)[0])
+
+
+def one_event(answer: Answer) -> Answer:
+    """Return the answer of a model that does not stream, as a stream of one event."""
+    named = tuple(header for header in answer.headers if header[0] != b"content-type")
+    return answer._replace(body=event(answer.body), headers=EVENTS + named)
+
+
+class Outlet:
+    """The connection of a client that is answered in events.
+
+    :param closing: whether the connection ends with the answer.
+    """
+
+    def __init__(self, receive: Receive, send: Send, *, closing: bool) -> None:
+        self._receive = receive
+        self._send = send
+        self._closing = closing
+
+    async def begin(self, headers: Headers) -> None:
+        """Send the status, which is 200 from here on, and the headers."""
+        close = [(b"connection", b"close")] if self._closing else []
+        await self._send({"type": "http.response.start", "status": 200, "headers": [*headers, *close]})
+
+    async def put(self, data: bytes) -> None:
+        """Send some bytes. Waits while the client has not read those before."""
+        await self._send({"type": "http.response.body", "body": data, "more_body": True})
+
+    async def end(self) -> None:
+        """End the answer."""
+        await self._send({"type": "http.response.body", "body": b""})
+
+    async def gone(self) -> None:
+        """Return when the client has left. The request's body must have been read."""
+        while (await self._receive())["type"] != "http.disconnect":
+            continue
+
+
+async def send_events(
+    events: AsyncGenerator[bytes, None],
+    out: Outlet,
+    headers: Headers,
+    *,
+    failed: Callable[[PredictionError], Answer],
+) -> Answer:
+    """Send events as they come, and return an answer that is sent already; its status is 499 where the client left.
+
+    The events are closed in any case.
+
+    :param failed: notes that the model failed, and returns the error as an answer.
+    :raises RequestError, PredictionError: from the events, before the first of them.
+    """
+    sending = asyncio.ensure_future(_send(events, out, headers, failed))
+    leaving = asyncio.ensure_future(out.gone())
+    try:
+        await asyncio.wait({sending, leaving}, return_when=asyncio.FIRST_COMPLETED)
+        return sending.result() if sending.done() else _CLIENT_GONE
+    finally:
+        for task in (sending, leaving):
+            task.cancel()
+        await asyncio.gather(sending, leaving, return_exceptions=True)
+
+
+async def _send(
+    events: AsyncGenerator[bytes, None],
+    out: Outlet,
+    headers: Headers,
+    failed: Callable[[PredictionError], Answer],
+) -> Answer:
+    answer = Answer(200, b"")
+    async with aclosing(events):
+        first = await anext(events)
+        await out.begin(headers)
+        await out.put(first)
+        try:
+            async for each in events:
+                await out.put(each)
+        except PredictionError as error:
+            answer = failed(error)
+        except RequestError as error:
+            answer = refusal(str(error), error.status)
+        if answer.body:
+            await out.put(event(answer.body))
+        await out.end()
+    return answer._replace(sent=True)
