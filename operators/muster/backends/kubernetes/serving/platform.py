@@ -246,6 +246,9 @@ class ClusterPlatform:
         for entry in self._revisions.missing(book, self._revisions.look([book])):
             self._revisions.make(entry)
             yield f"{entry.name}: its {self._revisions.kind} is made again"
+        for entry in self._revisions.without_grpc_service(book):
+            self._revisions.make(entry)
+            yield f"{entry.name}: its Service for gRPC is made again"
         if not book.drifted:
             return
         given = book.shares if book.given is None else book.given

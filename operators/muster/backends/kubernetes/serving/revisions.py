@@ -9,7 +9,15 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from muster.backends.kubernetes.api.client import Client
-from muster.backends.kubernetes.api.kinds import DEPLOYMENT, ENDPOINT_SLICE, POD, Document, Kind
+from muster.backends.kubernetes.api.kinds import (
+    CONFIG_MAP,
+    DEPLOYMENT,
+    ENDPOINT_SLICE,
+    POD,
+    SERVICE,
+    Document,
+    Kind,
+)
 from muster.backends.kubernetes.cluster.facts import holds
 from muster.backends.kubernetes.cluster.survey import Survey
 from muster.backends.kubernetes.labels import selector
@@ -26,7 +34,7 @@ from muster.core.errors import BackendError, Conflict
 
 _SERVICE = "kubernetes.io/service-name"  # Kubernetes labels an EndpointSlice with it
 _GONE_SECONDS, _LOOK_SECONDS = 90.0, 0.2
-_CODE_SECONDS = 30.0  # until a garbage collector has taken away what went with an object that was deleted
+_OWNED_SECONDS = 30.0  # until a garbage collector has taken away what went with an object that was deleted
 
 
 Name = tuple[str, str]
@@ -72,15 +80,20 @@ class Revisions:
     def rehearse(self, live: Entry) -> None:
         """Have a revision checked by the API server and the platform's webhooks, and make nothing.
 
-        :raises SpecError: one of them refuses it.
+        :raises SpecError: one of them refuses it. :raises Forbidden: this account may not make what it needs.
         """
-        with suppress(Conflict):  # it is there
-            self._maker.create(self._platform.manifest(self._server(live)), dry_run=True)
+        server = self._server(live)
+        documents = [self._platform.manifest(server)]
+        if self._has_grpc_service(live):
+            documents.append(grpc_service(server, None))
+        for document in documents:
+            with suppress(Conflict):  # it is there
+                self._maker.create(document, dry_run=True)
 
     def make(self, live: Entry) -> None:
         """Make what there is not of a revision: its one object, the code that its pods wait for, and a Service of gRPC.
 
-        :raises BackendError: what was there of it is being deleted.
+        :raises BackendError: what was there of it is being deleted, or another object has a name that it needs.
         """
         server = self._server(live)
         document = self._platform.manifest(server)
@@ -90,25 +103,52 @@ class Revisions:
             made, anew = self._there(server, document), False
         else:
             anew = True
-        self._make_owned(code(server, made), anew=anew)
-        if server.spec.grpc and self._site.gateway:
-            self._make_owned(grpc_service(server, made), anew=anew)
+        self._make_owned(CONFIG_MAP, code(server, made), anew=anew)
+        if self._has_grpc_service(live):
+            self._make_owned(SERVICE, grpc_service(server, made), anew=anew)
 
-    def _make_owned(self, document: Document, *, anew: bool) -> None:
+    def _make_owned(self, kind: Kind, document: Document, *, anew: bool) -> None:
         """Make what goes with a revision's one object.
 
-        :param anew: its owner was made just now, so what is there by that name goes with one that was deleted.
+        :param anew: its owner was made just now, so what is there by that name may go with one that was deleted.
+        :raises BackendError: another object has that name.
         """
-        deadline = self._now() + (_CODE_SECONDS if anew else 0.0)
+        name = document["metadata"]["name"]
+        deadline = self._now() + (_OWNED_SECONDS if anew else 0.0)
         while True:
             try:
                 self._maker.create(document)
-            except Conflict:  # it is there
-                if self._now() >= deadline:
+            except Conflict:
+                found = self._client.get(kind, name, namespace=self._site.namespace)
+                if found is not None and _owners(found) == _owners(document):
                     return
+                if found is not None and self._now() >= deadline:
+                    raise BackendError(
+                        f"{kind.name} {name} in namespace {self._site.namespace} is in the way: the revision needs that name for one of its "
+                        "own; delete it, or deploy under another name"
+                    ) from None
                 self._sleep(_LOOK_SECONDS)
             else:
                 return
+
+    def _has_grpc_service(self, live: Entry) -> bool:
+        return bool(live.spec.grpc and self._site.gateway)
+
+    def without_grpc_service(self, route: Route) -> list[Entry]:
+        """Return the revisions of a route that answer gRPC, and of which the Service for it is gone."""
+        place, names_of = self._site.namespace, names.revision_name
+        return [
+            live
+            for live in route.live
+            if self._has_grpc_service(live)
+            and live.name in route.shares
+            and self._client.get(
+                SERVICE,
+                names.grpc_service_name(names_of(route.name, live.name, namespace=place)),
+                namespace=place,
+            )
+            is None
+        ]
 
     @property
     def kind(self) -> str:
@@ -268,3 +308,8 @@ def _objects(kind: Kind, found: Mapping[Kind, list[Document]]) -> Objects:
 def _only(documents: list[Document] | None) -> Document | None:
     """The one that is to stay: a platform makes one of each kind."""
     return next((each for each in documents or () if not each["metadata"].get("deletionTimestamp")), None)
+
+
+def _owners(document: Document) -> list[str]:
+    """The uids of the objects with which one is deleted."""
+    return [each["uid"] for each in document["metadata"].get("ownerReferences") or ()]

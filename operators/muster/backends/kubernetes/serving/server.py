@@ -107,8 +107,8 @@ def code(server: Server, owner: Document) -> Document:
     }
 
 
-def grpc_service(server: Server, owner: Document) -> Document:
-    """Return the Service by which a Gateway asks a revision over gRPC, which goes with `owner`.
+def grpc_service(server: Server, owner: Document | None) -> Document:
+    """Return the Service by which a Gateway asks a revision over gRPC, which goes with `owner`; None: that is not made yet.
 
     The platform's own Service has one port, and does not say that its pods speak HTTP/2 without TLS.
     """
@@ -131,22 +131,19 @@ def grpc_port() -> Document:
     }
 
 
-def _owned(server: Server, owner: Document, *, name: str) -> Document:
+def _owned(server: Server, owner: Document | None, *, name: str) -> Document:
     """The metadata of an object that is deleted with `owner`."""
+    metadata = {"name": name, "namespace": server.site.namespace, "labels": server.labels}
+    if owner is None:
+        return metadata
     about = owner["metadata"]
-    return {
-        "name": name,
-        "namespace": server.site.namespace,
-        "labels": server.labels,
-        "ownerReferences": [
-            {
-                "apiVersion": owner["apiVersion"],
-                "kind": owner["kind"],
-                "name": about["name"],
-                "uid": about["uid"],
-            }
-        ],
+    whose = {
+        "apiVersion": owner["apiVersion"],
+        "kind": owner["kind"],
+        "name": about["name"],
+        "uid": about["uid"],
     }
+    return {**metadata, "ownerReferences": [whose]}
 
 
 def pod(server: Server, *, container: str) -> Document:

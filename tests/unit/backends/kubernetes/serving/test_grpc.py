@@ -12,9 +12,11 @@ from tests.unit.backends.kubernetes.serving.fake_serving import World, world
 from tests.unit.backends.kubernetes.serving.golden import OVER_GRPC, SITE, spec
 from tests.unit.backends.kubernetes.serving.test_deployments import serve
 
+from muster.backends.kubernetes.api.kinds import SERVICE
 from muster.backends.kubernetes.serving.route import Route, drift, read_route, write_route
 from muster.backends.releases.book import Entry
-from muster.core.errors import SpecError
+from muster.backends.releases.manual import repair
+from muster.core.errors import BackendError, SpecError
 
 
 @pytest.fixture
@@ -66,6 +68,23 @@ def test_a_revision_has_a_service_for_it_and_one_without_grpc_has_none(there: Wo
     made = there.cluster.objects["services", "lines-r2-grpc"]
     assert made["metadata"]["ownerReferences"][0]["name"] == "lines-r2"
     assert there.deployments().deployment("lines").grpc == "lines.models.example.com:80"
+
+
+def test_a_service_of_others_is_not_taken_for_a_revision_s(there: World) -> None:
+    theirs = {"metadata": {"name": "lines-r1-grpc", "uid": "theirs"}, "spec": {"selector": {"app": "shop"}}}
+    there.cluster.objects[SERVICE.plural, "lines-r1-grpc"] = theirs
+    with pytest.raises(BackendError, match=r"Service lines-r1-grpc in namespace .* is in the way"):
+        serve(there, grpc=True)
+    assert there.cluster.objects[SERVICE.plural, "lines-r1-grpc"] is theirs
+
+
+def test_a_service_that_was_deleted_is_made_again(there: World) -> None:
+    serve(there, grpc=True)
+    there.cluster.objects.pop((SERVICE.plural, "lines-r1-grpc"))
+    deployments = there.deployments()
+    assert list(repair(deployments, "lines")) == ["r1: its Service for gRPC is made again"]
+    assert (SERVICE.plural, "lines-r1-grpc") in there.cluster.objects
+    assert list(repair(deployments, "lines")) == []
 
 
 @pytest.mark.parametrize("url", ["http://10.1.2.3:8000", "http://models.example.com"])
