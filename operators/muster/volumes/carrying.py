@@ -15,7 +15,7 @@ from pathlib import Path
 from muster.core.address import Address
 from muster.core.errors import BadOutput, Corrupt, StoreError
 from muster.core.job import CARRIED, Pinned
-from muster.volumes import manifest
+from muster.volumes import listing
 from muster.volumes.durability import write_whole
 from muster.volumes.gather import Draft, check_path
 from muster.volumes.hashing import Frozen, hash_file
@@ -43,7 +43,7 @@ def named(layout: Layout, draft: Draft) -> Draft:
         return draft
     base = _folder(layout, draft.base)
     try:
-        carried = _listed(draft, noted, manifest.read(base / "MANIFEST"))
+        carried = _listed(draft, noted, listing.read(base / "MANIFEST"))
     except (Corrupt, OSError) as error:
         raise StoreError(
             f"output {draft.output!r} begins with {draft.base.address}, which cannot be read: {error}"

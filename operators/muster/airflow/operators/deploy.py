@@ -291,7 +291,7 @@ class DeployOperator(ReleasingOperator):
         """
         from muster.airflow.operators.spec import image_digest
 
-        if not needs_workers(task.backend.store.manifest(version.address)):
+        if not needs_workers(name for name, _ in task.backend.store.manifest(version.address).names()):
             if self.workers > 1 or self.batch or self.trusted:
                 raise SpecError(
                     f"{version.address} is an ONNX model, which the server runs itself: workers, batch and trusted are for "

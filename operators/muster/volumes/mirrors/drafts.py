@@ -2,7 +2,7 @@
 
 ::
 
-    STORE/mirror/<volume>@<n>/             data/ MANIFEST RECORD.json KNOWN, as the version will be (``:`` for ``/``)
+    STORE/mirror/<volume>@<n>/             data/ MANIFEST INDEX RECORD.json KNOWN, as the version will be (``:`` for ``/``)
     STORE/mirror/<volume>@<n>.lock         held (flock) until the version is visible; a kill releases it
 
 A draft that a kill left is gone on with.

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from muster.core.errors import Conflict, Corrupt, NotFound
 from muster.core.job import check_digest
-from muster.volumes import manifest, numbers, retention, sharing, trash
+from muster.volumes import manifest, numbers, pages, retention, sharing, trash
 from muster.volumes.changes import files_below
 from muster.volumes.commit import place as place_draft
 from muster.volumes.commit_records import (
@@ -226,7 +226,11 @@ class FolderHome:
     def _describe(self, documents: Documents, draft: Path, files: Sequence[Frozen]) -> None:
         """Write what lies beside a version's files."""
         holding = documents.holding
-        texts = {"MANIFEST": documents.manifest, "RECORD.json": documents.record}
+        texts = {
+            "MANIFEST": documents.manifest,
+            **pages.beside(documents.manifest),
+            "RECORD.json": documents.record,
+        }
         if holding.deleted:
             texts["TOMBSTONE"] = f'{{"at": {time.time()}, "digest": "{documents.digest}"}}'.encode()
         else:
@@ -281,7 +285,7 @@ class FolderHome:
 
     def _replace(self, draft: Path, target: Path) -> None:
         """Put a whole version in place of one that was damaged, or whose data gc deleted here."""
-        for name in ("MANIFEST", "RECORD.json", sharing.KNOWN):
+        for name in ("MANIFEST", pages.INDEX, "RECORD.json", sharing.KNOWN):
             if (draft / name).exists():
                 rename(draft / name, target / name)
         if (draft / "data").is_dir():
