@@ -283,7 +283,7 @@ def _check_folder(store: LocalStore, address: str, path: str) -> None:
     if next(files.names(path), None) is not None:
         return
     above = path.rpartition("/")[0]
-    there = ", ".join(name for name, _ in islice(files.names(above), 8)) or "nothing"
+    there = ", ".join(sorted(name for name, _ in islice(files.names(above), 8))) or "nothing"
     raise NotFound(
         f"{address} holds no folder {path!r:.120}; {f'in {above}' if above else 'at its top'} there is {there}"
     )

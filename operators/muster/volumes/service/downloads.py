@@ -57,7 +57,7 @@ class Downloads:
         if inner or not target.is_dir():
             entries = self.manifest(version.address, version.digest)
             if next(entries.below(inner), None) is None:
-                there = ", ".join(name for name, _ in islice(entries.names(), 8))
+                there = ", ".join(sorted(name for name, _ in islice(entries.names(), 8)))
                 raise NotFound(f"{version.address} holds no {inner!r:.120}; at its top are {there}")
             if not target.is_dir():
                 with translated(f"fetch {version.address} into {self._cache}"):

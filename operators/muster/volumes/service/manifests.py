@@ -26,7 +26,8 @@ from muster.volumes.pages import LARGE_BYTES, Index, Page
 from muster.volumes.service.connection import Connection
 from muster.volumes.service.refusals import UnknownCall
 
-_CALL = "/v1/manifest"
+FIRST_BYTES = 1 << 17  # all of most manifests
+_CALL, _INDEX = "/v1/manifest", "/v1/manifest/index"
 
 
 class Manifests:
@@ -54,7 +55,7 @@ class Manifests:
     def _fetched(self, path: Path, pages: _Pages, digest: str) -> Index | None:
         """Fetch a small manifest whole, or the index of a large one; a service of an earlier release has none, and sends all."""
         begun, size = pages.beginning()
-        if len(begun) < size and (index := self._index(pages.address, digest)) is not None:
+        if size > LARGE_BYTES and (index := self._index(pages.address, digest)) is not None:
             with translated(f"keep the manifest of {pages.address}"):
                 self._room.mkdir(parents=True, exist_ok=True)
                 write_whole(path.with_name(f"{path.name}.index"), index.render(), durable=False)
@@ -70,7 +71,7 @@ class Manifests:
 
     def _index(self, address: str, digest: str) -> Index | None:
         try:
-            body = self._connection.request("GET", f"{_CALL}/index", query={"address": address}).content
+            body = self._connection.request("GET", _INDEX, query={"address": address}).content
         except UnknownCall:
             return None
         index = Index.parse(body, where=f"the index of {_named(address)}")
@@ -87,8 +88,8 @@ class _Pages:
         self._path, self._connection = path, connection
 
     def beginning(self) -> tuple[bytes, int]:
-        """Return the first bytes of the manifest, as many as a small one has, and how many there are."""
-        wanted = {"range": f"bytes=0-{LARGE_BYTES - 1}"}
+        """Return the first bytes of the manifest, and how many there are."""
+        wanted = {"range": f"bytes=0-{FIRST_BYTES - 1}"}
         answer = self._connection.request("GET", _CALL, query={"address": self.address}, headers=wanted)
         told = answer.headers.get("content-range", "").rpartition("/")[2]  # none: all of it was sent
         return answer.content, int(told) if told.isdecimal() else len(answer.content)
