@@ -101,7 +101,8 @@ def freeze(layout: Layout, draft: Draft, *, previous: Path | None, compare: bool
     if previous is not None and layout.links:
         with suppress(Corrupt):  # fsck reports it; the new version gets bytes of its own
             # An NFS client may have outdated times of a file.
-            before = sharing.Previous(previous, trusted=layout.syncfs and not compare)
+            wanted = [entry.hash for entry in entries]
+            before = sharing.Previous(previous, wanted, trusted=layout.syncfs and not compare)
             entries = sharing.share(draft.folder, entries, before)
     if draft.carried:
         entries = carrying.take_over(layout, draft, entries, trusted=layout.syncfs and not compare)
