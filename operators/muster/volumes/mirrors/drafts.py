@@ -102,6 +102,11 @@ class Filling:
         """The files that are not there yet."""
         return {path: entry for path, entry in self.entries.items() if path not in self.frozen}
 
+    @property
+    def whole(self) -> bool:
+        """Whether all files are there."""
+        return len(self.frozen) == len(self.entries)
+
     def _keep_whole(self) -> None:
         """Keep what an earlier try brought whole; a part of a large file stays to be gone on with."""
         for found in list(files_of(self._data)):

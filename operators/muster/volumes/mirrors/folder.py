@@ -190,17 +190,19 @@ class FolderHome:
 
     def _link(self, filling: Filling, base: Documents) -> None:
         """Link the files that the base has with the same bytes."""
+        missing = list(filling.missing.values())
         try:
             # An NFS client may have outdated times of a file.
             repaired = base.place == filling.place  # of a damaged version each file is read
             trusted = self._layout.syncfs and not repaired
-            previous = sharing.Previous(self.folder(base.place), trusted=trusted)
+            wanted = [entry.hash for entry in missing]
+            previous = sharing.Previous(self.folder(base.place), wanted, trusted=trusted)
         except (Corrupt, FileNotFoundError):
             return  # fsck reports it; the new version gets bytes of its own
-        for entry in list(filling.missing.values()):
+        for entry in missing:
             with suppress(OSError):  # it is gone, or has too many links: it is fetched
                 if (same := previous.equal(entry)) is not None:
-                    previous.linked(same[0], filling.link(entry, same[0]))
+                    previous.linked(entry, filling.link(entry, same[0]))
 
     def folder(self, place: Place) -> Path:
         """Return the folder of a version that is here, visible or complete as a draft."""
@@ -209,7 +211,7 @@ class FolderHome:
 
     def end(self, documents: Documents, filling: Filling) -> None:
         """Complete a draft that has all its files."""
-        if filling.missing:
+        if not filling.whole:
             raise Conflict(
                 f"{documents.address} is not whole at {self.where}: {len(filling.missing)} files are missing"
             )
