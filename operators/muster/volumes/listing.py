@@ -11,7 +11,7 @@ import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Collection, ItemsView, Iterator, Mapping, Sequence, ValuesView
 from functools import cached_property, partial
-from itertools import chain, takewhile
+from itertools import chain, pairwise, takewhile
 from pathlib import Path
 
 from blake3 import blake3
@@ -20,7 +20,7 @@ from muster.core.errors import Corrupt
 from muster.volumes.manifest import Entry, Head, digest_of, parse_head
 from muster.volumes.pages import LARGE_BYTES, Index, cuts, stored
 
-KEPT_PAGES = 8
+KEPT_PAGES = 16
 AHEAD_PAGES = 64
 
 _LINE = re.compile(r"([0-9a-f]{64}) (\d+) (.+)\Z")
@@ -86,6 +86,7 @@ class Listing(Mapping[str, Entry]):
         self._read, self._where = read, where
         self._known = index
         self._kept: dict[int, _Page] = {}
+        self._next, self._ahead = -2, 1
 
     @classmethod
     def of(cls, index: Index, read: Read, *, where: object) -> Listing:
@@ -204,13 +205,19 @@ class Listing(Mapping[str, Entry]):
         return self.index.sizes[page] + sum(entry.size_bytes for entry in before)
 
     def _page(self, page: int) -> _Page:
+        """Return one page, kept or read. Where those that follow are asked for, ever more are read at once."""
         found = self._kept.get(page)
         if found is None:
-            found = next(self._pages(page, page + 1))
-            self._kept = dict(
-                [*self._kept.items(), (page, found)][-KEPT_PAGES:]
-            )  # replaced: threads may share it
+            goes_on = self._next <= page <= self._next + self._ahead
+            self._ahead = min(2 * self._ahead, KEPT_PAGES) if goes_on else 1
+            self._next = min(page + self._ahead, len(self._firsts))
+            self._keep(page, self._at_once(page, self._next))
+            found = self._kept[page]
         return found
+
+    def _keep(self, first: int, pages: Sequence[_Page]) -> None:
+        # Replaced, not changed: threads may share it.
+        self._kept = dict([*self._kept.items(), *enumerate(pages, first)][-KEPT_PAGES:])
 
     def _lines(self, begin: int, end: int) -> Iterator[Entry]:
         return (entry for page in self._pages(begin, end) for entry in page.since(""))
@@ -220,13 +227,17 @@ class Listing(Mapping[str, Entry]):
         count = 1
         while begin < end:
             stop = min(begin + count, end)
-            first = self._begins[begin]
-            data = memoryview(self._read(first, self._begins[stop]))
-            for page in range(begin, stop):
-                yield self._checked(
-                    page, bytes(data[self._begins[page] - first : self._begins[page + 1] - first])
-                )
+            yield from self._at_once(begin, stop)
             begin, count = stop, min(2 * count, AHEAD_PAGES)
+
+    def _at_once(self, begin: int, end: int) -> list[_Page]:
+        first = self._begins[begin]
+        data = memoryview(self._read(first, self._begins[end]))
+        offsets = [each - first for each in self._begins[begin : end + 1]]
+        return [
+            self._checked(page, bytes(data[start:stop]))
+            for page, (start, stop) in enumerate(pairwise(offsets), begin)
+        ]
 
     def _checked(self, page: int, data: bytes) -> _Page:
         if self._known is not None and blake3(data).hexdigest() != self._known.pages[page].hash:

@@ -7,7 +7,7 @@ from blake3 import blake3
 
 from muster.core.errors import Corrupt
 from muster.volumes.lineage import FileDifference, compare
-from muster.volumes.listing import AHEAD_PAGES, Listing, open_manifest, parse
+from muster.volumes.listing import AHEAD_PAGES, KEPT_PAGES, Listing, open_manifest, parse
 from muster.volumes.manifest import Entry, render
 from muster.volumes.pages import INDEX, LARGE_BYTES, LEAST_BYTES, MOST_BYTES, Index, beside
 
@@ -161,6 +161,14 @@ def test_a_walk_reads_ever_more_pages_at_once(data):
     pages = len(counted.files.index.pages)
     assert len(counted.read) <= pages.bit_length() + pages // AHEAD_PAGES
     assert sum(counted.read) == sum(page.end - page.begin for page in counted.files.index.pages)
+
+
+def test_a_walk_of_folders_reads_ever_more_pages_at_once(data):
+    counted = Counted(data)
+    assert len(list(counted.files.names())) == FILES // 1000
+    pages = len(counted.files.index.pages)
+    assert len(counted.read) <= pages.bit_length() + pages // KEPT_PAGES
+    assert sum(counted.read) <= len(data)
 
 
 def test_the_first_files_cost_the_first_page(data):
