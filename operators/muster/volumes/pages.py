@@ -74,7 +74,7 @@ class Index:
         second, _, lines = body.partition(b"\n")
         match = _HEAD.match(second)
         if first.decode(errors="replace") != digest_of(body) or not match:
-            raise Corrupt(f"{where} is torn or was changed: delete it, and the manifest is read whole")
+            raise Corrupt(f"{where} is torn or was changed on its way: its digest is not that of its lines")
         head = Head(match[1].decode(), int(match[2]), int(match[3]))
         return cls(head, tuple(_pages(lines.decode(), begin=len(bytes(head)), where=where)))
 
