@@ -23,7 +23,8 @@ from benchmarks.pairs import Ratio, ratio, show
 from muster.core.job import Output
 from muster.volumes.folder import FolderStore
 from muster.volumes.lineage import compare
-from muster.volumes.manifest import Entry, parse, render
+from muster.volumes.listing import parse
+from muster.volumes.manifest import Entry, render
 from muster.volumes.tree import remove
 
 ROUNDS = 20
@@ -78,7 +79,7 @@ def look(store: FolderStore, count: int) -> None:
 
 def manifest_of(files: int) -> bytes:
     entries = (Entry(f"part-{n // 1000:04d}/rows-{n:07d}.parquet", "ab" * 32, 200_000) for n in range(files))
-    return render(entries).encode()
+    return render(entries)
 
 
 def page(text: bytes) -> None:

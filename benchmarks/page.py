@@ -248,7 +248,7 @@ def _version(
     text = manifest.render(
         [manifest.Entry("part-0", manifest.digest_of(data).removeprefix("b3:"), len(data))]
     )
-    digest = text.splitlines()[0]
+    digest = text.splitlines()[0].decode()
     job_id = f"{volume.replace('/', '-')}-{number}"
     record: dict[str, Any] = {
         "inputs": {"features": inputs},
@@ -266,7 +266,7 @@ def _version(
         output="model",
         **record,
     )
-    (folder / "MANIFEST").write_text(text)
+    (folder / "MANIFEST").write_bytes(text)
     (folder / "RECORD.json").write_text(wire.dumps(whole))
     store.layout.commit(job_id).write_text(json.dumps({"outputs": {"model": [[volume, number]]}, "at": 0}))
     return Pinned(address=whole_address(volume, number), digest=digest, partition=whole.partition)

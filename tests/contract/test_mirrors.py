@@ -275,8 +275,8 @@ class TestOpenFolder(MirrorContract):
         folder = tmp_path / "open/flights/model/3"
         (entry,) = source.manifest("flights/model@3").values()
         hostile = render([replace(entry, path="../../../../../hostile")])
-        old, new = source.record("flights/model@3").digest, hostile.partition("\n")[0]
-        (folder / "MANIFEST").write_text(hostile)
+        old, new = source.record("flights/model@3").digest, hostile.partition(b"\n")[0].decode()
+        (folder / "MANIFEST").write_bytes(hostile)
         (folder / "RECORD.json").write_text((folder / "RECORD.json").read_text().replace(old, new))
         index = tmp_path / "open/_muster/versions/flights/model"
         (index / f"3-{old[3:]}").rename(index / f"3-{new[3:]}")

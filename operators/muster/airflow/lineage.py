@@ -170,14 +170,14 @@ class Lineage:
 
         from muster.volumes.parquet import read_schema
 
-        sizes = {
-            path: entry.size_bytes
-            for path, entry in self._store.manifest(address).items()
-            if path.endswith(PARQUET) and entry.size_bytes <= LARGEST_BYTES
-        }
-        if not sizes:
+        tables = (
+            (entry.size_bytes, entry.path)
+            for entry in self._store.manifest(address).values()
+            if entry.path.endswith(PARQUET) and entry.size_bytes <= LARGEST_BYTES
+        )
+        _, smallest = min(tables, default=(0, ""))
+        if not smallest:
             return {}
-        smallest = min(sizes, key=lambda path: (sizes[path], path))
         try:
             columns = read_schema(self._store.path(f"{address}/{smallest}")).columns
         except (Corrupt, NotFound):  # no Parquet file whatever its name, or its data is gone

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,7 +11,7 @@ from muster.core.errors import NotFound
 from muster.core.settings import Settings
 from muster.volumes.base import Record, Version
 from muster.volumes.folder import FolderStore
-from muster.volumes.manifest import Entry
+from muster.volumes.listing import Listing
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -52,7 +52,7 @@ class ReadsMirror(Base):
         except NotFound:
             return [self.record(address) for address in addresses]
 
-    def manifest(self, address: str) -> Mapping[str, Entry]:
+    def manifest(self, address: str) -> Listing:
         """Return every file of one version by its path."""
         try:
             return super().manifest(address)

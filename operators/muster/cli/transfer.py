@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -17,7 +16,7 @@ from muster.core.errors import Corrupt, SpecError
 from muster.core.wire import plain
 
 if TYPE_CHECKING:
-    from muster.volumes.manifest import Entry
+    from muster.volumes.listing import Listing
     from muster.volumes.protocols import LocalStore
 
 
@@ -113,7 +112,7 @@ def _get(address: str, target: Path) -> None:
     note(f"{safe(source)} copied to {safe(target)}")
 
 
-def _copy(source: Path, target: Path, entries: Mapping[str, Entry], *, inner: str) -> None:
+def _copy(source: Path, target: Path, entries: Listing, *, inner: str) -> None:
     """Copy beside the target and rename, so that an interrupted copy never looks complete.
 
     :raises Corrupt: a file differs from its committed content.
@@ -132,17 +131,13 @@ def _copy(source: Path, target: Path, entries: Mapping[str, Entry], *, inner: st
         tree.remove(part)
 
 
-def _check(copy: Path, entries: Mapping[str, Entry], inner: str) -> None:
+def _check(copy: Path, entries: Listing, inner: str) -> None:
     """Check the copy against the manifest, to find damaged bytes."""
     from muster.volumes.hashing import hash_file
 
-    for path, entry in entries.items():
-        if path == inner:
-            copied = copy
-        elif not inner or path.startswith(f"{inner}/"):
-            copied = copy / path[len(inner) + 1 if inner else 0 :]
-        else:
-            continue
+    for entry in entries.below(inner):
+        path = entry.path
+        copied = copy if path == inner else copy / path[len(inner) + 1 if inner else 0 :]
         if not copied.is_file() or hash_file(str(copied)) != entry.hash:
             raise Corrupt(
                 f"{path!r:.200} differs from what was committed: nothing was copied. `muster volumes fsck --deep` names all "

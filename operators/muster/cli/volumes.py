@@ -145,7 +145,7 @@ def show(address: Where, *, as_json: Json = False) -> None:
     record, version = _known(store, address)
     exact = f"{record.volume}@{record.number}"
     made_from = list(ancestors(store, exact))
-    entries = sorted(store.manifest(exact).values(), key=lambda entry: entry.path)
+    entries = list(store.manifest(exact).values())
     path = store.path(exact) if version and store_is_here() else None
     run = run_link(store.ledger, record.job_id, home=Settings.load().home, shown_at=SHOWN_AT)
     if as_json:

@@ -10,9 +10,10 @@ Each file system object looks an address up once, so all files that one call rea
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from itertools import islice
 from typing import Any, BinaryIO, NamedTuple, NoReturn
 
 from fsspec.spec import AbstractFileSystem
@@ -21,6 +22,7 @@ from muster.client.place import open_store
 from muster.core.address import SCHEME, Address
 from muster.core.errors import MusterError, NotFound, SpecError
 from muster.volumes.base import Version
+from muster.volumes.listing import Listing
 from muster.volumes.manifest import Entry
 from muster.volumes.protocols import LocalStore
 
@@ -49,7 +51,7 @@ class VolumeFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self._found: dict[str, tuple[Version, ...]] = {}
-        self._manifests: dict[str, Mapping[str, Entry]] = {}
+        self._manifests: dict[str, Listing] = {}
 
     @classmethod
     def _strip_protocol(cls, path: Any) -> Any:
@@ -77,7 +79,7 @@ class VolumeFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has 
             entry = self._entries(version).get(inner)
             if entry is not None:
                 return _file(path, entry, version)
-            if inner and not _below(self._entries(version), inner):
+            if inner and next(self._entries(version).names(inner), None) is None:
                 raise NotFound(_absent(version, inner, self._entries(version)))
             return _folder(path, version)
 
@@ -143,7 +145,7 @@ class VolumeFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has 
             self._found[address] = self._store.resolve(address)
         return self._found[address]
 
-    def _entries(self, version: Version) -> Mapping[str, Entry]:
+    def _entries(self, version: Version) -> Listing:
         if version.digest not in self._manifests:
             self._manifests[version.digest] = self._store.manifest(version.address)
         return self._manifests[version.digest]
@@ -195,7 +197,7 @@ class VolumeFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has 
         if inner in entries:
             yield _file(path, entries[inner], version)
             return
-        below = _below(entries, inner)
+        below = dict(entries.names(inner))
         if inner and not below:
             raise NotFound(_absent(version, inner, entries))
         for name, entry in below.items():
@@ -204,17 +206,6 @@ class VolumeFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has 
                 if entry is None
                 else _file(f"{path}/{name}", entry, version)
             )
-
-
-def _below(entries: Mapping[str, Entry], inner: str) -> dict[str, Entry | None]:
-    """Return the names in a folder of a version, sorted; a folder's entry is None."""
-    start = f"{inner}/" if inner else ""
-    found: dict[str, Entry | None] = {}
-    for name, entry in sorted(entries.items()):
-        if name.startswith(start):
-            first, more, _ = name[len(start) :].partition("/")
-            found[first] = None if more else entry
-    return found
 
 
 def _folder(path: str, version: Version | None = None) -> dict[str, Any]:
@@ -230,8 +221,8 @@ def _file(path: str, entry: Entry, version: Version) -> dict[str, Any]:
     return {**_folder(path, version), "size": entry.size_bytes, "type": "file", "hash": entry.hash}
 
 
-def _absent(version: Version, inner: str, entries: Mapping[str, Entry]) -> str:
-    there = ", ".join(list(_below(entries, ""))[:8])
+def _absent(version: Version, inner: str, entries: Listing) -> str:
+    there = ", ".join(name for name, _ in islice(entries.names(), 8))
     return f"{version.address} holds no {inner!r:.120}; at its top are {there}"
 
 

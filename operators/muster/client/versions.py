@@ -12,7 +12,7 @@ from muster.core.address import Address
 from muster.core.errors import SpecError
 from muster.volumes import base
 from muster.volumes.lineage import Ancestor, ancestors
-from muster.volumes.manifest import Entry
+from muster.volumes.listing import Listing
 from muster.volumes.protocols import LocalStore
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ class Version:
         return self._store.path(self.address)
 
     @cached_property
-    def files(self) -> Mapping[str, Entry]:
+    def files(self) -> Listing:
         """Every file by its path below :attr:`path`, with ``size_bytes`` and ``hash`` (BLAKE3, hex digits)."""
         return self._store.manifest(self.address)
 

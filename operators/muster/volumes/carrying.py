@@ -15,7 +15,7 @@ from pathlib import Path
 from muster.core.address import Address
 from muster.core.errors import BadOutput, Corrupt, StoreError
 from muster.core.job import CARRIED, Pinned
-from muster.volumes import manifest
+from muster.volumes import listing
 from muster.volumes.durability import write_whole
 from muster.volumes.gather import Draft, check_path
 from muster.volumes.hashing import Frozen, hash_file
@@ -43,7 +43,7 @@ def named(layout: Layout, draft: Draft) -> Draft:
         return draft
     base = _folder(layout, draft.base)
     try:
-        carried = _listed(draft, noted, manifest.read(base / "MANIFEST"))
+        carried = _listed(draft, noted, listing.read(base / "MANIFEST"))
     except (Corrupt, OSError) as error:
         raise StoreError(
             f"output {draft.output!r} begins with {draft.base.address}, which cannot be read: {error}"
@@ -70,11 +70,12 @@ def _listed(draft: Draft, noted: Path, entries: Mapping[str, Entry]) -> dict[str
     assert draft.base is not None
     found = {}
     for path in noted.read_text(encoding="utf-8", errors="replace").split("\n")[:-1]:
-        if path not in entries:
+        entry = entries.get(path)
+        if entry is None:
             raise BadOutput(
                 f"output {draft.output!r} takes {path!r:.200} over from {draft.base.address}, which does not hold it"
             )
-        found[path] = entries[path]
+        found[entry.path] = entry
     return found
 
 
@@ -99,15 +100,16 @@ def take_over(layout: Layout, draft: Draft, entries: Sequence[Frozen], *, truste
     :raises StoreError: a file of the base is not what was committed.
     """
     assert draft.base is not None
-    previous = Previous(_folder(layout, draft.base), trusted=trusted)
+    wanted = [entry.hash for entry in draft.carried.values()]
+    previous = Previous(_folder(layout, draft.base), wanted, trusted=trusted)
     folders = set[str]()
     taken = []
-    for path, entry in sorted(draft.carried.items()):
+    for path in sorted(draft.carried):
         folder = path.rpartition("/")[0]
         if folder not in folders:
             make_folders(draft.folder / folder)
             folders.add(folder)
-        taken.append(_taken(layout, draft, previous, entry))
+        taken.append(_taken(layout, draft, previous, draft.carried[path]))
     return settled([*entries, *taken])
 
 
@@ -126,7 +128,7 @@ def _taken(layout: Layout, draft: Draft, previous: Previous, entry: Entry) -> Fr
         try:
             os.link(source, target, follow_symlinks=False)
             found = os.lstat(target)
-            previous.linked(source, found)
+            previous.linked(entry, found)
             return Frozen(entry.path, entry.hash, entry.size_bytes, found.st_ino, found.st_ctime_ns)
         except OSError as error:
             if error.errno not in KEEP_OWN_BYTES:

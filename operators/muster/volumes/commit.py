@@ -2,7 +2,7 @@
 
 ::
 
-        staging/<job>/<attempt>/ready/<k>/     one draft: data/ MANIFEST RECORD.json KNOWN
+        staging/<job>/<attempt>/ready/<k>/     one draft: data/ MANIFEST INDEX RECORD.json KNOWN
         staging/<job>/<attempt>/ready/PLAN     written when all drafts are complete, with their numbers
         v/<volume>/.<n>                        a link that reserves the number for this job
         v/<volume>/<n>/                        the draft <k> is renamed to here
@@ -25,7 +25,7 @@ from pathlib import Path
 from muster.core import wire
 from muster.core.address import pinned
 from muster.core.errors import Corrupt, SpecError, StoreError
-from muster.volumes import carrying, manifest, numbers, sharing
+from muster.volumes import carrying, manifest, numbers, pages, sharing
 from muster.volumes.base import Record
 from muster.volumes.catalog import Catalog
 from muster.volumes.commit_records import CommitRecord, Place, write_commit
@@ -72,19 +72,20 @@ class Placed:
 
 
 def _check_sizes(draft: Draft, entries: Sequence[Entry]) -> None:
-    found = {entry.path: entry.size_bytes for entry in entries}
-    for path in found.keys() - draft.files.keys():
-        raise StoreError(f"output {draft.output!r} holds {path!r:.200}, which came after the seal")
-    for path, size in draft.files.items():
-        if path not in found:
+    for entry in entries:
+        size = draft.files.get(entry.path)
+        if size is None:
+            raise StoreError(f"output {draft.output!r} holds {entry.path!r:.200}, which came after the seal")
+        if entry.size_bytes != size:
             raise StoreError(
-                f"output {draft.output!r} lacks {path!r:.200}, which was sealed: nothing is committed"
-            )
-        if found[path] != size:
-            raise StoreError(
-                f"{path!r:.200} of output {draft.output!r} has {found[path]} bytes, {size} were sealed: "
+                f"{entry.path!r:.200} of output {draft.output!r} has {entry.size_bytes} bytes, {size} were sealed: "
                 "it was written since; nothing is committed"
             )
+    if len(entries) < len(draft.files):
+        path = min(draft.files.keys() - {entry.path for entry in entries})
+        raise StoreError(
+            f"output {draft.output!r} lacks {path!r:.200}, which was sealed: nothing is committed"
+        )
 
 
 def freeze(layout: Layout, draft: Draft, *, previous: Path | None, compare: bool = False) -> list[Frozen]:
@@ -100,7 +101,8 @@ def freeze(layout: Layout, draft: Draft, *, previous: Path | None, compare: bool
     if previous is not None and layout.links:
         with suppress(Corrupt):  # fsck reports it; the new version gets bytes of its own
             # An NFS client may have outdated times of a file.
-            before = sharing.Previous(previous, trusted=layout.syncfs and not compare)
+            wanted = [entry.hash for entry in entries]
+            before = sharing.Previous(previous, wanted, trusted=layout.syncfs and not compare)
             entries = sharing.share(draft.folder, entries, before)
     if draft.carried:
         entries = carrying.take_over(layout, draft, entries, trusted=layout.syncfs and not compare)
@@ -156,9 +158,9 @@ def assemble(
 def _describe(
     draft: Draft, number: int, entries: Sequence[Frozen], *, record: Record, addresses: Sequence[str]
 ) -> Placed:
-    """Write a draft's MANIFEST, KNOWN and RECORD.json."""
+    """Write a draft's MANIFEST, with the INDEX of a large one, KNOWN and RECORD.json."""
     folder, text = draft.folder.parent, manifest.render(entries)
-    digest = text.partition("\n")[0]
+    digest = text[: text.index(b"\n")].decode()
     own = replace(
         record,
         volume=draft.volume,
@@ -168,8 +170,10 @@ def _describe(
         partition=draft.partition,
         siblings=_siblings(addresses, pinned(draft.volume, number)),
     )
-    known, said = sharing.render(digest, entries), wire.dumps(own)
-    for name, data in (("MANIFEST", text), (sharing.KNOWN, known), ("RECORD.json", said)):
+    said = wire.dumps(own).encode()
+    texts = {"MANIFEST": text, **pages.beside(text), "RECORD.json": said}
+    texts[sharing.KNOWN] = sharing.render(digest, entries).encode()
+    for name, data in texts.items():
         write_whole(folder / name, data, durable=False, mode=0o444)
     return Placed(
         folder=folder.name,
@@ -177,7 +181,7 @@ def _describe(
         volume=draft.volume,
         number=number,
         partition=draft.partition,
-        record=manifest.digest_of(said.encode()),
+        record=manifest.digest_of(said),
     )
 
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from muster.core import wire
 from muster.core.address import pinned
 from muster.core.errors import Corrupt, MusterError, NotFound, SpecError
-from muster.volumes import manifest
+from muster.volumes import listing, manifest
 from muster.volumes.base import Record
 from muster.volumes.commit_records import (
     CommitRecord,
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from muster.volumes.folder import FolderStore
 
 _RESTORE = "retire this version and run the stage that wrote it again, or restore the store from a backup"
+_MISSING, _NO_FILE = "missing file", "no regular file"
 _RESTORE_RECORD = "its data is gone; where it came from can only come back from a backup of the store"
 
 Progress = Callable[[str, int, int], None]
@@ -133,7 +134,7 @@ def _look_at(store: FolderStore, place: Place, found: DamageFound, *, deep: bool
     problems = found.problems
     before = len(problems)
     try:
-        entries = manifest.read(folder / "MANIFEST")
+        entries = listing.read(folder / "MANIFEST")
         text = (folder / "RECORD.json").read_bytes()
         record = wire.loads(Record, text)
     except FileNotFoundError as error:
@@ -150,7 +151,7 @@ def _look_at(store: FolderStore, place: Place, found: DamageFound, *, deep: bool
     if not is_buried(folder):
         problems += check_data(folder / "data", entries, address, deep=deep)
         found.files += len(entries)
-        found.size_bytes += sum(entry.size_bytes for entry in entries.values())
+        found.size_bytes += entries.size_bytes
     if place not in commit.records and len(problems) == before:
         found.unprotected.setdefault(job_id, {})[place] = manifest.digest_of(text)
 
@@ -205,14 +206,17 @@ def _is_committed_now(store: FolderStore, folder: Path, place: Place) -> bool:
 
 def check_data(data: Path, entries: Mapping[str, Entry], address: str, *, deep: bool) -> Iterator[Problem]:
     """Yield the problems of a version's files; with `deep` each is hashed."""
-    base = len(str(data)) + 1
-    there = {entry.path[base:] for entry in files_of(data)} if data.is_dir() else set()
-    for path in sorted(there - entries.keys()):
-        yield Problem(where=address, what=f"extra file {path!r:.200}", advice=f"delete {data}/{path}")
-    for path, entry in sorted(entries.items()):
-        what = _compare(f"{data}/{path}", entry, deep=deep)
+    missing = 0
+    for entry in entries.values():
+        what = _compare(f"{data}/{entry.path}", entry, deep=deep)
+        missing += what in (_MISSING, _NO_FILE)
         if what:
-            yield Problem(where=address, what=f"{what}: {path!r:.200}", advice=_RESTORE)
+            yield Problem(where=address, what=f"{what}: {entry.path!r:.200}", advice=_RESTORE)
+    # Names are counted before they are compared: those of a million files would fill the memory.
+    if data.is_dir() and sum(1 for _ in files_of(data)) > len(entries) - missing:
+        base = len(str(data)) + 1
+        for path in sorted(each.path[base:] for each in files_of(data) if each.path[base:] not in entries):
+            yield Problem(where=address, what=f"extra file {path!r:.200}", advice=f"delete {data}/{path}")
 
 
 def _compare(file: str, entry: Entry, *, deep: bool) -> str:
@@ -220,7 +224,7 @@ def _compare(file: str, entry: Entry, *, deep: bool) -> str:
     try:
         return _difference(file, entry, deep=deep)
     except (FileNotFoundError, NotADirectoryError):
-        return "missing file"
+        return _MISSING
     except OSError as error:  # the disk fails here: go on, to find other damage
         return f"cannot be read ({error.strerror})"
 
@@ -228,7 +232,7 @@ def _compare(file: str, entry: Entry, *, deep: bool) -> str:
 def _difference(file: str, entry: Entry, *, deep: bool) -> str:
     status = os.lstat(file)
     if not stat.S_ISREG(status.st_mode):
-        return "no regular file"
+        return _NO_FILE
     if status.st_size != entry.size_bytes:
         return f"{status.st_size} bytes instead of {entry.size_bytes}"
     if status.st_mode & 0o222:

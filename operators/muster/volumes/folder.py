@@ -18,7 +18,7 @@ from muster.core.names import check_partition, check_request, check_volume
 from muster.core.replica import PartManifest
 from muster.core.room import Room
 from muster.core.search import Event, EventPage, Search
-from muster.volumes import held, manifest, snapshot, upkeep
+from muster.volumes import held, listing, snapshot, upkeep
 from muster.volumes.attempts import FolderAttempts
 from muster.volumes.base import (
     Collected,
@@ -115,10 +115,10 @@ class FolderStore:
             raise NotFound(f"{version.address} holds no {inner!r:.120}; at its top are {there}")
         return data / inner if inner else data
 
-    def manifest(self, address: str) -> Mapping[str, manifest.Entry]:
+    def manifest(self, address: str) -> listing.Listing:
         """Return every file of one version by its path, in that order, with hash and size; also after gc."""
         record = self.record(address)
-        return manifest.read(self.layout.version(record.volume, record.number) / "MANIFEST")
+        return listing.open_manifest(self.layout.version(record.volume, record.number) / "MANIFEST")
 
     def put(self, root: Path, files: Sequence[str], *, texts: Mapping[str, str] | None = None) -> str:
         """Keep `files`, and `texts` in place of some or beside them, as a code snapshot; the same bytes once."""

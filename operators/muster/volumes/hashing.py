@@ -27,7 +27,7 @@ BIG_BYTES = 1 << 20
 AHEAD_FILES = 32
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Frozen(Entry):
     """A hashed file: its inode, and the inode's change time (ctime)."""
 

@@ -4,7 +4,7 @@
 
     STORE/VOLUME.json                      uuid, format, abilities
     STORE/v/<volume>/<n>/data/             one version; files 0444, folders 0555
-                         MANIFEST  RECORD.json  KNOWN  RETIRED  USED  TOMBSTONE  pins/<key>  replaced/<job_id>
+                         MANIFEST  INDEX  RECORD.json  KNOWN  RETIRED  USED  TOMBSTONE  pins/<key>  replaced/<job_id>
     STORE/v/<volume>/.<n>                  a number that a commit has reserved
     STORE/commits/<job_id>.json            the versions of one commit: it makes them visible
         STORE/commits/<job_id>.series          their job's series, once its ledger entry is deleted

@@ -10,6 +10,7 @@ from muster.core.address import pinned
 from muster.core.errors import Corrupt, NotFound
 from muster.core.wire import plain
 from muster.volumes.base import Record
+from muster.volumes.listing import Listing
 from muster.volumes.manifest import Entry
 from muster.volumes.protocols import Store
 
@@ -107,16 +108,37 @@ class FileDifference:
     same_files: int
 
 
-def compare(before: Mapping[str, Entry], after: Mapping[str, Entry]) -> FileDifference:
-    """Compare two manifests (:meth:`muster.volumes.folder.FolderStore.manifest`) by path and hash."""
-    both = sorted(before.keys() & after.keys())
-    changed = [path for path in both if before[path].hash != after[path].hash]
-    return FileDifference(
-        added={path: after[path].size_bytes for path in sorted(after.keys() - before.keys())},
-        removed={path: before[path].size_bytes for path in sorted(before.keys() - after.keys())},
-        changed={path: (before[path].size_bytes, after[path].size_bytes) for path in changed},
-        same_files=len(both) - len(changed),
-    )
+def compare(before: Listing, after: Listing) -> FileDifference:
+    """Compare two manifests (:meth:`muster.volumes.folder.FolderStore.manifest`) by path and hash.
+
+    Pages that both have are not read.
+    """
+    shared = {page.hash for page in before.index.pages} & {page.hash for page in after.index.pages}
+    same = sum(page.files for page in before.index.pages if page.hash in shared)
+    added, removed, changed = dict[str, int](), dict[str, int](), dict[str, tuple[int, int]]()
+    for old, new in _paired(before.outside(shared), after.outside(shared)):
+        if old is None:
+            assert new is not None
+            added[new.path] = new.size_bytes
+        elif new is None:
+            removed[old.path] = old.size_bytes
+        elif old.hash != new.hash:
+            changed[old.path] = (old.size_bytes, new.size_bytes)
+        else:
+            same += 1
+    return FileDifference(added=added, removed=removed, changed=changed, same_files=same)
+
+
+def _paired(old: Iterator[Entry], new: Iterator[Entry]) -> Iterator[tuple[Entry | None, Entry | None]]:
+    """Yield the entries of each path; None where one side does not have it."""
+    before, after = next(old, None), next(new, None)
+    while before is not None or after is not None:
+        paths = [each.path for each in (before, after) if each is not None]
+        was = before if before is not None and before.path == min(paths) else None
+        now = after if after is not None and after.path == min(paths) else None
+        yield was, now
+        before = before if was is None else next(old, None)
+        after = after if now is None else next(new, None)
 
 
 def _known(store: Store, address: str) -> Record | None:

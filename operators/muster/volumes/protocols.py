@@ -41,7 +41,7 @@ from muster.volumes.base import (
     UpkeepNote,
     Version,
 )
-from muster.volumes.manifest import Entry
+from muster.volumes.listing import Listing
 
 if TYPE_CHECKING:
     from muster.volumes.fsck import Progress, Report
@@ -85,8 +85,13 @@ class Versions(Protocol):
     def records(self, addresses: Sequence[str]) -> list[Record]:
         """Return the record of each address, in their order, at little more than the cost of one."""
 
-    def manifest(self, address: str) -> Mapping[str, Entry]:
-        """Return every file of one version by its path, in the order of the paths, with hash and size; also after gc."""
+    def manifest(self, address: str) -> Listing:
+        """Return every file of one version by its path, in the order of the paths, with hash and size; also after gc.
+
+        What is not asked for is not read, so one file of a million costs little.
+
+        :raises Corrupt: it is damaged, here or when the damaged part is asked for.
+        """
 
     def add(
         self,

@@ -22,16 +22,16 @@ import stat
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from itertools import groupby
+from itertools import groupby, repeat
 from pathlib import Path
 
 from muster.core.errors import Corrupt
-from muster.volumes import manifest
+from muster.volumes import listing, manifest
 from muster.volumes.durability import temporary, write_whole
 from muster.volumes.hashing import Frozen, hash_file
 from muster.volumes.holding import held
 from muster.volumes.layout import Layout
-from muster.volumes.manifest import Entry
+from muster.volumes.manifest import Entry, Head
 from muster.volumes.numbers import hinted
 from muster.volumes.tree import exchange, files_of
 
@@ -44,30 +44,34 @@ KEEP_OWN_BYTES = frozenset({errno.ENOENT, errno.EMLINK, errno.EXDEV, errno.EPERM
 class Previous:
     """The files of the version before that can be shared.
 
+    :param wanted: the hashes of the files that may share one; nothing is kept of others, of which there may be a million.
     :param trusted: whether a file whose ctime is unchanged need not be hashed again.
     :raises Corrupt: its manifest is damaged.
     """
 
-    def __init__(self, folder: Path, *, trusted: bool) -> None:
-        entries = manifest.read(folder / "MANIFEST")
+    def __init__(self, folder: Path, wanted: Iterable[str], *, trusted: bool) -> None:
+        entries = listing.read(folder / "MANIFEST")
         self._data = f"{folder}/data"
-        self._by_hash: dict[str, Entry] = {entry.hash: entry for entry in entries.values()}
-        known = _read(folder, entries) if trusted else {}
-        self._known = {f"{self._data}/{path}": line for path, line in known.items()}
+        # By hash: the path of a file, and its line of KNOWN.
+        self._same: dict[str, tuple[str, str] | None] = dict.fromkeys(wanted)
+        known = _lines(folder, manifest.read_head(folder / "MANIFEST")) if trusted else []
+        for entry, line in zip(entries.values(), known or repeat(""), strict=False):
+            if entry.hash in self._same:
+                self._same[entry.hash] = entry.path, line
 
     def equal(self, entry: Entry) -> tuple[str, os.stat_result] | None:
         """Return a file whose bytes are known to equal `entry`, and its status; None where there is none.
 
         :raises OSError: it cannot be read.
         """
-        same = self._by_hash.get(entry.hash)
+        same = self._same.get(entry.hash)
         if same is None:
             return None
-        path = f"{self._data}/{same.path}"
+        path = f"{self._data}/{same[0]}"
         found = os.lstat(path)
         if not stat.S_ISREG(found.st_mode) or found.st_size != entry.size_bytes:
             return None
-        is_known = self._known.get(path) == _line(found.st_ino, found.st_ctime_ns)
+        is_known = same[1] == _line(found.st_ino, found.st_ctime_ns)
         if not is_known and hash_file(path) != entry.hash:
             _LOG.warning(
                 "%s is not what was committed: the new version keeps bytes of its own; "
@@ -77,9 +81,10 @@ class Previous:
             return None
         return path, found
 
-    def linked(self, path: str, status: os.stat_result) -> None:
-        """Record the status of a file after one more link to it."""
-        self._known[path] = _line(status.st_ino, status.st_ctime_ns)
+    def linked(self, entry: Entry, status: os.stat_result) -> None:
+        """Record the status of the file that equals `entry` after one more link to it."""
+        if (same := self._same[entry.hash]) is not None:
+            self._same[entry.hash] = same[0], _line(status.st_ino, status.st_ctime_ns)
 
 
 def share(folder: Path, entries: Sequence[Frozen], previous: Previous) -> list[Frozen]:
@@ -131,7 +136,7 @@ def _shared(entry: Frozen, mine: str, previous: Previous, *, spare: str) -> Froz
         if error.errno not in KEEP_OWN_BYTES:
             raise
         return entry
-    previous.linked(path, after)
+    previous.linked(entry, after)
     return Frozen(entry.path, entry.hash, entry.size_bytes, after.st_ino, after.st_ctime_ns)
 
 
@@ -163,35 +168,33 @@ def kept_known(layout: Layout, doomed: Sequence[Path]) -> Iterator[None]:
 def _refresh(folder: Path, before: Mapping[str, os.stat_result]) -> None:
     """Write the new ctimes of a version's files that were known until now."""
     try:
-        entries = manifest.read(folder / "MANIFEST")
+        head = manifest.read_head(folder / "MANIFEST")
+        lines = _lines(folder, head)
+        if not any(line.partition(" ")[0] in before for line in lines):
+            return
+        entries = listing.read(folder / "MANIFEST")
     except (Corrupt, FileNotFoundError):
         return  # damaged, or never complete: its files are hashed before they are shared
-    known = _read(folder, entries)
-    changed: dict[str, str] = {}
-    for path, line in known.items():
+    changed = False
+    for number, (path, line) in enumerate(zip(entries, lines, strict=True)):
         was = before.get(line.partition(" ")[0])
         if was is None or line != _line(was.st_ino, was.st_ctime_ns):
             continue
         with suppress(FileNotFoundError):  # the version was deleted meanwhile
             now = os.lstat(f"{folder}/data/{path}")
             if _bytes_of(now) == _bytes_of(was):
-                changed[path] = _line(now.st_ino, now.st_ctime_ns)
+                lines[number], changed = _line(now.st_ino, now.st_ctime_ns), True
     if changed:
-        head = manifest.read_head(folder / "MANIFEST").digest
-        write_whole(
-            folder / KNOWN, "\n".join([head, *(known | changed).values(), ""]), durable=False, mode=0o444
-        )
+        write_whole(folder / KNOWN, "\n".join([head.digest, *lines, ""]), durable=False, mode=0o444)
 
 
-def _read(folder: Path, entries: Mapping[str, Entry]) -> dict[str, str]:
-    """Return the KNOWN line of each file by path; empty if KNOWN is missing, damaged, or of other files."""
+def _lines(folder: Path, head: Head) -> list[str]:
+    """Return the lines of KNOWN, one for each file; none if it is missing, damaged, or of other files."""
     try:
-        head, *lines = (folder / KNOWN).read_text(errors="replace").split("\n")[:-1]
+        digest, *lines = (folder / KNOWN).read_text(errors="replace").split("\n")[:-1]
     except (OSError, ValueError):
-        return {}
-    if head != manifest.read_head(folder / "MANIFEST").digest or len(lines) != len(entries):
-        return {}
-    return dict(zip(sorted(entries), lines, strict=True))
+        return []
+    return lines if digest == head.digest and len(lines) == head.files else []
 
 
 def _line(inode: int, ctime_ns: int) -> str:

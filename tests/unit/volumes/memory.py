@@ -57,6 +57,7 @@ from muster.volumes.gather import (
     union,
 )
 from muster.volumes.held import DAY_SECONDS
+from muster.volumes.listing import Listing, parse
 from muster.volumes.manifest import Entry, render
 from muster.volumes.retention import check as check_rules
 from muster.volumes.retention import why_kept
@@ -285,8 +286,8 @@ class MemoryStore:
     def records(self, addresses: Sequence[str]) -> list[Record]:
         return [self.record(address) for address in addresses]
 
-    def manifest(self, address: str) -> Mapping[str, Entry]:
-        return self._any(address).entries
+    def manifest(self, address: str) -> Listing:
+        return parse(render(self._any(address).entries.values()), where=address)
 
     def path(self, address: str) -> Path:
         version, inner = self._one(address), Address.parse(address).path
@@ -771,7 +772,7 @@ class MemoryStore:
                 number = taken.get(record.volume, len(self._kept.get(record.volume, ()))) + 1
                 taken[record.volume] = number
                 entries = _entries(content)
-                digest = render(entries.values()).partition("\n")[0]
+                digest = render(entries.values()).partition(b"\n")[0].decode()
                 new.append(_Kept(replace(record, number=number, digest=digest), entries, content))
             addresses = [each.version().address for each in new]
             for each, address in zip(new, addresses, strict=True):

@@ -1,14 +1,15 @@
 import pytest
 
 from muster.core.errors import Corrupt
-from muster.volumes.manifest import Entry, Head, parse, read, read_head, render
+from muster.volumes.listing import parse, read
+from muster.volumes.manifest import Entry, Head, read_head, render
 
 ENTRIES = [Entry("b/x", "a" * 64, 3), Entry("a \u2028 b", "b" * 64, 4), Entry("b", "c" * 64, 0)]
 
 
 @pytest.fixture
 def path(tmp_path):
-    (tmp_path / "MANIFEST").write_text(render(ENTRIES))
+    (tmp_path / "MANIFEST").write_bytes(render(ENTRIES))
     return tmp_path / "MANIFEST"
 
 
@@ -33,7 +34,7 @@ def test_a_change_is_found(path, change):
 
 def test_a_line_that_is_no_file_is_found(path):
     body = render([Entry("x", "no hash", 1)])
-    path.write_text(body)
+    path.write_bytes(body)
     with pytest.raises(Corrupt, match="holds a line that is no file"):
         list(read(path).values())
 
@@ -41,7 +42,7 @@ def test_a_line_that_is_no_file_is_found(path):
 def test_files_are_found_by_path_in_manifests_of_all_sizes():
     for count in (0, 1, 2, 3, 1500):
         entries = [Entry(f"é/{number}/x y", "a" * 64, number) for number in range(0, 2 * count, 2)]
-        found = parse(render(entries).encode(), where="it")
+        found = parse(render(entries), where="it")
         wanted = {entry.path: entry for entry in sorted(entries, key=lambda entry: entry.path)}
         assert (len(found), list(found), list(found.items())) == (count, list(wanted), list(wanted.items()))
         assert found == wanted

@@ -299,7 +299,7 @@ class DeployOperator(ReleasingOperator):
         """
         from muster.airflow.operators.spec import image_digest
 
-        files = task.backend.store.manifest(version.address)
+        files = [name for name, _ in task.backend.store.manifest(version.address).names()]
         if self.stream:
             check_streams(version.address, files)
         if not needs_workers(files):

@@ -225,7 +225,7 @@ class ScoreOperator(CachedOperator, ProgramOperator):
 
     def _of_version(self, store: LocalStore, model: Input, address: str) -> _Served:
         """Return a version as a deployment of it would be set up where its Dag says nothing more."""
-        if not needs_workers(store.manifest(address)):
+        if not needs_workers(name for name, _ in store.manifest(address).names()):
             if self.trusted:
                 raise SpecError(f"{address} is an ONNX model, which loads no code: trusted is for any other")
             return _Served(model=model, image=SERVE)

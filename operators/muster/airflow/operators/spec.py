@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from muster.airflow.authoring.keywords import Keyword
@@ -279,15 +280,10 @@ def pin(store: LocalStore, name: str, value: Any) -> Input:
 def _check_folder(store: LocalStore, address: str, path: str) -> None:
     """Refuse a folder that a version does not hold. :raises NotFound: the message says what is beside it."""
     files = store.manifest(address)
-    if any(each.startswith(f"{path}/") for each in files):
+    if next(files.names(path), None) is not None:
         return
     above = path.rpartition("/")[0]
-    beside = {
-        each.removeprefix(f"{above}/" if above else "").partition("/")[0]
-        for each in files
-        if each.startswith(above)
-    }
-    there = ", ".join(sorted(beside)[:8]) or "nothing"
+    there = ", ".join(sorted(name for name, _ in islice(files.names(above), 8))) or "nothing"
     raise NotFound(
         f"{address} holds no folder {path!r:.120}; {f'in {above}' if above else 'at its top'} there is {there}"
     )

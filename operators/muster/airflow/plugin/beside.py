@@ -71,6 +71,6 @@ def _of(store: Store, use: Use) -> Iterator[dict[str, Any]]:
 def _document(store: Store, address: str) -> str:
     try:
         held = store.manifest(address)
+        return next((name for name in DOCUMENTS if name in held), "")
     except MusterError:  # it is damaged, which its own page says
         return ""
-    return next((name for name in DOCUMENTS if name in held), "")

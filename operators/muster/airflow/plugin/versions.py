@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
@@ -15,7 +15,7 @@ from muster.core.errors import MusterError, NotFound
 from muster.core.wire import plain
 from muster.volumes.base import Record, Version
 from muster.volumes.lineage import Ancestor, ancestors
-from muster.volumes.manifest import Entry
+from muster.volumes.listing import Listing
 from muster.volumes.protocols import Store
 
 MOST_ANCESTORS = 400
@@ -156,7 +156,7 @@ def version(store: Store, address: str, *, permitted: Permitted, readable: Permi
         "partition": record.partition,
         "created": record.created,
         "deleted": there is None,
-        "size_bytes": there.size_bytes if there else sum(entry.size_bytes for entry in files.values()),
+        "size_bytes": there.size_bytes if there else files.size_bytes,
         "retired": there.retired if there else None,
         "pins": list(there.pins) if there else [],
         "record": _made(record) if shown else None,
@@ -165,7 +165,7 @@ def version(store: Store, address: str, *, permitted: Permitted, readable: Permi
     }
 
 
-def _listed(files: Mapping[str, Entry]) -> list[dict[str, Any]]:
+def _listed(files: Listing) -> list[dict[str, Any]]:
     return [
         {"path": entry.path, "size_bytes": entry.size_bytes} for entry in islice(files.values(), MOST_FILES)
     ]

@@ -7,7 +7,7 @@ A home is a store in a folder (:mod:`muster.volumes.mirrors.folder`), a store se
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -16,7 +16,7 @@ from typing import Protocol
 from muster.core import wire
 from muster.core.address import pinned
 from muster.core.errors import Conflict, Corrupt
-from muster.volumes import manifest
+from muster.volumes import listing
 from muster.volumes.base import Record
 from muster.volumes.commit_records import Place
 from muster.volumes.manifest import Entry
@@ -67,9 +67,9 @@ class Documents:
         return pinned(*self.place)
 
     @cached_property
-    def entries(self) -> Mapping[str, Entry]:
+    def entries(self) -> listing.Listing:
         """The version's files by path. :raises Corrupt: the manifest is damaged."""
-        return manifest.parse(self.manifest, where=f"the manifest of {self.address}")
+        return listing.parse(self.manifest, where=f"the manifest of {self.address}")
 
     @cached_property
     def origin(self) -> Record:
@@ -207,7 +207,7 @@ def stretches(
 
 def ordered(documents: Documents) -> list[Entry]:
     """Return the files of a version in the order of their paths."""
-    return sorted(documents.entries.values(), key=lambda entry: entry.path)
+    return list(documents.entries.values())
 
 
 def refuse_other(where: str, found: str, owner: str) -> None:

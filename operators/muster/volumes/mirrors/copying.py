@@ -20,7 +20,7 @@ Progress = Callable[[str], None]
 BATCH_VERSIONS = 256
 BATCH_BYTES = 1 << 30
 BATCH_SECONDS = 10.0
-BASES = 500
+BASES, BASES_BYTES = 500, 256 << 20  # so many, with so many bytes of manifests
 LOOK_BACK = 24  # versions to read in search of the same partition
 _TURN_SECONDS = 0.5
 
@@ -190,9 +190,11 @@ class Copying:
         return documents
 
     def _remember(self, documents: Documents) -> None:
-        """Keep the newest version of a partition as a base for the next; of many partitions only the last."""
+        """Keep the newest version of a partition as a base for the next; of many partitions, or large versions, only the last."""
         self._last[documents.place[0], documents.origin.partition] = documents
-        if len(self._last) > BASES:
+        while len(self._last) > 1 and (
+            len(self._last) > BASES or sum(len(each.manifest) for each in self._last.values()) > BASES_BYTES
+        ):
             del self._last[next(iter(self._last))]
 
     def _publish(self, batch: Sequence[Documents]) -> list[Documents]:

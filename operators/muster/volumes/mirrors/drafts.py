@@ -2,7 +2,7 @@
 
 ::
 
-    STORE/mirror/<volume>@<n>/             data/ MANIFEST RECORD.json KNOWN, as the version will be (``:`` for ``/``)
+    STORE/mirror/<volume>@<n>/             data/ MANIFEST INDEX RECORD.json KNOWN, as the version will be (``:`` for ``/``)
     STORE/mirror/<volume>@<n>.lock         held (flock) until the version is visible; a kill releases it
 
 A draft that a kill left is gone on with.
@@ -101,6 +101,11 @@ class Filling:
     def missing(self) -> dict[str, Entry]:
         """The files that are not there yet."""
         return {path: entry for path, entry in self.entries.items() if path not in self.frozen}
+
+    @property
+    def whole(self) -> bool:
+        """Whether all files are there."""
+        return len(self.frozen) == len(self.entries)
 
     def _keep_whole(self) -> None:
         """Keep what an earlier try brought whole; a part of a large file stays to be gone on with."""

@@ -127,12 +127,12 @@ class Elsewhere:
 def version_of(documents: Documents) -> Version:
     """Return a version as a store describes it."""
     record = documents.origin
-    entries = documents.entries.values()
+    entries = documents.entries
     found = Version(
         volume=documents.place[0],
         number=documents.place[1],
         digest=documents.digest,
-        size_bytes=sum(entry.size_bytes for entry in entries),
+        size_bytes=entries.size_bytes,
         files=len(entries),
         created=record.created,
         partition=record.partition,

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from muster.core.errors import Conflict, Corrupt, NotFound
 from muster.core.job import check_digest
-from muster.volumes import manifest, numbers, retention, sharing, trash
+from muster.volumes import manifest, numbers, pages, retention, sharing, trash
 from muster.volumes.changes import files_below
 from muster.volumes.commit import place as place_draft
 from muster.volumes.commit_records import (
@@ -190,17 +190,19 @@ class FolderHome:
 
     def _link(self, filling: Filling, base: Documents) -> None:
         """Link the files that the base has with the same bytes."""
+        missing = list(filling.missing.values())
         try:
             # An NFS client may have outdated times of a file.
             repaired = base.place == filling.place  # of a damaged version each file is read
             trusted = self._layout.syncfs and not repaired
-            previous = sharing.Previous(self.folder(base.place), trusted=trusted)
+            wanted = [entry.hash for entry in missing]
+            previous = sharing.Previous(self.folder(base.place), wanted, trusted=trusted)
         except (Corrupt, FileNotFoundError):
             return  # fsck reports it; the new version gets bytes of its own
-        for entry in list(filling.missing.values()):
+        for entry in missing:
             with suppress(OSError):  # it is gone, or has too many links: it is fetched
                 if (same := previous.equal(entry)) is not None:
-                    previous.linked(same[0], filling.link(entry, same[0]))
+                    previous.linked(entry, filling.link(entry, same[0]))
 
     def folder(self, place: Place) -> Path:
         """Return the folder of a version that is here, visible or complete as a draft."""
@@ -209,7 +211,7 @@ class FolderHome:
 
     def end(self, documents: Documents, filling: Filling) -> None:
         """Complete a draft that has all its files."""
-        if filling.missing:
+        if not filling.whole:
             raise Conflict(
                 f"{documents.address} is not whole at {self.where}: {len(filling.missing)} files are missing"
             )
@@ -226,7 +228,11 @@ class FolderHome:
     def _describe(self, documents: Documents, draft: Path, files: Sequence[Frozen]) -> None:
         """Write what lies beside a version's files."""
         holding = documents.holding
-        texts = {"MANIFEST": documents.manifest, "RECORD.json": documents.record}
+        texts = {
+            "MANIFEST": documents.manifest,
+            **pages.beside(documents.manifest),
+            "RECORD.json": documents.record,
+        }
         if holding.deleted:
             texts["TOMBSTONE"] = f'{{"at": {time.time()}, "digest": "{documents.digest}"}}'.encode()
         else:
@@ -281,7 +287,7 @@ class FolderHome:
 
     def _replace(self, draft: Path, target: Path) -> None:
         """Put a whole version in place of one that was damaged, or whose data gc deleted here."""
-        for name in ("MANIFEST", "RECORD.json", sharing.KNOWN):
+        for name in ("MANIFEST", pages.INDEX, "RECORD.json", sharing.KNOWN):
             if (draft / name).exists():
                 rename(draft / name, target / name)
         if (draft / "data").is_dir():

@@ -21,7 +21,7 @@ from muster.volumes import fsck
 from muster.volumes.base import LogTime, Made, Record, Staging, TaskEnd, UpkeepNote, Version
 from muster.volumes.durability import translated
 from muster.volumes.gather import check_path, sources
-from muster.volumes.manifest import Entry
+from muster.volumes.listing import Listing
 from muster.volumes.protocols import (
     Attempts,
     Ledger,
@@ -298,8 +298,8 @@ class ServiceStore(_Client):
         with suppress(UnknownCall):
             self._note_sweep()
 
-    def manifest(self, address: str) -> Mapping[str, Entry]:
-        """Return every file of one version by path, with hash and size; also after gc."""
+    def manifest(self, address: str) -> Listing:
+        """Return every file of one version by path, with hash and size; also after gc. Of a large one pages are fetched."""
         return self._downloads.manifest(address, self.record(address).digest)
 
     def path(self, address: str) -> Path:

@@ -76,6 +76,7 @@ class Connection:
         path: str,
         *,
         query: Mapping[str, object] | None = None,
+        headers: Mapping[str, str] | None = None,
         content: Callable[[], Iterator[bytes]] | bytes | None = None,
         slow: bool = False,
     ) -> httpx.Response:
@@ -86,7 +87,9 @@ class Connection:
         """
 
         def once() -> httpx.Response:
-            with self.sent(method, path, query=query, content=content, slow=slow) as response:
+            with self.sent(
+                method, path, query=query, headers=headers, content=content, slow=slow
+            ) as response:
                 response.read()
                 return response
 

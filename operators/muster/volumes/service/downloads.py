@@ -4,7 +4,7 @@
 
     CACHE/versions/<hex>/            a whole version: MANIFEST data/
     CACHE/versions/<hex>-<hex>/      one file or folder of a version
-    CACHE/manifests/<hex>
+    CACHE/manifests/                 see :mod:`muster.volumes.service.manifests`
     CACHE/code/<hex>/                a code snapshot
 
 Every name is a digest of the content, so several stores may share a cache, and it may be deleted at
@@ -16,6 +16,7 @@ from __future__ import annotations
 import io
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 
 from blake3 import blake3
@@ -23,12 +24,13 @@ from blake3 import blake3
 from muster.core.errors import Corrupt, NotFound
 from muster.volumes import manifest, snapshot
 from muster.volumes.base import Version
-from muster.volumes.durability import locked, sync_all, temporary, translated, write_whole
+from muster.volumes.durability import locked, sync_all, temporary, translated
 from muster.volumes.gather import check_path
 from muster.volumes.layout import Layout
-from muster.volumes.manifest import Entry
+from muster.volumes.listing import Listing
 from muster.volumes.service.archives import members, pack, unpack
 from muster.volumes.service.connection import Connection
+from muster.volumes.service.manifests import Manifests
 from muster.volumes.tree import folders_of, make_folders, remove, set_modes
 
 
@@ -37,22 +39,13 @@ class Downloads:
 
     def __init__(self, cache: Path, connection: Connection) -> None:
         self._cache, self._connection = cache, connection
+        self._manifests = Manifests(cache, connection)
         # snapshots are stored here as in a store
         self._layout = Layout(root=cache, uuid="", links=False, syncfs=True)
 
-    def manifest(self, address: str, digest: str) -> Mapping[str, Entry]:
+    def manifest(self, address: str, digest: str) -> Listing:
         """Return the manifest of the version at `address`, with `digest`."""
-        path = self._cache / "manifests" / digest.removeprefix(manifest.PREFIX)
-        if not path.is_file():
-            body = self._connection.request("GET", "/v1/manifest", query={"address": address}).content
-            if manifest.digest_of(body.partition(b"\n")[2]) != digest:
-                raise Corrupt(
-                    f"the manifest of {address} that was sent is not that of {digest}: run `muster volumes fsck`"
-                )
-            with translated(f"keep the manifest of {address}"):
-                path.parent.mkdir(parents=True, exist_ok=True)
-                write_whole(path, body)
-        return manifest.read(path)
+        return self._manifests.of(address, digest)
 
     def version(self, version: Version, inner: str) -> Path:
         """Return the folder of a version's data, or `inner` in it; fetched if missing."""
@@ -63,10 +56,12 @@ class Downloads:
             target = whole.with_name(f"{name}-{blake3(inner.encode()).hexdigest()[:16]}")
         if inner or not target.is_dir():
             entries = self.manifest(version.address, version.digest)
-            wanted = _below(inner, version, entries)
+            if next(entries.below(inner), None) is None:
+                there = ", ".join(sorted(name for name, _ in islice(entries.names(), 8)))
+                raise NotFound(f"{version.address} holds no {inner!r:.120}; at its top are {there}")
             if not target.is_dir():
                 with translated(f"fetch {version.address} into {self._cache}"):
-                    self._fetch(version, target, entries, wanted)
+                    self._fetch(version, target, entries, inner)
         return target / "data" / inner if inner else target / "data"
 
     def code(self, digest: str) -> Path:
@@ -93,9 +88,7 @@ class Downloads:
         room.mkdir(parents=True, exist_ok=True)
         return room
 
-    def _fetch(
-        self, version: Version, target: Path, entries: Mapping[str, Entry], wanted: Sequence[Entry]
-    ) -> None:
+    def _fetch(self, version: Version, target: Path, entries: Listing, inner: str) -> None:
         room = self._room("versions")
         with locked(room / f".{target.name}.lock"):
             if target.is_dir():
@@ -104,22 +97,19 @@ class Downloads:
             remove(part)
             try:
                 (part / "data").mkdir(parents=True)
-                self._receive(version, part / "data", entries, wanted)
+                self._receive(version, part / "data", entries, inner)
                 set_modes(part / "data", folders_of(part / "data"), 0o555)
                 sync_all(part)
                 part.rename(target)
             finally:
                 remove(part)
 
-    def _receive(
-        self, version: Version, data: Path, entries: Mapping[str, Entry], wanted: Sequence[Entry]
-    ) -> None:
-        """Write the wanted files, which are adjacent in the version's stream."""
-        first = sum(entry.size_bytes for entry in entries.values() if entry.path < wanted[0].path)
-        end = first + sum(entry.size_bytes for entry in wanted)
+    def _receive(self, version: Version, data: Path, entries: Listing, inner: str) -> None:
+        """Write the file or folder `inner`, whose files are adjacent in the version's stream."""
+        first, end = entries.span(inner)
         chunks = self._connection.stretch("/v1/data", first=first, end=end, address=version.address)
         rest = memoryview(b"")
-        for entry in wanted:
+        for entry in entries.below(inner):
             target = data / check_path(entry.path, output=version.volume)
             make_folders(target.parent)
             rest, found = _write(target, entry.size_bytes, rest, chunks)
@@ -157,13 +147,3 @@ def _write(target: Path, size: int, rest: memoryview, chunks: Iterator[bytes]) -
                 taken = taken[file.write(taken) :]
         os.fchmod(file.fileno(), 0o444)
     return rest, hasher.hexdigest()
-
-
-def _below(inner: str, version: Version, entries: Mapping[str, Entry]) -> list[Entry]:
-    """The entries of all files, or of the file or folder `inner`, in the stream's order."""
-    ordered = sorted(entries.values(), key=lambda entry: entry.path)
-    wanted = [entry for entry in ordered if not inner or f"{entry.path}/".startswith(f"{inner}/")]
-    if not wanted:
-        there = ", ".join(sorted({entry.path.partition("/")[0] for entry in ordered})[:8])
-        raise NotFound(f"{version.address} holds no {inner!r:.120}; at its top are {there}")
-    return wanted

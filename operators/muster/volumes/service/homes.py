@@ -68,7 +68,7 @@ class ServiceHome:
         self, documents: Documents, entries: Sequence[Entry], *, first: int = 0, size: int | None = None
     ) -> Iterator[bytes]:
         """Yield the bytes of these files; a broken connection is gone on with."""
-        before = sum(each.size_bytes for each in documents.entries.values() if each.path < entries[0].path)
+        before, _ = documents.entries.span(entries[0].path)
         end = before + (sum(entry.size_bytes for entry in entries) if size is None else first + size)
         return self._connection.stretch("/v1/data", first=before + first, end=end, address=documents.address)
 

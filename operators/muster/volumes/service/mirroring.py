@@ -231,7 +231,7 @@ def _json(document: object) -> Response:
 
 def _complete(session: Session, arrival: Arrival) -> None:
     """Complete a draft that has all its files: later versions may share them."""
-    if arrival.filling is not None and not arrival.filling.missing:
+    if arrival.filling is not None and arrival.filling.whole:
         session.home.end(arrival.documents, arrival.filling)
 
 

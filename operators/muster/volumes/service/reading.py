@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Sequence
-from itertools import chain
+from collections.abc import Iterator
+from itertools import chain, takewhile
 from pathlib import Path
 from typing import BinaryIO
 
@@ -20,6 +20,7 @@ from starlette.routing import Route
 from muster.core.errors import Corrupt, SpecError
 from muster.volumes.documents import parse, show
 from muster.volumes.held import fetchable, written
+from muster.volumes.listing import open_manifest
 from muster.volumes.manifest import Entry
 from muster.volumes.service.archives import ArchiveMember, exactly, in_chunks, members, pack
 from muster.volumes.service.calls import LIMIT_LINES_BYTES, Call, route
@@ -33,6 +34,7 @@ _RANGE = re.compile(r"bytes=(\d{1,18})-(\d{1,18})?\Z")
 def routes(served: Served) -> Iterator[Route]:
     """Return every route of this module."""
     yield route("GET", "/v1/manifest", _manifest, served=served)
+    yield route("GET", "/v1/manifest/index", _index, served=served)
     yield route("GET", "/v1/data", _data, served=served)
     yield route("GET", "/v1/files/{where:path}", _file, served=served)
     yield route("GET", "/v1/code/{digest}", _code, served=served)
@@ -42,19 +44,29 @@ def routes(served: Served) -> Iterator[Route]:
 
 
 def _manifest(call: Call) -> Response:
-    store, record = call.served.store, call.served.store.record(call.query("address"))
-    path = store.layout.version(record.volume, record.number) / "MANIFEST"
+    """Send a manifest, or a range of its bytes."""
+    path = _where(call)
     return FileResponse(path, media_type="text/plain; charset=utf-8", stat_result=path.stat())
+
+
+def _index(call: Call) -> Response:
+    """Send the index of a manifest (:mod:`muster.volumes.pages`), which says the ranges of it that belong together."""
+    return Response(open_manifest(_where(call)).index.render(), media_type="text/plain; charset=utf-8")
+
+
+def _where(call: Call) -> Path:
+    store, record = call.served.store, call.served.store.record(call.query("address"))
+    return store.layout.version(record.volume, record.number) / "MANIFEST"
 
 
 def _data(call: Call) -> Response:
     address, store = call.query("address"), call.served.store
     data = store.path(address)
-    entries = sorted(store.manifest(address).values(), key=lambda entry: entry.path)
-    size = sum(entry.size_bytes for entry in entries)
+    entries = store.manifest(address)
+    size = entries.size_bytes
     first, last = _range(call.request.headers.get("range", "bytes=0-"), size)
     headers = {"content-length": str(last + 1 - first), "content-range": f"bytes {first}-{last}/{size}"}
-    stream = in_chunks(_stream(data, entries, first, last + 1))
+    stream = in_chunks(_stream(data, entries.from_byte(first), first, last + 1))
     begun = next(stream, b"")  # an error in the first file becomes the answer
     return StreamingResponse(
         chain((begun,), stream),
@@ -74,12 +86,13 @@ def _range(text: str, size: int) -> tuple[int, int]:
     return first, last
 
 
-def _stream(data: Path, entries: Sequence[Entry], first: int, end: int) -> Iterator[bytes]:
-    """Yield the bytes from `first` to before `end` of all files one after the other."""
-    begins = 0
-    for entry in entries:
+def _stream(data: Path, files: Iterator[tuple[int, Entry]], first: int, end: int) -> Iterator[bytes]:
+    """Yield the bytes from `first` to before `end` of all files one after the other.
+
+    :param files: those from the one with `first` on, each with where it begins.
+    """
+    for begins, entry in takewhile(lambda each: each[0] < end, files):
         begin, stop = max(first - begins, 0), min(end - begins, entry.size_bytes)
-        begins += entry.size_bytes
         if begin >= stop:
             continue
         with _opened(data, entry) as file:

@@ -58,6 +58,8 @@ class Recorder:
             await self._app(scope, receive, send)
             return
         sent, answered, status = bytearray(), bytearray(), 0
+        exchange = dict[str, Any]()
+        self.exchanges.append(exchange)  # in the order in which they were asked
 
         async def receiving() -> Any:
             message = await receive()
@@ -68,21 +70,21 @@ class Recorder:
             nonlocal status
             status = message.get("status", status)
             answered.extend(message.get("body", b""))
+            exchange.update(  # before the client has it, and asks on
+                {
+                    "method": scope["method"],
+                    "path": scope["path"],
+                    "query": scope["query_string"].decode(),
+                    "range": dict(scope["headers"]).get(b"range", b"").decode(),
+                    "body": _text(bytes(sent)) if _is_text(bytes(sent)) else "",
+                    "bytes": "" if _is_text(bytes(sent)) else b64encode(zlib.compress(bytes(sent))).decode(),
+                    "status": status,
+                    "answer": _text(bytes(answered)),
+                }
+            )
             await send(message)
 
         await self._app(scope, receiving, sending)
-        self.exchanges.append(
-            {
-                "method": scope["method"],
-                "path": scope["path"],
-                "query": scope["query_string"].decode(),
-                "range": dict(scope["headers"]).get(b"range", b"").decode(),
-                "body": _text(bytes(sent)) if _is_text(bytes(sent)) else "",
-                "bytes": "" if _is_text(bytes(sent)) else b64encode(zlib.compress(bytes(sent))).decode(),
-                "status": status,
-                "answer": _text(bytes(answered)),
-            }
-        )
 
 
 def _is_text(data: bytes) -> bool:

@@ -72,14 +72,17 @@ def holds(now, before):
 
 
 def asked(exchange):
-    return exchange["method"], exchange["path"], exchange["query"], exchange["range"]
+    """What was asked: of a manifest this release asks for the first bytes, which are all of a small one."""
+    whole = exchange["range"] if exchange["path"] != "/v1/manifest" else ""
+    return exchange["method"], exchange["path"], exchange["query"], whole
 
 
 def test_the_client_asks_as_the_release_before_did_and_is_answered_so(tmp_path):
     now, before = conversation(tmp_path), load("second")
     assert [asked(exchange) for exchange in now] == [asked(exchange) for exchange in before]
     for mine, theirs in zip(now, before, strict=True):
-        assert mine["status"] == theirs["status"], mine
+        in_part = mine["path"] == "/v1/manifest"
+        assert mine["status"] == (206 if in_part else theirs["status"]), mine
         assert mine["bytes"] == theirs["bytes"], asked(mine)
         assert holds(document(mine["body"]), document(theirs["body"])), asked(mine)
         assert holds(document(mine["answer"]), document(theirs["answer"])), asked(mine)
