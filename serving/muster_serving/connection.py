@@ -49,6 +49,7 @@ class _Transport:
         self._transport = transport
         self._connection = connection
         self.write, self.is_closing = transport.write, transport.is_closing  # each request reads them
+        self.writelines = transport.writelines
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._transport, name)
@@ -57,6 +58,31 @@ class _Transport:
         """Close now, or when the client has had time to read."""
         if not self._connection.leave():
             self._transport.close()
+
+
+class _Whole:
+    """The transport of one answer: its head waits for its body, so that both are one system call, and wake the client once."""
+
+    def __init__(self, transport: _Transport) -> None:
+        self._transport = transport
+        self._head = b""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+    def write(self, data: bytes) -> None:
+        """Keep the head; write it with the first piece of the body, and each further piece at once."""
+        if not self._head:
+            self._head = data
+            return
+        self.write = self._transport.write  # type: ignore[method-assign]
+        self._transport.writelines((self._head, data))
+
+    def close(self) -> None:
+        """Close, after a head that no body followed."""
+        if self.write != self._transport.write:
+            self._transport.write(self._head)
+        self._transport.close()
 
 
 class _Flow(FlowControl):
@@ -204,6 +230,12 @@ class Connection(HttpToolsProtocol):  # type: ignore[misc]
         """Start the request's answer, after the earlier ones."""
         self.reading = _BODY
         _uvicorn.on_headers_complete(self)
+
+    def _start_asgi_task(self, cycle: Any, app: Any) -> None:
+        """Start a request's answer, whose head waits for its body where there is one, and nothing comes before it."""
+        if not cycle.waiting_for_100_continue and cycle.scope["method"] != "HEAD":
+            cycle.transport = _Whole(self.transport)
+        _uvicorn._start_asgi_task(self, cycle, app)
 
     def on_body(self, body: bytes) -> None:
         """Take a piece of the body."""
