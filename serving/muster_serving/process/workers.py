@@ -1,8 +1,8 @@
 """The workers of one revision: which requests each computes together, and what happens when one of them ends.
 
-A worker has one frame at a time, so its end costs the requests of that frame, and no others: each gets one error that
-names the cause. It is started again, at once the first time, after growing pauses when it ends again and again;
-meanwhile requests wait for another worker, or for this one. Where all workers are down for longer, they are refused.
+A worker computes one frame after the other, so its end costs the requests of the frame that it computed, and no others:
+each gets one error that names the cause. What it was sent ahead goes to the next worker. It is started again, at once the
+first time, after growing pauses when it ends again and again; meanwhile requests wait for another worker, or for this one. Where all workers are down for longer, they are refused.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ FIRST_PAUSE_SECONDS = 0.25
 LONGEST_PAUSE_SECONDS = 30.0
 STEADY_SECONDS = 30.0  # one that lived for so long may end once more without a pause
 REFUSE_SECONDS = 1.0  # a pause of so long is not waited for
+AHEAD = 8  # frames that a worker has at most, of which it computes the first: it need not wake up for each
+SOON_SECONDS = 0.01  # frames are sent ahead where the last one took less, so that a slow model's wait in the front
 
 Told = Callable[[str, bool], None]
 
@@ -42,12 +44,16 @@ class _Asked:
 
 
 class _Place:
-    """A worker's place: the process in it, the requests it computes, and how long the next one waits."""
+    """A worker's place: the process in it, the frames that it has, and how long the next process waits.
+
+    :ivar held: each frame's requests; the first frame is computed since `began`, the one before it took `took` seconds.
+    """
 
     def __init__(self) -> None:
         self.process: Process | None = None
-        self.held: list[_Asked] = []
-        self.sent = 0.0
+        self.held: deque[list[_Asked]] = deque()
+        self.began = 0.0
+        self.took = SOON_SECONDS
         self.up = 0.0
         self.pause = 0.0
 
@@ -131,18 +137,32 @@ class Workers:
 
     def _dispatch(self) -> None:
         """Give the requests that wait to the workers that are free."""
-        while self._idle and self._queue:
+        while self._queue and (place := self._free()):
             if self._most and self._queued_rows < self._most:
                 due = self._queue[0].since + self._wait
                 if self._loop.time() < due:
                     if self._timer is None:
                         self._timer = self._loop.call_at(due, self._due)
                     return
-            place = self._idle.pop()
-            held = place.held = self._take()
-            place.sent = self._loop.time()
+            if not place.held:
+                self._idle.pop()
+                place.began = self._loop.time()
+            held = self._take()
             assert place.process is not None
-            place.process.send([(asked.rows, asked.data) for asked in held])
+            place.process.send([(asked.rows, asked.data) for asked in held], ahead=bool(place.held))
+            place.held.append(held)
+
+    def _free(self) -> _Place | None:
+        """Return the worker that gets the next frame: one that is idle, or the only one where it will be soon.
+
+        Of several workers none gets frames ahead: another one may be free first.
+        """
+        if self._idle:
+            return self._idle[-1]
+        if self._most or len(self._places) > 1:
+            return None
+        (place,) = self._places
+        return place if place.process and place.took < SOON_SECONDS and len(place.held) < AHEAD else None
 
     def _due(self) -> None:
         self._timer = None
@@ -159,8 +179,10 @@ class Workers:
         return taken
 
     def _answered(self, place: _Place, parts: list[Part]) -> None:
-        held, place.held = place.held, []
-        self._idle.append(place)
+        held, now = place.held.popleft(), self._loop.time()
+        place.took, place.began = now - place.began, now
+        if not place.held:
+            self._idle.append(place)
         if self._queue:
             self._dispatch()
         if self._closing:
@@ -185,11 +207,13 @@ class Workers:
 
     def _ended(self, place: _Place, how: str) -> None:
         """Tell those whose requests it held, and start another."""
-        held, place.held, place.process = place.held, [], None
+        place.process, place.took = None, SOON_SECONDS
         if place in self._idle:
             self._idle.remove(place)
-        for asked in held:
+        for asked in place.held.popleft() if place.held else ():
             asked.fail(f"the model's process {how}")
+        while place.held:
+            self._put_back(place.held.pop())
         if self._closing:
             self._end_idle()
             return
@@ -199,6 +223,12 @@ class Workers:
         task = self._loop.create_task(self._bring_back(place))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+    def _put_back(self, frame: list[_Asked]) -> None:
+        """Have requests that were sent ahead wait again, before all others."""
+        waiting = [asked for asked in frame if not asked.answer.done()]
+        self._queue.extendleft(reversed(waiting))
+        self._queued_rows += sum(asked.rows for asked in waiting)
 
     async def _bring_back(self, place: _Place) -> None:
         """Start workers for a place until one is up."""
@@ -243,7 +273,7 @@ class Workers:
             )
         busy = [place for place in self._places if place.held]
         for place in busy:
-            if now - place.sent > seconds and place.process:
+            if now - place.began > seconds and place.process:
                 place.process.kill(f"gave no answer within {seconds:g} s (request_timeout), and was ended")
         if busy or self._queue:
             self._look_again()
