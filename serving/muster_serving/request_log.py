@@ -1,8 +1,8 @@
 """The log of one revision's requests: each is appended to a spool file by a thread, within a second of its answer.
 
-The server's part is small on purpose: a request's body and its answer become one string of bytes at once, which nothing
-looks through again, and are decoded later by :mod:`muster_serving.collect` in another process. Only where columns are left
-out or hashed does the thread decode them: such values are never on the disk.
+The server's part is small on purpose: a request's body and its answer are kept as they are, and decoded later by
+:mod:`muster_serving.collect` in another process. Only where columns are left out or hashed does the thread decode them:
+such values are never on the disk.
 
 A spool file has the requests of one revision, process and hour, in :mod:`muster_serving.spool`'s form. The process that
 writes it holds its lock, so a free lock tells that nothing is added any more, however the process ended.
@@ -43,21 +43,7 @@ HASH_BYTES = 16
 
 logger = logging.getLogger("muster.serving")
 
-
-@dataclass(frozen=True)
-class _Taken:
-    """An answered request with columns that are not kept as they are."""
-
-    identity: bytes
-    at: float
-    v1: bool
-    json_length: int | None
-    body: bytes
-    answer: Answer
-    client: str
-
-    def __len__(self) -> int:
-        return len(self.body) + len(self.answer.body)
+Taken = tuple[bytes, float, bool, int | None, bytes, Answer, str]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,7 +105,7 @@ class RequestLog:
         self._ids = f"{name}-%x-{secrets.token_hex(4)}-%x".encode("ascii")
         self._count = 0
         self._hides = bool(order.leave_out or order.hashed)
-        self._waiting: deque[tuple[float, bytes | _Taken]] = deque()
+        self._waiting: deque[Taken] = deque()
         self._hour, self._began, self._ends = "", 0.0, 0.0  # of the last request that was written
         self._taken_bytes = self._written_bytes = 0  # each is written by one thread alone
         self._dropped, self._said = 0, -SAY_SECONDS
@@ -145,14 +131,8 @@ class RequestLog:
         now = time.time()
         self._count += 1
         identity = self._ids % (int(now * 1000), self._count)
-        whose = client if self._order.clients else ""
-        taken: bytes | _Taken
-        if self._hides:
-            taken = _Taken(identity, now, v1, json_length, body, answer, whose)
-        else:
-            taken = spool.frame(identity, now, body, answer, v1=v1, json_length=json_length, client=whose)
-        self._taken_bytes += len(taken)
-        self._waiting.append((now, taken))
+        self._taken_bytes += len(body) + len(answer.body)
+        self._waiting.append((identity, now, v1, json_length, body, answer, client))
         if self._closing:  # its revision was unloaded while this request was under way
             self._thread.join()
             self._write_waiting()
@@ -180,10 +160,10 @@ class RequestLog:
         self._end_file()
 
     def _write_waiting(self) -> None:
-        by_hour: dict[str, list[bytes | _Taken]] = {}
+        by_hour: dict[str, list[Taken]] = {}
         while self._waiting:
-            at, taken = self._waiting.popleft()
-            by_hour.setdefault(self._hour_of(at), []).append(taken)
+            taken = self._waiting.popleft()
+            by_hour.setdefault(self._hour_of(taken[1]), []).append(taken)
         for hour, several in by_hour.items():
             try:
                 self._write(hour, several)
@@ -192,36 +172,38 @@ class RequestLog:
             except Exception as error:  # whatever these requests met, the next ones are kept
                 logger.exception("request log")
                 self._drop(len(several), f"{type(error).__name__}: {error}")
-            self._written_bytes += sum(map(len, several))
+            self._written_bytes += sum([len(each[4]) + len(each[5].body) for each in several])
 
     def _hour_of(self, at: float) -> str:
-        """Return a request's hour; most have the last one's."""
+        """Return a request's hour; most have that of the one before."""
         if not self._began <= at < self._ends:
             self._hour = spool.hour_of(at)
             self._ends = spool.end_of(self._hour)
             self._began = self._ends - 3600
         return self._hour
 
-    def _write(self, hour: str, several: Sequence[bytes | _Taken]) -> None:
+    def _write(self, hour: str, several: Sequence[Taken]) -> None:
         """Append requests of one hour. :raises OSError: it cannot be done; nothing of them is in the file then."""
-        frames = [each if type(each) is bytes else self._frame(each) for each in several]
+        frames = [frame for each in several if (frame := self._frame(each))]
         _check_room(self._order.folder)
         if self._file is None or self._file.hour != hour:
             self._end_file()
             self._file = _SpoolFile(self._order.folder, hour, self._head)
         self._file.append(b"".join(frames))
-        self._metrics.kept(len(frames) - frames.count(b""))
+        self._metrics.kept(len(frames))
 
-    def _frame(self, taken: _Taken) -> bytes:
-        """Write a request without its hidden columns; nothing where they cannot be told apart."""
+    def _frame(self, taken: Taken) -> bytes:
+        """Write one request as it goes into the file; nothing where its hidden columns cannot be told apart."""
+        identity, at, v1, json_length, body, answer, client = taken
+        whose = client if self._order.clients else ""
+        if not self._hides:
+            return spool.frame(identity, at, body, answer, v1=v1, json_length=json_length, client=whose)
         try:
-            request = spool.Request.of(
-                self._signature, taken.body, taken.answer, v1=taken.v1, json_length=taken.json_length
-            )
+            request = spool.Request.of(self._signature, body, answer, v1=v1, json_length=json_length)
         except ServingError as error:
             self._drop(1, f"a request cannot be read again: {error}")
             return b""
-        return spool.columns_frame(taken.identity, taken.at, self._hidden(request), client=taken.client)
+        return spool.columns_frame(identity, at, self._hidden(request), client=whose)
 
     def _hidden(self, request: spool.Request) -> spool.Request:
         return spool.Request(
