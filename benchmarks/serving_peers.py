@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from tests.ports import free_port
 
@@ -33,6 +34,10 @@ from muster.volumes.folder import FolderStore
 
 LOCK = Path(__file__).with_name("mlserver")
 IMPLEMENTATIONS = {"sklearn": "mlserver_sklearn.SKLearnModel", "xgboost": "mlserver_xgboost.XGBoostModel"}
+PROBABILITIES: dict[str, dict[str, Any]] = {  # a booster's prediction is one, of this objective
+    "sklearn": {"outputs": [{"name": "predict_proba"}]},
+    "xgboost": {},
+}
 THROUGHPUT_LIMIT, LATENCY_LIMIT = 2.0, 1.0
 
 
@@ -57,9 +62,7 @@ def main(arguments: Sequence[str]) -> int:
         return show("models in workers beside MLServer", rows, as_json=options.json)
 
 
-def measure(
-    root: Path, peer: Path, kinds: Sequence[str], *, pairs: int, requests: int
-) -> Iterator[Ratio]:
+def measure(root: Path, peer: Path, kinds: Sequence[str], *, pairs: int, requests: int) -> Iterator[Ratio]:
     """Yield the ratios of each kind of model. :param peer: the Python of MLServer's environment."""
     serve, tables = serve_image(root), serve_image(root, "tables")
     fit(root, tables)
@@ -95,7 +98,7 @@ def mlserver(python: Path, model: Path, root: Path, kind: str) -> Iterator[Serve
     (folder / "settings.json").write_text(json.dumps(settings))
     told = {"name": NAME, "implementation": IMPLEMENTATIONS[kind], "parameters": {"uri": str(file)}}
     (folder / "model-settings.json").write_text(json.dumps(told))
-    asked = {**REQUEST, "outputs": [{"name": "predict_proba"}]}
+    asked = {**REQUEST, **PROBABILITIES[kind]}
     log = root / f"mlserver-{kind}.log"
     with log.open("wb") as out:
         words = [python, "-c", "from mlserver.cli import main; main()", "start", folder]

@@ -290,7 +290,9 @@ async def _send(cycle: Any, message: Any) -> None:
         return
     cycle.response_started = cycle.response_complete = True
     cycle.keep_alive = cycle.keep_alive and not message["close"]
-    cycle.transport.write(_whole(message, keep_alive=cycle.keep_alive, only_head=cycle.scope["method"] == "HEAD"))
+    cycle.transport.write(
+        _whole(message, keep_alive=cycle.keep_alive, only_head=cycle.scope["method"] == "HEAD")
+    )
     cycle.message_event.set()
     if not cycle.keep_alive:
         cycle.transport.close()

@@ -91,7 +91,9 @@ def test_a_program_of_torch_export_answers(
     front.unload("torch")
 
 
-def test_a_pipeline_of_hugging_face_answers_as_it_does_where_it_was_made(front: Front, tmp_path: Path) -> None:
+def test_a_pipeline_of_hugging_face_answers_as_it_does_where_it_was_made(
+    front: Front, tmp_path: Path
+) -> None:
     folder = Path(__file__).with_name("hugging_face")
     python = Environments(Settings.load().cache).ensure(
         "hugging_face", folder, put_image(FolderStore(tmp_path / "store"), folder)

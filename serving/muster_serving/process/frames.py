@@ -78,7 +78,9 @@ class Line:
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
-        self._buffer = memoryview(bytearray(_BUFFER_BYTES))  # a new one for each frame costs three system calls
+        self._buffer = memoryview(
+            bytearray(_BUFFER_BYTES)
+        )  # a new one for each frame costs three system calls
         self._reader = Reader()
         self._frames: list[list[Part]] = []
 

@@ -137,7 +137,9 @@ class Child(Process):
         end_group(self._child)
         with suppress(OSError):  # closed already, or a process that it forked holds the other end
             while data := self._connection.recv(LAST_BYTES):
-                self.data_received(data)  # what it had answered, so that the first frame left is the one it ended in
+                self.data_received(
+                    data
+                )  # what it had answered, so that the first frame left is the one it ended in
         self._said.end()
         if self._transport:
             self._transport.abort()

@@ -22,7 +22,9 @@ LONGEST_PAUSE_SECONDS = 30.0
 STEADY_SECONDS = 30.0  # one that lived for so long may end once more without a pause
 REFUSE_SECONDS = 1.0  # a pause of so long is not waited for
 AHEAD = 8  # frames that a worker has at most, of which it computes the first: it need not wake up for each
-SOON_SECONDS = 0.01  # frames are sent ahead where the last one took less, so that a slow model's wait in the front
+SOON_SECONDS = (
+    0.01  # frames are sent ahead where the last one took less, so that a slow model's wait in the front
+)
 
 Told = Callable[[str, bool], None]
 
