@@ -212,7 +212,8 @@ class Workers:
         place.process, place.took = None, SOON_SECONDS
         if place in self._idle:
             self._idle.remove(place)
-        for asked in place.held.popleft() if place.held else ():
+        computed = place.held.popleft() if place.held else []
+        for asked in computed:
             asked.fail(f"the model's process {how}")
         while place.held:
             self._put_back(place.held.pop())
