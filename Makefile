@@ -92,7 +92,7 @@ bench: $(READY)  ## Ratios against the same stages run by hand, side by side
 	$(BIN)/python -m benchmarks
 
 lock: $(READY)  ## Resolve every lock again from its .in file
-	@for folder in . images/*/ starter/dags/starter/images/*/ tests/cluster/go/ tests/contract/s3/ tests/ingest/kafka/ tests/serving/triton/; do \
+	@for folder in . images/*/ starter/dags/starter/images/*/ tests/cluster/go/ tests/contract/s3/ tests/ingest/kafka/ tests/serving/triton/ tests/serving/hugging_face/ benchmarks/mlserver/; do \
 	  test -f $$folder/requirements.in || continue; \
 	  echo "$$folder"; \
 	  $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \

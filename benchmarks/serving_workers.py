@@ -1,11 +1,10 @@
-"""A model in workers: CPU of front and worker over the bare call; beside MLServer with the same model; and batches.
+"""A model in workers: CPU of front and worker over the bare call, and batches.
 
 One row of twelve numbers a request. CPU is user and system time of all processes of a server. The bare call is timed in
-a process of the same environment, in the same round. MLServer runs with its defaults but for `parallel_workers=0`, where
-`--mlserver PYTHON` names an environment that has mlserver, mlserver-sklearn and mlserver-xgboost. The model of the
-batches takes 2 ms a call, whatever its rows, and 64 connections ask it.
+a process of the same environment, in the same round. The model of the batches takes 2 ms a call, whatever its rows, and
+64 connections ask it.
 
-``python -m benchmarks.serving_workers [--rounds N] [--requests N] [--kinds KIND …] [--mlserver PYTHON] [--json]``
+``python -m benchmarks.serving_workers [--rounds N] [--requests N] [--kinds KIND …] [--json]``
 """
 
 from __future__ import annotations
@@ -18,20 +17,18 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.ports import free_port
 from tests.serving.load import Load
 
 from benchmarks.serving_site import (
     DEADLINE_SECONDS,
     NAME,
     PACE_SECONDS,
-    await_answer,
     cpu_seconds,
     ours,
     serve_image,
@@ -39,7 +36,6 @@ from benchmarks.serving_site import (
 from muster.core.shipped import shipped
 
 OVER_BARE_MICROSECONDS = 150.0
-BESIDE_MLSERVER = 2.0
 BY_BATCHES = 3.0
 CONNECTIONS = 64
 SCRIPT = Path(__file__).with_name("serving_bare.py")
@@ -83,13 +79,14 @@ class Server:
 
     pid: int
     port: int
+    request: Mapping[str, Any] = field(default_factory=lambda: REQUEST)
 
     def measure(self, requests: int, *, connections: int = 8) -> Asked:
         """Ask it `requests` times, or a few more."""
         pids = [self.pid, *children(self.pid)]
         before, began = sum(map(cpu_seconds, pids)), time.perf_counter()
         path = f"/v2/models/{NAME}/infer"
-        with Load(self.port, path, REQUEST, pause_seconds=0, connections=connections) as load:
+        with Load(self.port, path, self.request, pause_seconds=0, connections=connections) as load:
             while load.sent < requests:
                 time.sleep(PACE_SECONDS)  # the pace of looking at what was sent
         seconds, cpu = time.perf_counter() - began, sum(map(cpu_seconds, pids)) - before
@@ -111,13 +108,10 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--requests", type=int, default=3000)
     parser.add_argument("--kinds", nargs="+", choices=KINDS, default=KINDS)
-    parser.add_argument("--mlserver", type=Path, help="the Python of an environment with MLServer")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory() as folder:
-        figures = measure(
-            Path(folder), options.kinds, options.rounds, options.requests, mlserver=options.mlserver
-        )
+        figures = measure(Path(folder), options.kinds, options.rounds, options.requests)
     if options.json:
         print(json.dumps({"figures": [{**asdict(f), "kept": f.kept} for f in figures]}))
     else:
@@ -127,48 +121,28 @@ def main(arguments: Sequence[str]) -> int:
     return 0 if all(f.kept for f in figures) else 1
 
 
-def measure(
-    root: Path, kinds: Sequence[str], rounds: int, requests: int, *, mlserver: Path | None
-) -> list[Figure]:
+def measure(root: Path, kinds: Sequence[str], rounds: int, requests: int) -> list[Figure]:
     """Run every server in turns, and return what was promised of them."""
     serve, tables = serve_image(root), serve_image(root, "tables")
-    environment = {**os.environ, "PYTHONPATH": str(shipped("serving"))}
-    subprocess.run([tables, SCRIPT, "fit", root / "models"], env=environment, check=True)
-    peers = [kind for kind in kinds if kind != "code" and mlserver]
+    fit(root, tables)
     over: dict[str, list[float]] = {kind: [] for kind in kinds}
-    beside: dict[str, list[float]] = {kind: [] for kind in peers}
-    late: dict[str, list[float]] = {kind: [] for kind in peers}
     faster: list[float] = []
     with ExitStack() as running:
-        setup: dict[str, Any] = {"python": str(tables), "cpus": 1.0, "load_seconds": DEADLINE_SECONDS}
         mine = {
-            kind: running.enter_context(_ours(serve, root, root / "models" / kind, kind, setup))
+            kind: running.enter_context(in_workers(serve, root, root / "models" / kind, kind, tables))
             for kind in kinds
         }
-        theirs = {
-            kind: running.enter_context(_mlserver(mlserver, root / "models" / f"peer-{kind}", root, kind))
-            for kind in peers
-            if mlserver
-        }
         slow = root / "models" / "slow"
-        alone = running.enter_context(_ours(serve, root, slow, "alone", setup))
+        alone = running.enter_context(in_workers(serve, root, slow, "alone", tables))
         together = running.enter_context(
-            _ours(serve, root, slow, "together", setup | {"most": 64, "wait_ms": 5.0})
+            in_workers(serve, root, slow, "together", tables, most=64, wait_ms=5.0)
         )
         for turn in range(rounds + 1):
             for kind in kinds:
-                bare = _bare(tables, root / "models" / kind, environment)
+                bare = _bare(tables, root / "models" / kind)
                 asked = mine[kind].measure(requests)
                 if turn:  # the first round warms up
                     over[kind].append(asked.cpu_microseconds - bare)
-            for kind in peers:
-                ours_at, theirs_at = (
-                    each.measure(requests // 3, connections=CONNECTIONS)
-                    for each in (mine[kind], theirs[kind])
-                )
-                if turn:
-                    beside[kind].append(theirs_at.cpu_microseconds / ours_at.cpu_microseconds)
-                    late[kind].append(ours_at.p99_milliseconds / theirs_at.p99_milliseconds)
             one, several = (
                 each.measure(requests // 3, connections=CONNECTIONS) for each in (alone, together)
             )
@@ -178,13 +152,6 @@ def measure(
         _figure(f"{kind}: CPU over the bare call, front and worker", "µs", over[kind], OVER_BARE_MICROSECONDS)
         for kind in kinds
     ]
-    for kind in peers:
-        figures += [
-            _figure(
-                f"{kind}: requests a CPU second, beside MLServer", "x", beside[kind], BESIDE_MLSERVER, True
-            ),
-            _figure(f"{kind}: p99 at 64 connections, beside MLServer", "x", late[kind], 1.0),
-        ]
     return [
         *figures,
         _figure("batches of 64 at 64 connections, a call of 2 ms", "x", faster, BY_BATCHES, True),
@@ -196,44 +163,36 @@ def _figure(what: str, unit: str, values: list[float], limit: float, at_least: b
     return Figure(what=what, unit=unit, value=value, limit=limit, at_least=at_least, rounds=len(values))
 
 
-def _bare(python: Path, model: Path, environment: dict[str, str]) -> float:
-    words = [python, SCRIPT, model, "3000"]
-    told = subprocess.run(words, env={**environment, "OMP_NUM_THREADS": "1"}, capture_output=True, check=True)
-    return float(told.stdout)
+def fit(root: Path, tables: Path) -> None:
+    """Write the versions, and the files of the same models for others, below ``models``. :param tables: its Python."""
+    subprocess.run([tables, SCRIPT, "fit", root / "models"], env=_environment(), check=True)
 
 
 @contextmanager
-def _ours(python: Path, root: Path, model: Path, name: str, setup: dict[str, Any]) -> Iterator[Server]:
+def in_workers(
+    python: Path, root: Path, model: Path, name: str, workers: Path, **setup: Any
+) -> Iterator[Server]:
+    """Run our server with a version in one worker. :param workers: the Python of its environment."""
+    told = {"python": str(workers), "cpus": 1.0, "load_seconds": DEADLINE_SECONDS, **setup}
     with ours(python, root / name) as (server, port):
-        server.load("1", model, setup)
+        server.load("1", model, told)
         server.share({"1": 100})
         server.open()
         yield Server(server.pid, port)
 
 
-@contextmanager
-def _mlserver(python: Path, model: Path, root: Path, kind: str) -> Iterator[Server]:
-    port, folder = free_port(), root / f"mlserver-{kind}"
-    folder.mkdir()
-    implementation = {"sklearn": "mlserver_sklearn.SKLearnModel", "xgboost": "mlserver_xgboost.XGBoostModel"}
-    (file,) = model.iterdir()
-    settings = {"debug": False, "http_port": port, "grpc_port": free_port(), "parallel_workers": 0}
-    settings |= {"metrics_port": free_port(), "host": "127.0.0.1"}
-    (folder / "settings.json").write_text(json.dumps(settings))
-    told = {"name": NAME, "implementation": implementation[kind], "parameters": {"uri": str(file)}}
-    (folder / "model-settings.json").write_text(json.dumps(told))
-    log = root / f"mlserver-{kind}.log"
-    with log.open("wb") as out:
-        words = [python.with_name("mlserver"), "start", folder]
-        process = subprocess.Popen(
-            words, stdout=out, stderr=out, cwd=folder, env={**os.environ, "OMP_NUM_THREADS": "1"}
-        )
-    try:
-        await_answer(port, lambda: process.poll() is None, log, REQUEST)
-        yield Server(process.pid, port)
-    finally:
-        process.terminate()
-        process.wait()
+def _bare(python: Path, model: Path) -> float:
+    told = subprocess.run(
+        [python, SCRIPT, model, "3000"],
+        env={**_environment(), "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        check=True,
+    )
+    return float(told.stdout)
+
+
+def _environment() -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": str(shipped("serving"))}
 
 
 if __name__ == "__main__":

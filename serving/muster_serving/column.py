@@ -195,7 +195,7 @@ class Column:
         if self.datatype == "BYTES":
             good = array.dtype.kind in "OU" and all(type(value) is str for value in array.ravel().tolist())
         else:
-            good = np.can_cast(array.dtype, self.dtype, "same_kind")
+            good = array.dtype.type is self.dtype or np.can_cast(array.dtype, self.dtype, "same_kind")
         if not good:
             found = array.dtype if array.dtype.kind != "O" else "objects"
             raise PredictionError(

@@ -8,12 +8,13 @@ connection that is too slow; requests sent ahead are parsed only when the earlie
 from __future__ import annotations
 
 import json
+from functools import partial
 from http import HTTPStatus
 from typing import Any
 
 import httptools
 from uvicorn.protocols.http.flow_control import FlowControl
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 LINE_BYTES = 16 << 10  # the URL, and each header
 HEADERS_BYTES = 64 << 10
@@ -30,6 +31,8 @@ _PIECE_BYTES = 4 << 10
 
 _uvicorn = HttpToolsProtocol  # called by name: `super()` is slower, and each request makes ten such calls
 _IDLE, _HEAD, _BODY = range(3)
+
+WHOLE = "muster.answer"
 _TOO_LARGE = HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE
 _LONG_HEADER = f"a header has more than {LINE_BYTES} bytes"
 
@@ -215,6 +218,11 @@ class Connection(HttpToolsProtocol):  # type: ignore[misc]
         self.reading = _BODY
         _uvicorn.on_headers_complete(self)
 
+    def _start_asgi_task(self, cycle: Any, app: Any) -> None:
+        """Start a request's answer, which may be one message."""
+        cycle.send = partial(_send, cycle)
+        _uvicorn._start_asgi_task(self, cycle, app)
+
     def on_body(self, body: bytes) -> None:
         """Take a piece of the body."""
         self._unparsed = 0
@@ -276,6 +284,41 @@ class Connection(HttpToolsProtocol):  # type: ignore[misc]
             self._refused, self._left = True, self.loop.time()
             self.flow.resume_reading()
             self.transport.write_eof()
+
+
+async def _send(cycle: Any, message: Any) -> None:
+    """Send a message of ASGI, or a whole answer: :data:`WHOLE` has status, headers, body, and whether to close then.
+
+    The whole answer is one write, so one system call that wakes the client once. uvicorn's own two messages are two.
+    """
+    if message["type"] != WHOLE:
+        await RequestResponseCycle.send(cycle, message)
+        return
+    if cycle.flow.write_paused and not cycle.disconnected:
+        await cycle.flow.drain()
+    if cycle.disconnected:
+        return
+    cycle.response_started = cycle.response_complete = True
+    cycle.keep_alive = cycle.keep_alive and not message["close"]
+    cycle.transport.write(
+        _whole(message, keep_alive=cycle.keep_alive, only_head=cycle.scope["method"] == "HEAD")
+    )
+    cycle.message_event.set()
+    if not cycle.keep_alive:
+        cycle.transport.close()
+    cycle.on_response()
+
+
+def _whole(message: Any, *, keep_alive: bool, only_head: bool) -> bytes:
+    headers, body = message["headers"], message["body"]
+    lines = [b"%b: %b\r\n" % header for header in headers]
+    lines.append(b"content-length: %d\r\n" % len(body))
+    if not keep_alive:
+        lines.append(b"connection: close\r\n")
+    head = b"".join(lines)
+    if not len(lines) == head.count(b"\n") == head.count(b"\r"):
+        raise RuntimeError(f"a header holds a line's end: {headers!r:.500}")
+    return b"".join((STATUS_LINE[message["status"]], head, b"\r\n", b"" if only_head else body))
 
 
 def _answer(status: HTTPStatus, message: str) -> bytes:

@@ -1,4 +1,4 @@
-"""The ASGI application of a model server: predictions by the revisions' shares, readiness and metadata.
+"""The application of a model server behind :class:`~muster_serving.connection.Connection`: predictions, readiness, metadata.
 
 It answers predictions and the model's pages itself, on bare ASGI messages, and passes three read-only pages on to the
 framework behind it. The framework's other pages are not reachable: with KServe's, every client of the prediction port
@@ -21,6 +21,7 @@ from muster_serving.answer import Answer, not_allowed, not_there, refusal
 from muster_serving.body import MAX_BODY_BYTES, Budget, ClientGone, Receive, read_body
 from muster_serving.clients import Client, Clients, RawHeaders
 from muster_serving.clients_file import ClientsFile
+from muster_serving.connection import WHOLE
 from muster_serving.content import json_length
 from muster_serving.elsewhere import Elsewhere, Gone
 from muster_serving.errors import ModelError, PredictionError, RequestError
@@ -382,8 +383,7 @@ class Front:
         return Answer(answer.status, answer.body, answer.headers + found.headers)
 
     async def _answer(self, send: Send, answer: Answer) -> None:
-        headers = [*answer.headers, (b"content-length", b"%d" % len(answer.body))]
-        if self.draining:
-            headers.append((b"connection", b"close"))
-        await send({"type": "http.response.start", "status": answer.status, "headers": headers})
-        await send({"type": "http.response.body", "body": answer.body})
+        status, body, headers, _ = answer
+        await send(
+            {"type": WHOLE, "status": status, "headers": headers, "body": body, "close": self.draining}
+        )

@@ -102,10 +102,11 @@ class RequestLog:
                 "hashed": sorted(order.hashed),
             }
         )
-        self._own = secrets.token_hex(4)
-        self._ids = f"{name}-%x-{self._own}-%x"
+        self._ids = f"{name}-%x-{secrets.token_hex(4)}-%x".encode("ascii")
         self._count = 0
+        self._hides = bool(order.leave_out or order.hashed)
         self._waiting: deque[Taken] = deque()
+        self._hour, self._began, self._ends = "", 0.0, 0.0  # of the last request that was written
         self._taken_bytes = self._written_bytes = 0  # each is written by one thread alone
         self._dropped, self._said = 0, -SAY_SECONDS
         self._file: _SpoolFile | None = None
@@ -129,11 +130,9 @@ class RequestLog:
             return answer
         now = time.time()
         self._count += 1
-        identity = (self._ids % (int(now * 1000), self._count)).encode("ascii")
+        identity = self._ids % (int(now * 1000), self._count)
         self._taken_bytes += len(body) + len(answer.body)
-        self._waiting.append(
-            (identity, now, v1, json_length, body, answer, client if self._order.clients else "")
-        )
+        self._waiting.append((identity, now, v1, json_length, body, answer, client))
         if self._closing:  # its revision was unloaded while this request was under way
             self._thread.join()
             self._write_waiting()
@@ -164,7 +163,7 @@ class RequestLog:
         by_hour: dict[str, list[Taken]] = {}
         while self._waiting:
             taken = self._waiting.popleft()
-            by_hour.setdefault(spool.hour_of(taken[1]), []).append(taken)
+            by_hour.setdefault(self._hour_of(taken[1]), []).append(taken)
         for hour, several in by_hour.items():
             try:
                 self._write(hour, several)
@@ -173,7 +172,15 @@ class RequestLog:
             except Exception as error:  # whatever these requests met, the next ones are kept
                 logger.exception("request log")
                 self._drop(len(several), f"{type(error).__name__}: {error}")
-            self._written_bytes += sum(len(each[4]) + len(each[5].body) for each in several)
+            self._written_bytes += sum([len(each[4]) + len(each[5].body) for each in several])
+
+    def _hour_of(self, at: float) -> str:
+        """Return a request's hour; most have that of the one before."""
+        if not self._began <= at < self._ends:
+            self._hour = spool.hour_of(at)
+            self._ends = spool.end_of(self._hour)
+            self._began = self._ends - 3600
+        return self._hour
 
     def _write(self, hour: str, several: Sequence[Taken]) -> None:
         """Append requests of one hour. :raises OSError: it cannot be done; nothing of them is in the file then."""
@@ -188,14 +195,15 @@ class RequestLog:
     def _frame(self, taken: Taken) -> bytes:
         """Write one request as it goes into the file; nothing where its hidden columns cannot be told apart."""
         identity, at, v1, json_length, body, answer, client = taken
-        if not (self._order.leave_out or self._order.hashed):
-            return spool.frame(identity, at, body, answer, v1=v1, json_length=json_length, client=client)
+        whose = client if self._order.clients else ""
+        if not self._hides:
+            return spool.frame(identity, at, body, answer, v1=v1, json_length=json_length, client=whose)
         try:
             request = spool.Request.of(self._signature, body, answer, v1=v1, json_length=json_length)
         except ServingError as error:
             self._drop(1, f"a request cannot be read again: {error}")
             return b""
-        return spool.columns_frame(identity, at, self._hidden(request), client=client)
+        return spool.columns_frame(identity, at, self._hidden(request), client=whose)
 
     def _hidden(self, request: spool.Request) -> spool.Request:
         return spool.Request(

@@ -111,10 +111,18 @@ def frame(
     client: str = "",
 ) -> bytes:
     """Write a request as it came. :param client: who asked; empty where that is not known."""
-    kind = b"v1" if v1 else b"v2"
-    lengths = _number(json_length), len(body), _number(_answer_length(answer)), len(answer.body)
-    head = int(at * 1e6), identity, kind, *lengths, _last(client)
-    return b"%d %b %b %d %d %d %d%b\n%b%b" % (*head, body, answer.body)
+    return b"%d %b %b %d %d %d %d%b\n%b%b" % (
+        int(at * 1e6),
+        identity,
+        b"v1" if v1 else b"v2",
+        _number(json_length),
+        len(body),
+        _number(_answer_length(answer)),
+        len(answer.body),
+        _last(client),
+        body,
+        answer.body,
+    )
 
 
 def columns_frame(identity: bytes, at: float, request: Request, *, client: str = "") -> bytes:
@@ -184,7 +192,10 @@ def _request(
 
 
 def _answer_length(answer: Answer) -> int | None:
-    return next((int(value) for name, value in answer.headers if name == JSON_LENGTH), None)
+    for name, value in answer.headers:
+        if name == JSON_LENGTH:
+            return int(value)
+    return None
 
 
 def _last(client: str) -> bytes:

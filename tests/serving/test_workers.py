@@ -48,6 +48,25 @@ def test_each_way_to_fail_is_one_error_and_the_next_is_answered(
     eventually(lambda: front.ask(line, 1.0)[0] == 200)
 
 
+def test_a_worker_that_ends_costs_only_what_it_computed_and_the_next_answers_what_it_had_been_sent(
+    front: Front, tmp_path: Path
+) -> None:
+    assert front.load("ahead", write_line(tmp_path)) == ""
+    assert front.ask("ahead", 1.0)[0] == 200  # soon, so that more is sent ahead
+    with ThreadPoolExecutor(8) as pool:
+        slow = pool.submit(front.ask, "ahead", 110.0)
+        eventually(lambda: front.waiting() >= 1)
+        poison = pool.submit(front.ask, "ahead", 201.0)
+        eventually(lambda: front.waiting() >= 2)
+        others = [pool.submit(front.ask, "ahead", float(n)) for n in range(5)]
+        answers = [each.result() for each in others]
+    assert slow.result()[0] == 200
+    assert poison.result() == (500, "the model's process was ended by SIGABRT")
+    assert [answer["y"] for _, answer in answers] == [[2.0 * n] for n in range(5)]
+    assert slow.result()[1]["pid"] not in [answer["pid"] for _, answer in answers]
+    front.unload("ahead")
+
+
 def test_the_keeper_is_told_of_a_worker_that_ends_and_of_the_next(front: Front, tmp_path: Path) -> None:
     assert front.load("told", write_line(tmp_path)) == ""
     pid = front.ask("told", 1.0)[1]["pid"][0]

@@ -29,6 +29,7 @@ ROWS = struct.Struct("<I")
 
 _HEAD = struct.Struct("<QI")
 _PART = struct.Struct("<IQ")
+_BUFFER_BYTES = 1 << 18
 
 Part = tuple[int, bytes | memoryview]
 
@@ -85,16 +86,19 @@ class Line:
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
+        self._buffer = memoryview(
+            bytearray(_BUFFER_BYTES)
+        )  # a new one for each frame costs three system calls
         self._reader = Reader()
         self._frames: list[list[Part]] = []
 
     def receive(self) -> list[Part] | None:
         """Return the next frame; None where the front hung up."""
         while not self._frames:
-            data = self._connection.recv(1 << 18)
-            if not data:
+            length = self._connection.recv_into(self._buffer)
+            if not length:
                 return None
-            self._frames = self._reader.take(data)
+            self._frames = self._reader.take(bytes(self._buffer[:length]))
         return self._frames.pop(0)
 
     def send(self, parts: Sequence[tuple[int, bytes]]) -> None:

@@ -46,6 +46,7 @@ class Layout:
         }
         self._row = None if self._texts or any(column.tail for column in self._columns) else self._one_row()
         self._alone = len(self._columns) == 1 and not self._texts and not self._lists
+        self._format = formats[0][0]  # of the one that is alone
 
     @property
     def joins(self) -> bool:
@@ -67,7 +68,7 @@ class Layout:
         """Return the bytes of arrays that are as the columns say."""
         if self._alone:
             column = self._columns[0]
-            return np.ascontiguousarray(arrays[column.name], _format(column)).tobytes()
+            return np.ascontiguousarray(arrays[column.name], self._format).tobytes()
         records = np.empty(rows, self._record)
         encoded: dict[str, list[bytes]] = {}
         for field, column in self._fields:
@@ -84,7 +85,7 @@ class Layout:
         """Return the arrays of some bytes: their own copies, a text with categories as that text."""
         if self._alone:
             column = self._columns[0]
-            flat: Array = np.frombuffer(data, _format(column)).copy()
+            flat: Array = np.frombuffer(data, self._format).copy()
             return {column.name: flat.reshape(rows, *column.tail) if column.tail else flat}
         records = np.frombuffer(data, self._record, count=rows)
         arrays: dict[str, Array] = {}

@@ -1,4 +1,4 @@
-"""One worker process as the front sees it: it loads the version, answers one frame at a time, and ends with a reason."""
+"""One worker process as the front sees it: it loads the version, answers one frame after the other, and ends with a reason."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import cast
 
@@ -19,6 +20,7 @@ from muster_serving.process.start import end_group, how_it_ended, start
 
 CONNECT_SECONDS = 0.05
 LINGER_SECONDS = 1.0
+LAST_BYTES = 1 << 18
 
 
 class Process(asyncio.Protocol):
@@ -49,8 +51,8 @@ class Process(asyncio.Protocol):
             self.kill("it is not needed any more")
             raise
 
-    def send(self, parts: Sequence[tuple[int, bytes]]) -> None:
-        """Send a frame."""
+    def send(self, parts: Sequence[tuple[int, bytes]], *, ahead: bool) -> None:  # noqa: ARG002 a child's
+        """Send a frame. :param ahead: whether it computes another one first."""
         assert self._transport is not None
         self._transport.write(write(parts))
 
@@ -67,7 +69,7 @@ class Process(asyncio.Protocol):
         self._over = True
         if not self._ready.done():
             self._ready.set_exception(ModelError(self._why or f"loading it: its process {how}"))
-            self._ready.exception()  # nobody may be waiting any more
+            self._ready.exception()  # its load may not be awaited any more
         else:
             self.ended(self._why or how)
 
@@ -97,18 +99,22 @@ class Process(asyncio.Protocol):
 class Child(Process):
     """A worker that this process started."""
 
-    def __init__(self, child: subprocess.Popen[bytes], said: Said, gib: float) -> None:
+    def __init__(
+        self, child: subprocess.Popen[bytes], connection: socket.socket, said: Said, gib: float
+    ) -> None:
         super().__init__()
         self._child = child
+        self._connection = connection
         self._said = said
         self._gib = gib
         self._handle = os.pidfd_open(child.pid)
         asyncio.get_running_loop().add_reader(self._handle, self._reap)
 
-    def send(self, parts: Sequence[tuple[int, bytes]]) -> None:
-        """Send a frame; what it says from now on is about this one."""
-        self._said.forget()
-        super().send(parts)
+    def send(self, parts: Sequence[tuple[int, bytes]], *, ahead: bool) -> None:
+        """Send a frame; if it is not ahead, what the worker says from now on is about this one."""
+        if not ahead:
+            self._said.forget()
+        super().send(parts, ahead=ahead)
 
     def kill(self, why: str) -> None:
         """Kill it, and what it forked."""
@@ -129,6 +135,11 @@ class Child(Process):
         os.close(self._handle)
         code = self._child.wait()
         end_group(self._child)
+        with suppress(OSError):  # closed already, or a process that it forked holds the other end
+            while data := self._connection.recv(LAST_BYTES):
+                self.data_received(
+                    data
+                )  # what it had answered, so that the first frame left is the one it ended in
         self._said.end()
         if self._transport:
             self._transport.abort()
@@ -157,7 +168,7 @@ async def _spawn(folder: Path, setup: Setup, revision: str) -> Child:
         os.close(into)
     said = Said(out, f"{revision} | ", _log)
     loop = asyncio.get_running_loop()
-    _, process = await loop.create_connection(lambda: Child(child, said, setup.worker_gib), sock=mine)
+    _, process = await loop.create_connection(lambda: Child(child, mine, said, setup.worker_gib), sock=mine)
     return process
 
 

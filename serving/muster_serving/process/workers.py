@@ -1,8 +1,8 @@
 """The workers of one revision: which requests each computes together, and what happens when one of them ends.
 
-A worker has one frame at a time, so its end costs the requests of that frame, and no others: each gets one error that
-names the cause. It is started again, at once the first time, after growing pauses when it ends again and again;
-meanwhile requests wait for another worker, or for this one. Where all workers are down for longer, they are refused.
+A worker computes one frame after the other, so its end costs the requests of the frame that it computed, and no others:
+each gets one error that names the cause. What it was sent ahead goes to the next worker. It is started again, at once the
+first time, after growing pauses when it ends again and again; meanwhile requests wait for another worker, or for this one. Where all workers are down for longer, they are refused.
 
 A request that is answered in parts holds its worker until the last part, or until no more are wanted. A part is computed when
 it is asked for, so a client that reads slowly fills no memory; it holds the worker for `request_seconds` at most.
@@ -24,6 +24,10 @@ FIRST_PAUSE_SECONDS = 0.25
 LONGEST_PAUSE_SECONDS = 30.0
 STEADY_SECONDS = 30.0  # one that lived for so long may end once more without a pause
 REFUSE_SECONDS = 1.0  # a pause of so long is not waited for
+AHEAD = 8  # frames that a worker has at most, of which it computes the first: it need not wake up for each
+SOON_SECONDS = (
+    0.01  # frames are sent ahead where the last one took less, so that a slow model's wait in the front
+)
 
 Told = Callable[[str, bool], None]
 
@@ -52,13 +56,18 @@ class _Asked:
 
 
 class _Place:
-    """A worker's place: the process in it, the requests it computes, and how long the next one waits."""
+    """A worker's place: the process in it, the frames that it has, and how long the next process waits.
+
+    :ivar held: each frame's requests; the first frame is computed since `began`, its next part since `sent`; the frame before it
+        took `took` seconds.
+    """
 
     def __init__(self) -> None:
         self.process: Process | None = None
-        self.held: list[_Asked] = []
-        self.sent = 0.0  # what it computes now
-        self.begun = 0.0  # the first part of what it holds
+        self.held: deque[list[_Asked]] = deque()
+        self.began = 0.0
+        self.sent = 0.0
+        self.took = SOON_SECONDS
         self.up = 0.0
         self.pause = 0.0
 
@@ -145,7 +154,7 @@ class Workers:
             raise asked.lost
         place, seconds = asked.paused, self._setup.request_seconds
         assert place is not None
-        if self._loop.time() - place.begun > seconds:
+        if self._loop.time() - place.began > seconds:
             raise PredictionError(f"the answer was not whole within {seconds:g} s (request_timeout)")
         asked.answer = self._loop.create_future()
         self._tell(place, MORE)
@@ -162,11 +171,11 @@ class Workers:
 
     def _tell(self, place: _Place, what: int) -> None:
         """Have a worker that waits between two parts compute the next one, or none."""
-        (asked,) = place.held
+        (asked,) = place.held[0]
         asked.paused = None
         place.sent = self._loop.time()
         assert place.process is not None
-        place.process.send([(what, b"")])
+        place.process.send([(what, b"")], ahead=False)
 
     def close(self) -> None:
         """Let the workers finish what they compute, and end them."""
@@ -186,18 +195,32 @@ class Workers:
 
     def _dispatch(self) -> None:
         """Give the requests that wait to the workers that are free."""
-        while self._idle and self._queue:
+        while self._queue and (place := self._free()):
             if self._most and self._queued_rows < self._most:
                 due = self._queue[0].since + self._wait
                 if self._loop.time() < due:
                     if self._timer is None:
                         self._timer = self._loop.call_at(due, self._due)
                     return
-            place = self._idle.pop()
-            held = place.held = self._take()
-            place.sent = place.begun = self._loop.time()
+            if not place.held:
+                self._idle.pop()
+                place.began = place.sent = self._loop.time()
+            held = self._take()
             assert place.process is not None
-            place.process.send([(asked.rows, asked.data) for asked in held])
+            place.process.send([(asked.rows, asked.data) for asked in held], ahead=bool(place.held))
+            place.held.append(held)
+
+    def _free(self) -> _Place | None:
+        """Return the worker that gets the next frame: one that is idle, or the only one where it will be soon.
+
+        Of several workers none gets frames ahead: another one may be free first. Nor does one that answers in parts.
+        """
+        if self._idle:
+            return self._idle[-1]
+        if self._most or self._setup.stream or len(self._places) > 1:
+            return None
+        (place,) = self._places
+        return place if place.process and place.took < SOON_SECONDS and len(place.held) < AHEAD else None
 
     def _due(self) -> None:
         self._timer = None
@@ -215,15 +238,18 @@ class Workers:
 
     def _answered(self, place: _Place, parts: list[Part]) -> None:
         if parts[0][0] == PART:
-            (asked,) = place.held
+            (asked,) = place.held[0]
             asked.paused = place
             if asked.answer.done():  # its client is gone
                 self._tell(place, STOP)
             else:
                 asked.answer.set_result(parts[0][1])
             return
-        held, place.held = place.held, []
-        self._idle.append(place)
+        held, now = place.held.popleft(), self._loop.time()
+        place.took = now - place.began
+        place.began = place.sent = now
+        if not place.held:
+            self._idle.append(place)
         if self._queue:
             self._dispatch()
         if self._closing:
@@ -248,12 +274,15 @@ class Workers:
 
     def _ended(self, place: _Place, how: str) -> None:
         """Tell those whose requests it held, and start another."""
-        held, place.held, place.process = place.held, [], None
+        place.process, place.took = None, SOON_SECONDS
         if place in self._idle:
             self._idle.remove(place)
-        for asked in held:
+        computed = place.held.popleft() if place.held else []
+        for asked in computed:
             asked.paused = None
             asked.fail(f"the model's process {how}")
+        while place.held:
+            self._put_back(place.held.pop())
         if self._closing:
             self._end_idle()
             return
@@ -263,6 +292,12 @@ class Workers:
         task = self._loop.create_task(self._bring_back(place))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+    def _put_back(self, frame: list[_Asked]) -> None:
+        """Have requests that were sent ahead wait again, before all others."""
+        waiting = [asked for asked in frame if not asked.answer.done()]
+        self._queue.extendleft(reversed(waiting))
+        self._queued_rows += sum(asked.rows for asked in waiting)
 
     async def _bring_back(self, place: _Place) -> None:
         """Start workers for a place until one is up."""
@@ -308,8 +343,8 @@ class Workers:
             asked.fail(f"no worker was free within {seconds:g} s (request_timeout): {why}")
         busy = [place for place in self._places if place.held]
         for place in busy:
-            if (asked := place.held[0]).paused:
-                if now - place.begun > seconds:
+            if (asked := place.held[0][0]).paused:
+                if now - place.began > seconds:
                     late = f"the answer was not taken within {seconds:g} s (request_timeout): read it faster"
                     asked.lost = RequestError(late, status=408)
                     self._tell(place, STOP)
