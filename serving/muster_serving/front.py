@@ -383,7 +383,7 @@ class Front:
         return Answer(answer.status, answer.body, answer.headers + found.headers)
 
     async def _answer(self, send: Send, answer: Answer) -> None:
-        status, body, headers, _ = answer
+        status, body, headers = answer[:3]
         await send(
             {"type": WHOLE, "status": status, "headers": headers, "body": body, "close": self.draining}
         )
