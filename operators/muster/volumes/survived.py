@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from muster.core.errors import MusterError
@@ -58,7 +58,7 @@ class Losses:
     """How many workers were lost, and the first :data:`MOST_NAMED` of them."""
 
     count: int = 0
-    first: Sequence[Loss] = ()
+    first: tuple[Loss, ...] = ()
 
     def __str__(self) -> str:
         """All in one line for people; empty where there is none."""
@@ -113,7 +113,7 @@ def survived(
     if last >= 0:
         count -= 1
         del first[last : last + 1]
-    return Losses(count=count, first=first[:MOST_NAMED])
+    return Losses(count=count, first=tuple(first[:MOST_NAMED]))
 
 
 def with_survived(
