@@ -89,9 +89,7 @@ def losses(lines: bytes) -> Iterator[Loss]:
             yield Loss(replica=int(rank), at=at.decode(), how=how.decode())
 
 
-def survived(
-    ledger: Ledger, job_id: str, *, but: int | None = None, last_bytes: int | None = None
-) -> Losses:
+def survived(ledger: Ledger, job_id: str, *, but: int | None = None, last_bytes: int | None = None) -> Losses:
     """Return what a job's gang has survived; nothing of one that is no data engine's, and where its log cannot be read.
 
     :param but: the rank at fault for the job's end: its last loss is left out.
@@ -116,9 +114,7 @@ def survived(
     return Losses(count=count, first=tuple(first[:MOST_NAMED]))
 
 
-def with_survived(
-    verdict: Verdict, ledger: Ledger, job_id: str, *, last_bytes: int | None = None
-) -> Verdict:
+def with_survived(verdict: Verdict, ledger: Ledger, job_id: str, *, last_bytes: int | None = None) -> Verdict:
     """Return the verdict of a job that failed with what its gang had survived before; a cancelled one's as it is.
 
     The message may be cut for it, so it is without secrets already: a cut in its middle hides them from a mask.

@@ -198,7 +198,9 @@ def test_a_secret_in_a_message_that_is_cut_for_a_lost_worker_is_masked(
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     orders = replace(orders, claim=replace(orders.claim, job_id="job-2"))
     orders.places.job("job-2").root.mkdir(parents=True)
-    store.ledger.create("job-2", replace(SPEC, launcher=Launcher.DASK, roles=(Role(command=("train",), replicas=2),)))
+    store.ledger.create(
+        "job-2", replace(SPEC, launcher=Launcher.DASK, roles=(Role(command=("train",), replicas=2),))
+    )
     said = "the engine's worker was lost at 2026-11-26 14:03:22 UTC (exit status 1), and the driver goes on: another one begins"
     store.ledger.append("job-2", f"[rank 1] {said}\n".encode())
     secret = "hunter2-" + "0123456789abcdef" * 3

@@ -142,7 +142,11 @@ def test_the_log_of_another_gang_is_not_read(tmp_path: Path) -> None:
 @pytest.mark.slow  # a worker is begun again a second after its end
 @pytest.mark.parametrize(
     ("lives", "ends", "status"),
-    [(True, "kill -KILL $$", ""), (False, "kill -KILL $$", "-9"), (True, "exit 3", "3")],  # the last one may never have come
+    [
+        (True, "kill -KILL $$", ""),
+        (False, "kill -KILL $$", "-9"),
+        (True, "exit 3", "3"),
+    ],  # the last one may never have come
 )
 def test_a_replica_says_that_its_worker_was_lost_while_the_engines_head_listens(
     tmp_path: Path, *, lives: bool, ends: str, status: str

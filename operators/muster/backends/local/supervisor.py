@@ -365,7 +365,9 @@ class Supervisor:
 
     def _end(self, ended: Verdict | JobResult) -> None:
         if isinstance(ended, JobResult):
-            self._move_at_last(JobState.SUCCEEDED, reason=str(survived(self._ledger, self._job_id)), result=ended)
+            self._move_at_last(
+                JobState.SUCCEEDED, reason=str(survived(self._ledger, self._job_id)), result=ended
+            )
             return  # its folder goes next, with its temporary files
         # first: its end needs room, too
         self._leave(

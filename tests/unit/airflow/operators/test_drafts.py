@@ -47,9 +47,7 @@ def test_the_specs_of_muster_s_own_programs_are_stored_as_ever() -> None:
             **COMMON, model="a/b@1", rows=["a/c@1"], outputs="a/d", shards=3, keep=["id"], image="tables"
         ),
         ValidateOperator(task_id="t", volume=["a/b@1"]),
-        ValidateOperator(
-            **COMMON, volume=["a/b@1"], suite="s.json", result_volume="a/r", image="tables"
-        ),
+        ValidateOperator(**COMMON, volume=["a/b@1"], suite="s.json", result_volume="a/r", image="tables"),
     )
     drafts = [dumps(operator.job_draft("a.t")) for operator in operators]
     assert drafts == STORED.read_text().splitlines()

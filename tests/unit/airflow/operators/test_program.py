@@ -77,8 +77,18 @@ def test_an_image_without_it_is_refused(
     [
         (CompactOperator(task_id="t", volume="a/b"), "data", "ingest", "muster_ingest:compact"),
         (DriftOperator(task_id="t", deployment="a"), "report", "validate", "muster_drift:compare"),
-        (IngestOperator(task_id="t", volume="a/b", source="file:///tmp"), "data", "ingest", "muster_ingest:ingest"),
-        (ScoreOperator(task_id="t", model="a/b@1", rows="a/c@1", outputs="a/d"), "predictions", "serve", "muster_serving.scoring:score"),
+        (
+            IngestOperator(task_id="t", volume="a/b", source="file:///tmp"),
+            "data",
+            "ingest",
+            "muster_ingest:ingest",
+        ),
+        (
+            ScoreOperator(task_id="t", model="a/b@1", rows="a/c@1", outputs="a/d"),
+            "predictions",
+            "serve",
+            "muster_serving.scoring:score",
+        ),
         (ValidateOperator(task_id="t", volume="a/b@1"), "result", "validate", "muster_validate:validate"),
     ],
 )
