@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -16,12 +17,13 @@ from muster.backends.local.queue import Claim
 from muster.backends.local.supervisor import Supervisor
 from muster.core.cancelling import by_command
 from muster.core.errors import BackendError
-from muster.core.job import JobSpec, Output, Role
+from muster.core.job import JobSpec, Launcher, Output, Role
 from muster.core.replica import PartManifest, Report
 from muster.core.status import JobResult
 from muster.core.verdict import Cause, ExitCode, Verdict
 from muster.core.wire import dumps
 from muster.volumes.folder import FolderStore
+from muster.volumes.survived import survived
 
 Play = Callable[..., None]
 SPEC = JobSpec(
@@ -188,3 +190,26 @@ def test_no_attempt_is_started_beside_what_does_not_die(
     assert "do not die" in ended.message
     assert len(started) == 1
     assert b"rank 1: killed by SIGKILL" in store.ledger.read("job-1")[0]
+
+
+def test_a_secret_in_a_message_that_is_cut_for_a_lost_worker_is_masked(
+    orders: Orders, store: FolderStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    orders = replace(orders, claim=replace(orders.claim, job_id="job-2"))
+    orders.places.job("job-2").root.mkdir(parents=True)
+    store.ledger.create(
+        "job-2", replace(SPEC, launcher=Launcher.DASK, roles=(Role(command=("train",), replicas=2),))
+    )
+    said = "the engine's worker was lost at 2026-11-26 14:03:22 UTC (exit status 1), and the driver goes on: another one begins"
+    store.ledger.append("job-2", f"[rank 1] {said}\n".encode())
+    secret = "hunter2-" + "0123456789abcdef" * 3
+    cut = 400 - len(f"; before, {survived(store.ledger, 'job-2').short}…")
+    message = f"{'x' * (cut - 10)}{secret} {'y' * 100}"  # ten characters of the secret come before the cut
+    supervisor = Supervisor(orders, {"TOKEN": secret}, [])
+    supervisor._end(Verdict(cause=Cause.USER_ERROR, message=message, advice="mend it", rank=0))
+    ended = store.ledger.status("job-2").verdict
+    assert ended is not None
+    assert "before, the worker of replica 1 was lost" in ended.message
+    assert secret[:4] not in ended.message
+    assert secret[:4].encode() not in store.ledger.read("job-2")[0]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from muster.core.job import JobSpec, Launcher, Role
 from muster.core.replica import Replica
 from muster.core.verdict import Cause, Verdict
 from muster.volumes.folder import FolderStore
-from muster.volumes.survived import Loss, as_line, losses, survived
+from muster.volumes.survived import LAST_BYTES, Losses, losses, survived, with_survived
 from muster.worker.launchers import engine
 
 SPARK = JobSpec(
@@ -43,7 +44,7 @@ def fails(store: FolderStore, verdict: Verdict) -> str:
     record(store.ledger, store.ledger.status("job-1"), verdict)
     ended = store.ledger.status("job-1")
     assert ended.verdict is not None
-    assert ended.verdict.message.encode() in store.ledger.read("job-1")[0]
+    assert ended.verdict.message.encode() in store.ledger.read("job-1", limit_bytes=1 << 22)[0]
     return ended.verdict.message
 
 
@@ -53,37 +54,80 @@ def fails(store: FolderStore, verdict: Verdict) -> str:
         "[rank 2] the engine's worker ended with exit status 1: another one begins\n",  # as the driver had ended
         LOST.format(2).removeprefix("[rank 2] "),
         LOST.format(2).replace("SIGKILL", "\x1b[31m"),
+        LOST.format(0),  # the driver is no worker
+        LOST.format(2).replace("killed by SIGKILL", "the secret sauce"),
         LOST.format(2).replace("[rank 2]", "[rank 0] it said: [rank 2]"),
     ],
 )
 def test_other_lines_name_no_lost_worker(line: str) -> None:
-    assert losses(line.encode()) == []
+    assert list(losses(line.encode())) == []
 
 
 def test_a_lost_worker_is_named_with_its_replica_and_time(store: FolderStore) -> None:
     store.ledger.append("job-1", f"[rank 0] counted\n{LOST.format(2)}[rank 0] done\n".encode())
     line = f"the worker of replica 2 was lost at {AT} (killed by SIGKILL), and the driver went on without it"
-    assert survived(store.ledger, "job-1") == line
+    assert str(survived(store.ledger, "job-1")) == line
     assert fails(store, WRONG) == f"ValueError: no rows; before, {line}"
 
 
-def test_many_lost_workers_are_counted(store: FolderStore) -> None:
-    found = [Loss(replica=number, at=AT, how="exit status 1") for number in (1, 2, 1, 3, 2)]
-    named = ", ".join(f"replica {number} at {AT} (exit status 1)" for number in (1, 2, 1))
-    assert as_line(found) == f"5 workers were lost, and the driver went on: {named}, and 2 more"
-    store.ledger.append("job-1", b"".join(LOST.format(number).encode() for number in (1, 2, 1, 2)))
-    long = "x" * 400
-    message = fails(store, Verdict(cause=Cause.USER_ERROR, message=long, advice="mend it", rank=0))
-    assert len(message) == 400
-    assert message.endswith(f"replica 1 at {AT} (killed by SIGKILL), and 1 more")
+def test_many_lost_workers_are_counted_and_a_verdict_names_the_first_of_them(store: FolderStore) -> None:
+    store.ledger.append("job-1", b"".join(LOST.format(number).encode() for number in (1, 2, 1, 3, 2)))
+    named = ", ".join(f"replica {number} at {AT} (killed by SIGKILL)" for number in (1, 2, 1))
+    found = survived(store.ledger, "job-1")
+    assert str(found) == f"5 workers were lost, and the driver went on: {named}, and 2 more"
+    message = fails(store, WRONG)
+    first = f"replica 1 at {AT} (killed by SIGKILL)"
+    assert message == f"ValueError: no rows; before, 5 workers were lost, the first of {first}"
+
+
+@pytest.mark.parametrize("times", [1, 100_000])
+def test_most_of_a_long_message_stays(store: FolderStore, times: int) -> None:
+    line = LOST.format(999_999).replace("killed by SIGKILL", "killed by SIGVTALRM, out of memory")
+    store.ledger.append("job-1", line.encode() * times)
+    verdict = with_survived(replace(WRONG, message="x" * 400), store.ledger, "job-1")
+    assert verdict.message.startswith("x" * 239)
+    assert len(verdict.message) == 400
+
+
+def test_of_the_rank_at_fault_only_the_last_loss_is_left_out(store: FolderStore) -> None:
+    """The one before is of an earlier attempt, and the gang survived it."""
+    first, last = (LOST.format(2).replace("14:03:22", at) for at in ("14:01:01", "14:09:09"))
+    store.ledger.append("job-1", f"{first}[muster] attempt 2\n{LOST.format(1)}{last}".encode())
+    found = survived(store.ledger, "job-1", but=2)
+    assert found.count == 2
+    assert [(loss.replica, loss.at) for loss in found.first] == [(2, AT.replace("03:22", "01:01")), (1, AT)]
+    message = fails(store, replace(WRONG, rank=2))
+    assert message.startswith("ValueError: no rows; before, 2 workers were lost, the first of replica 2 at ")
+    assert "14:01:01" in message
+
+
+def test_a_last_loss_of_the_rank_at_fault_that_is_not_named_is_not_counted(store: FolderStore) -> None:
+    store.ledger.append("job-1", b"".join(LOST.format(number).encode() for number in (1, 1, 1, 1, 1, 2)))
+    found = survived(store.ledger, "job-1", but=2)
+    assert (found.count, [loss.replica for loss in found.first]) == (5, [1, 1, 1])
 
 
 def test_a_worker_at_fault_survived_nothing_and_a_cancelled_job_needs_no_more_words(
     store: FolderStore,
 ) -> None:
     store.ledger.append("job-1", LOST.format(2).encode())
-    assert survived(store.ledger, "job-1", but=2) == ""
+    assert survived(store.ledger, "job-1", but=2) == Losses()
     assert fails(store, Verdict(cause=Cause.CANCELLED, message="by hand", advice="-")) == "by hand"
+
+
+def test_the_end_of_a_job_that_a_look_records_reads_only_the_end_of_its_log(store: FolderStore) -> None:
+    line = LOST.format(2)
+    store.ledger.append("job-1", LOST.format(1).encode() + b"x" * 79 + b"\n")
+    store.ledger.append("job-1", (b"x" * 79 + b"\n") * (LAST_BYTES // 80 - 10))
+    store.ledger.append("job-1", line.encode() + (b"x" * 79 + b"\n") * 8)
+    assert survived(store.ledger, "job-1").count == 2
+    assert "before, the worker of replica 2 was lost" in fails(store, WRONG)
+
+
+def test_a_line_that_begins_before_what_is_read_names_no_lost_worker(store: FolderStore) -> None:
+    line = LOST.format(2)
+    store.ledger.append("job-1", f"[rank 0] it said: {line}".encode())
+    assert survived(store.ledger, "job-1", last_bytes=len(line)).count == 0
 
 
 def test_the_log_of_another_gang_is_not_read(tmp_path: Path) -> None:
@@ -92,13 +136,20 @@ def test_the_log_of_another_gang_is_not_read(tmp_path: Path) -> None:
         "job-1", JobSpec(name="a.b", image="a", image_digest=SPARK.image_digest, roles=SPARK.roles)
     )
     store.ledger.append("job-1", LOST.format(2).encode())
-    assert survived(store.ledger, "job-1") == ""
+    assert survived(store.ledger, "job-1") == Losses()
 
 
 @pytest.mark.slow  # a worker is begun again a second after its end
-@pytest.mark.parametrize("lives", [True, False])
+@pytest.mark.parametrize(
+    ("lives", "ends", "status"),
+    [
+        (True, "kill -KILL $$", ""),
+        (False, "kill -KILL $$", "-9"),
+        (True, "exit 3", "3"),
+    ],  # the last one may never have come
+)
 def test_a_replica_says_that_its_worker_was_lost_while_the_engines_head_listens(
-    tmp_path: Path, *, lives: bool
+    tmp_path: Path, *, lives: bool, ends: str, status: str
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as head:
         port = head.getsockname()[1]
@@ -121,7 +172,7 @@ def test_a_replica_says_that_its_worker_was_lost_while_the_engines_head_listens(
             master_port=port,
         )
         begun = tmp_path / "begun"
-        once = f"[ -e {begun} ] && exec sleep 60; touch {begun}; kill -KILL $$"
+        once = f"[ -e {begun} ] && exec sleep 60; touch {begun}; {ends}"
         words = engine.kept(replica, ("sh", "-c", once), host="127.0.0.1")
         with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as rank:
             assert rank.stdout is not None
@@ -129,5 +180,5 @@ def test_a_replica_says_that_its_worker_was_lost_while_the_engines_head_listens(
             (tmp_path / "main-0.json").touch()  # the first replica has sealed
             assert rank.wait(30) == 0
     found = losses(f"[rank 1] {said}".encode())
-    assert [(loss.replica, loss.how) for loss in found] == ([(1, "killed by SIGKILL")] if lives else [])
-    assert lives or said == "the engine's worker ended with exit status -9: another one begins\n"
+    assert [(loss.replica, loss.how) for loss in found] == ([] if status else [(1, "killed by SIGKILL")])
+    assert not status or said == f"the engine's worker ended with exit status {status}: another one begins\n"

@@ -131,6 +131,9 @@ class ScoreOperator(CachedOperator, ProgramOperator):
         """The code that scores: the model server's."""
         return serving_code()
 
+    def check_files(self, folder: DagFolder, settings: Settings) -> None:
+        """Look for nothing: the code that scores lies in no image."""
+
     def read_now(self, folder: DagFolder, settings: Settings) -> Code:
         """The code that scores."""
         return self.travelling(folder, settings)

@@ -14,7 +14,7 @@ from dataclasses import replace
 from muster.core.status import JobState, JobStatus
 from muster.core.verdict import Cause, Verdict
 from muster.volumes.protocols import Ledger
-from muster.volumes.survived import with_survived
+from muster.volumes.survived import LAST_BYTES, with_survived
 
 
 def is_decided(status: JobStatus) -> bool:
@@ -42,11 +42,12 @@ def record(
 ) -> None:
     """Record the end of a job of which nothing runs any more: the verdict in its log, then its last state.
 
-    The verdict names workers of a data engine that were lost before.
+    The verdict names workers of a data engine that were lost before. A look at a job's status may record its end and never waits,
+    so only the last MiB of the log is read for them.
 
     :param append: writes to the log; where several may record one end, it has to write it once.
     """
-    verdict = with_survived(verdict, ledger, status.job_id)
+    verdict = with_survived(verdict, ledger, status.job_id, last_bytes=LAST_BYTES)
     (append or ledger.append)(status.job_id, (verdict.render(job_id=status.job_id) + "\n").encode())
     ledger.update(replace(status, state=ended_as(verdict), ended=now(), reason="", verdict=verdict))
 

@@ -226,7 +226,7 @@ class LocalRunner:
         if status.state is JobState.COMMITTING:
             result = commit(self._store, job_id, self._places.job(job_id))
             ended = replace(status, state=JobState.SUCCEEDED, ended=time.time(), result=result)
-            self._ledger.update(replace(ended, reason=survived(self._ledger, job_id)))
+            self._ledger.update(replace(ended, reason=str(survived(self._ledger, job_id))))
         else:
             record(self._ledger, status, why)
             with suppress(OSError):  # what cannot go now is gc's, and no reason not to end it

@@ -365,15 +365,18 @@ class Supervisor:
 
     def _end(self, ended: Verdict | JobResult) -> None:
         if isinstance(ended, JobResult):
-            self._move_at_last(JobState.SUCCEEDED, reason=survived(self._ledger, self._job_id), result=ended)
+            self._move_at_last(
+                JobState.SUCCEEDED, reason=str(survived(self._ledger, self._job_id)), result=ended
+            )
             return  # its folder goes next, with its temporary files
         # first: its end needs room, too
         self._leave(
             self._folder.drop_scratch, partial(give_back, self._store, self._job_id, cause=ended.cause)
         )
         mask = self._masking.text
-        ended = with_survived(ended.going_on(self._spec.origin.again), self._ledger, self._job_id)
-        verdict = replace(ended, message=mask(ended.message), advice=mask(ended.advice))
+        ended = ended.going_on(self._spec.origin.again)
+        masked = replace(ended, message=mask(ended.message), advice=mask(ended.advice))
+        verdict = with_survived(masked, self._ledger, self._job_id)
         self._log((verdict.render(job_id=self._job_id) + "\n").encode())
         self._move_at_last(ended_as(verdict), verdict=verdict)
 

@@ -197,7 +197,12 @@ class Committer:
         pause = _SHORTEST_PAUSE_SECONDS
         try:
             ended = self._outcome(job_id)
-            while ended is not None and not self._recorded(job_id, ended):
+            before = ""
+            if isinstance(ended, JobResult):
+                before = str(survived(self._store.ledger, job_id))
+            elif ended is not None:
+                ended = with_survived(ended, self._store.ledger, job_id)
+            while ended is not None and not self._recorded(job_id, ended, before):
                 if self._stopping.wait(pause):
                     return
                 pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
@@ -272,9 +277,9 @@ class Committer:
             )
         return told
 
-    def _recorded(self, job_id: str, ended: JobResult | Verdict) -> bool:
+    def _recorded(self, job_id: str, ended: JobResult | Verdict, before: str) -> bool:
         try:
-            self._record(job_id, ended)
+            self._record(job_id, ended, before)
         except (MusterError, OSError) as error:
             if not _passes(error):
                 raise
@@ -282,17 +287,15 @@ class Committer:
             return False
         return True
 
-    def _record(self, job_id: str, ended: JobResult | Verdict) -> None:
+    def _record(self, job_id: str, ended: JobResult | Verdict, before: str) -> None:
         status = self._hearing.with_news(self._store.ledger.status(job_id))
         status = replace(status, ended=time.time(), reason="")
         if isinstance(ended, JobResult):
             self._journals.of(job_id).tell_left_out()
-            reason = survived(self._store.ledger, job_id)
-            status = replace(status, state=JobState.SUCCEEDED, reason=reason, result=ended)
+            status = replace(status, state=JobState.SUCCEEDED, reason=before, result=ended)
         else:
             self._give_back(job_id, ended.cause)  # first: recording its end needs room, too
             ended = ended.going_on(self._store.ledger.spec(job_id).origin.again)
-            ended = with_survived(ended, self._store.ledger, job_id)
             last_words = (ended.render(job_id=job_id) + "\n").encode()
             self._journals.of(job_id).append("muster/verdict", last_words, offset=0)
             status = replace(status, state=JobState.FAILED, verdict=ended)

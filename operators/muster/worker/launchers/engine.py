@@ -2,8 +2,9 @@
 
 A worker's rank is a small program that runs the engine's own worker, and runs it again where it ends: the engine survives
 that, and the line in which the rank says so ends up in the job's record (:mod:`muster.volumes.survived`). It says that the driver
-goes on only while the engine's head listens: that ends with the driver. It ends the engine's worker, and itself well, once the first replica has sealed: its part-manifest is in the folder that
-all replicas share. A worker that ends soon after each start never comes, and is an error.
+goes on only while the engine's head listens, which ends with the driver, and only of a worker that has lived a while or got SIGKILL,
+which comes from outside: any other may never have come. It ends the engine's worker, and itself well, once the first replica has
+sealed: its part-manifest is in the folder that all replicas share. A worker that ends soon after each start never comes, and is an error.
 """
 
 from __future__ import annotations
@@ -70,7 +71,8 @@ while not told and not os.path.exists(sealed):
             engine.kill()
             engine.wait()
     elif not told and not os.path.exists(sealed):
-        early = early + 1 if time.monotonic() - begun < SOON else 1
+        soon = time.monotonic() - begun < SOON
+        early = early + 1 if soon else 1
         if early == MOST:
             sys.exit(f"the engine's worker never comes: it ended {MOST} times within {SOON} s of its start, with exit status {engine.returncode}")
         at, status = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime()), engine.returncode
@@ -78,7 +80,8 @@ while not told and not os.path.exists(sealed):
         how = f"exit status {status}" if status > 0 else f"killed by {names.get(-status, -status)}"
         how += ", out of memory" if status == -9 and out_of_memory() > killed else ""
         time.sleep(1)  # one that ends at its start is not begun all the time
-        if status and not told and not os.path.exists(sealed) and goes_on():
+        came = status == -signal.SIGKILL or (status and not soon)
+        if came and not told and not os.path.exists(sealed) and goes_on():
             print(f"the engine's worker was lost at {at} ({how}), and the driver goes on: another one begins", flush=True)
         else:
             print(f"the engine's worker ended with exit status {status}: another one begins", flush=True)

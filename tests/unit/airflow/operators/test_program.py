@@ -73,21 +73,41 @@ def test_an_image_without_it_is_refused(
 
 
 @pytest.mark.parametrize(
-    ("operator", "output", "image"),
+    ("operator", "output", "image", "entrypoint"),
     [
-        (CompactOperator(task_id="t", volume="a/b"), "data", "ingest"),
-        (DriftOperator(task_id="t", deployment="a"), "report", "validate"),
-        (IngestOperator(task_id="t", volume="a/b", source="file:///tmp"), "data", "ingest"),
-        (ScoreOperator(task_id="t", model="a/b@1", rows="a/c@1", outputs="a/d"), "predictions", "serve"),
-        (ValidateOperator(task_id="t", volume="a/b@1"), "result", "validate"),
+        (CompactOperator(task_id="t", volume="a/b"), "data", "ingest", "muster_ingest:compact"),
+        (DriftOperator(task_id="t", deployment="a"), "report", "validate", "muster_drift:compare"),
+        (
+            IngestOperator(task_id="t", volume="a/b", source="file:///tmp"),
+            "data",
+            "ingest",
+            "muster_ingest:ingest",
+        ),
+        (
+            ScoreOperator(task_id="t", model="a/b@1", rows="a/c@1", outputs="a/d"),
+            "predictions",
+            "serve",
+            "muster_serving.scoring:score",
+        ),
+        (ValidateOperator(task_id="t", volume="a/b@1"), "result", "validate", "muster_validate:validate"),
     ],
 )
 def test_each_has_one_output_one_image_and_one_process(
-    operator: ProgramOperator, output: str, image: str
+    operator: ProgramOperator, output: str, image: str, entrypoint: str
 ) -> None:
     assert type(operator).output_names({}) == (output,)
     assert set(operator.versions) == {output}
     assert operator.images() == (image,)
     draft = operator.job_draft("a.t")
     assert (draft.name, draft.image, draft.replicas) == ("a.t", image, 1)
-    assert draft.roles[0].entrypoint == operator.program.entrypoint
+    assert draft.roles[0].entrypoint == entrypoint
+
+
+def test_the_code_that_scores_is_looked_for_in_no_image(
+    folder: DagFolder, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("muster.core.shipped.shipped", lambda _: folder.bundle)  # it holds no muster_serving
+    operator = ScoreOperator(task_id="t", model="a/b@1", rows="a/c@1", outputs="a/d")
+    with pytest.raises(SpecError, match="holds no muster_serving"):
+        operator.travelling(folder, settings)
+    operator.check_files(folder, settings)
