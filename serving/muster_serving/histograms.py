@@ -11,7 +11,6 @@ import math
 from bisect import bisect_left
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from random import random
@@ -24,6 +23,12 @@ from muster_serving.signature import Signature
 FILE = "histograms.json"
 FORMAT = 1
 OTHERS = "(others)"
+MOST_BYTES = 1 << 20
+MOST_INPUTS = 200
+MOST_BINS = 64
+MOST_CHARACTERS = 256
+MOST_ROWS = 1 << 53  # up to here, each whole number is one as a float, too
+_MOST_WHOLE = 1 << 64
 
 
 @dataclass(frozen=True)
@@ -47,22 +52,31 @@ class Bins:
         need(not column.tail, f"{where}: the input has several values a row, which are not counted")
         if column.datatype == "BYTES":
             values, labels = entry.get("values"), ()
-            good = isinstance(values, list) and all(type(value) is str for value in values)
-            need(good, f"{where}: values is {values!r:.60}, need a list of texts")
-            labels, place = (*values, OTHERS), _Places(values).__getitem__
+            good = (
+                isinstance(values, list) and all(map(_is_label, values)) and len(set(values)) == len(values)
+            )
+            need(
+                good,
+                f"{where}: values is {values!r:.60}, need a list of texts, all different, of at most {MOST_CHARACTERS} "
+                "characters that UTF-8 can hold",
+            )
+            labels, place = (*values, _others(values)), _Places(values).__getitem__
         else:
             edges = entry.get("edges")
-            good = isinstance(edges, list) and all(type(edge) in (int, float) for edge in edges)
+            good = isinstance(edges, list) and all(map(_is_edge, edges))
             need(
-                good and all(a < b for a, b in pairwise(edges)) and all(map(math.isfinite, edges)),
+                good and all(a < b for a, b in pairwise(edges)),
                 f"{where}: edges is {edges!r:.60}, need a list of numbers that rise",
             )
-            labels, place = _labels(edges), partial(bisect_left, edges)
+            labels, place = _labels(edges), _between(edges, column)
+        need(len(labels) <= MOST_BINS, f"{where}: {len(labels)} bins, need at most {MOST_BINS}")
         counts = entry.get("counts")
-        good = isinstance(counts, list) and all(type(count) is int and count >= 0 for count in counts)
+        good = isinstance(counts, list) and all(
+            type(count) is int and 0 <= count < MOST_ROWS for count in counts
+        )
         need(
             good and len(counts) == len(labels) and sum(counts) > 0,
-            f"{where}: counts is {counts!r:.60}, need {len(labels)} whole numbers, not all of them 0",
+            f"{where}: counts is {counts!r:.60}, need {len(labels)} whole numbers below 2**53, not all of them 0",
         )
         return cls(labels, tuple(counts), _with_fallback(place, column), [0] * len(labels))
 
@@ -81,7 +95,10 @@ class Histograms:
         :raises ModelError: it is missing or not valid, or has an input that the signature has not.
         """
         try:
-            document = json.loads((folder / FILE).read_bytes())
+            with (folder / FILE).open("rb") as file:
+                text = file.read(MOST_BYTES + 1)
+            need(len(text) <= MOST_BYTES, f"{FILE} is larger than {MOST_BYTES} bytes, the most that is read")
+            document = json.loads(text)
         except FileNotFoundError as error:
             raise ModelError(
                 f"{FILE} is missing, by whose bins requests are to be counted: muster.signature(…).save(folder) writes it"
@@ -93,8 +110,11 @@ class Histograms:
         need(found == FORMAT, f"{FILE}: format is {found!r:.20}, this server reads {FORMAT}")
         inputs = document.get("inputs")
         need(isinstance(inputs, dict) and bool(inputs), f"{FILE}: inputs: expected one or more by name")
+        need(len(inputs) <= MOST_INPUTS, f"{FILE}: inputs: {len(inputs)}, need at most {MOST_INPUTS}")
         unknown = sorted(set(inputs) - set(signature.inputs))
         need(not unknown, f"{FILE}: {', '.join(unknown)!r:.60} is no input of the signature")
+        bad = [name for name in inputs if not _is_label(name)]
+        need(not bad, f"{FILE}: {bad[:1]!r:.60}: the input's name holds what UTF-8 cannot")
         return cls(
             {
                 name: Bins.parse(f"{FILE}: {name!r}", entry, signature.inputs[name])
@@ -125,6 +145,34 @@ class _Places(dict[str, int]):
 
     def __missing__(self, value: str) -> int:
         return self._others
+
+
+def _is_label(text: Any) -> bool:
+    """Whether it may be a label of a series: the page of metrics is UTF-8, which has no lone surrogates."""
+    return (
+        type(text) is str
+        and len(text) <= MOST_CHARACTERS
+        and not any("\ud800" <= c <= "\udfff" for c in text)
+    )
+
+
+def _is_edge(edge: Any) -> bool:
+    return math.isfinite(edge) if type(edge) is float else type(edge) is int and abs(edge) < _MOST_WHOLE
+
+
+def _others(values: list[str]) -> str:
+    """Return the label of all other values, which is none of these."""
+    label = OTHERS
+    while label in values:
+        label = f"({label})"
+    return label
+
+
+def _between(edges: list[float], column: Column) -> Callable[[Any], int]:
+    """Place a number of JSON as the same of an array: as FP32 it is rounded first, and NumPy would round the edge instead."""
+    if column.datatype in ("FP32", "FP64"):
+        return lambda value: bisect_left(edges, float(column.dtype(value)))
+    return lambda value: bisect_left(edges, int(value))
 
 
 def _with_fallback(place: Callable[[Any], int], column: Column) -> Callable[[Any], int]:

@@ -15,7 +15,6 @@ from prometheus_client import (
 )
 from prometheus_client.core import CounterMetricFamily, Metric
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
-from prometheus_client.registry import Collector
 
 from muster_serving.answer import Answer
 from muster_serving.histograms import Histograms
@@ -60,7 +59,7 @@ LOGGED = Counter(
 )
 
 
-class _Inputs(Collector):
+class _Inputs:  # prometheus_client 0.8.0, which Seldon's wrapper needs, has no class Collector
     """Requests by input and bin, written when they are asked for, so that a request only adds numbers."""
 
     def __init__(self) -> None:
@@ -83,7 +82,7 @@ class _Inputs(Collector):
 
 
 INPUTS = _Inputs()
-_REGISTRY.register(INPUTS)
+_REGISTRY.register(INPUTS)  # type: ignore[arg-type]  # it only asks for collect()
 
 
 def client_requests(model: str, client: str, outcome: str) -> Counter:

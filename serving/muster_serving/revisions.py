@@ -80,14 +80,16 @@ class Revisions:
             raise ModelError(f"revision {revision} is loaded already from {there.predictor.folder}")
         if not there:
             predictor = await self._predictor(revision, folder, setup)
+            histograms = None
+            try:
+                if counts_inputs:
+                    histograms = await asyncio.to_thread(Histograms.load, folder, predictor.signature)
+            except BaseException:  # an error or the end of the task: nobody else knows of its workers
+                _close(predictor)
+                raise
             if revision in self._loaded:  # asked twice at once
                 _close(predictor)
                 return
-            try:
-                histograms = Histograms.load(folder, predictor.signature) if counts_inputs else None
-            except ModelError:
-                _close(predictor)
-                raise
             self._loaded[revision] = Loaded(
                 revision,
                 predictor,

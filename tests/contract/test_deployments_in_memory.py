@@ -20,7 +20,7 @@ from muster.backends.releases.driver import Driver, begin
 from muster.backends.releases.memory import Columns, MemoryPlatform, Refused
 from muster.backends.releases.plan import Plan, Rules
 from muster.backends.releases.platform import Limits
-from muster.core.deployment import ByBin, DeploymentSpec, RequestLog
+from muster.core.deployment import ByBin, DeploymentSpec, RequestLog, Workers
 from muster.core.errors import DeploymentError, NotFound, SpecError
 from muster.core.shipped import shipped
 from muster.images.folders import put_image
@@ -166,6 +166,15 @@ def test_what_a_platform_cannot_do_is_refused_by_name(
     (word,) = wanted
     with pytest.raises(SpecError, match=f"{word}: not on this platform"):
         Deployments(platform, lambda: store).prepare(spec, by="test")
+
+
+def test_a_version_that_cannot_answer_in_parts_is_refused(tmp_path: Path) -> None:
+    store, digest = FolderStore(tmp_path / "store"), "b3:" + "0" * 64
+    model = store.add("f/model", onnx_graph.write_line(tmp_path / "line")).pinned
+    workers = Workers(image="serve", image_digest=digest, stream=True)
+    spec = DeploymentSpec(name="f", model=model, image="serve", image_digest=digest, workers=workers)
+    with pytest.raises(SpecError, match=r"stream: .*f/model@1 holds no predict\.py"):
+        Deployments(MemoryPlatform(Line(store)), lambda: store).prepare(spec, by="test")
 
 
 TRAINED = {"x": {"up to 2.5": 500, "above 2.5": 500}}

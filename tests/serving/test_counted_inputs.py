@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,7 @@ from tests.serving import onnx_graph
 from tests.serving.test_unseen import GOOD, PREDICT
 
 from muster.backends.releases.figures import read_counts
+from muster.core.shipped import shipped
 
 pytestmark = [pytest.mark.slow, pytest.mark.data]
 
@@ -23,6 +26,22 @@ HISTOGRAMS = {
         "day": {"edges": [1.5, 2.5], "counts": [10, 20, 30]},
     },
 }
+BREAKS = """
+import asyncio, sys, threading
+from pathlib import Path
+from muster_serving import revisions
+
+def load(*_):
+    assert threading.current_thread() is not threading.main_thread()
+    raise MemoryError
+
+closed = []
+revisions.Histograms.load, revisions._close = load, closed.append
+try:
+    asyncio.run(revisions.Revisions("mixed").load("1", Path(sys.argv[1]), counts_inputs=True))
+except MemoryError:
+    print(len(closed))
+"""
 DAYS = ["up to 1.5", "1.5 to 2.5", "above 2.5"]
 
 
@@ -66,3 +85,12 @@ def test_requests_are_counted_by_the_bins_of_the_training_rows(
         "code": {"AA": 70, "OTHER": 20, "(others)": 10},
         "day": dict(zip(DAYS, [10, 20, 30], strict=True)),
     }
+
+
+def test_what_runs_for_a_model_ends_where_its_histograms_cannot_be_loaded(
+    python: Callable[[str], Path], tmp_path: Path
+) -> None:
+    words = [python("serve"), "-P", "-c", BREAKS, onnx_graph.write_mixed(tmp_path / "model")]
+    environment = {**os.environ, "PYTHONPATH": str(shipped("serving"))}
+    ended = subprocess.run(words, env=environment, capture_output=True, text=True, check=True)
+    assert ended.stdout == "1\n"

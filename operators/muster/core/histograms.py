@@ -17,26 +17,33 @@ FORMAT = 1
 BINS = 10
 FEW_VALUES = 20
 MOST_VALUES = 30
+MOST_INPUTS = 200  # these three as muster_serving.histograms reads them
+MOST_CHARACTERS = 256
+MOST_BYTES = 1 << 20
 
 
 def of_numbers(values: Sequence[Any]) -> dict[str, Any]:
     """Return the histogram of numbers: a bin for each value where there are at most 20, else between the deciles.
 
-    :param values: sorted; an array, a series or a list.
+    :param values: sorted, one at least; an array, a series or a list.
     :return: ``edges``, each of which lies between two values that were seen, so that no rounding moves a value to another
         bin; and ``counts``, one more: of the values up to the first edge, and so on.
     """
-    edges = _few(values)
-    if edges is None:
-        edges = sorted({edge for k in range(1, BINS) for edge in _around(values, k)})
-    upto = [0, *(bisect_right(values, edge) for edge in edges), len(values)]
+    few = _few(values)
+    found = (edge for k in range(1, BINS) for edge in _around(values, k)) if few is None else few
+    edges = sorted(set(found))  # of whole numbers beyond 2**53 several have the same edge
+    upto = [0, *(bisect_right(values, edge, key=_plain) for edge in edges), len(values)]
     return {"edges": edges, "counts": [after - before for before, after in pairwise(upto)]}
 
 
 def of_texts(values: Iterable[str]) -> dict[str, Any]:
-    """Return the histogram of texts: the 30 most frequent ``values``, and ``counts``, of which the last is of all others."""
+    """Return the histogram of texts: the 30 most frequent ``values``, and ``counts``, of which the last is of all others.
+
+    A text of more than 256 characters is one of the others.
+    """
     found = Counter(values)
-    named = sorted(found, key=lambda value: (-found[value], value))[:MOST_VALUES]
+    short = (value for value in found if len(value) <= MOST_CHARACTERS)
+    named = sorted(short, key=lambda value: (-found[value], value))[:MOST_VALUES]
     counts = [found[value] for value in named]
     return {"values": named, "counts": [*counts, found.total() - sum(counts)]}
 
@@ -61,6 +68,11 @@ def _around(values: Sequence[Any], tenths: int) -> Iterable[float]:
         yield _between(decile, values[above])
     if below and (above - below) * BINS >= len(values):
         yield _between(values[below - 1], decile)
+
+
+def _plain(value: Any) -> Any:
+    """Return a number as Python's own: NumPy would round the edge that it is compared with to the value's type."""
+    return value.item() if hasattr(value, "item") else value
 
 
 def _between(lower: Any, upper: Any) -> float:

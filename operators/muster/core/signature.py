@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import json
 import math
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
 from muster.core.errors import SpecError
-from muster.core.histograms import FILE, FORMAT, of_numbers, of_texts
+from muster.core.histograms import FILE, FORMAT, MOST_BYTES, MOST_INPUTS, of_numbers, of_texts
 
 MOST_CATEGORIES = 50
 MARGIN = 0.5
@@ -51,13 +52,24 @@ class Signature:
     histograms: Mapping[str, Any] = field(default_factory=dict)
 
     def save(self, folder: Path) -> None:
-        """Write ``signature.json``, ``histograms.json``, and ``example.json``, which the endpoint's v1 path takes as it is."""
+        """Write ``signature.json``, ``histograms.json``, and ``example.json``, which the endpoint's v1 path takes as it is.
+
+        :raises SpecError: ``histograms.json`` would have more than 1 MiB; nothing is written.
+        """
         contents = {"signature.json": self.document, "example.json": self.example}
         if self.histograms:
             contents[FILE] = {"format": FORMAT, "inputs": self.histograms}
-        for name, content in contents.items():
-            text = json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False)
-            (Path(folder) / name).write_text(text + "\n", encoding="utf-8")
+        texts = {
+            name: (json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False) + "\n").encode()
+            for name, content in contents.items()
+        }
+        if len(texts.get(FILE, b"")) > MOST_BYTES:
+            raise SpecError(
+                f"{FILE} would have {len(texts[FILE])} bytes, and the servers read at most {MOST_BYTES}: name fewer inputs, "
+                "histograms=[…]"
+            )
+        for name, text in texts.items():
+            (Path(folder) / name).write_bytes(text)
 
     def smoke(self, inputs: Any, *, name: str = "rows of the evaluation") -> list[dict[str, Any]]:
         """Return some rows as a smoke request, for a ``smoke.json``; no more than a few are needed.
@@ -96,7 +108,7 @@ def signature(
     :param ranges: by input or output, the least and the greatest value, instead of what is seen; None allows any value.
     :param max_batch: the most rows in one request.
     :param histograms: the inputs of which it is written down how the rows look, for a rule on drift (``Rules(max_psi=0.2)``); True is
-        all with one value a row but free text, False is none.
+        all with one value a row but free text, the first 200 of them, False is none.
     :raises SpecError: a column has missing values, a type that no request can hold, or no rows.
     """
     told = _Told(categories=dict(categories or {}), ranges=dict(ranges or {}), margin=margin)
@@ -202,7 +214,16 @@ def _counted(
         raise SpecError(
             f"histograms: {wrong[0]!r} is free text, has several values a row or is no input; there is {', '.join(sorted(can))}"
         )
-    return [(name, column) for name, column in given if name in names]
+    counted = [(name, column) for name, column in given if name in names]
+    if len(counted) > MOST_INPUTS:
+        what = f"histograms: {len(counted)} inputs, and the servers count at most {MOST_INPUTS}"
+        if wanted is not True:
+            raise SpecError(f"{what}: name fewer")
+        warnings.warn(
+            f"{what}: those after {counted[MOST_INPUTS - 1][0]!r} are left out; histograms=[…] names others",
+            stacklevel=3,
+        )
+    return counted[:MOST_INPUTS]
 
 
 def _histogram(column: Any) -> dict[str, Any]:

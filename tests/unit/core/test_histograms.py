@@ -46,6 +46,23 @@ def test_neighbours_have_an_edge_between_them() -> None:
     assert of_numbers([low, high]) == {"edges": [low], "counts": [1, 1]}
 
 
+@pytest.mark.parametrize("kind", [np.float32, np.float16, np.int64])
+def test_a_column_of_any_type_has_the_counts_of_python_s_own_numbers(kind: Any) -> None:
+    first = {np.float32: 20_240_101, np.float16: 2_049, np.int64: 2**53}[
+        kind
+    ]  # from here on not all whole numbers are held
+    values = np.sort(np.array([first + n for n in range(12)], dtype=kind))
+    assert of_numbers(values) == of_numbers(values.tolist())
+
+
+def test_whole_numbers_that_no_float_tells_apart_share_a_bin() -> None:
+    assert of_numbers([2**53, 2**53 + 1, 2**53 + 2]) == {"edges": [2.0**53], "counts": [1, 2]}
+
+
+def test_long_texts_are_counted_with_the_others() -> None:
+    assert of_texts(["a" * 257] * 3 + ["b"]) == {"values": ["b"], "counts": [1, 3]}
+
+
 def test_rare_texts_are_counted_together() -> None:
     found = of_texts([f"airport {n:02}" for n in range(40) for _ in range(41 - n)])
     assert found["values"] == [f"airport {n:02}" for n in range(30)]
@@ -84,3 +101,24 @@ def test_histograms_are_of_the_inputs_that_are_named(tmp_path: Path) -> None:
             SpecError, match=f"histograms: '{name}' is free text, has several values a row or is no input"
         ):
             muster.signature(inputs=ROWS, outputs=[0.5] * 8, histograms=[name])
+
+
+def test_more_inputs_than_servers_count_are_left_out_or_refused() -> None:
+    many: dict[str, Any] = {f"x{n}": [1, 2] for n in range(201)}
+    with pytest.warns(
+        UserWarning, match="201 inputs, and the servers count at most 200: those after 'x199' are left out"
+    ):
+        made = muster.signature(inputs=many, outputs=[0.5] * 2)
+    assert list(made.histograms) == list(many)[:200]
+    with pytest.raises(SpecError, match="201 inputs, and the servers count at most 200: name fewer"):
+        muster.signature(inputs=many, outputs=[0.5] * 2, histograms=list(many))
+
+
+def test_more_bytes_than_servers_read_are_not_written(tmp_path: Path) -> None:
+    texts = [f"{n:0256}" for n in range(30)] * 2
+    made = muster.signature(inputs={f"x{n}": texts for n in range(150)}, outputs=[0.5] * 60)
+    with pytest.raises(
+        SpecError, match=r"histograms\.json would have \d+ bytes, and the servers read at most 1048576"
+    ):
+        made.save(tmp_path)
+    assert not list(tmp_path.iterdir())

@@ -10,6 +10,7 @@ import numpy as np  # noqa: TID253 - what the server has
 import pytest
 
 import muster
+from muster.core.histograms import of_numbers
 from muster_serving.errors import ModelError
 from muster_serving.histograms import Histograms
 from muster_serving.signature import Signature
@@ -25,6 +26,8 @@ SIGNATURE = Signature.parse(
                 "fallback": "OTHER",
             },
             {"name": "hour", "datatype": "INT64"},
+            {"name": "day", "datatype": "FP32"},
+            {"name": "lone \ud800", "datatype": "INT64"},
             {"name": "place", "datatype": "FP32", "shape": [-1, 3]},
         ],
         "outputs": [{"name": "y", "datatype": "FP32"}],
@@ -81,9 +84,19 @@ def test_what_a_job_writes_is_read(tmp_path: Path) -> None:
         ),
         (
             {"hour": HOUR | {"counts": [1, 2]}},
-            "histograms.json: 'hour': counts is .* need 3 whole numbers, not all of them 0",
+            "histograms.json: 'hour': counts is .* need 3 whole numbers below .*, not all of them 0",
         ),
         ({"hour": HOUR | {"counts": [0, 0, 0]}}, "not all of them 0"),
+        ({"hour": HOUR | {"edges": [2, 10**400]}}, "'hour': edges is .* need a list of numbers that rise"),
+        ({"hour": HOUR | {"edges": [2.5, float("inf")]}}, "need a list of numbers that rise"),
+        ({"hour": HOUR | {"counts": [1, 2, 2**53]}}, r"whole numbers below 2\*\*53"),
+        ({"hour": {"edges": [*range(64)], "counts": [1] * 65}}, "'hour': 65 bins, need at most 64"),
+        ({"zone": {"values": ["a", "a"], "counts": [1, 1, 1]}}, "'zone': values is .* all different"),
+        ({"zone": {"values": ["\ud800"], "counts": [1, 1]}}, "'zone': values is .* that UTF-8 can hold"),
+        ({"zone": {"values": ["a" * 257], "counts": [1, 1]}}, "'zone': values is .* at most 256 characters"),
+        ({"lone \ud800": HOUR}, "the input's name holds what UTF-8 cannot"),
+        (dict.fromkeys(map(str, range(201)), HOUR), "histograms.json: inputs: 201, need at most 200"),
+        ({"hour": HOUR | {"more": "x" * (1 << 20)}}, "histograms.json is larger than 1048576 bytes"),
         ({"hour": 3}, "histograms.json: 'hour': expected an object, found 3"),
     ],
 )
@@ -99,3 +112,25 @@ def test_a_file_that_is_missing_or_of_another_format_is_refused(tmp_path: Path) 
         Histograms.load(tmp_path, SIGNATURE)
     with pytest.raises(ModelError, match="format is 2, this server reads 1"):
         loaded(tmp_path, {"hour": HOUR}, format=2)
+
+
+def test_a_number_of_json_is_placed_as_the_same_number_of_an_array(tmp_path: Path) -> None:
+    days = np.array(
+        [20_240_114, 20_240_116, 20_240_118], np.float32
+    )  # FP32 holds every other whole number here
+    found = loaded(tmp_path, {"day": of_numbers(days), "hour": {"edges": [2.0**53], "counts": [1, 1]}})
+
+    def places(day: Any, hour: Any) -> tuple[int, ...]:
+        return found.places({"day": day, "hour": hour}, 1)
+
+    for place, day in enumerate(days):
+        for given in ([int(day)], [float(day)], np.array([day])):
+            assert places(given, [2**53]) == (place, 0)
+    assert places([20_240_115], [2**53 + 1]) == places(
+        np.array([20_240_115], np.float32), np.array([2**53 + 1])
+    )
+
+
+def test_a_value_that_is_called_as_the_others_are_is_told_from_them(tmp_path: Path) -> None:
+    zones = loaded(tmp_path, {"zone": {"values": ["(others)"], "counts": [1, 2]}}).inputs["zone"]
+    assert zones.labels == ("(others)", "((others))")

@@ -39,6 +39,7 @@ from muster.core.deployment import (
     Revision,
     RevisionState,
     SmokeRequest,
+    check_streams,
 )
 from muster.core.errors import Behind, Conflict, Corrupt, DeploymentError, NotFound, SpecError
 from muster.core.job import Origin
@@ -305,6 +306,8 @@ class Deployments:
             )
         if spec.counts_inputs:
             check_histograms(spec.model.address, self._store().manifest(spec.model.address))
+        if spec.workers and spec.workers.stream:
+            check_streams(spec.model.address, self._store().manifest(spec.model.address))
         return version
 
     def _begin(

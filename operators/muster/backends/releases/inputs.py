@@ -75,12 +75,14 @@ def broken_by_inputs(limit: float | None, counts: Counts, *, fewest: int) -> str
 
     :param limit: the greatest PSI that is allowed; None judges nothing. :param fewest: from how many requests on it is judged.
     """
-    if limit is None or not counts.requests:
+    if (
+        limit is None or counts.requests <= counts.failed + counts.refused
+    ):  # answered ones alone are counted by input
         return ""
     if counts.asked is None:
         return (
             "its server does not count requests by the bins of the training rows, so max_psi cannot be judged: it is of an "
-            "earlier release of muster"
+            "earlier release of muster, or was started without counting them"
         )
     found = drifts(counts)
     enough = math.log(max(len(found), 1) / FALSE_ALARMS)

@@ -103,4 +103,9 @@ def test_a_server_that_does_not_count_breaks_the_rule() -> None:
     assert why.startswith(
         "its server does not count requests by the bins of the training rows, so max_psi cannot be judged"
     )
+    assert why.endswith("it is of an earlier release of muster, or was started without counting them")
     assert broken_by_inputs(None, counts(None), fewest=1) == ""
+    for unanswered in (Counts(requests=60, failed=60), Counts(requests=60, failed=20, refused=40)):
+        assert (
+            broken_by_inputs(0.2, unanswered, fewest=1) == ""
+        )  # nobody has counted them, whatever the server is

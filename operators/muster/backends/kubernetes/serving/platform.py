@@ -307,6 +307,12 @@ class ClusterPlatform:
 
 def _check_server(spec: DeploymentSpec) -> None:
     """Refuse what the front alone does of a server that has another one. :raises SpecError: it is asked for."""
-    asked = {"workers": spec.workers, "tokens or limits": spec.guarded, "grpc": spec.grpc}
+    asked = {
+        "stream": spec.workers and spec.workers.stream,
+        "workers": spec.workers,
+        "tokens or limits": spec.guarded,
+        "grpc": spec.grpc,
+        "max_psi": spec.counts_inputs,
+    }
     for what in (name for name, wanted in asked.items() if wanted and spec.server != "kserve"):
         raise SpecError(f"{what}: that needs server 'kserve', found {spec.server!r:.40}")

@@ -15,7 +15,7 @@ from tests.unit.backends.kubernetes.serving.test_deployments import serve
 from muster.backends.kubernetes.api.kinds import CONFIG_MAP, HTTP_ROUTE
 from muster.backends.kubernetes.site import Platform
 from muster.backends.releases.tokens import Tokens, digest_of, made
-from muster.core.deployment import RequestLimits, SmokeRequest
+from muster.core.deployment import RequestLimits, SmokeRequest, Workers
 from muster.core.errors import Conflict, NotFound, SpecError
 from muster.core.wire import dumps
 
@@ -136,7 +136,18 @@ def test_those_of_a_deployment_that_was_retired_are_nobody_s(there: World) -> No
 
 def test_another_server_is_refused_before_anything_is_made(there: World) -> None:
     there.site = replace(there.site, serving=Platform.SELDON)
-    for more in ({"tokens": True}, {"limits": RequestLimits(rate=1)}):
-        with pytest.raises(SpecError, match="tokens or limits: that needs server 'kserve', found 'seldon'"):
-            there.deployments().prepare(there.spec(server="seldon", **more), by="test")
+    folder = there.folder / "streams"
+    folder.mkdir()
+    for file in ("predict.py", "histograms.json"):
+        (folder / file).touch()
+    model = there.store.add("lines/model", folder).pinned
+    asked: list[tuple[str, dict[str, Any]]] = [
+        ("tokens or limits", {"tokens": True}),
+        ("tokens or limits", {"limits": RequestLimits(rate=1)}),
+        ("max_psi", {"counts_inputs": True}),
+        ("stream", {"workers": Workers(image="serve", image_digest=there.image, stream=True)}),
+    ]
+    for what, more in asked:
+        with pytest.raises(SpecError, match=f"{what}: that needs server 'kserve', found 'seldon'"):
+            there.deployments().prepare(there.spec(model=model, server="seldon", **more), by="test")
     assert not there.cluster.asked
