@@ -186,6 +186,8 @@ def test_all_are_told_to_end_before_one_is_waited_for(tmp_path: Path) -> None:
     told: list[str] = []
 
     class Server:
+        finish_seconds = 30.0
+
         def __init__(self, name: str) -> None:
             self.name = name
 

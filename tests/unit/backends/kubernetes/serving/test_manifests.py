@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import yaml
 from tests import golden
+from tests.unit.backends.kubernetes.golden import DIGEST
 from tests.unit.backends.kubernetes.serving.golden import (
     ANYWHERE,
     FOLDER,
