@@ -187,7 +187,9 @@ class DeploymentServer(sdk.ModelServer):  # type: ignore[misc]
         if private:
             await self.listen(private, candidates=True)
         if control:
-            line = Control(self._revisions, self._clients, opened=self.open, drain=self.drain, finish=self.finish)
+            line = Control(
+                self._revisions, self._clients, opened=self.open, drain=self.drain, finish=self.finish
+            )
             commands = asyncio.create_task(line.serve(control))
             commands.add_done_callback(lambda _: self._stopped.set())
         else:

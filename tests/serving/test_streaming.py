@@ -325,10 +325,13 @@ def test_who_was_slower_is_to_blame(python: Callable[[str], Path], tmp_path: Pat
     words = [python("serve"), script, write_words(tmp_path / "words"), slow]
     ran = subprocess.run(words, env=environment, capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stderr
-    assert ran.stdout == {
-        "client": "RequestError: the answer was not taken within 1 s (request_timeout): read it faster\n",
-        "model": "PredictionError: the answer was not whole within 1 s (request_timeout)\n",
-    }[slow]
+    assert (
+        ran.stdout
+        == {
+            "client": "RequestError: the answer was not taken within 1 s (request_timeout): read it faster\n",
+            "model": "PredictionError: the answer was not whole within 1 s (request_timeout)\n",
+        }[slow]
+    )
 
 
 def resident_mib(pid: int) -> float:

@@ -38,7 +38,9 @@ from muster.volumes.protocols import LocalStore
 
 ASK_SECONDS = 10.0
 LOOK_SECONDS = 2.0
-RETIRE_SECONDS = 45.0  # more than a keeper gives its servers to finish, unless answers in parts may take longer
+RETIRE_SECONDS = (
+    45.0  # more than a keeper gives its servers to finish, unless answers in parts may take longer
+)
 KILL_SECONDS = 2.0
 KEY = "Muster-Key"  # muster_serving.clients reads it
 _AT_ONCE = 8  # one that does not answer must not hold up all others
