@@ -26,7 +26,9 @@ async def blamed(folder: Path, slow: str) -> str:
         async with aclosing(predictor.parts(columns, 1)) as parts:
             async for _ in parts:
                 if slow == "client":
-                    time.sleep(1.1 * SECONDS)  # noqa: ASYNC251 nothing looks at the clock before it asks for the next
+                    time.sleep(
+                        1.1 * SECONDS
+                    )  # so that nothing looks at the clock before it asks for the next
                 elif time.monotonic() - begun > 0.75 * SECONDS:
                     await asyncio.sleep(0.5 * SECONDS)  # it is looked at while it is paused
     except (PredictionError, RequestError) as error:
