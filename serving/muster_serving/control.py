@@ -13,6 +13,7 @@ The socket is inherited from the keeper, so no other process can reach it; it ha
     drain                               accept no more users there, and have the connected ones reconnect
     admit   needed, limits, key,        let requests in by these rules (:mod:`muster_serving.clients`): whether tokens are
             tokens                      needed, the limits, the key of muster's own requests, the digests of the tokens
+    finish  seconds                     at the end, give requests under way so long, where that is longer than before
 
 The answer is ``{"id": 1}`` or ``{"id": 1, "error": "…"}``. A slow command does not delay the answers of others. The line
 ``{"told": "…", "revision": "r8", "ended": true}``, which answers nothing, says what is wrong now with the workers of a
@@ -43,7 +44,7 @@ _LINE_BYTES = 1 << 20  # a command names the tokens of all clients
 class Control:
     """Carries out the keeper's commands.
 
-    :param opened: called by ``open``. :param drain: called by ``drain``.
+    :param opened: called by ``open``. :param drain: called by ``drain``. :param finish: called by ``finish``.
     """
 
     def __init__(
@@ -53,11 +54,13 @@ class Control:
         *,
         opened: Callable[[], Awaitable[None]],
         drain: Callable[[], None],
+        finish: Callable[[float], None],
     ) -> None:
         self._revisions = revisions
         self._clients = clients
         self._opened = opened
         self._drain = drain
+        self._finish = finish
 
     async def serve(self, connection: socket.socket) -> None:
         """Answer commands until the keeper hangs up."""
@@ -113,5 +116,8 @@ class Control:
             self._drain()
         elif action == "admit":
             self._clients.order(command)
+        elif action == "finish":
+            self._finish(command["seconds"])
         else:
-            raise ModelError(f"command {action!r:.40}: known are load, share, unload, open, drain and admit")
+            known = "load, share, unload, open, drain, admit and finish"
+            raise ModelError(f"command {action!r:.40}: known are {known}")

@@ -10,11 +10,11 @@ What goes wrong before the first event is an error like any other, with its stat
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, MutableMapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping, MutableMapping
 from contextlib import aclosing
 from typing import Any
 
-from muster_serving.answer import Answer, Headers, refusal
+from muster_serving.answer import CLIENT_LEFT, Answer, Headers, refusal
 from muster_serving.body import Receive
 from muster_serving.column import Array
 from muster_serving.errors import PredictionError, RequestError
@@ -24,7 +24,8 @@ EVENTS: Headers = ((b"content-type", TYPE + b"; charset=utf-8"), (b"cache-contro
 
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
-_CLIENT_GONE = Answer(499, b"", sent=True)
+_CLIENT_GONE = Answer(CLIENT_LEFT, b"", sent=True)
+_CUT = refusal("the model server ended before the answer was whole: ask again", 503).body
 
 
 def event(document: bytes) -> bytes:
@@ -61,9 +62,11 @@ class Outlet:
         self._receive = receive
         self._send = send
         self._closing = closing
+        self._begun = False
 
     async def begin(self, headers: Headers) -> None:
         """Send the status, which is 200 from here on, and the headers."""
+        self._begun = True
         close = [(b"connection", b"close")] if self._closing else []
         await self._send({"type": "http.response.start", "status": 200, "headers": [*headers, *close]})
 
@@ -75,8 +78,25 @@ class Outlet:
         """End the answer."""
         await self._send({"type": "http.response.body", "body": b""})
 
-    async def gone(self) -> None:
-        """Return when the client has left. The request's body must have been read."""
+    async def while_there(self, sending: Coroutine[Any, Any, Answer]) -> Answer:
+        """Return what `sending` returns; where the client leaves, end it, and return an answer with ``CLIENT_LEFT``.
+
+        The request's body must have been read. Where this server ends first, the last event says so.
+        """
+        work, leaving = asyncio.ensure_future(sending), asyncio.ensure_future(self._gone())
+        try:
+            await asyncio.wait({work, leaving}, return_when=asyncio.FIRST_COMPLETED)
+            return work.result() if work.done() else _CLIENT_GONE
+        except asyncio.CancelledError:
+            await _ended(work)
+            if self._begun:
+                await self.put(event(_CUT))
+                await self.end()
+            raise
+        finally:
+            await _ended(work, leaving)
+
+    async def _gone(self) -> None:
         while (await self._receive())["type"] != "http.disconnect":
             continue
 
@@ -88,30 +108,13 @@ async def send_events(
     *,
     failed: Callable[[PredictionError], Answer],
 ) -> Answer:
-    """Send events as they come, and return an answer that is sent already; its status is 499 where the client left.
+    """Send events as they come, and return an answer that is sent already: :meth:`Outlet.while_there` the client is.
 
     The events are closed in any case.
 
     :param failed: notes that the model failed, and returns the error as an answer.
     :raises RequestError, PredictionError: from the events, before the first of them.
     """
-    sending = asyncio.ensure_future(_send(events, out, headers, failed))
-    leaving = asyncio.ensure_future(out.gone())
-    try:
-        await asyncio.wait({sending, leaving}, return_when=asyncio.FIRST_COMPLETED)
-        return sending.result() if sending.done() else _CLIENT_GONE
-    finally:
-        for task in (sending, leaving):
-            task.cancel()
-        await asyncio.gather(sending, leaving, return_exceptions=True)
-
-
-async def _send(
-    events: AsyncGenerator[bytes, None],
-    out: Outlet,
-    headers: Headers,
-    failed: Callable[[PredictionError], Answer],
-) -> Answer:
     answer = Answer(200, b"")
     async with aclosing(events):
         first = await anext(events)
@@ -128,3 +131,10 @@ async def _send(
             await out.put(event(answer.body))
         await out.end()
     return answer._replace(sent=True)
+
+
+async def _ended(*tasks: asyncio.Future[Any]) -> None:
+    """Cancel tasks, and return when they are over."""
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)

@@ -17,7 +17,7 @@ from functools import partial
 from typing import Any
 
 from muster_serving import pages, protocol, routes
-from muster_serving.answer import Answer, not_allowed, not_there, refusal
+from muster_serving.answer import CLIENT_LEFT, Answer, not_allowed, not_there, refusal
 from muster_serving.body import MAX_BODY_BYTES, Budget, ClientGone, Receive, read_body
 from muster_serving.clients import Client, Clients, RawHeaders
 from muster_serving.clients_file import ClientsFile
@@ -40,7 +40,7 @@ App = Callable[[Any, Receive, Send], Awaitable[None]]
 
 logger = logging.getLogger("muster.serving")
 
-_NO_FAULT_OF_THE_MODEL = 499
+_NO_FAULT_OF_THE_MODEL = 400
 
 
 class Front:
@@ -185,11 +185,10 @@ class Front:
         except RequestError as error:
             answer = refusal(str(error), error.status)
             counted_as = min(error.status, _NO_FAULT_OF_THE_MODEL)
-        except (
-            asyncio.CancelledError
-        ):  # gRPC's, when its client waits no longer; the time that it waited counts
+        except asyncio.CancelledError:
+            # gRPC's, when its client waits no longer, or this server's end; the time that was waited counts
             if isinstance(target, Loaded) and call.revision is None:
-                target.metrics.count(_NO_FAULT_OF_THE_MODEL, time.perf_counter() - started)
+                target.metrics.count(CLIENT_LEFT, time.perf_counter() - started)
             raise
         if target is not None and call.revision is None:
             target.metrics.count(counted_as, time.perf_counter() - started)
@@ -319,7 +318,8 @@ class Front:
             if out and predictor.streams:
                 parts = predictor.parts(asked.columns, asked.rows)
                 headers, failed = EVENTS + loaded.headers, partial(self._failed, loaded)
-                answer = await send_events(written(parts, asked.write), out, headers, failed=failed)
+                events = written(parts, asked.write)
+                answer = await out.while_there(send_events(events, out, headers, failed=failed))
             else:
                 payload, headers = asked.write(await predictor.predict(asked.columns, asked.rows))
                 answer = Answer(200, payload, headers + loaded.headers)

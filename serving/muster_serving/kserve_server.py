@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import resource
 import signal
 import socket
@@ -31,8 +32,9 @@ from muster_serving.revisions import Revisions
 if TYPE_CHECKING:
     from muster_serving.rpc.listener import GrpcListener
 
-GRACE_SECONDS = 30
+GRACE_SECONDS = 30  # for requests under way at the end; longer where answers in parts may take longer
 SEE_OFF_SECONDS = 0.2
+CUT_SECONDS = 1.0
 
 
 class DeployedModel(sdk.Model):  # type: ignore[misc]
@@ -109,6 +111,7 @@ class DeploymentServer(sdk.ModelServer):  # type: ignore[misc]
         self._file = file
         self._public = public
         self._grpc = _grpc(Front(revisions, clients, sdk.app), grpc) if grpc else None
+        self._grace = GRACE_SECONDS
         self._answering: Listener | None = None
         self._listeners: list[Listener] = []
         self._running: set[asyncio.Task[None]] = set()
@@ -120,6 +123,10 @@ class DeploymentServer(sdk.ModelServer):  # type: ignore[misc]
             self._answering = await self.listen(self._public.dup(), candidates=False)
         if self._grpc:
             await self._grpc.open()
+
+    def finish(self, seconds: float) -> None:
+        """At the end, give requests under way so long, where that is longer than before."""
+        self._grace = max(self._grace, math.ceil(seconds))
 
     def drain(self) -> None:
         """Accept no more users; each connected client gets ``connection: close`` with its next answer. Idempotent."""
@@ -138,6 +145,11 @@ class DeploymentServer(sdk.ModelServer):  # type: ignore[misc]
             await asyncio.sleep(SEE_OFF_SECONDS)
         listener.should_exit = True
         self._listeners.remove(listener)
+
+    async def _see_cut_off(self) -> None:
+        """Return when the answers that are cut off have said so to their clients."""
+        if cut := [task for listener in self._listeners for task in listener.server_state.tasks]:
+            await asyncio.wait(cut, timeout=CUT_SECONDS)
 
     def _keep(self, running: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(running)
@@ -158,7 +170,6 @@ class DeploymentServer(sdk.ModelServer):  # type: ignore[misc]
                 server_header=False,
                 proxy_headers=False,  # nothing here reads the client's address
                 date_header=False,
-                timeout_graceful_shutdown=GRACE_SECONDS,
                 backlog=2048,
             ),
             front,
@@ -176,7 +187,9 @@ class DeploymentServer(sdk.ModelServer):  # type: ignore[misc]
         if private:
             await self.listen(private, candidates=True)
         if control:
-            line = Control(self._revisions, self._clients, opened=self.open, drain=self.drain)
+            line = Control(
+                self._revisions, self._clients, opened=self.open, drain=self.drain, finish=self.finish
+            )
             commands = asyncio.create_task(line.serve(control))
             commands.add_done_callback(lambda _: self._stopped.set())
         else:
@@ -187,10 +200,12 @@ class DeploymentServer(sdk.ModelServer):  # type: ignore[misc]
             following.cancel()
         self._public.close()  # else a client that connects now would wait in vain
         for listener in self._listeners:
+            listener.config.timeout_graceful_shutdown = self._grace
             listener.should_exit = True
         if self._grpc:
-            self._keep(self._grpc.stop(GRACE_SECONDS))
+            self._keep(self._grpc.stop(self._grace))
         await asyncio.gather(*self._running)
+        await self._see_cut_off()
         await self._revisions.close()
 
 
@@ -241,6 +256,8 @@ def serve(
             await revisions.load(revision, model, model=version, setup=setup, counts_inputs=counts_inputs)
             revisions.promote(revision)
         server = DeploymentServer(revisions, clients, public=public, grpc=grpc, file=file)
+        if setup and setup.stream:
+            server.finish(setup.request_seconds)
         await server.run(private=private, control=control)
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:

@@ -16,11 +16,12 @@ from prometheus_client import (
 from prometheus_client.core import CounterMetricFamily, Metric
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
-from muster_serving.answer import Answer
+from muster_serving.answer import CLIENT_LEFT, Answer
 from muster_serving.histograms import Histograms
 
 _BUCKETS = (0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
-_OUTCOMES = {2: "answered", 4: "refused", 5: "failed"}
+_LEFT = 0
+_OUTCOMES = {2: "answered", 4: "refused", 5: "failed", _LEFT: "left"}
 
 _REGISTRY = CollectorRegistry()  # not the default registry: other servers register unused series there
 for _collector in (ProcessCollector, PlatformCollector, GCCollector):
@@ -28,7 +29,8 @@ for _collector in (ProcessCollector, PlatformCollector, GCCollector):
 
 REQUESTS = Counter(
     "muster_requests",
-    "Prediction requests by outcome: answered, refused (the request was wrong) or failed (the model failed)",
+    "Prediction requests by outcome: answered, refused (the request was wrong), failed (the model failed) or left (its "
+    "client did not wait for the end)",
     ["model", "revision", "outcome"],
     registry=_REGISTRY,
 )
@@ -113,8 +115,12 @@ class RevisionMetrics:
             INPUTS.shown[self._labels] = histograms
 
     def count(self, status: int, seconds: float) -> None:
-        """Count one request. :param status: HTTP status; callers pass failures that are not the model's as 4xx."""
-        self._counts[status // 100].inc()
+        """Count one request.
+
+        :param status: HTTP status; callers pass failures that are not the model's as 4xx, and ``CLIENT_LEFT`` for a client
+            that left, which is no fault of the request's or the model's.
+        """
+        self._counts[_LEFT if status == CLIENT_LEFT else status // 100].inc()
         self._seconds.observe(seconds)
 
     def unseen(self) -> None:

@@ -26,18 +26,22 @@ async def relay(port: int, request: bytes, out: Outlet, *, keep: tuple[bytes, ..
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     try:
         writer.write(request)
-        answer = _Answer(keep)
-        await answer.begin(reader)
-        pieces = answer.pieces(reader)
-        if not dict(answer.headers).get(b"content-type", b"").startswith(TYPE):
-            async with aclosing(pieces):
-                body = b"".join([piece async for piece in pieces])
-            return Answer(answer.status, body, answer.headers)
-        return await send_events(pieces, out, answer.headers, failed=_failed)
+        return await out.while_there(_pass_on(reader, out, keep))
     except PredictionError as error:
         raise ConnectionResetError(str(error)) from error  # nothing of it has been sent
     finally:
         writer.close()
+
+
+async def _pass_on(reader: asyncio.StreamReader, out: Outlet, keep: tuple[bytes, ...]) -> Answer:
+    answer = _Answer(keep)
+    await answer.begin(reader)
+    pieces = answer.pieces(reader)
+    if dict(answer.headers).get(b"content-type", b"").startswith(TYPE):
+        return await send_events(pieces, out, answer.headers, failed=_failed)
+    async with aclosing(pieces):
+        body = b"".join([piece async for piece in pieces])
+    return Answer(answer.status, body, answer.headers)
 
 
 def _failed(error: PredictionError) -> Answer:

@@ -32,7 +32,7 @@ from muster_serving.open_inference import open_inference
 from muster_serving.predictor import Predictor
 from muster_serving.signature import SIGNATURE, Signature
 
-_NO_FAULT_OF_THE_MODEL = 499
+_NO_FAULT_OF_THE_MODEL = 400
 
 
 def serve(name: str, *, model: Path, revision: str, version: str, port: int) -> None:

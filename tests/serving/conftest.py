@@ -144,6 +144,11 @@ class Front:
             continue
         assert "error" not in answer, answer
 
+    def finish(self, seconds: float) -> None:
+        """Have requests under way given so long at the server's end."""
+        self._say("finish", seconds=seconds)
+        assert "error" not in self.hear()
+
     def waiting(self) -> int:
         """Return how many clients are connected to the server."""
         mine = f":{self.server.port:04X} "

@@ -38,13 +38,20 @@ def parts(count, act):
                     yield {"word": ["a", "b"], "pid": [1]}
             if act == "slow":
                 time.sleep(0.2)
-            if number == 1 and act.startswith("/"):  # the test makes that file
-                while not Path(act).exists():
-                    time.sleep(0.01)
+            if number == 0 and act.startswith("first "):
+                print("begun", act, flush=True)
+                wait_for(act[6:])
+            if number == 1 and act.startswith("/"):
+                wait_for(act)
             word = "w" * 100_000 if act == "big" else f"w{number}"
             yield {"word": [word], "pid": [os.getpid()]}
     finally:
         print("closed", act, flush=True)
+
+
+def wait_for(path):  # the test makes that file
+    while not Path(path).exists():
+        time.sleep(0.01)
 """
 
 

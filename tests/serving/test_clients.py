@@ -95,7 +95,12 @@ def test_refusals_are_none_of_the_revision(serving: Commanded) -> None:
     ask(serving.public, SHOP)
     page = serving.private.ask("GET", "/metrics", **{"Muster-Key": KEY})[1]
     found = re.findall(r'muster_requests_total\{model="line",outcome="(\w+)",revision="r1"\} (\S+)', page)
-    assert {outcome: float(number) for outcome, number in found} == {"answered": 1, "refused": 0, "failed": 0}
+    assert {outcome: float(number) for outcome, number in found} == {
+        "answered": 1,
+        "refused": 0,
+        "failed": 0,
+        "left": 0,
+    }
 
 
 HOSTILE = (

@@ -158,7 +158,7 @@ class TestProtocol:
         counted = dict(
             re.findall(r'muster_requests_total\{model="table",outcome="(\w+)",revision="8"\} (\S+)', page)
         )
-        assert counted == {"answered": "2.0", "refused": "1.0", "failed": "1.0"}
+        assert counted == {"answered": "2.0", "refused": "1.0", "failed": "1.0", "left": "0.0"}
         assert 'muster_request_seconds_count{model="table",revision="8"} 4.0' in page
 
 

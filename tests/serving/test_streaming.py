@@ -8,6 +8,8 @@ import json
 import os
 import re
 import signal
+import subprocess
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,6 +20,8 @@ from tests.serving.conftest import Front, run_front
 from tests.serving.python_model import write_line
 from tests.serving.streaming_model import write_words
 from tests.waiting import GUARD_SECONDS, eventually
+
+from muster.core.shipped import shipped
 
 pytestmark = pytest.mark.data
 
@@ -171,7 +175,7 @@ def test_what_goes_wrong_before_the_first_part_is_an_error_as_any_other(
 
 def test_a_client_that_leaves_closes_the_generator_and_the_worker_goes_on(words: Front) -> None:
     before = words.server.log.read_bytes().count(b"closed left")
-    with counted(words, "refused"), streaming(words, request(1 << 40, "left")) as response:
+    with counted(words, "left"), streaming(words, request(1 << 40, "left")) as response:
         (pid,) = next_event(response)["outputs"][1]["data"]
     eventually(lambda: words.server.log.read_bytes().count(b"closed left") == before + 1)
     (last,) = events(words, 1)
@@ -272,8 +276,10 @@ def test_parts_pass_from_another_process_as_they_come(
             assert next_event(response) is None
         with counted(words, "failed"):
             assert events(first, 5, "raise")[-1]["error"].startswith("the model failed")
-        with counted(words, "refused"), streaming(first, request(1 << 40)) as response:
+        with counted(words, "left"), streaming(first, request(1 << 40)) as response:
             next_event(response)
+        with counted(words, "left"):
+            leave_before_the_first_part(first, words, tmp_path / "late")
         with streaming(first, request(1, "at once")) as response:
             assert response.status == 500
         with run_front(python("serve"), run_server, tmp_path / "other") as other:
@@ -284,6 +290,48 @@ def test_parts_pass_from_another_process_as_they_come(
                 os.killpg(other.server.process.pid, signal.SIGKILL)
                 assert next_event(response)["error"].startswith("the process of this revision")
                 assert next_event(response) is None
+
+
+def leave_before_the_first_part(asked: Front, computes: Front, go: Path) -> None:
+    """Leave while the first part is computed; it is never ready before the client's leaving is counted."""
+    connection = http.client.HTTPConnection("127.0.0.1", asked.server.port, timeout=GUARD_SECONDS)
+    with contextlib.closing(connection):
+        connection.request("POST", f"{MODEL}/generate_stream", json.dumps(request(1, f"first {go}")))
+        eventually(lambda: f"begun first {go}" in computes.server.log.read_text())
+
+
+@pytest.mark.nightly
+def test_a_server_that_ends_gives_a_stream_its_time_and_then_says_so(
+    python: Callable[[str], Path], run_server: Any, tmp_path: Path
+) -> None:
+    with run_front(python("serve"), run_server, tmp_path / "log") as front:
+        folder = write_words(tmp_path / "words")
+        assert front.load("words", folder, stream=True, request_seconds=600.0) == ""
+        front.share("words")
+        front.finish(33.0)
+        with streaming(front, request(1 << 40, "slow")) as response:
+            next_event(response)
+            begun = time.monotonic()
+            front.server.process.send_signal(signal.SIGTERM)
+            *_, last = iter(lambda: next_event(response), None)
+            assert last == {"error": "the model server ended before the answer was whole: ask again"}
+            assert time.monotonic() - begun > 32
+
+
+@pytest.mark.parametrize("slow", ["client", "model"])
+def test_who_was_slower_is_to_blame(python: Callable[[str], Path], tmp_path: Path, slow: str) -> None:
+    script = Path(__file__).with_name("try_pauses.py")
+    environment = {**os.environ, "PYTHONPATH": str(shipped("serving"))}
+    words = [python("serve"), script, write_words(tmp_path / "words"), slow]
+    ran = subprocess.run(words, env=environment, capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stderr
+    assert (
+        ran.stdout
+        == {
+            "client": "RequestError: the answer was not taken within 1 s (request_timeout): read it faster\n",
+            "model": "PredictionError: the answer was not whole within 1 s (request_timeout)\n",
+        }[slow]
+    )
 
 
 def resident_mib(pid: int) -> float:

@@ -17,6 +17,7 @@ from muster.core.resources import Resources
 LOOPBACK = "127.0.0.1"
 MOST_BODY_MIB = 16.0
 
+FINISH_SECONDS = 30.0  # the servers' GRACE_SECONDS
 _LONGEST_WAIT_MS = 1000.0
 CODE = "predict.py"  # the only one that can yield its answers in parts
 PREDICTED = (
@@ -282,6 +283,13 @@ class DeploymentSpec:
         check_host(self.host, tokens=self.tokens)
         if self.log and self.workers and self.workers.stream:
             raise SpecError(f"stream and log: {NO_LOG_OF_STREAMS}")
+
+    @property
+    def finish_seconds(self) -> float:
+        """How long its server may take, at its end, for the requests under way: as long as an answer in parts may be."""
+        if self.workers and self.workers.stream:
+            return max(FINISH_SECONDS, self.workers.request_timeout_seconds)
+        return FINISH_SECONDS
 
     def worker_setup(self) -> dict[str, Any] | None:
         """Return how its workers run, as ``muster_serving.process.setup`` reads it; None where it has none.

@@ -37,9 +37,10 @@ class _Asked:
 
     :ivar answer: its outputs' bytes, or the next part of them: empty after the last.
     :ivar paused: the worker's place whose next part is not asked for yet; :ivar lost: why there will be none.
+    :ivar pauses: the seconds of the pauses that are over; :ivar paused_at: when the last one began.
     """
 
-    __slots__ = ("answer", "data", "lost", "paused", "rows", "since")
+    __slots__ = ("answer", "data", "lost", "paused", "paused_at", "pauses", "rows", "since")
 
     def __init__(self, data: bytes, rows: int, loop: asyncio.AbstractEventLoop) -> None:
         self.data = data
@@ -47,6 +48,7 @@ class _Asked:
         self.answer: asyncio.Future[bytes | memoryview] = loop.create_future()
         self.since = loop.time()
         self.paused: _Place | None = None
+        self.paused_at = self.pauses = 0.0
         self.lost: ServingError | None = None
 
     def fail(self, why: str) -> None:
@@ -152,12 +154,23 @@ class Workers:
         """Ask for the next part. :raises ServingError: there will be none."""
         if asked.lost:
             raise asked.lost
-        place, seconds = asked.paused, self._setup.request_seconds
+        place = asked.paused
         assert place is not None
-        if self._loop.time() - place.began > seconds:
-            raise PredictionError(f"the answer was not whole within {seconds:g} s (request_timeout)")
+        if late := self._late(place, asked):
+            raise late
         asked.answer = self._loop.create_future()
         self._tell(place, MORE)
+
+    def _late(self, place: _Place, asked: _Asked) -> ServingError | None:
+        """Say that a request that is paused took too long: the client's fault where the pauses are more than half of it."""
+        seconds, now = self._setup.request_seconds, self._loop.time()
+        whole, pauses = now - place.began, asked.pauses + now - asked.paused_at
+        if whole <= seconds:
+            return None
+        if pauses > whole - pauses:
+            late = f"the answer was not taken within {seconds:g} s (request_timeout): read it faster"
+            return RequestError(late, status=408)
+        return PredictionError(f"the answer was not whole within {seconds:g} s (request_timeout)")
 
     def _leave(self, asked: _Asked) -> None:
         """Compute nothing more for a request whose client is gone, or has enough."""
@@ -174,6 +187,7 @@ class Workers:
         (asked,) = place.held[0]
         asked.paused = None
         place.sent = self._loop.time()
+        asked.pauses += place.sent - asked.paused_at
         assert place.process is not None
         place.process.send([(what, b"")], ahead=False)
 
@@ -239,7 +253,7 @@ class Workers:
     def _answered(self, place: _Place, parts: list[Part]) -> None:
         if parts[0][0] == PART:
             (asked,) = place.held[0]
-            asked.paused = place
+            asked.paused, asked.paused_at = place, self._loop.time()
             if asked.answer.done():  # its client is gone
                 self._tell(place, STOP)
             else:
@@ -344,9 +358,8 @@ class Workers:
         busy = [place for place in self._places if place.held]
         for place in busy:
             if (asked := place.held[0][0]).paused:
-                if now - place.began > seconds:
-                    late = f"the answer was not taken within {seconds:g} s (request_timeout): read it faster"
-                    asked.lost = RequestError(late, status=408)
+                if late := self._late(place, asked):
+                    asked.lost = late
                     self._tell(place, STOP)
             elif now - place.sent > seconds and place.process:
                 place.process.kill(f"gave no answer within {seconds:g} s (request_timeout), and was ended")

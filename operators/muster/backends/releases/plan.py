@@ -22,7 +22,7 @@ class Rules:
         error share is computed over at least so many, and latency and drift are judged from so many on. None widens also after fewer,
         and judges from 50 on.
     :param max_refused_share: of its requests, those that it refuses (4xx): a null, a value outside its signature's categories
-        or ranges, an input that is missing, 0 to 1; None judges none.
+        or ranges, an input that is missing, 0 to 1; None judges none. A client that leaves is not refused.
     :param max_unseen_share: of its requests, those with a value that is none of an input's categories, for which the
         signature's fallback stood in, 0 to 1; None judges none.
     :param max_psi: how far its requests may be from the rows that it was trained on, in each input: the population stability

@@ -92,6 +92,16 @@ def test_a_load_that_nobody_waits_for_is_forgotten_when_it_ends(play: Callable[[
     assert (server.holding, server.settled) == (set(), True)
 
 
+def test_a_server_is_given_the_longest_time_that_its_answers_may_take(play: Callable[[], Played]) -> None:
+    played = play()
+    played.server.finish(30.0)
+    assert played.server.settled  # it gives that by itself
+    played.server.finish(300.0)
+    assert played.answer("finish")["seconds"] == 300.0
+    played.server.finish(60.0)
+    assert (played.server.settled, played.server.finish_seconds) == (True, 300.0)
+
+
 def test_what_could_not_be_unloaded_is_still_there(play: Callable[[], Played]) -> None:
     played = play()
     played.load("r1")
@@ -176,6 +186,8 @@ def test_all_are_told_to_end_before_one_is_waited_for(tmp_path: Path) -> None:
     told: list[str] = []
 
     class Server:
+        finish_seconds = 30.0
+
         def __init__(self, name: str) -> None:
             self.name = name
 

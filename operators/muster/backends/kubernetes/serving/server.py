@@ -30,7 +30,7 @@ from muster.core.shipped import shipped
 PORT = 8080
 GRPC_PORT = 8081  # in a pod, and of each Service
 READY = "/v2/health/ready"  # true only when the model is loaded
-LONGEST_REQUEST_SECONDS = 30  # the server finishes what it is asked before it ends (its GRACE_SECONDS)
+LONGEST_REQUEST_SECONDS = 30
 _MARGIN_SECONDS = 5
 
 _FOLDER, _MODEL = "/mnt/muster/server", "/mnt/muster/model"
@@ -156,7 +156,9 @@ def pod(server: Server, *, container: str) -> Document:
         "serviceAccountName": site.service_account,
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
-        "terminationGracePeriodSeconds": site.drain_seconds + LONGEST_REQUEST_SECONDS + _MARGIN_SECONDS,
+        "terminationGracePeriodSeconds": site.drain_seconds
+        + math.ceil(server.spec.finish_seconds)
+        + _MARGIN_SECONDS,
         "securityContext": pods.identity(site),
         "tolerations": pods.tolerations(resources, site),
         "containers": [_front(server, container)],

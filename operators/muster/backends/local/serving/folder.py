@@ -32,7 +32,14 @@ from pathlib import Path
 from muster.backends.local.processes import Process
 from muster.backends.releases.book import Book, Entry, number
 from muster.backends.releases.tokens import Tokens, new_token
-from muster.core.deployment import LOOPBACK, DeploymentSpec, Release, Revision, RevisionState
+from muster.core.deployment import (
+    FINISH_SECONDS,
+    LOOPBACK,
+    DeploymentSpec,
+    Release,
+    Revision,
+    RevisionState,
+)
 from muster.core.errors import BackendError, Corrupt, NotFound, SpecError
 from muster.core.job import Pinned
 from muster.core.locks import is_locked, locked
@@ -101,6 +108,11 @@ class DeploymentState:
     def wants_grpc(self) -> bool:
         """Whether a revision that is not over answers gRPC."""
         return any(spec.grpc for spec in self.specs.values())
+
+    @property
+    def finish_seconds(self) -> float:
+        """How long its servers give requests under way at their end."""
+        return max((spec.finish_seconds for spec in self.specs.values()), default=FINISH_SECONDS)
 
     @property
     def leads_grpc(self) -> bool:

@@ -28,7 +28,7 @@ from muster.backends.releases.figures import added, if_known, read_counts
 from muster.backends.releases.inference import infer_request, read_answer
 from muster.backends.releases.platform import Limits, Observed
 from muster.backends.releases.tokens import Tokens
-from muster.core.deployment import LOOPBACK, Answer, Counts, SmokeRequest
+from muster.core.deployment import FINISH_SECONDS, LOOPBACK, Answer, Counts, SmokeRequest
 from muster.core.errors import BackendError, Conflict, Corrupt, DeploymentError, NotFound, SpecError
 from muster.core.locks import locked
 from muster.core.settings import Settings
@@ -38,7 +38,9 @@ from muster.volumes.protocols import LocalStore
 
 ASK_SECONDS = 10.0
 LOOK_SECONDS = 2.0
-RETIRE_SECONDS = 45.0  # more than a keeper gives its servers to finish
+RETIRE_SECONDS = (
+    45.0  # more than a keeper gives its servers to finish, unless answers in parts may take longer
+)
 KILL_SECONDS = 2.0
 KEY = "Muster-Key"  # muster_serving.clients reads it
 _AT_ONCE = 8  # one that does not answer must not hold up all others
@@ -395,7 +397,7 @@ def await_end(folder: DeploymentFolder) -> None:
 
     :raises BackendError: it does not end even so.
     """
-    deadline = time.monotonic() + RETIRE_SECONDS
+    deadline = time.monotonic() + RETIRE_SECONDS + _longer_seconds(folder)
     while folder.kept():
         if time.monotonic() > deadline:
             keeper = folder.keeper()
@@ -403,6 +405,15 @@ def await_end(folder: DeploymentFolder) -> None:
                 raise BackendError(f"deployment {folder.name}: its keeper does not end; see {folder.path}")
             keeper.kill()
         time.sleep(0.02)
+
+
+def _longer_seconds(folder: DeploymentFolder) -> float:
+    """How much longer than usual its servers may take to finish."""
+    try:
+        state = folder.read()
+    except Corrupt:
+        return 0.0  # what they finish is unknown
+    return state.finish_seconds - FINISH_SECONDS if state else 0.0
 
 
 def _stale(name: str) -> Conflict:

@@ -22,9 +22,10 @@ from pathlib import Path
 from typing import Any
 
 from muster.backends.local.serving.process import last_line, limit_memory, log_end, signal_name, start
+from muster.core.deployment import FINISH_SECONDS
 from muster.core.errors import DeploymentError
 
-STOP_SECONDS = 35.0  # the server gives requests 30 to finish
+STOP_MARGIN_SECONDS = 5.0
 
 _SENT: Mapping[int, str] = {  # from outside: the server's log says nothing of it
     signal.SIGKILL: "another process sent, or the kernel where the machine's memory was used up (`dmesg` tells)",
@@ -111,6 +112,7 @@ class ModelServer:
 
     :ivar loaded: the revisions that it holds.
     :ivar answers_grpc: whether it answers gRPC, while it accepts clients.
+    :ivar finish_seconds: how long it gives requests under way at its end.
     :ivar given_up: another one takes its place, though it may still finish what it can.
     """
 
@@ -132,6 +134,7 @@ class ModelServer:
         self._unloading: dict[int, str] = {}
         self._abandoned: dict[int, str] = {}
         self.given_up = False
+        self.finish_seconds = FINISH_SECONDS
         private = socket.create_server(("127.0.0.1", 0))
         self._control, theirs = socket.socketpair()
         self._control.setblocking(False)
@@ -249,6 +252,12 @@ class ModelServer:
             self._admission = admission
             self._order("admit", **admission)
 
+    def finish(self, seconds: float) -> None:
+        """Have requests under way given so long at its end, where that is longer than before."""
+        if seconds > self.finish_seconds:
+            self.finish_seconds = seconds
+            self._order("finish", seconds=seconds)
+
     def accept(self, accepts: bool) -> None:
         """Have users accepted from now on, or no more: each that is there is sent elsewhere with its next answer."""
         if self._accepts != accepts:
@@ -319,7 +328,7 @@ class ModelServer:
         if not self.alive():
             self.close()
             return True
-        if since > STOP_SECONDS:
+        if since > self.finish_seconds + STOP_MARGIN_SECONDS:
             self._process.kill()
         elif since >= 0:
             self._process.terminate()

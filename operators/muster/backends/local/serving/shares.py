@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from muster.backends.local.serving.door import Door
 from muster.backends.local.serving.folder import DeploymentState, ServerKey
-from muster.backends.local.serving.server import STOP_SECONDS, ModelServer, Told
+from muster.backends.local.serving.server import STOP_MARGIN_SECONDS, ModelServer, Told
 
 DRAIN_SECONDS = 5.0
 UNLOAD_SECONDS = 1.0
@@ -148,6 +148,7 @@ class ModelServers:
         ports = {name: server.port for name, server in up.items()}
         holding = set(up.values())
         for server in holding | {server for _, server in self._leaving}:
+            server.finish(state.finish_seconds)  # before it is asked: it may pass on to another's
             server.route(shares, ports)
         if not all(server.settled for server in holding):
             return
@@ -194,6 +195,9 @@ class ModelServers:
         servers = [*(server for _, server in self._leaving), *self.hung, *self.running.values()]
         self.running, self.hung, self._leaving, self._front = {}, [], [], None
         alive = [server for server in servers if not server.leave(since=0)]
-        deadline = time.monotonic() + STOP_SECONDS  # one for all: a retirement takes no longer
+        longest = max((server.finish_seconds for server in alive), default=0.0)
+        deadline = (
+            time.monotonic() + longest + STOP_MARGIN_SECONDS
+        )  # one for all: a retirement takes no longer
         for server in alive:
             server.stop(deadline=deadline)

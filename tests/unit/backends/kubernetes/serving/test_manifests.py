@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import yaml
 from tests import golden
+from tests.unit.backends.kubernetes.golden import DIGEST
 from tests.unit.backends.kubernetes.serving.golden import (
     ANYWHERE,
     FOLDER,
@@ -31,7 +32,7 @@ from muster.backends.kubernetes.serving.route import HISTORY, LARGEST_BYTES, Rou
 from muster.backends.kubernetes.serving.server import archive, code
 from muster.backends.kubernetes.site import Platform
 from muster.backends.releases.book import begin, number, withdraw
-from muster.core.deployment import RevisionState, SmokeRequest
+from muster.core.deployment import RevisionState, SmokeRequest, Workers
 from muster.core.errors import SpecError
 
 
@@ -75,6 +76,15 @@ def test_a_server_answers_on_until_nobody_is_sent_to_it() -> None:
     sleep = container["lifecycle"]["preStop"]["sleep"]["seconds"]
     assert SITE.gateway_seconds < sleep
     assert predictor["terminationGracePeriodSeconds"] >= sleep + 30
+
+
+def test_a_server_that_streams_has_the_time_of_its_longest_answer() -> None:
+    def grace(*, stream: bool) -> int:
+        workers = Workers(image="serve", image_digest=DIGEST, request_timeout_seconds=299.5, stream=stream)
+        made = inference_service(server(spec(workers=workers), "r1"))
+        return int(made["spec"]["predictor"]["terminationGracePeriodSeconds"])
+
+    assert grace(stream=True) == grace(stream=False) + 270
 
 
 def test_a_server_counts_inputs_where_a_rule_asks_for_it() -> None:
