@@ -207,7 +207,7 @@ def test_a_secret_in_a_message_that_is_cut_for_a_lost_worker_is_masked(
     cut = 400 - len(f"; before, {survived(store.ledger, 'job-2').short}…")
     message = f"{'x' * (cut - 10)}{secret} {'y' * 100}"  # ten characters of the secret come before the cut
     supervisor = Supervisor(orders, {"TOKEN": secret}, [])
-    supervisor._end(Verdict(cause=Cause.USER_ERROR, message=message, advice="mend it", rank=0))
+    supervisor.end(Verdict(cause=Cause.USER_ERROR, message=message, advice="mend it", rank=0))
     ended = store.ledger.status("job-2").verdict
     assert ended is not None
     assert "before, the worker of replica 1 was lost" in ended.message

@@ -125,7 +125,7 @@ class Supervisor:
                 ended = self.work()
                 waits = ended is None and self._waits_again()
                 if not waits:
-                    self._end(ended or self._folder.why())
+                    self.end(ended or self._folder.why())
             if not waits:
                 self._folder.remove()
         except _AskedToEnd:
@@ -363,7 +363,8 @@ class Supervisor:
         self._move(JobState.COMMITTING, "")
         return commit(self._store, self._job_id, self._folder)
 
-    def _end(self, ended: Verdict | JobResult) -> None:
+    def end(self, ended: Verdict | JobResult) -> None:
+        """Record the end of the job, and say it in its log."""
         if isinstance(ended, JobResult):
             self._move_at_last(
                 JobState.SUCCEEDED, reason=str(survived(self._ledger, self._job_id)), result=ended

@@ -27,7 +27,7 @@ from muster.volumes.service.connection import Connection
 from muster.volumes.service.refusals import UnknownCall
 
 FIRST_BYTES = 1 << 17  # all of most manifests
-_CALL, _INDEX = "/v1/manifest", "/v1/manifest/index"
+_CALL, INDEX_CALL = "/v1/manifest", "/v1/manifest/index"
 
 
 class Manifests:
@@ -71,7 +71,7 @@ class Manifests:
 
     def _index(self, address: str, digest: str) -> Index | None:
         try:
-            body = self._connection.request("GET", _INDEX, query={"address": address}).content
+            body = self._connection.request("GET", INDEX_CALL, query={"address": address}).content
         except UnknownCall:
             return None
         index = Index.parse(body, where=f"the index of {_named(address)}")

@@ -103,7 +103,7 @@ def test_what_was_torn_in_the_cache_is_fetched_again(made, service, tmp_path, cl
 
 def test_a_service_of_an_earlier_release_sends_all(made, client, asked, monkeypatch):
     version, files = made
-    monkeypatch.setattr(manifests, "_INDEX", "/v1/no-such-call")
+    monkeypatch.setattr(manifests, "INDEX_CALL", "/v1/no-such-call")
     assert list(client.manifest(version.address).values()) == list(files.values())
     assert sum(ranges(asked)) == files.index.pages[-1].end
     asked.clear()
