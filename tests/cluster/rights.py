@@ -85,7 +85,7 @@ _PODS = _on(kinds.POD, *_READ)
 _SERVES = (
     *_on(kinds.INFERENCE_SERVICE, "get", "list", "create", "delete"),
     *_on(kinds.HTTP_ROUTE, "get", "list", "create", "patch", "delete"),
-    *_on(kinds.SERVICE, "get"),
+    *_on(kinds.SERVICE, "get", "create"),
     *_on(kinds.CONFIG_MAP, "get", "create", "patch"),
     *_on(kinds.DEPLOYMENT, "list"),
     *_on(kinds.ENDPOINT_SLICE, "list"),
