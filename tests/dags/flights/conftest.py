@@ -40,16 +40,11 @@ def python_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]
 def probe(python_of: Callable[[str], Path]) -> Probe:
     """Run ``probes/NAME.py ARGUMENT…`` in an image; return what its last line says."""
 
-    def run(
-        image: str, name: str, *arguments: object, ranks: int = 1, says: str = "", fails: bool = False
-    ) -> Any:
+    def run(image: str, name: str, *arguments: object, says: str = "", fails: bool = False) -> Any:
         words = [str(PROBES / f"{name}.py"), *map(str, arguments)]
-        launcher = (
-            ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"] if ranks > 1 else []
-        )
         path = os.pathsep.join([str(ROOT / "dags"), str(ROOT / "images" / "validate")])
         ended = subprocess.run(
-            [python_of(image), *launcher, *words],
+            [python_of(image), *words],
             env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", "MLFLOW_TRACKING_URI": ""},
             capture_output=True,
             text=True,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,43 +11,33 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
-def undisturbed(probe: Probe, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
-    folder = tmp_path_factory.mktemp("undisturbed")
-    return folder, probe("train", "train", "run", folder, ranks=2)
+def trained(probe: Probe, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    folder = tmp_path_factory.mktemp("trained")
+    return dict(probe("train", "train", "everything", folder, says="going on after epoch 2 of 4"))
 
 
 @pytest.fixture(scope="module")
-def alone(
-    undisturbed: tuple[Path, dict[str, Any]], probe: Probe, tmp_path_factory: pytest.TempPathFactory
-) -> dict[str, Any]:
-    return dict(probe("train", "train", "alone", tmp_path_factory.mktemp("alone"), undisturbed[0]))
+def served(trained: dict[str, Any]) -> dict[str, Any]:
+    return dict(trained["served"])
 
 
-@pytest.fixture(scope="module")
-def served(alone: dict[str, Any]) -> dict[str, Any]:
-    return dict(alone["served"])
-
-
-def test_a_gang_killed_and_started_again_ends_with_the_same_model(
-    undisturbed: tuple[Path, dict[str, Any]], probe: Probe, tmp_path: Path
-) -> None:
-    probe("train", "train", "die", tmp_path, ranks=2, fails=True)
-    assert not (tmp_path / "model" / "model.onnx").exists()
-    again = probe("train", "train", "run", tmp_path, ranks=2, says="going on after epoch 2 of 4")
-    assert again["model"] == undisturbed[1]["model"]
-    assert again["metrics"] == undisturbed[1]["metrics"]
+def test_a_gang_killed_and_started_again_ends_with_the_same_model(trained: dict[str, Any]) -> None:
+    assert trained["killed"]["exits"][0] == 9
+    assert not trained["killed"]["left"]
+    assert trained["again"] == trained["undisturbed"]
+    assert trained["again"]["exits"] == [0, 0]
 
 
 def test_it_learns_what_is_there_and_beats_the_baseline_where_it_is_not_linear(
-    undisturbed: tuple[Path, dict[str, Any]],
+    trained: dict[str, Any],
 ) -> None:
-    metrics = undisturbed[1]["metrics"]
+    metrics = trained["undisturbed"]["metrics"]
     assert metrics["auc"] > metrics["auc_baseline"] > 0.6
-    assert undisturbed[1]["files"] == ["model.onnx", "report.json", "signature.json", "tensorboard"]
+    assert trained["undisturbed"]["files"] == ["model.onnx", "report.json", "signature.json", "tensorboard"]
 
 
-def test_where_nothing_is_to_be_learned_it_learns_nothing(alone: dict[str, Any]) -> None:
-    metrics = alone["blind"]["metrics"]
+def test_where_nothing_is_to_be_learned_it_learns_nothing(trained: dict[str, Any]) -> None:
+    metrics = trained["blind"]["metrics"]
     assert metrics["auc"] == pytest.approx(0.5, abs=0.05)
     assert metrics["auc_baseline"] == pytest.approx(0.5, abs=0.05)
 
@@ -75,16 +64,15 @@ def test_a_carrier_never_seen_is_answered_too(served: dict[str, Any]) -> None:
     assert served["strange"] != served["together"]
 
 
-def test_the_gates_score_is_the_trainings_own(
-    served: dict[str, Any], undisturbed: tuple[Path, dict[str, Any]]
-) -> None:
-    score = served["score"]
+def test_the_gates_score_is_the_trainings_own(trained: dict[str, Any]) -> None:
+    score = dict(trained["served"]["score"])
     assert score.pop("rows") == 2000
-    assert score == {name: pytest.approx(undisturbed[1]["metrics"][name], abs=1e-6) for name in score}
+    metrics = trained["undisturbed"]["metrics"]
+    assert score == {name: pytest.approx(metrics[name], abs=1e-6) for name in score}
 
 
-def test_metrics_are_what_their_definitions_say(alone: dict[str, Any]) -> None:
-    known = alone["known"]
+def test_metrics_are_what_their_definitions_say(trained: dict[str, Any]) -> None:
+    known = trained["known"]
     assert known["auc"] == pytest.approx(known["auc_by_pairs"], abs=1e-12)
     assert known["fair"]["ece"] < 0.01
     assert known["fair"]["brier"] == pytest.approx(1 / 6, abs=0.005)
@@ -96,8 +84,8 @@ def test_metrics_are_what_their_definitions_say(alone: dict[str, Any]) -> None:
     }
 
 
-def test_rows_and_plans_that_cannot_be_trained_on_are_refused_by_name(alone: dict[str, Any]) -> None:
-    said = alone["refused"]
+def test_rows_and_plans_that_cannot_be_trained_on_are_refused_by_name(trained: dict[str, Any]) -> None:
+    said = trained["refused"]
     assert said["nothing"] == "no Parquet file in an empty list of versions"
     assert said["no file"].startswith("no Parquet file in ")
     assert said["no column"].startswith("column 'hour' is missing in ")

@@ -1,13 +1,17 @@
-"""Runs in the image train: trains on made-up flights, serves what came of it, assesses what is known."""
+"""Runs in the image train: trains on made-up flights, serves what came of it, assesses what is known.
+
+All of it in one process and its forks: to import torch takes longer than any of it.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import multiprocessing
 import os
+import socket
 import sys
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +23,8 @@ from flights.train import train
 
 DAYS = 30
 PLAN = {"epochs": 4, "batch": 256, "rate": 0.01, "seed": 3}
+RANKS = 2
+FORK = multiprocessing.get_context("fork")
 
 
 def flights(rows: int, *, seed: int, blind: bool = False) -> pa.Table:
@@ -61,12 +67,39 @@ def run(folder: Path, *, blind: bool = False, die_after: int = 0) -> dict[str, A
         _die_after(die_after)
     metrics = train(months, tests, model, folder / "checkpoints", **PLAN)  # type: ignore[arg-type]
     if rank != "0":
-        sys.exit()
+        return {}
     return {
         "metrics": metrics,
         "model": _digest(model / "model.onnx"),
         "files": sorted(each.name for each in model.iterdir()),
     }
+
+
+def gang(folder: Path, *, die_after: int = 0) -> dict[str, Any]:
+    """Train in `folder` on two ranks; return what rank 0 does, and the exit code of each."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    answers = FORK.SimpleQueue()
+    ranks = [
+        FORK.Process(target=_rank, args=(index, port, answers, folder, die_after)) for index in range(RANKS)
+    ]
+    for rank in ranks:
+        rank.start()
+    first, *others = ranks
+    first.join()
+    for other in others:
+        if first.exitcode:
+            other.kill()  # as a launcher does
+        other.join()
+    return (answers.get() if not first.exitcode else {}) | {"exits": [rank.exitcode for rank in ranks]}
+
+
+def _rank(index: int, port: int, answers: Any, folder: Path, die_after: int) -> None:
+    where = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": RANKS, "LOCAL_WORLD_SIZE": RANKS}
+    os.environ |= {name: str(value) for name, value in {**where, "RANK": index, "LOCAL_RANK": index}.items()}
+    answer = run(folder, die_after=die_after)
+    if answer:
+        answers.put(answer)
 
 
 def _die_after(epochs: int) -> None:
@@ -145,17 +178,20 @@ def _digest(file: Path) -> str:
     return hashlib.sha256(file.read_bytes()).hexdigest()
 
 
-def alone(folder: Path, trained: str) -> dict[str, Any]:
-    """All that takes one rank, since to import torch takes longer than any of it."""
+def everything(folder: Path) -> dict[str, Any]:
+    """The gangs before all else: what was computed here already might not outlive a fork."""
+    undisturbed, killed = folder / "undisturbed", folder / "killed"
     return {
+        "undisturbed": gang(undisturbed),
+        "killed": gang(killed, die_after=2) | {"left": (killed / "model" / "model.onnx").exists()},
+        "again": gang(killed),
         "blind": run(folder / "blind", blind=True),
-        "served": serve(Path(trained)),
+        "served": serve(undisturbed),
         "known": known(folder),
         "refused": refused(folder),
     }
 
 
 if __name__ == "__main__":
-    case, where, *more = sys.argv[1:]
-    cases = {"run": run, "die": partial(run, die_after=2), "alone": alone}
-    print(json.dumps(cases[case](Path(where), *more)))
+    case, where = sys.argv[1:]
+    print(json.dumps({"run": run, "everything": everything}[case](Path(where))))
