@@ -17,7 +17,14 @@ TUTORIAL = DOCS / "tutorial.md"
 
 
 @pytest.mark.slow
-def test_the_examples_run_and_a_rank_is_killed_at_the_end(tmp_path: Path) -> None:
+def test_the_examples_run(tmp_path: Path) -> None:
+    with Author(tmp_path, **WARM) as author:
+        follow(author, TUTORIAL)
+
+
+@pytest.mark.slow
+@pytest.mark.data  # tests/e2e/test_faults.py kills a rank of a gang that imports no torch
+def test_a_rank_is_killed_at_the_end(tmp_path: Path) -> None:
     """The run is in one terminal, and in the other who looks for the pid of rank 1 and kills it."""
     typed = [step for step in steps(TUTORIAL) if isinstance(step, Typed)]
     begin, look, kill = dropwhile(lambda step: "two terminals" not in step.note, typed)
