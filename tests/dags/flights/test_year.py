@@ -17,7 +17,8 @@ from tests.e2e.author import Author, stages
 
 from muster.volumes.folder import FolderStore
 
-pytestmark = pytest.mark.slow
+# `make demo` runs the same in CI, and tests/browser runs all of its stages on two months.
+pytestmark = [pytest.mark.slow, pytest.mark.data]
 
 
 @dataclass(frozen=True)
