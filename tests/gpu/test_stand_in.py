@@ -18,7 +18,7 @@ from muster.images.environment import Environments
 from muster.images.folders import find_image, image_folders, put_image
 from muster.volumes.folder import FolderStore
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.data]
 
 NVML = """
 typedef struct { unsigned gpu, memory; } rates; typedef struct { unsigned long long total, free, used; } memory;
