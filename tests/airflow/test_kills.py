@@ -16,6 +16,7 @@ from tests.waiting import until
 from muster.core.status import JobState
 from muster.volumes.folder import FolderStore
 
+pytestmark = pytest.mark.data  # test_deferral.py and test_up.py kill each of these once
 INLINE_WAIT_SECONDS = 5
 HEAD = """
     from datetime import datetime, timedelta
@@ -223,26 +224,6 @@ def test_ten_faults_at_random_moments(site: Site, store: FolderStore) -> None:
 @pytest.mark.soak
 def test_fifty_faults_at_random_moments(site: Site, store: FolderStore) -> None:
     survive(site, store, count=50, seed=random.SystemRandom().randrange(1 << 16))
-
-
-def test_a_task_that_is_marked_failed_while_it_runs_ends_its_job(site: Site, store: FolderStore) -> None:
-    run_id = site.trigger("long")
-    job_id = the_job(store, run_id)
-    assert site.task("long", run_id, "wait")["state"] == "running"
-    site.mark("long", run_id, "wait", "failed")
-    gone(site, store, job_id)
-
-
-def test_a_task_that_is_marked_failed_while_it_is_deferred_ends_its_job(
-    site: Site, store: FolderStore
-) -> None:
-    run_id = site.trigger("long")
-    job_id = the_job(store, run_id)
-    site.wait_task("long", run_id, "wait", ("deferred",))
-    logs = site.home / "up" / "logs" / "dag_id=long" / f"run_id={run_id}"
-    assert until(lambda: any(logs.rglob("*.trigger.*")))  # the triggerer has taken it up
-    site.mark("long", run_id, "wait", "failed")
-    gone(site, store, job_id)
 
 
 def gone(site: Site, store: FolderStore, job_id: str) -> None:
