@@ -18,7 +18,7 @@ from muster.images.folders import find_image, image_folders, put_image
 
 SECONDS = 600.0  # the image may have to be built
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.data]
 
 
 async def watch(backend: LocalBackend, job_id: str) -> list[str]:
