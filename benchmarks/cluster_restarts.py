@@ -85,6 +85,7 @@ def _preempted(there: Site, name: str) -> float:
     spec = gang(store, megabytes=10, fault="none", resources=CARDS, priority="low")
     backend.submit(spec, job_id=name)
     begun(backend, name, number=1)
+    # The job that takes the place of others; it does nothing, for as long as the measurement needs it.
     words = ("python", "-u", "-c", f"import time; time.sleep({URGENT_SECONDS}); print('end', time.time())")
     urgent = JobSpec(
         name="benchmark.urgent",

@@ -13,7 +13,7 @@ REVISION = b"muster-revision"
 MODEL = b"muster-model"
 PREDICTION = b"muster-prediction"
 READ = ("GET", "HEAD")
-CLIENT_LEFT = 499  # nobody gets it: a status for the counts, as in nginx's log
+CLIENT_LEFT = 499  # no client gets it: a status for the counts, as in nginx's log
 
 
 class Answer(NamedTuple):

@@ -84,7 +84,7 @@ class Revisions:
             try:
                 if counts_inputs:
                     histograms = await asyncio.to_thread(Histograms.load, folder, predictor.signature)
-            except BaseException:  # an error or the end of the task: nobody else knows of its workers
+            except BaseException:  # an error or the end of the task: nothing else would end its workers
                 _close(predictor)
                 raise
             if revision in self._loaded:  # asked twice at once

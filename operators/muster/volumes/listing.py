@@ -24,7 +24,7 @@ KEPT_PAGES = 16
 AHEAD_PAGES = 64
 
 _LINE = re.compile(r"([0-9a-f]{64}) (\d+) (.+)\Z")
-_SEARCH_LINES = 16  # a search costs as much as parsing so many lines
+_SEARCH_LINES = 16  # one search costs as much as parsing 16 lines
 
 Read = Callable[[int, int], bytes]
 """Returns the bytes of a manifest from the first offset to before the second."""

@@ -219,7 +219,7 @@ class MemoryPlatform:
         asked: ByBin | None = None,
         trained: ByBin = MappingProxyType({}),
     ) -> None:
-        """Count requests as answered, each in so many seconds.
+        """Count `requests` as answered, each in `seconds`.
 
         :param asked: how many of them have a value in each bin of each input; None where they are not counted.
             `trained` likewise the rows of training.

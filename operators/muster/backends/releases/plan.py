@@ -18,9 +18,9 @@ class Rules:
     :param max_error_share: of its requests, those that the model is to blame for, 0 to 1.
     :param max_p95_ratio: how many times the champion's 95th percentile of seconds, over the same time, its
         own may be; None judges no latency. `p95_slack_seconds` comes on top: buckets are coarse.
-    :param fewest_requests: how many requests a revision must have answered at a step before its share widens; an
-        error share is computed over at least so many, and latency and drift are judged from so many on. None widens also after fewer,
-        and judges from 50 on.
+    :param fewest_requests: how many requests a revision must have answered at a step before its share widens, and before its
+        latency and drift are judged; an error share is computed over this number at least. None widens also after fewer, and
+        judges from 50 on.
     :param max_refused_share: of its requests, those that it refuses (4xx): a null, a value outside its signature's categories
         or ranges, an input that is missing, 0 to 1; None judges none. A client that leaves is not refused.
     :param max_unseen_share: of its requests, those with a value that is none of an input's categories, for which the

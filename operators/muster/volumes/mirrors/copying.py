@@ -20,7 +20,10 @@ Progress = Callable[[str], None]
 BATCH_VERSIONS = 256
 BATCH_BYTES = 1 << 30
 BATCH_SECONDS = 10.0
-BASES, BASES_BYTES = 500, 256 << 20  # so many, with so many bytes of manifests
+BASES, BASES_BYTES = (
+    500,
+    256 << 20,
+)  # at most: versions that new ones are compared with, and the bytes of their manifests
 LOOK_BACK = 24  # versions to read in search of the same partition
 _TURN_SECONDS = 0.5
 
