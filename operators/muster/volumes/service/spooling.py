@@ -21,7 +21,7 @@ from muster.volumes.service.archives import ArchiveMember, pack
 from muster.volumes.service.calls import Call, route
 from muster.volumes.service.served import Served
 from muster.volumes.service.spools import AT, Read, SpooledHour, Waiting
-from muster.volumes.spool import Spool
+from muster.volumes.spool import HALF_MADE_SECONDS, SUFFIX, Spool
 from muster.volumes.tree import open_regular
 
 _HOUR = re.compile(r"\d{4}-\d\d-\d\dT\d\d\Z")
@@ -80,9 +80,12 @@ def _members(files: Sequence[Path]) -> Iterator[ArchiveMember]:
 
 
 def _drop(call: Call) -> None:
-    """Delete the files of an hour that a version has. One that has grown since it was fetched stays."""
-    read = call.message(Read).sizes
-    for file in _spool(call).settled(time.time()).get(_hour(call), []):
+    """Delete the files of an hour that a version has, but those that have grown since; and what killed servers left half-made."""
+    read, spool, now = call.message(Read).sizes, _spool(call), time.time()
+    for part in spool.path.glob(f".*{SUFFIX}"):
+        if part.lstat().st_mtime < now - HALF_MADE_SECONDS:
+            part.unlink(missing_ok=True)
+    for file in spool.settled(now).get(_hour(call), []):
         if file.name in read and file.lstat().st_size == read[file.name]:
             file.unlink(missing_ok=True)
 
