@@ -71,9 +71,7 @@ Serve = Callable[..., Any]
 
 
 @pytest.fixture
-def serve(
-    python: Callable[[str], Path], run_server: Any, tmp_path: Path, spool: Spool, name: str
-) -> Serve:
+def serve(python: Callable[[str], Path], run_server: Any, tmp_path: Path, spool: Spool, name: str) -> Serve:
     """Runs a pod's server, by the words of its container."""
     (tmp_path / "serving.zip").write_bytes(archive())
     model = onnx_graph.write_line(tmp_path / "model", slope=2.0)
@@ -172,7 +170,9 @@ def test_two_pods_that_end_lose_nothing_and_one_that_is_killed_a_second(
             assert server.process.wait(30) == 0
     with serve() as killed:
         ids.append(ask(killed, name))
-        eventually(lambda: ids[-1].encode() in b"".join(each.read_bytes() for each in spool.path.glob("*.spool")))
+        eventually(
+            lambda: ids[-1].encode() in b"".join(each.read_bytes() for each in spool.path.glob("*.spool"))
+        )
         killed.process.kill()
         killed.process.wait()
     assert len(list(spool.path.glob("*.spool"))) == 3
@@ -244,7 +244,9 @@ def test_a_claim_that_takes_nothing_costs_no_request(serve: Serve, spool: Spool,
         for _ in range(5):
             ask(server, name)
         eventually(lambda: "requests are not kept" in server.log.read_text())
-        (dropped,) = re.findall(r'outcome="dropped".*} (\S+)', server.ask("GET", "/metrics")[1])
+        (dropped,) = re.findall(
+            r'muster_logged_requests_total{.*outcome="dropped".*} (\S+)', server.ask("GET", "/metrics")[1]
+        )
         assert float(dropped) > 0
 
 

@@ -114,7 +114,9 @@ def test_a_jobs_token_does_not_count(keeping: Service, spools: ServiceSpools) ->
 
 
 def test_a_release_before_has_none_and_takes_none(spools: ServiceSpools) -> None:
-    answer = httpx.Response(404, json={"error": "SpecError", "message": "the store service knows no such call"})
+    answer = httpx.Response(
+        404, json={"error": "SpecError", "message": "the store service knows no such call"}
+    )
 
     class Earlier:
         def request(self, *_: object, **__: object) -> httpx.Response:
