@@ -15,13 +15,15 @@ import socket
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from muster.backends.kubernetes.cluster_file import read_file
 from muster.backends.kubernetes.serving.server import archive
 from muster.backends.predictions import Decoder, Predictions
-from muster.core.errors import BackendError, MusterError, NotFound
+from muster.core.errors import BackendError, MusterError, NotFound, SpecError
 from muster.core.patience import Patience
 from muster.core.settings import Settings
 from muster.volumes.base import Version
@@ -144,24 +146,22 @@ def main(arguments: Sequence[str]) -> int:
     if asked.write_code:
         asked.write_code.write_bytes(archive())
         return 0
-    from muster.backends.choose import choose_store
-
     settings = Settings.load()
     try:
-        store = choose_store(settings)
-        if not isinstance(store, ServiceStore):
-            raise BackendError("MUSTER_CLUSTER names no cluster whose requests could be committed")
-        decoder = SocketDecoder(asked.decoder)
-        try:
+        with _store(settings) as store, closing(SocketDecoder(asked.decoder)) as decoder:
             troubles = list(run(Collecting(settings, store, decoder=decoder), _say))
-        finally:
-            decoder.close()
-            store.close()
     except MusterError as error:
         troubles = [str(error)]
     for trouble in troubles:
         sys.stderr.write(f"{trouble}\n")
     return 1 if troubles else 0
+
+
+def _store(settings: Settings) -> ServiceStore:
+    if settings.cluster is None:
+        raise SpecError("MUSTER_CLUSTER names no cluster whose requests could be committed")
+    cluster = read_file(settings.cluster).settings
+    return ServiceStore(cluster.store_url, token=cluster.token, cache=settings.cache / "store")
 
 
 def _say(line: str) -> None:
