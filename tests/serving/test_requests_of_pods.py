@@ -116,19 +116,26 @@ def age(spool: Spool) -> None:
 
 
 @pytest.fixture
+def cluster(service: Service, tmp_path: Path) -> str:
+    """The cluster file."""
+    (tmp_path / "token").write_text(service.token())
+    file = tmp_path / "cluster.toml"
+    file.write_text(
+        f'namespace = "team-a"\nclaim = "c"\nstore_url = "{service.url}"\ntoken_file = "{tmp_path}/token"\n'
+    )
+    return str(file)
+
+
+@pytest.fixture
 def collect(
-    python: Callable[[str], Path], service: Service, tmp_path: Path
+    python: Callable[[str], Path], cluster: str, tmp_path: Path
 ) -> Callable[[], subprocess.CompletedProcess[str]]:
     """Runs both programs once, as the CronJob's pod does."""
     work = tmp_path / "work"
     work.mkdir()
-    (tmp_path / "token").write_text(service.token())
-    (tmp_path / "cluster.toml").write_text(
-        f'namespace = "team-a"\nclaim = "c"\nstore_url = "{service.url}"\ntoken_file = "{tmp_path}/token"\n'
-    )
     assert collecting.main(["--write-code", str(work / "serving.zip")]) == 0
     environment = os.environ | {
-        "MUSTER_CLUSTER": str(tmp_path / "cluster.toml"),
+        "MUSTER_CLUSTER": cluster,
         "MUSTER_HOME": str(work / "home"),
         "MUSTER_CACHE": str(work / "cache"),
     }
@@ -216,6 +223,27 @@ def test_what_is_repeated_or_comes_late_is_there_once(
     assert version == store.versions(predictions_volume(name))[-1]  # the newest holds both
     assert one["input_x_hash"] == other["input_x_hash"]  # the key outlives a pod
     assert not {"input_x", "output_y"} & set(one)
+
+
+def test_a_person_commits_what_is_over_from_a_laptop(
+    serve: Serve, cluster: str, spool: Spool, store: ServiceStore, tmp_path: Path, name: str
+) -> None:
+    with serve() as server:
+        identity = ask(server, name)
+        server.process.send_signal(signal.SIGTERM)
+        server.process.wait(30)
+    words = [sys.executable, "-m", "muster", "predictions", "commit", name]
+    environment = os.environ | {"MUSTER_CLUSTER": cluster, "MUSTER_HOME": str(tmp_path / "home")}
+
+    def commit() -> str:
+        done = subprocess.run(words, env=environment, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    assert commit() == ""  # the hour is not over
+    age(spool)
+    assert f"volume://{predictions_volume(name)}@1" in commit()
+    assert rows_of(store, name, identity)[1] is not None
 
 
 def test_a_file_that_cannot_be_read_stops_no_other_deployment(
