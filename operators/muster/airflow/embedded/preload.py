@@ -65,10 +65,13 @@ def preload(home: EmbeddedHome) -> None:
         leave_libcst()
         for name in _MODULES:
             import_module(name)
+        from airflow.observability.metrics.stats_utils import get_stats_factory
+        from airflow.observability.stats import initialize
         from sqlalchemy.orm import configure_mappers
 
         from muster.airflow.embedded.api import build
 
+        initialize(factory=get_stats_factory(), export_legacy_names=False)  # as the home's settings say
         configure_mappers()
         build()
 
