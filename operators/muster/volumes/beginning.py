@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 
+from muster.core.address import Address, Select
+from muster.core.errors import Corrupt, NotFound
 from muster.core.job import Input, Output
 from muster.volumes.base import Version
 from muster.volumes.protocols import Versions
@@ -46,7 +49,11 @@ def replace_last(
 
 def last_live(store: Versions, volume: str, partition: str | None) -> Version | None:
     """Return the newest version of a volume's partition that is not retired; None where there is none."""
-    return next(_live(store, volume, partition), None)
+    if partition is None:
+        return next(_live(store, volume, partition), None)
+    with suppress(NotFound, Corrupt):  # Corrupt: no version can be read, and what begins there begins anew
+        return store.resolve(str(Address(volume, Select.PARTITION, partition)))[0]
+    return None
 
 
 def _live(

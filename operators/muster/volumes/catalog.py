@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 from functools import lru_cache
 from itertools import islice
@@ -17,6 +18,7 @@ from typing import NamedTuple
 from muster.core import wire
 from muster.core.address import Address, Select
 from muster.core.errors import Corrupt, NotFound, SpecError
+from muster.volumes import partitions
 from muster.volumes.base import Record, Version
 from muster.volumes.commit_records import (
     CommitRecord,
@@ -29,7 +31,7 @@ from muster.volumes.commit_records import (
 from muster.volumes.durability import read_whole
 from muster.volumes.layout import Layout
 from muster.volumes.manifest import Head, read_head
-from muster.volumes.selection import no_number, no_volume, select
+from muster.volumes.selection import no_number, no_volume, nothing, select
 
 RECORDS = 1_000
 FACTS = 100_000
@@ -90,8 +92,54 @@ class Catalog:
 
     def last(self, volume: str, partition: str | None) -> int:
         """Return the highest visible number of a volume's partition, deleted ones included; 0 where there is none."""
-        numbers = reversed(self._layout.numbers(volume))
-        return next((number for number in numbers if self.is_in(volume, number, partition)), 0)
+        numbers = self._layout.numbers(volume)[::-1]
+        few, known = numbers[: partitions.MOST_UNREAD], dict[int, str | None]()
+        for number in few:
+            if self.is_in(volume, number, partition):
+                return number
+        if len(numbers) > len(few):
+            known = self.partitions(volume)
+        rest = (n for n in numbers[len(few) :] if known.get(n, partition) == partition)
+        return next((number for number in rest if self.is_in(volume, number, partition)), 0)
+
+    def partitions(self, volume: str) -> dict[int, str | None]:
+        """Return the partition of each visible number, deleted ones included; damaged ones are left out.
+
+        Reads the records of those versions alone that neither this process nor the store's file of partitions knows.
+        """
+        numbers = self._layout.numbers(volume)
+        facts = {number: self._known.get((volume, number)) for number in numbers}
+        found = {number: known.partition for number, known in facts.items() if known is not None}
+        if len(numbers) - len(found) >= partitions.MOST_UNREAD:
+            indexed = self._indexed(volume)
+            found |= {number: indexed[number] for number in numbers if number in indexed}
+        before = len(found)
+        for number in [number for number in numbers if number not in found]:
+            with suppress(Corrupt):
+                read = self._facts(volume, number)
+                if read is not None:
+                    found[number] = read.partition
+        if len(found) - before >= partitions.MOST_UNREAD:
+            self._index(volume, found)
+        return found
+
+    def _indexed(self, volume: str) -> Mapping[int, str | None]:
+        known = partitions.read(self._layout, volume)
+        if known is None or known.job_id != self._maker(volume, max(known.partitions)):
+            return {}
+        return known.partitions
+
+    def _index(self, volume: str, found: Mapping[int, str | None]) -> None:
+        known = partitions.Known(found, self._maker(volume, max(found)))
+        with suppress(OSError):  # a reader may not be allowed to write
+            partitions.write(self._layout, volume, known)
+
+    def _maker(self, volume: str, number: int) -> str:
+        """Return the job that made a version; empty where that cannot be read."""
+        with suppress(Corrupt):
+            whole = self._whole(volume, number)
+            return "" if whole is None else whole[1].job_id
+        return ""
 
     def is_in(self, volume: str, number: int, partition: str | None) -> bool:
         """Whether a number is visible and of a partition; one that is damaged may be of any."""
@@ -155,12 +203,26 @@ class Catalog:
         wanted = Address.parse(address)
         if wanted.select is Select.NUMBER:
             return (self._number(wanted.volume, int(wanted.value)),)
-        versions = self.live(wanted.volume)
-        if not versions:
-            for damaged in self.damaged(wanted.volume):
-                self.version(damaged.volume, damaged.number)  # raises Corrupt, which says what to do
-            raise NotFound(self._no_volume(wanted.volume))
-        return select(wanted, versions)
+        volume = wanted.volume
+        known = self.partitions(volume)
+        while True:
+            found = select(wanted, known, lambda number: self.readable(volume, number))
+            now = self.partitions(volume)
+            if now == known:
+                break
+            known = now  # a commit came meanwhile, and may have retired what it replaces
+        if not found:
+            raise NotFound(self._nothing(wanted, known))
+        return found
+
+    def _nothing(self, wanted: Address, known: Mapping[int, str | None]) -> str:
+        volume = wanted.volume
+        newest = self.newest(volume, limit=1, before=None)
+        if newest:
+            return nothing(wanted, known, lambda number: self.readable(volume, number), newest=newest[0])
+        for damaged in self.damaged(volume):
+            self.version(volume, damaged.number)  # raises Corrupt, which says what to do
+        return self._no_volume(volume)
 
     def _number(self, volume: str, number: int) -> Version:
         version = self.version(volume, number)

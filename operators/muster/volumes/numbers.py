@@ -120,19 +120,15 @@ def _is_top(home: Path, number: int) -> bool:
 
 def _hinted(layout: Layout, volume: str, name: str) -> int | None:
     with suppress(FileNotFoundError):
-        text = read_whole(_folder(layout, volume) / name)
+        text = read_whole(layout.hints(volume) / name)
         return int(text) if text.isdigit() else None  # one that a power cut damaged is ignored
     return None
 
 
 def _hint(layout: Layout, volume: str, name: str, number: int) -> None:
-    path = _folder(layout, volume) / name
+    path = layout.hints(volume) / name
     path.parent.mkdir(parents=True, exist_ok=True)
     write_whole(path, str(number), durable=False)
-
-
-def _folder(layout: Layout, volume: str) -> Path:
-    return layout.root / "hints" / volume.replace("/", ":")
 
 
 def _key(partition: str | None) -> str:
