@@ -36,10 +36,10 @@ HEAD = """
 GOOD = (
     HEAD
     + """
-    @dag(schedule=None, start_date=datetime(2024, 1, 1))
+    @dag(schedule=None, start_date=datetime(2024, 1, 1), default_args={"muster": {"cache": True}})
     def good():
         rows = JobOperator(task_id="rows", image="etl", entrypoint="good.steps:rows", params={"count": 3},
-                           outputs={"rows": "good/rows"}, resources=SMALL, cache=True)
+                           outputs={"rows": "good/rows"}, resources=SMALL)
         checked = ValidateOperator(task_id="check", volume=rows.versions["rows"], suite="suite.json")
         model = JobOperator(task_id="fit", image="python", entrypoint="good.steps:fit", inputs={"rows": checked.passed},
                             outputs={"model": "good/model"}, resources=SMALL)
