@@ -95,14 +95,16 @@ def read_when_asked() -> Iterator[None]:
 
 def _read(route: Any, name: str) -> Any:
     """Return what is missing in a route, once its function has been read."""
-    if name not in _READ or "_make" not in route.__dict__:
+    read = route.__dict__.get("_make")
+    if name in _READ and read is not None:
+        whole = object.__new__(type(route))  # what was changed in the route since stays as it is
+        whole.__dict__.update(route.__dict__)
+        read(whole)
+        for each in _READ:
+            route.__dict__.setdefault(each, whole.__dict__[each])
+        route.__dict__.pop("_make", None)
+    if name not in _READ or name not in route.__dict__:  # it is: another thread may have read it meanwhile
         raise AttributeError(f"{type(route).__name__!r} object has no attribute {name!r}")
-    whole = object.__new__(type(route))  # what was changed in the route since stays as it is
-    whole.__dict__.update(route.__dict__)
-    route.__dict__["_make"](whole)
-    del route.__dict__["_make"]
-    for each in _READ:
-        route.__dict__.setdefault(each, whole.__dict__[each])
     return route.__dict__[name]
 
 
