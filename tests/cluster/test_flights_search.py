@@ -120,7 +120,7 @@ def test_the_page_shows_the_search(
         page.set_viewport_size({"width": 1400, "height": 2600})
         page.goto(f"{site.url}/plugin/muster/muster/#/searches/{ended.search_id}")
         shown = person.frame(page)
-        expect(shown.locator("main")).to_contain_text(f"{TRIALS} of at most {TRIALS} trials")
+        expect(shown.locator("main")).to_contain_text(f"{TRIALS} of {TRIALS} trials")
         rows = shown.get_by_role("table", name="Trials", exact=True).get_by_role("row")
         expect(rows).to_have_count(TRIALS + 1)
         expect(rows.nth(1)).to_contain_text("best")
