@@ -82,7 +82,7 @@ def read_when_asked() -> Iterator[None]:
         finally:
             routing.get_dependant, routing.get_parameterless_sub_dependant = read, read_more
         for name in _READ:
-            del route.__dict__[name]
+            route.__dict__.pop(name, None)  # an earlier FastAPI has not all of them
         route.__dict__["_make"] = lambda whole: make(whole, *arguments, **options)
 
     routing.APIRoute.__getattr__ = _read  # it is asked for what is not there
@@ -100,7 +100,7 @@ def _read(route: Any, name: str) -> Any:
         whole = object.__new__(type(route))  # what was changed in the route since stays as it is
         whole.__dict__.update(route.__dict__)
         read(whole)
-        for each in _READ:
+        for each in whole.__dict__.keys() & set(_READ):
             route.__dict__.setdefault(each, whole.__dict__[each])
         route.__dict__.pop("_make", None)
     if name not in _READ or name not in route.__dict__:  # it is: another thread may have read it meanwhile

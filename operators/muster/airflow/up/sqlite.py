@@ -5,10 +5,6 @@ savepoint outside of a transaction begins a read transaction, which can become a
 other connection wrote since: otherwise it fails at once with "database is locked", whatever the timeout
 (https://www.sqlite.org/isolation.html, SQLITE_BUSY_SNAPSHOT). So a transaction that begins with a savepoint
 takes the write lock right away, and waits for it.
-
-Each commit of a write-ahead log would wait for the disk. It waits only when the log is folded into the database
-(``synchronous=NORMAL``, https://www.sqlite.org/pragma.html#pragma_synchronous): a process that is killed loses nothing,
-and a power cut may lose the newest commits, never the database. What was made is known from the store and its ledger.
 """
 
 from __future__ import annotations
@@ -19,17 +15,7 @@ from typing import Any
 from sqlalchemy import event
 from sqlalchemy.engine import Engine
 
-
-class _Connection(sqlite3.Connection):
-    """One of Airflow's own: other databases of the same process keep their settings."""
-
-    def __init__(self, *words: Any, **named: Any) -> None:
-        super().__init__(*words, **named)
-        self.execute("PRAGMA synchronous=NORMAL")
-
-
-# Seconds that a process waits for SQLite's write lock.
-PATIENCE = {"timeout": 30, "factory": _Connection}
+PATIENCE = {"timeout": 30}  # seconds that a process waits for SQLite's write lock
 
 
 @event.listens_for(Engine, "savepoint")

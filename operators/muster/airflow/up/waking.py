@@ -1,7 +1,7 @@
 """Lets Airflow's scheduler rest until something was written to its database, instead of looking ten times a second.
 
 Airflow's scheduler sleeps for ``scheduler_idle_sleep_time`` when it has nothing to do. A tenth of a second keeps a
-seventh of a core busy on a machine where nothing happens; two seconds delay each task by one. On one machine every
+seventh of a core busy on a machine where nothing happens; a second delays each task by half of one. On one machine every
 reason to look is a write to the SQLite database, and a write changes the time of a file.
 """
 
