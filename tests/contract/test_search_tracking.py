@@ -33,7 +33,7 @@ from muster.core.space import uniform
 from muster.images.environment import Environments
 from muster.images.folders import find_image, image_folders, put_image
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.data]
 
 SPEC = SearchSpec(
     space={"rate": uniform(0, 1)}, metric="auc", trials=3, rungs=(1, 3), until="epochs", seed=1, at_once=1
