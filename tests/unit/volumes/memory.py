@@ -88,8 +88,12 @@ class _Kept:
     entries: Mapping[str, Entry]
     files: dict[str, bytes] | None
     retired: str | None = None
+    replaced: float | None = None
     pins: set[str] = field(default_factory=set)
     used: float = 0.0
+
+    def retire(self, reason: str | None, *, replaced: float | None = None) -> None:
+        self.retired, self.replaced = reason, replaced
 
     def version(self) -> Version:
         record, entries = self.record, self.entries.values()
@@ -353,10 +357,10 @@ class MemoryStore:
         return self._change(address, lambda kept: kept.pins.discard(reason))
 
     def retire(self, address: str, *, reason: str) -> Version:
-        return self._change(address, lambda kept: setattr(kept, "retired", reason))
+        return self._change(address, lambda kept: kept.retire(reason))
 
     def reinstate(self, address: str) -> Version:
-        return self._change(address, lambda kept: setattr(kept, "retired", None))
+        return self._change(address, lambda kept: kept.retire(None))
 
     def lease(self, addresses: Iterable[str], *, holder: str) -> None:
         with self._lock:
@@ -646,6 +650,7 @@ class MemoryStore:
             keep_last=keep_last,
             born_before=now - young_days * DAY_SECONDS,
             used={a: max(version.created, self._any(a).used) for a, version in live.items()},
+            replaced={a: at for a in live if (at := self._any(a).replaced) is not None},
             leased={a: holder for holder, many in self._leases.items() if holder not in ended for a in many},
             awaited={
                 each.address: job_id
@@ -844,7 +849,8 @@ class MemoryStore:
 
     def _retire(self, replaced: Sequence[tuple[_Kept, str]], made: Mapping[str, Sequence[str]]) -> None:
         for kept, by in replaced:
-            kept.retired = kept.retired or f"replaced by {made[by][0].removeprefix('volume://')}"
+            if kept.retired is None:
+                kept.retire(f"replaced by {made[by][0].removeprefix('volume://')}", replaced=time.time())
 
     def _refuse_overtaken(self, spec: JobSpec) -> None:
         for output in spec.outputs.values():
