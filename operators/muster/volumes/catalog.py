@@ -32,6 +32,7 @@ from muster.volumes.commit_records import (
 from muster.volumes.durability import read_whole
 from muster.volumes.layout import Layout
 from muster.volumes.manifest import Head, read_head
+from muster.volumes.partitions import NOTHING, Known
 from muster.volumes.selection import no_number, no_volume, nothing, select
 
 RECORDS = 1_000
@@ -111,7 +112,7 @@ class Catalog:
         numbers = self._layout.numbers(volume)
         facts = {number: self._known.get((volume, number)) for number in numbers}
         found = {number: known.partition for number, known in facts.items() if known is not None}
-        said = partitions.NOTHING
+        said = NOTHING
         if len(numbers) - len(found) >= partitions.MOST_UNREAD:
             said = self._said(volume, numbers)
             found |= said.partitions
@@ -129,7 +130,7 @@ class Catalog:
                 partitions.write(self._layout, volume, said.joined(here, job_id))
         return found | here
 
-    def _said(self, volume: str, numbers: Sequence[int]) -> partitions.Known:
+    def _said(self, volume: str, numbers: Sequence[int]) -> Known:
         """Return what the file of partitions says, if it is about the versions that are there now."""
         known = partitions.read(self._layout, volume, numbers)
         if known is not None:
@@ -137,7 +138,7 @@ class Catalog:
                 text = (self._layout.version(volume, max(known.partitions)) / "RECORD.json").read_bytes()
                 if wire.loads(Record, text).job_id == known.job_id:
                     return known
-        return partitions.NOTHING
+        return NOTHING
 
     def is_in(self, volume: str, number: int, partition: str | None) -> bool:
         """Whether a number is visible and of a partition; one that is damaged may be of any."""

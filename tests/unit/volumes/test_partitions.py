@@ -81,7 +81,7 @@ def test_what_comes_since_is_read_beside_until_it_is_much(work, store, again, op
     assert records(opened, lambda: again().resolve(wanted)) <= 3
 
 
-def test_a_partition_that_is_not_there_is_refused_after_a_look_at_those_that_the_message_names(work, store, again, opened):
+def test_a_partition_that_is_not_there_is_refused_after_a_few_records(work, store, again, opened):
     commit(work, MANY)
     again().resolve(f"{VOLUME}@latest")
 
@@ -109,7 +109,7 @@ def test_where_a_version_is_the_first_nothing_is_read_for_a_message(work, store,
     assert records(opened, lambda: replace_last(again(), volume, "new", name="before", keep=None)) == last
 
 
-def test_the_first_version_of_a_partition_is_committed_after_a_look_at_the_newest_ones(work, store, again, opened):
+def test_the_first_version_of_a_partition_is_committed_after_a_look_at_the_newest(work, store, again, opened):
     commit(work, MANY)
     again().resolve(f"{VOLUME}@latest")
     work.seal("new", work.spec(out=Output(volume=VOLUME, partition="new", after=0)), {"out": {"x": b"1"}})
@@ -161,8 +161,8 @@ def test_a_damaged_last_version_makes_no_file_count_that_names_no_job(work, stor
     assert again().resolve(f"{VOLUME}@{named(7)}")[0].partition == named(7)
 
 
-def test_runs_that_go_far_are_cut_to_the_numbers_that_there_are(store, file):
-    say(file, {"job": "job", "runs": [[1, 10**12, "x"], [3, 3, "y"]]})
+def test_a_file_of_a_later_release_is_read_and_runs_are_cut_to_the_numbers_that_there_are(store, file):
+    say(file, {"later": 1, "job": "job", "runs": [[1, 10**12, "x"], [3, 3, "y"]]})
     assert partitions.read(store.layout, VOLUME, [1, 3]) == partitions.Known({1: "x", 3: "y"}, "job")
 
 
