@@ -22,7 +22,8 @@ def begin_with_last(
     :param name: the input's.
     """
     after = store.last(volume, partition)  # first: what comes meanwhile is refused at the commit
-    version = last_live(store, volume, partition)
+    # After 0 there is none: a selector would look for what it may name to people instead.
+    version = last_live(store, volume, partition) if after else None
     given = Input(versions=() if version is None else (version.pinned,), many=True)
     return given, Output(volume=volume, partition=partition, after=after, base=name)
 
@@ -37,7 +38,7 @@ def replace_last(
     """
     while True:
         after = store.last(volume, partition)
-        base = last_live(store, volume, partition)
+        base = last_live(store, volume, partition) if after else None
         if base is None:
             return None
         if base.number <= after:  # else it came between the two

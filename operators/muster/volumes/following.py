@@ -53,7 +53,7 @@ class Following:
                 )
 
     def _elsewhere(self, output: Output, above: Sequence[int]) -> set[int]:
-        """The numbers of other partitions, where there are too many to read each: what comes first in its partition is after 0."""
+        """The numbers of other partitions, where there are too many to read each: the first version of a partition has after=0, so every number is above it."""
         if len(above) < partitions.MOST_UNREAD:
             return set()
         known = self._catalog.partitions(output.volume)

@@ -1,4 +1,7 @@
-"""Selects the versions that an address names, and says why there are none; looks at no other version, and reads no file itself."""
+"""Selects the versions that an address names, and says why there are none; reads no file itself.
+
+To select, it looks at no other version; to say why there are none, it looks for what there is.
+"""
 
 from __future__ import annotations
 

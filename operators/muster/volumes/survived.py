@@ -34,13 +34,11 @@ MOST_NAMED = 3
 LAST_BYTES = 1 << 20
 """What is read of a log by those who may not wait."""
 _SAYS = b" was lost at "
-_LOST = re.compile(
-    rb"^\[rank ([1-9]\d{0,5})\] (the engine's worker|an executor of Spark's)"
-    + _SAYS
-    + rb"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC) "
-    rb"\(((?:exit status \d{1,3}|killed by \w{1,16})(?:, out of memory)?)\), and (?:the driver|its worker) goes on:",
-    re.MULTILINE | re.ASCII,
-)
+_AT = _SAYS + rb"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC) "
+_HOW = rb"\(((?:exit status \d{1,3}|killed by \w{1,16})(?:, out of memory)?)\)"
+_WORKER = rb"the engine's worker" + _AT + _HOW + rb", and the driver goes on:"
+_EXECUTOR = rb"an executor of Spark's" + _AT + rb"\(exit status (\d{1,3})\), and its worker goes on:"
+_LOST = re.compile(rb"^\[rank ([1-9]\d{0,5})\] (?:%b|%b)" % (_WORKER, _EXECUTOR), re.MULTILINE | re.ASCII)
 _KILLED, _NO_MEMORY = 128, 52
 """From this exit status of a JVM on, it was killed by a signal; this is Spark's for an executor without memory (SparkExitCode)."""
 
@@ -88,7 +86,9 @@ class Losses:
         """The number and the first one, in at most 150 characters; empty where there is none."""
         if self.count < 2:
             return self._alone()
-        return f"{self._counted()} were lost, the first of {self.first[0]}"
+        of_both = 0 < self.executors < self.count
+        which = ("an executor " if self.first[0].executor else "a worker ") * of_both
+        return f"{self._counted()} were lost, the first {which}of {self.first[0]}"
 
     def _counted(self) -> str:
         counts = {"worker": self.count - self.executors, "executor": self.executors}
@@ -106,18 +106,19 @@ def losses(lines: bytes) -> Iterator[Loss]:
     """Yield the losses in whole lines of a job's log, in their order."""
     if _SAYS in lines:  # a search that is far faster, since few logs have one
         for match in _LOST.finditer(lines):
-            rank, what, at, how = (part.decode() for part in match.groups())
-            executor = what.startswith("an executor")
-            yield Loss(replica=int(rank), at=at, how=_of_java(how) if executor else how, executor=executor)
+            rank, at, how, executors_at, status = (part.decode() for part in match.groups(b""))
+            if status:
+                yield Loss(replica=int(rank), at=executors_at, how=_of_java(int(status)), executor=True)
+            else:
+                yield Loss(replica=int(rank), at=at, how=how)
 
 
-def _of_java(how: str) -> str:
+def _of_java(status: int) -> str:
     """Say of a JVM's exit status what it stands for."""
-    status = int(how.rpartition(" ")[2]) if how.startswith("exit status ") else 0
     if status == _NO_MEMORY:
-        return f"{how}, out of memory"
+        return f"exit status {status}, out of memory"
     names = {number.value: number.name for number in signal.Signals}
-    return f"killed by {names[status - _KILLED]}" if status - _KILLED in names else how
+    return f"killed by {names[status - _KILLED]}" if status - _KILLED in names else f"exit status {status}"
 
 
 def survived(ledger: Ledger, job_id: str, *, but: int | None = None, last_bytes: int | None = None) -> Losses:

@@ -60,6 +60,9 @@ def fails(store: FolderStore, verdict: Verdict) -> str:
         LOST.format(2).replace("[rank 2]", "[rank 0] it said: [rank 2]"),
         EXECUTOR.format(0, 137),
         EXECUTOR.format(2, "Executor app-1/0"),
+        EXECUTOR.format(2, "52, out of memory"),  # no executor's line says how a status is read
+        EXECUTOR.format(2, 137).replace("its worker", "the driver"),
+        LOST.format(2).replace("the driver", "its worker"),
     ],
 )
 def test_other_lines_name_no_lost_worker(line: str) -> None:
@@ -99,7 +102,7 @@ def test_workers_and_executors_are_counted_apart(store: FolderStore) -> None:
     store.ledger.append("job-1", lines[2].encode())
     found = survived(store.ledger, "job-1")
     assert str(found) == f"1 worker and 2 executors were lost, and the driver went on: {', '.join(named)}"
-    assert found.short == f"1 worker and 2 executors were lost, the first of {named[0]}"
+    assert found.short == f"1 worker and 2 executors were lost, the first an executor of {named[0]}"
     assert survived(store.ledger, "job-1", but=3) == found, "its executor is not the end of a rank"
     assert str(survived(store.ledger, "job-1", but=2)).startswith("2 executors were lost, ")
 
