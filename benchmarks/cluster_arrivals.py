@@ -87,7 +87,9 @@ def measure(site: Site, *, gangs: int) -> list[Ratio]:
     ]
     demands = [_demand(run, steps[each.name]) for run, each in zip(runs, trace, strict=True)]
     real = idle(runs, quota=QUOTA)
-    ideals = {passing: idle(played(demands, quota=QUOTA, passing=passing), quota=QUOTA) for passing in (True, False)}
+    ideals = {
+        passing: idle(played(demands, quota=QUOTA, passing=passing), quota=QUOTA) for passing in (True, False)
+    }
     _tell(real, ideals, _as_alone(demands, alone), list(steps.values()))
     names = {True: "above an ideal queue", False: "above an ideal FIFO"}
     return [
@@ -207,7 +209,9 @@ def _tell(
     real: Idle, ideals: Mapping[bool, Idle], as_alone: Sequence[Demand], steps: Sequence[Steps]
 ) -> None:
     """Print the shares, and where the time goes."""
-    print(f"{'cards while a gang waits':38} {'idle':>7} {'and one fits':>13} {'mean wait':>10}", file=sys.stderr)
+    print(
+        f"{'cards while a gang waits':38} {'idle':>7} {'and one fits':>13} {'mean wait':>10}", file=sys.stderr
+    )
     told = [("as it was", real)]
     for passing, name in ((True, "an ideal queue"), (False, "an ideal FIFO")):
         alone = idle(played(as_alone, quota=QUOTA, passing=passing), quota=QUOTA)

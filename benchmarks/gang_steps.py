@@ -98,9 +98,7 @@ def steps_of(gang: str, samples: Iterable[Sample], log: str) -> Steps:
         booting=tuple(
             _differences(((pod.ran[0], began[_rank(pod)]) for pod in _lasts(pods)), -_WHOLE_SECOND)
         ),
-        sealing=tuple(
-            _differences(((ended[_rank(pod)], pod.ran[1]) for pod in _lasts(pods)), _WHOLE_SECOND)
-        ),
+        sealing=tuple(_differences(((ended[_rank(pod)], pod.ran[1]) for pod in _lasts(pods)), _WHOLE_SECOND)),
     )
 
 
@@ -109,9 +107,7 @@ def rows(gangs: Sequence[Steps]) -> list[Row]:
     return [
         _row("ranks' end to pods' end", "worker, kubelet", gangs, lambda gang: gang.stopped - gang.ended),
         _part("the worker, to its exit", "muster", (gang.sealing for gang in gangs)),
-        _row(
-            "to the room's release", "Job, JobSet, Kueue", gangs, lambda gang: gang.finished - gang.stopped
-        ),
+        _row("to the room's release", "Job, JobSet, Kueue", gangs, lambda gang: gang.finished - gang.stopped),
         Row(step="to the next gang's admission", of="Kueue", seconds=tuple(hand_overs(gangs))),
         _row("to its pods", "Kueue, JobSet, Job", gangs, lambda gang: gang.made - gang.admitted),
         _row("to their nodes", "Kueue, scheduler", gangs, lambda gang: gang.scheduled - gang.made),

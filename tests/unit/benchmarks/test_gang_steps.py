@@ -5,13 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from benchmarks.gang_steps import hand_overs, rows, steps_of
 from tests.cluster.replay import AdmissionSample, PodSample, Sample
 
-from benchmarks.gang_steps import hand_overs, rows, steps_of
-
-LOG = (
-    "[rank 1] rank began 10.75\n[rank 0] rank began 10.5\n[rank 0] rank ended 15.5\n[rank 1] rank ended 15.75\n"
-)
+LOG = "[rank 1] rank began 10.75\n[rank 0] rank began 10.5\n[rank 0] rank ended 15.5\n[rank 1] rank ended 15.75\n"
 
 
 def workload(gang: str, *, queued: float, admitted: float, finished: float) -> list[Sample]:
@@ -40,10 +37,18 @@ def pod(gang: str, rank: int, *, late: float, running: float = 10.0) -> list[Sam
         conditions=frozenset({"PodScheduled", "Initialized"}),
     )
     runs = replace(prepared, at=11.0 + late, phase="Running", ran=(running, None))
-    return [made, bound, prepared, runs, replace(runs, at=17.0 + late, phase="Succeeded", ran=(running, 16.0))]
+    return [
+        made,
+        bound,
+        prepared,
+        runs,
+        replace(runs, at=17.0 + late, phase="Succeeded", ran=(running, 16.0)),
+    ]
 
 
-def record(gang: str = "g", *, queued: float = 1.0, admitted: float = 2.0, finished: float = 19.0) -> list[Sample]:
+def record(
+    gang: str = "g", *, queued: float = 1.0, admitted: float = 2.0, finished: float = 19.0
+) -> list[Sample]:
     lives = [*pod(gang, 0, late=0.0), *pod(gang, 1, late=0.5, running=9.0)]
     return [*workload(gang, queued=queued, admitted=admitted, finished=finished), *lives]
 

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import pytest
-
 from benchmarks.idle_cards import Demand, Run, idle, played
 
 
-def demand(
-    cards: int, arrived: float, *, start: float = 0.0, run: float = 10.0, end: float = 0.0
-) -> Demand:
+def demand(cards: int, arrived: float, *, start: float = 0.0, run: float = 10.0, end: float = 0.0) -> Demand:
     return Demand(cards=cards, arrived=arrived, start_seconds=start, run_seconds=run, end_seconds=end)
 
 
