@@ -23,7 +23,8 @@ class Steps:
     :param queued: its Workload was there. :param admitted: Kueue had set its room aside.
     :param made: its pods were there. :param scheduled: they had nodes. :param prepared: their init containers had ended.
     :param began: all ranks ran, as they say. :param ended: all ranks had ended, as they say.
-    :param stopped: its pods had ended. :param finished: its Workload had, and its room was free.
+    :param stopped: its pods had ended. :param finished: its Workload had, or was gone: its room was free. That may come first, since
+        what waits for a job deletes its JobSet as soon as it is committed.
     :param preparing: seconds of each pod's init container. :param booting: seconds from each main container's start to
         its rank's first line. :param sealing: seconds from each rank's last line to its main container's end.
     """
@@ -107,7 +108,7 @@ def rows(gangs: Sequence[Steps]) -> list[Row]:
     return [
         _row("ranks' end to pods' end", "worker, kubelet", gangs, lambda gang: gang.stopped - gang.ended),
         _part("the worker, to its exit", "muster", (gang.sealing for gang in gangs)),
-        _row("to the room's release", "Job, JobSet, Kueue", gangs, lambda gang: gang.finished - gang.stopped),
+        _row("to the room's release", "muster, Kueue", gangs, lambda gang: gang.finished - gang.stopped),
         Row(step="to the next gang's admission", of="Kueue", seconds=tuple(hand_overs(gangs))),
         _row("to its pods", "Kueue, JobSet, Job", gangs, lambda gang: gang.made - gang.admitted),
         _row("to their nodes", "Kueue, scheduler", gangs, lambda gang: gang.scheduled - gang.made),
