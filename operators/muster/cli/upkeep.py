@@ -107,7 +107,7 @@ def gc(
         typer.Option(
             "--young-days",
             min=0,
-            help="Keep versions that were made, or replaced by a commit, in the last so many days.",
+            help="Keep versions that a commit made or replaced less than this many days ago.",
         ),
     ] = 0.0,
     checkpoint_days: Annotated[

@@ -25,7 +25,7 @@ from muster.volumes.layout import Layout
 from muster.volumes.manifest import digest_of
 
 MOST_UNREAD = 64
-"""A look that reads so many records writes the file anew."""
+"""A reader that had to read this many records or more rewrites the file."""
 
 _NAME = "partitions"
 

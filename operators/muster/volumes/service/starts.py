@@ -11,7 +11,7 @@ start are refused. A cluster counts its starts: ``0``, ``1``, … or, in two par
 A gang that starts again in the pods that it has (:mod:`muster.volumes.service.regrouping`) is no start to the cluster:
 such a start adds ``-0`` to the name of the one before, ``1.1-0``. Nor does a cluster count that it takes a gang's nodes and
 gives it others later, with new pods: that adds ``-00``, and only if all processes of the pods before are known to be gone.
-A gang that stopped for another size, which nobody began, goes on as it was in its pods: that adds ``-000``, and is no restart.
+A gang that stopped for another size goes on as it was, in its pods, if no process begins that size: this adds ``-000``, and is no restart.
 All count as often as the start before where starts are compared, also by an earlier release.
 
 Pods mount a folder before they can ask, so ``staging/<job_id>/<submitted>.<restart>`` is a link to the
