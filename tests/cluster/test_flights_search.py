@@ -55,13 +55,13 @@ def ended(served: Served, tmp_path_factory: pytest.TempPathFactory) -> Ended:
     copy_dags(folder)
     file = author.write_file(served.of, folder, **served.written())
     with (
-        Author(folder, MUSTER_CLUSTER=str(file)) as author,
+        Author(folder, MUSTER_CLUSTER=str(file)) as user,
         places(served.of, folder / "places") as seen,
     ):
         done = subprocess.run(
             [MUSTER, "run", "flights_search", "--json"],
             cwd=folder,
-            env=author.environment,
+            env=user.environment,
             capture_output=True,
             text=True,
             check=False,
@@ -69,7 +69,7 @@ def ended(served: Served, tmp_path_factory: pytest.TempPathFactory) -> Ended:
         )
         print(done.stderr[-20000:])
         (search_id,) = served.store.searches()
-        print(author.muster("search", "show", search_id, "--trials", str(TRIALS)).stdout)
+        print(user.muster("search", "show", search_id, "--trials", str(TRIALS)).stdout)
     assert done.returncode == 0, done.stderr[-4000:]
     stage = stages(json.loads(done.stdout))["search"]
     results = served.store.path(stage["versions"]["results"][0])
