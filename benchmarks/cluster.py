@@ -1,6 +1,6 @@
-"""muster on a real Kubernetes: gangs beside JobSets applied by hand, 1,000 that wait, and ``muster gpus``.
+"""muster on a real Kubernetes: gangs beside JobSets applied by hand, 40 that arrive, 1,000 that wait, and ``muster gpus``.
 
-``python -m benchmarks.cluster [--pairs N] [--waiting N] [--root FOLDER] [--json]``
+``python -m benchmarks.cluster [--pairs N] [--arrivals N] [--waiting N] [--root FOLDER] [--json]``
 
 It runs in the test cluster (tests/cluster), which it starts if needed; its requirements are that cluster's, and where the
 machine lacks one, it says which and measures nothing. Where the promise is a number of seconds, megabytes or calls, the
@@ -17,7 +17,7 @@ from pathlib import Path
 from tests.cluster import cluster, machine
 from tests.cluster.layout import Layout
 
-from benchmarks import cluster_gangs, cluster_waiting
+from benchmarks import cluster_arrivals, cluster_gangs, cluster_waiting
 from benchmarks.cluster_site import site
 from benchmarks.pairs import LEFT_OUT, show
 from muster.core.errors import MusterError
@@ -27,6 +27,9 @@ def main(arguments: Sequence[str]) -> int:
     """Measure, print, and return 1 if a promise is missed, LEFT_OUT if this machine cannot hold a cluster."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.cluster")
     parser.add_argument("--pairs", type=int, default=5)
+    parser.add_argument(
+        "--arrivals", type=int, default=40, help="number of gangs that arrive; 0 skips this part"
+    )
     parser.add_argument(
         "--waiting", type=int, default=1000, help="number of waiting gangs; 0 skips this part"
     )
@@ -45,6 +48,9 @@ def main(arguments: Sequence[str]) -> int:
             if options.pairs:
                 ratios = cluster_gangs.measure(made, pairs=options.pairs)
                 missed |= show("gangs beside JobSets", ratios, as_json=options.json)
+            if options.arrivals:
+                ratios = cluster_arrivals.measure(made, gangs=options.arrivals)
+                missed |= show(f"{options.arrivals} gangs that arrive", ratios, as_json=options.json)
             if options.waiting:
                 ratios = cluster_waiting.measure(made, waiting=options.waiting)
                 missed |= show(f"{options.waiting} gangs that wait", ratios, as_json=options.json)

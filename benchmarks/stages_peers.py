@@ -11,6 +11,7 @@ import argparse
 import json
 import os
 import resource
+import select
 import signal
 import statistics
 import subprocess
@@ -258,9 +259,10 @@ def _waited(place: Place) -> float:
 
 def _end_waiting(place: Place) -> None:
     for note in waiting(place.root / ".muster"):
+        ended = os.pidfd_open(note.pid)  # in /proc it stays where no init reaps it, as in a container
         os.kill(note.pid, signal.SIGTERM)
-        while Path(f"/proc/{note.pid}").exists():
-            time.sleep(0.01)
+        select.select([ended], [], [])
+        os.close(ended)
 
 
 @contextmanager

@@ -19,7 +19,12 @@ from muster.airflow import RetentionOperator, SweepOperator
         "keep": Param(
             10, type="integer", minimum=1, description="Number of newest versions of each partition to keep"
         ),
-        "young_days": Param(7, type="number", minimum=0, description="Keep all versions younger than this"),
+        "young_days": Param(
+            7,
+            type="number",
+            minimum=0,
+            description="Keep versions that a commit made or replaced less than this many days ago",
+        ),
         "job_days": Param(30, type="number", minimum=0, description="Keep a job's log for this many days"),
         "dry_run": Param(False, type="boolean", description="Only show what would be deleted"),
     },

@@ -1,156 +1,30 @@
-"""A task is deferred, ended, cleared or killed while its job runs: the job is followed, adopted or ended, never doubled."""
+"""A task is deferred, ended, cleared or killed while its job runs: the job is followed, adopted or ended, never doubled.
+
+So are those of the example of every way to write a task, and one that searches: its search goes on, and no trial is trained twice.
+"""
 
 from __future__ import annotations
 
+import json
 import os
+import shutil
 import signal
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.site import Site
+from tests.airflow.deferred import DIES, Run, Waiting
+from tests.airflow.searching import HILLS, Searching
+from tests.airflow.searching import STEPS as SEARCHED
 from tests.waiting import GUARD_SECONDS, until
 
-from muster.backends.local.places import Places
-from muster.backends.local.processes import marked
 from muster.core.cancelling import with_run
 from muster.core.status import JobState
 from muster.core.verdict import Cause
-from muster.volumes.base import Version
 from muster.volumes.folder import FolderStore
 
-ROUNDS = 2
-# The task's process reads the option when it waits, so each Dag has an inline wait of its own.
-DAG = """
-    import os
-    import signal
-    from datetime import datetime, timedelta
-    from pathlib import Path
-
-    from airflow.sdk import dag
-
-    from muster.airflow import JobOperator, Resources
-    from muster.backends.local.backend import LocalBackend
-
-    os.environ["AIRFLOW__MUSTER__INLINE_WAIT"] = "{wait}"
-    {more}
-
-    @dag(schedule=None, start_date=datetime(2024, 1, 1), params={{"gate": ""}}, {dag})
-    def {name}():
-        JobOperator(
-            task_id="slow", image="python", entrypoint="{name}.steps:slow",
-            params={{"gate": "{{{{ params.gate }}}}"}}, outputs={{"out": "{name}/out"}},
-            resources=Resources(cpus=0.2, memory_gib=0.2), retry_delay=timedelta(seconds=1), {task}
-        )
-
-    {name}()
-"""
-STEPS = """
-    import time
-    from pathlib import Path
-
-    def slow(out: Path, gate: str) -> None:
-        print("begun", flush=True)
-        for number in range(10_000):
-            if Path(gate).exists():
-                break
-            if number % 50 == 0:
-                print(f"line {number // 50}", flush=True)
-            time.sleep(0.02)
-        (out / "x").write_text("done")
-"""
-# The process is killed before or after its first submit, and says so by a file.
-DIES = """
-    submit = LocalBackend.submit
-
-    def dying(self, job, *, job_id, **more):
-        marker = Path(__file__).parent / "died"
-        first = not marker.exists()
-        marker.touch()
-        if {after} or not first:
-            submit(self, job, job_id=job_id, **more)
-        if first:
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    LocalBackend.submit = dying
-"""
-
-
-class Waiting(Site):
-    """A site with a Dag of one slow job for each way to wait for it."""
-
-    def add(self, name: str, *, wait: float, dag: str = "", task: str = "", more: str = "") -> None:
-        """Write a Dag that waits `wait` seconds inline."""
-        text = DAG.format(name=name, wait=wait, dag=dag, task=task, more=more)
-        self.write(name, text, steps=STEPS)
-
-    def begin(self, dag_id: str, state: str) -> Run:
-        """Trigger a run and return it when its task is in `state` and its job has begun."""
-        gate = self.folder / f"gate-{dag_id}-{len(list(self.folder.glob('gate*')))}.wait"
-        gate.touch()
-        run = Run(self, dag_id, self.trigger(dag_id, {"gate": str(gate.with_suffix(".open"))}), gate)
-        self.wait_task(dag_id, run.run_id, "slow", (state,))
-        assert until(run.begun)
-        if state == "deferred":  # and the triggerer knows it
-            assert until(lambda: "[rank 0]" in self.trigger_log(run))
-        return run
-
-    def hand_over(self, dag_id: str) -> Run:
-        """Trigger a run and return it in the moment in which its task is deferred: no trigger waits yet."""
-        gate = self.folder / f"gate-{dag_id}-{len(list(self.folder.glob('gate*')))}.wait"
-        gate.touch()
-        run = Run(self, dag_id, self.trigger(dag_id, {"gate": str(gate.with_suffix(".open"))}), gate)
-        self.wait_task(dag_id, run.run_id, "slow", ("deferred",))
-        return run
-
-    def trigger_log(self, run: Run) -> str:
-        """What the triggerer wrote into the task's log."""
-        return self.task_log(run.dag_id, run.run_id, "slow").partition(" starting\n")[2]
-
-
-class Run:
-    """One run of a Dag with one slow job."""
-
-    def __init__(self, site: Waiting, dag_id: str, run_id: str, gate: Path) -> None:
-        self.site, self.dag_id, self.run_id, self.gate = site, dag_id, run_id, gate
-        self.store = FolderStore(site.home / "store")
-
-    def jobs(self) -> list[str]:
-        """The run's jobs, oldest first."""
-        ledger = self.store.ledger
-        return [name for name in ledger.jobs() if ledger.spec(name).origin.run_id == self.run_id]
-
-    def begun(self) -> bool:
-        jobs = self.jobs()
-        return bool(jobs) and b"begun" in self.store.ledger.read(jobs[-1])[0]
-
-    def open(self) -> None:
-        """Let its jobs end."""
-        self.gate.with_suffix(".open").touch()
-
-    def state(self, job_id: str) -> JobState:
-        return self.store.ledger.status(job_id).state
-
-    def processes(self, job_id: str) -> list[int]:
-        return marked(Places(self.site.home).mark(job_id))
-
-    def ends_well(self) -> list[str]:
-        """Open the gate, see the run succeed with one version, and return its jobs."""
-        before = {version.number for version in self.versions()}
-        self.open()
-        assert self.site.wait(self.dag_id, self.run_id) == "success"
-        assert len({version.number for version in self.versions()} - before) == 1
-        return self.jobs()
-
-    def versions(self) -> list[Version]:
-        name = f"{self.dag_id}/out"
-        return self.store.versions(name) if name in self.store.volumes() else []
-
-    def is_cancelled(self, job_id: str) -> None:
-        """Nothing of the job is left after ten seconds."""
-        assert until(lambda: self.state(job_id) is JobState.CANCELLED, seconds=10), self.state(job_id)
-        assert until(lambda: not self.processes(job_id), seconds=5)
+AUTHORED = Path(__file__).parent / "authored"
 
 
 @pytest.fixture(scope="module")
@@ -163,6 +37,10 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Waiting]:
         site.add("short", wait=0.5, dag="dagrun_timeout=timedelta(seconds=12)")
         site.add("dies_before", wait=600, more=DIES.format(after=False))
         site.add("dies_after", wait=600, more=DIES.format(after=True))
+        site.write("hills", HILLS, steps=SEARCHED)
+        bare = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(AUTHORED, site.folder / "dags" / "authored", ignore=bare)
+        site.set("muster", inline_wait=0)
         site.up()
         yield site
 
@@ -172,6 +50,19 @@ def nothing_goes_on(site: Waiting) -> Iterator[None]:
     """What a test leaves when it fails is ended before the next one begins, which counts processes and jobs."""
     yield
     site.end_runs()
+
+
+def test_decorated_mapped_gathered_and_a_gang_of_two(site: Waiting) -> None:
+    run_id = site.trigger("authored", {"epochs": 5, "note": "from the form"})
+    assert site.wait("authored", run_id) == "success"
+    assert "the triggerer waits for it" in site.task_log("authored", run_id, "train")
+    store = FolderStore(site.home / "store")
+    rows = json.loads((store.path("volume://authored/all@1") / "rows.json").read_text())
+    assert rows == [f"2024-{month}-{row}" for month in ("01", "02", "03") for row in range(2)]
+    model = store.path("volume://authored/model@1")
+    for rank in range(2):
+        given = json.loads((model / f"rank-{rank}.json").read_text())
+        assert (given["epochs"], given["note"], given["rows"]) == (5, "from the form", 6)
 
 
 def test_what_a_failing_test_leaves_is_ended(site: Waiting) -> None:
@@ -253,10 +144,13 @@ def test_killed_around_the_submit_there_is_one_job(site: Waiting, dag_id: str) -
     assert len(run.ends_well()) == 1
 
 
+@pytest.mark.parametrize("rounds", [1, pytest.param(20, marks=pytest.mark.soak)])
 @pytest.mark.parametrize("how", ["marked", "cleared"])
-def test_a_task_that_is_ended_at_the_hand_over_to_the_triggerer_ends_its_job(site: Waiting, how: str) -> None:
+def test_a_task_that_is_ended_at_the_hand_over_to_the_triggerer_ends_its_job(
+    site: Waiting, how: str, rounds: int
+) -> None:
     """By then no process waits and no trigger does: no hook of ours is called, and nothing else waits."""
-    for _ in range(ROUNDS):
+    for _ in range(rounds):
         run = site.hand_over("later")
         (first,) = run.jobs()
         if how == "marked":
@@ -358,3 +252,62 @@ def test_a_run_that_is_deleted_ends_its_jobs(site: Waiting) -> None:
 def _verdict(site: Waiting, run: Run) -> str:
     path = f"dags/{run.dag_id}/dagRuns/{run.run_id}/taskInstances/slow/logs/1"
     return str(site.ask_api("GET", path, params={"full_content": True})["content"])
+
+
+def test_a_deferred_search_ends_with_its_best_model(site: Waiting) -> None:
+    run = Searching(site, 0.1)
+    link = site.xcom("hills", run.run_id, "search", "muster_search")  # while it goes on
+    assert link == f"/plugin/muster/muster/#/searches/{run.search_id}"
+    run.ends_well()
+    store = run.store
+    (version,) = store.resolve("hills/model@latest")
+    assert store.record(version.address).metrics["height"] > 0.5
+    left = [held for held in store.held() if held.job_id.startswith("hills-")]
+    assert not left, "what stopped trials left is deleted"
+    assert not list((site.home / "store" / "leases").glob("hills-*")), "its inputs are given back"
+    log = site.task_log("hills", run.run_id, "search")
+    assert "the triggerer drives it" in log
+    assert "trial 0 begins, to 1" in log
+    listed = json.loads(site.muster("runs", "show", f"hills/{run.run_id}", "--json").stdout)
+    (stage,) = [each for each in listed["stages"] if each["task_id"] == "search"]
+    assert stage["versions"]["model"] == [version.address]
+    assert "by trial" in stage["line"]
+    assert stage["jobs"] == []
+
+
+@pytest.mark.parametrize(
+    "number", [0, *(pytest.param(number, marks=pytest.mark.soak) for number in range(1, 10))]
+)
+def test_a_triggerer_that_is_killed_loses_nothing_of_a_search(site: Waiting, number: int) -> None:
+    run = Searching(site, 0.3)
+    assert until(lambda: len(run.state.trials) > number % 5)  # each time at another moment
+    os.kill(site.component("triggerer") or 0, signal.SIGKILL)
+    run.ends_well()
+
+
+def test_a_search_that_is_marked_failed_stops_its_trials_and_goes_on_when_it_is_cleared(
+    site: Waiting,
+) -> None:
+    run = Searching(site, 0.5)
+    assert until(lambda: any(trial.values for trial in run.state.trials))
+    site.mark("hills", run.run_id, "search", "failed")
+    assert site.wait("hills", run.run_id) == "failed"
+    assert until(lambda: not run.processes(), seconds=20)
+    before = len(run.state.trials)
+    site.clear("hills", run.run_id, "search", "gate")
+    run.ends_well()
+    assert before >= 2
+    first = run.state.trials[0]
+    begun = [run.store.ledger.read(job)[0].decode().partition("from ")[2][:1] for job in first.jobs]
+    assert begun[0] == "0"
+    assert "0" not in begun[1:], "it goes on from its checkpoint"
+
+
+def test_a_search_that_is_cancelled_fails_its_task(site: Waiting, tmp_path: Path) -> None:
+    run = Searching(site, 0.5)
+    said = site.muster("search", "cancel", run.search_id)
+    assert "cancelled" in said.stdout
+    assert site.wait("hills", run.run_id) == "failed"
+    assert until(lambda: not run.processes(), seconds=20)
+    shown = site.muster("runs", "show", f"hills/{run.run_id}").stdout
+    assert "cancelled it with `muster search cancel`" in shown

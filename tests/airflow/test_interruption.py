@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -116,11 +117,12 @@ def ended(process: subprocess.Popen[str]) -> str:
 @pytest.fixture
 def job(dag_folder: Path, backend: LocalBackend, other: subprocess.Popen[str]) -> str:
     """The id of that Dag's job, which has said its first line."""
+    ledger = backend.store.ledger
+    dag_of = cache(lambda job_id: ledger.spec(job_id).origin.dag_id)  # of all that the tests before have left
 
     def waiting() -> str:
-        for job_id in backend.store.ledger.jobs():
-            spec = backend.store.ledger.spec(job_id)
-            if spec.origin.dag_id == dag_folder.name and b"waiting" in backend.store.ledger.read(job_id)[0]:
+        for job_id in ledger.jobs():
+            if dag_of(job_id) == dag_folder.name and b"waiting" in ledger.read(job_id)[0]:
                 return job_id
         assert other.poll() is None, "the runner ended before its job began"
         return ""
@@ -196,8 +198,12 @@ def test_after_a_kill_a_new_run_ends_the_old_ones_job(
     assert any("was left by a process that died" in note for note in seen.notes)
 
 
-@pytest.mark.parametrize("slow", [ONE, MAPPED], indirect=True, ids=["one", "mapped"])
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    ("slow", "number"),
+    [(ONE, signal.SIGINT), (MAPPED, signal.SIGTERM)],
+    indirect=["slow"],
+    ids=["one", "mapped"],
+)
 def test_a_stop_ends_the_job_and_the_run(
     other: subprocess.Popen[str], job: str, backend: LocalBackend, number: signal.Signals
 ) -> None:

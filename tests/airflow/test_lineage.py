@@ -1,10 +1,11 @@
-"""The events that Airflow's OpenLineage provider emits of muster's operators, under a real Airflow with its file transport."""
+"""What a real Airflow tells others of muster's operators: events to OpenLineage, by its file transport, and traces to OpenTelemetry."""
 
 from __future__ import annotations
 
 import json
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,9 +14,12 @@ import pytest
 from openlineage.client import facet_v2
 from openlineage.client.event_v2 import Job, Run, RunEvent, RunState
 from openlineage.client.serde import Serde
+from tests.airflow.collecting import DAG as TRACED
+from tests.airflow.collecting import STEPS as TRACED_STEPS
+from tests.airflow.collecting import Collector, below, named
+from tests.airflow.listening import BAD, GOOD, LATER, STEPS, SUITE, Listening
 from tests.contract.test_store import make_spec, write_and_seal
 from tests.e2e.author import Author
-from tests.site import Site
 from tests.waiting import until
 
 from muster.airflow.lineage import Lineage, addresses_in
@@ -23,114 +27,23 @@ from muster.core.errors import NotFound
 from muster.core.status import JobState, JobStatus
 from muster.volumes.folder import FolderStore
 
-HEAD = """
-    import os
-    from datetime import datetime, timedelta
 
-    from airflow.sdk import dag
-
-    from muster.airflow import DeployOperator, GateOperator, JobOperator, Resources, ValidateOperator
-
-    SMALL = Resources(cpus=0.2, memory_gib=0.3)
-"""
-GOOD = (
-    HEAD
-    + """
-    @dag(schedule=None, start_date=datetime(2024, 1, 1))
-    def good():
-        rows = JobOperator(task_id="rows", image="etl", entrypoint="good.steps:rows", params={"count": 3},
-                           outputs={"rows": "good/rows"}, resources=SMALL, cache=True)
-        checked = ValidateOperator(task_id="check", volume=rows.versions["rows"], suite="suite.json")
-        model = JobOperator(task_id="fit", image="python", entrypoint="good.steps:fit", inputs={"rows": checked.passed},
-                            outputs={"model": "good/model"}, resources=SMALL)
-        GateOperator(task_id="gate", volume=model.versions["model"], require={"auc": ">= 0.5"})
-        JobOperator.partial(task_id="each", image="python", entrypoint="good.steps:each", resources=SMALL,
-                            outputs={"out": "good/{{ task.job_params.name }}"}).expand(params=[{"name": "a"}, {"name": "b"}])
-
-    good()
-"""
-)
-BAD = (
-    HEAD
-    + """
-    @dag(schedule=None, start_date=datetime(2024, 1, 1))
-    def bad():
-        rows = JobOperator(task_id="rows", image="etl", entrypoint="bad.steps:rows", params={"count": 3},
-                           outputs={"rows": "bad/rows"}, resources=SMALL)
-        ValidateOperator(task_id="check", volume=rows.versions["rows"], suite="suite.json", retries=0)
-        JobOperator(task_id="breaks", image="python", entrypoint="bad.steps:breaks", inputs={"rows": rows.versions["rows"]},
-                    outputs={"out": "bad/out"}, resources=SMALL, retries=0)
-
-    bad()
-"""
-)
-LATER = (
-    HEAD
-    + """
-    os.environ["AIRFLOW__MUSTER__INLINE_WAIT"] = "0"
-
-    @dag(schedule=None, start_date=datetime(2024, 1, 1), params={"gate": ""})
-    def later():
-        JobOperator(task_id="slow", image="python", entrypoint="later.steps:slow", params={"gate": "{{ params.gate }}"},
-                    outputs={"out": "later/out"}, resources=SMALL)
-
-    later()
-"""
-)
-STEPS = """
-    import time
-    from pathlib import Path
-
-    def rows(rows: Path, count: int) -> None:
-        import duckdb
-        duckdb.sql(f"copy (select i as number, 'x' as name from range({count}) t(i)) to '{rows}/part.parquet'")
-
-    def fit(rows: Path, model: Path) -> dict[str, float]:
-        (model / "x").write_text("x")
-        return {"auc": 0.75}
-
-    def each(out: Path, name: str) -> None:
-        (out / "x").write_text(name)
-
-    def breaks(rows: Path, out: Path) -> None:
-        raise ValueError("the rows are wrong")
-
-    def slow(out: Path, gate: str) -> None:
-        while not Path(gate).exists():
-            time.sleep(0.02)
-        (out / "x").write_text("done")
-"""
-SUITE = '{"expectations": [{"type": "expect_column_values_to_be_between", "kwargs": {"column": "number", "max_value": %d}}]}'
-
-
-class Listening(Site):
-    """A site that writes its events into a file."""
-
-    @property
-    def file(self) -> Path:
-        return self.folder / "events.jsonl"
-
-    def events(self, run_id: str, task_id: str, kind: str) -> list[dict[str, Any]]:
-        """The events of one kind of a task's instances in a run, in the order in which they came."""
-        every = [json.loads(line) for line in self.file.read_text().splitlines()]
-        return [
-            each
-            for each in every
-            if each["job"]["name"].rpartition(".")[2] == task_id
-            and each["run"]["facets"].get("airflow", {}).get("dagRun", {}).get("run_id") == run_id
-            and each["eventType"] == kind
-        ]
-
-    def event(self, run_id: str, task_id: str, kind: str = "COMPLETE") -> dict[str, Any]:
-        """The one event of a kind; a task's process emits it after Airflow shows the task's end."""
-        assert until(lambda: self.events(run_id, task_id, kind)), f"no {kind} of {task_id}"
-        (found,) = self.events(run_id, task_id, kind)
-        return found
+@pytest.fixture(scope="module")
+def collector() -> Iterator[Collector]:
+    with Collector() as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Listening]:
-    with Listening(tmp_path_factory.mktemp("site")) as site:
+def site(tmp_path_factory: pytest.TempPathFactory, collector: Collector) -> Iterator[Listening]:
+    told = {"OTEL_EXPORTER_OTLP_ENDPOINT": collector.url, "OTEL_TRACES_EXPORTER": "otlp_proto_http"}
+    with Listening(tmp_path_factory.mktemp("site"), **told) as site:
+        site.write("traced", TRACED, steps=TRACED_STEPS)
+        site.set("traces", otel_on=True)
         site.write("good", GOOD, steps=STEPS)
         (site.folder / "dags" / "good" / "suite.json").write_text(SUITE % 2)
         site.write("bad", BAD, steps=STEPS)
@@ -268,6 +181,52 @@ def test_a_deferred_task_is_complete_once_its_job_is(site: Listening) -> None:
     assert {each["run"]["runId"] for each in site.events(run_id, "slow", "START")} == {event["run"]["runId"]}
 
 
+@pytest.fixture(scope="module")
+def traced(site: Listening) -> str:
+    run_id = site.trigger("traced")
+    site.wait("traced", run_id)
+    expected = {"epochs": "success", "breaks": "failed"}
+    assert site.states("traced", run_id) == expected, site.task_log("traced", run_id, "epochs")
+    return run_id
+
+
+def test_a_jobs_life_is_told_below_its_task(site: Listening, traced: str, collector: Collector) -> None:
+    task, job = named(collector, "worker.epochs"), named(collector, "job traced.epochs")
+    assert (job.trace_id, job.parent_span_id) == (task.trace_id, task.span_id)
+    parts = below(collector, job)
+    assert set(parts) == {"waiting", "running", "sealing"}
+    status = FolderStore(site.home / "store").ledger.status(site.xcom("traced", traced, "epochs")["job_id"])
+    assert status.started is not None
+    assert parts["running"].start_time_unix_nano == int(status.started * 1e9)
+    times = [
+        (parts[name].start_time_unix_nano, parts[name].end_time_unix_nano)
+        for name in ("waiting", "running", "sealing")
+    ]
+    assert times[0][1] == times[1][0]
+    assert times[1][1] == times[2][0]
+    assert (job.start_time_unix_nano, job.end_time_unix_nano) == (times[0][0], times[2][1])
+
+
+def test_what_ranks_trace_joins_their_task(site: Listening, traced: str, collector: Collector) -> None:
+    task = named(collector, "worker.epochs")
+    out = FolderStore(site.home / "store").path("volume://traced/out@1")
+    assert {path.read_text() for path in out.iterdir()} == {f"{task.trace_id.hex()} {task.span_id.hex()}"}
+    assert sorted(path.name for path in out.iterdir()) == ["0", "1"]
+
+
+def test_the_span_of_a_failed_job_says_why(site: Listening, traced: str, collector: Collector) -> None:
+    job = named(collector, "job traced.breaks")
+    assert job.status.code == job.status.STATUS_CODE_ERROR
+    assert job.status.message == "user error, rank 0: ValueError: broken"
+    assert set(below(collector, job)) == {"waiting", "running"}
+
+
+def test_another_trace_makes_nothing_anew(site: Listening, traced: str) -> None:
+    second = site.trigger("traced")
+    site.wait("traced", second)
+    assert site.xcom("traced", second, "epochs") == site.xcom("traced", traced, "epochs")
+
+
 def test_a_muster_run_emits_them_too(tmp_path: Path) -> None:
     settings, events = tmp_path / "openlineage.yml", tmp_path / "events.jsonl"
     settings.write_text(f"transport:\n  type: file\n  log_file_path: {events}\n  append: true\n")
@@ -330,17 +289,17 @@ def test_a_release_reads_the_model_and_writes_the_deployment_in_its_version(line
 
 
 def test_names_alone_tell_a_version_only_where_it_is_exact(lineage: Lineage) -> None:
-    named = lineage.of_names(
+    told = lineage.of_names(
         addresses_in(
             {"a": ["lab/rows@latest", "volume://lab/rows@<2013-10"], "b": "volume://lab/model@7", "c": None}
         ),
         ["volume://lab/out", "deployment://flights"],
     )
-    assert short(asdict(named.inputs)) == [
+    assert short(asdict(told.inputs)) == [
         ("muster://lab", "lab/rows", None),
         ("muster://lab", "lab/model", "7"),
     ]
-    assert [each["name"] for each in asdict(named.outputs)] == ["lab/out", "deployment/flights"]
+    assert [each["name"] for each in asdict(told.outputs)] == ["lab/out", "deployment/flights"]
 
 
 def test_the_events_are_those_of_the_specification(site: Listening, good: str, bad: str) -> None:

@@ -1404,7 +1404,7 @@ def test_a_list_of_many_jobs_is_a_few_questions(
     assert asked == ["/v1/jobs", "/v1/statuses", "/v1/specs", "/v1/statuses", "/v1/room"]
     asked.clear()
     viewer.get("/muster/api/jobs")
-    assert asked == ["/v1/jobs", "/v1/statuses", "/v1/statuses"], "what has ended is known"
+    assert asked == ["/v1/jobs", "/v1/statuses"], "what has ended is known"
 
 
 def test_the_plugin_loads_nothing_heavy(tmp_path: Path) -> None:

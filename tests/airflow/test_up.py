@@ -230,7 +230,7 @@ def test_a_killed_worker_does_not_hold_up_the_others(site: Site) -> None:
 
 def test_a_job_outlives_ctrl_c_and_kill_and_is_adopted_by_the_next_start(site: Site) -> None:
     run_id = site.trigger("slow")
-    assert until(lambda: site.jobs() and site.ask("jobs", "ls")[0]["state"] == "running")
+    assert until(site.running)
     (job,) = site.ask("jobs", "ls")
     assert site.stop(signal.SIGINT) == 0
     assert site.of_job(job["job_id"])

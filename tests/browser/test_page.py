@@ -484,6 +484,7 @@ def test_columns_are_chosen_sorted_and_remembered_and_versions_are_compared(
     page.get_by_role("button", name="show these").click()
     expect(page).to_have_url(re.compile("columns=auc%2Closs%2Cepochs"))
     page.goto(f"{HOST}/muster/#/jobs/x")
+    expect(page.get_by_role("alert")).to_contain_text("not there")  # the table of before is gone
     server.queries.clear()
     page.goto(f"{HOST}/muster/#/volumes/m")
     expect(rows.nth(1)).to_be_visible()

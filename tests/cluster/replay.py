@@ -10,7 +10,7 @@ import json
 import subprocess
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from types import TracebackType
@@ -20,7 +20,7 @@ from tests.cluster import kubectl
 from tests.cluster.accounts import NAMESPACE
 from tests.cluster.layout import Layout
 
-from muster.backends.kubernetes.labels import MAIN
+from muster.backends.kubernetes.labels import BOOTSTRAP, MAIN
 
 Document = Mapping[str, Any]
 PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
@@ -35,6 +35,8 @@ class PodSample:
 
     :param room: why there is none for it; empty where it has a node, or the scheduler has not looked for one yet.
     :param ran: when its ranks began and ended, seconds since the epoch, as its node told.
+    :param prepared: the same of its init container.
+    :param conditions: those that hold, ``PodScheduled`` for one.
     :param at: when this was told, seconds since the epoch.
     """
 
@@ -46,6 +48,8 @@ class PodSample:
     room: str
     ran: tuple[float | None, float | None]
     gone: bool
+    prepared: tuple[float | None, float | None] = (None, None)
+    conditions: frozenset[str] = frozenset()
 
     @property
     def runs(self) -> bool:
@@ -250,9 +254,6 @@ def _admission_sample(document: Document, gone: bool) -> AdmissionSample | None:
 def _pod_sample(document: Document, gone: bool) -> PodSample:
     metadata, status = document["metadata"], document.get("status") or {}
     scheduled = _condition(status, "PodScheduled")
-    containers = status.get("containerStatuses") or ()
-    state = next((each.get("state") or {} for each in containers if each["name"] == MAIN), {})
-    times = state.get("terminated") or state.get("running") or {}
     return PodSample(
         version=int(metadata["resourceVersion"]),
         at=time.time(),
@@ -260,9 +261,20 @@ def _pod_sample(document: Document, gone: bool) -> PodSample:
         name=metadata["name"],
         phase=status.get("phase", "Pending"),
         room=scheduled.get("message", "no room") if scheduled.get("reason") == "Unschedulable" else "",
-        ran=(_seconds(times.get("startedAt")), _seconds(times.get("finishedAt"))),
+        ran=_times(status.get("containerStatuses"), MAIN),
         gone=gone,
+        prepared=_times(status.get("initContainerStatuses"), BOOTSTRAP),
+        conditions=frozenset(
+            each["type"] for each in status.get("conditions") or () if each["status"] == "True"
+        ),
     )
+
+
+def _times(containers: Sequence[Document] | None, name: str) -> tuple[float | None, float | None]:
+    """Return when a container began and ended."""
+    state = next((each.get("state") or {} for each in containers or () if each["name"] == name), {})
+    times = state.get("terminated") or state.get("running") or {}
+    return _seconds(times.get("startedAt")), _seconds(times.get("finishedAt"))
 
 
 def _condition(status: Document, of_type: str) -> Mapping[str, str]:

@@ -88,6 +88,26 @@ def words(pid: int) -> bytes:
     return Path(f"/proc/{pid}/cmdline").read_bytes()
 
 
+@pytest.fixture
+def job_on(tmp_path: Path) -> Callable[..., JobSpec]:
+    """Makes a spec for a job that runs Python code on a backend."""
+
+    def make(backend: Backend, code: str, **changes: Any) -> JobSpec:
+        folders = image_folders(Settings(home=tmp_path, cache=tmp_path))
+        image = put_image(backend.store, find_image("python", folders))
+        role: dict[str, Any] = {"command": ("python", "-c", code), "resources": SMALL}
+        role |= {name: changes.pop(name) for name in ("replicas", "ranks", "resources") if name in changes}
+        given: dict[str, Any] = {"name": "test.job", "image": "python", "image_digest": image, **changes}
+        return JobSpec(roles=(Role(**role),), **given)
+
+    return make
+
+
+@pytest.fixture
+def job(backend: Backend, job_on: Callable[..., JobSpec]) -> Callable[..., JobSpec]:
+    return functools.partial(job_on, backend)
+
+
 class BackendContract(Named):
     """Inherit it and give a `backend` with room for 4 GiB of memory and no GPU, `leftovers` and `touch`.
 
@@ -125,26 +145,6 @@ class BackendContract(Named):
     def written(self, tmp_path: Path) -> Iterator[Path]:
         """Every file that a job may have left anywhere."""
         return files_below(tmp_path)
-
-    @pytest.fixture
-    def job_on(self, tmp_path: Path) -> Callable[..., JobSpec]:
-        """Makes a spec for a job that runs Python code on a backend."""
-
-        def make(backend: Backend, code: str, **changes: Any) -> JobSpec:
-            folders = image_folders(Settings(home=tmp_path, cache=tmp_path))
-            image = put_image(backend.store, find_image("python", folders))
-            role: dict[str, Any] = {"command": ("python", "-c", code), "resources": SMALL}
-            role |= {
-                name: changes.pop(name) for name in ("replicas", "ranks", "resources") if name in changes
-            }
-            given: dict[str, Any] = {"name": "test.job", "image": "python", "image_digest": image, **changes}
-            return JobSpec(roles=(Role(**role),), **given)
-
-        return make
-
-    @pytest.fixture
-    def job(self, backend: Backend, job_on: Callable[..., JobSpec]) -> Callable[..., JobSpec]:
-        return functools.partial(job_on, backend)
 
     def test_a_job_runs_and_what_it_wrote_becomes_a_version(
         self, backend: Backend, job: Callable[..., JobSpec]
@@ -622,7 +622,9 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("cache")
 
 
-class TestLocalBackend(BackendContract):
+class OneMachine:
+    """Where the jobs of this machine are."""
+
     @pytest.fixture
     def settings(self, tmp_path: Path, cache: Path) -> Settings:
         return Settings(home=tmp_path / "home", cache=cache)
@@ -664,6 +666,9 @@ class TestLocalBackend(BackendContract):
             return None
         return loads(processes.Process, text) if text else None
 
+
+@pytest.mark.slow
+class TestLocalBackend(OneMachine, BackendContract):
     def test_an_image_that_cannot_be_built_is_a_verdict(
         self, backend: Backend, job: Callable[..., JobSpec], tmp_path: Path
     ) -> None:
@@ -1037,17 +1042,25 @@ def test_libraries_that_report_home_write_nothing_there(tmp_path: Path) -> None:
     assert not list((tmp_path / "user").iterdir())
 
 
-@pytest.mark.slow
+@pytest.fixture
+def nursery(settings: Settings) -> Iterator[Nursery]:
+    with open_nursery(settings.home):
+        opened = nursery_module.nursery()
+        assert opened is not None
+        eventually(lambda: opened.ready)
+        yield opened
+
+
+@pytest.mark.data
+@pytest.mark.usefixtures("nursery")
 class TestLocalBackendWithNursery(TestLocalBackend):
     """Supervisors are forked by a process that has imported them, as those of ``muster run`` are."""
 
-    @pytest.fixture(autouse=True)
-    def nursery(self, settings: Settings) -> Iterator[Nursery]:
-        with open_nursery(settings.home):
-            opened = nursery_module.nursery()
-            assert opened is not None
-            eventually(lambda: opened.ready)
-            yield opened
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("nursery")
+class TestNursery(OneMachine):
+    """What only such a process makes different."""
 
     def test_supervisors_are_its_forks_and_go_on_without_it(
         self, backend: Backend, job: Callable[..., JobSpec], settings: Settings, nursery: Nursery
@@ -1082,7 +1095,6 @@ class TestLocalBackendWithNursery(TestLocalBackend):
         backend.cancel("one")
 
 
-@pytest.mark.slow
 class TestForkBackend(BackendContract):
     """A third backend is small: ``tests/contract/forked.py`` is all of it."""
 

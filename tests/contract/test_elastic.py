@@ -30,6 +30,7 @@ from muster.core.resources import Resources
 from muster.core.settings import Settings
 from muster.core.status import JobState, JobStatus
 from muster.images.folders import find_image, image_folders, put_image
+from muster.volumes.service.client import ServiceStore
 
 # Trains until a file in its checkpoints tells it to end: rank 0 says each epoch and keeps it; every rank writes its world.
 TRAIN = """
@@ -397,6 +398,24 @@ class TestElasticOnCluster(ElasticContract):
         self.end(backend)
         self.finish(backend, self.own("gang"))
         assert sizes(backend, self.own("gang")) == before
+
+    def test_it_goes_on_as_it_was_where_who_had_it_stop_is_gone(
+        self, backend: Backend, training: Made
+    ) -> None:
+        """As a process that is killed before it begins the other size; from then on none looks at the gang."""
+        gang, store = self.own("gang"), backend.store
+        assert isinstance(store, ServiceStore)
+        backend.submit(training(), job_id=gang)
+        self.wait(lambda: trains(backend, gang, ranks=4))
+        attempt, _ = store.attempt(gang)
+        assert not store.stop(gang, attempt=attempt)
+        self.wait(lambda: log_of(backend, gang).count("as 0 of 4") == 2)
+        self.end(backend)
+        status, log = self.finish(backend, gang)
+        assert status.state is JobState.SUCCEEDED
+        assert status.restarts == 0, log
+        assert not any("starts again" in line for line in log)
+        assert begun_at(backend, gang)[1] >= 1, "it goes on from its checkpoint"
 
     @pytest.mark.soak
     def test_it_goes_on_without_a_lost_node_and_takes_it_when_it_is_back(

@@ -288,6 +288,20 @@ class TestEnginesOnThisMachine(EnginesContract):
         assert names_lost(status.verdict.message, rank, "killed by SIGKILL")
         assert status.verdict.message in log
 
+    def test_a_lost_executor_is_named_as_a_lost_worker_is(
+        self, backend: Backend, gang: Made, places: Places, tmp_path: Path
+    ) -> None:
+        job_id, gate = self.own("executor"), tmp_path / "gate"
+        backend.submit(gang(Launcher.SPARK, WAITS.replace("GATE", str(gate)), max_restarts=0), job_id=job_id)
+        eventually(lambda: b"counted" in backend.store.ledger.read(job_id)[0])
+        rank = kill_worker(places.mark(job_id), b"CoarseGrainedExecutorBackend")
+        eventually(lambda: b"an executor of Spark's was lost" in backend.store.ledger.read(job_id)[0])
+        gate.touch()
+        status, log = finish(backend, job_id)
+        assert status.state is JobState.SUCCEEDED, log[-40:]
+        assert names_lost(status.reason, rank, "killed by SIGKILL", what="an executor"), log
+        assert not [line for line in log if "INFO" in line]
+
     def test_a_lost_node_of_ray_comes_again(self, backend: Backend, gang: Made, places: Places) -> None:
         backend.submit(gang(Launcher.RAY, RAY_RETRIES, max_restarts=0), job_id=self.own("ray"))
         eventually(lambda: b"nodes 3" in backend.store.ledger.read(self.own("ray"))[0])
@@ -438,9 +452,9 @@ def kill_worker(mark: str, program: bytes) -> int:
     return next(int(each.partition(b"=")[2]) for each in variables if each.startswith(b"MUSTER_RANK="))
 
 
-def names_lost(text: str, rank: int, how: str) -> bool:
-    """Whether a text says which worker was lost, when and how, and that the driver went on."""
-    told = rf"the worker of replica {rank} was lost at \d{{4}}-\d\d-\d\d \d\d:\d\d:\d\d UTC \({how}\), and the driver went on without it"
+def names_lost(text: str, rank: int, how: str, *, what: str = "the worker") -> bool:
+    """Whether a text says what was lost, when and how, and that the driver went on."""
+    told = rf"{what} of replica {rank} was lost at \d{{4}}-\d\d-\d\d \d\d:\d\d:\d\d UTC \({how}\), and the driver went on without it"
     return re.search(told, text) is not None
 
 

@@ -447,6 +447,7 @@ def test_a_pod_of_a_gang_that_stops_for_another_size_stays_until_it_is_deleted(p
     until(pods.printed, lambda lines: "[rank 0] ready" in lines)
     client = pods.gang.service.client()
     until(lambda: client.stop(pods.gang.job_id, attempt=pods.gang.attempt), bool)
+    client.begin(pods.gang.job_id, after=pods.gang.attempt)
     with pytest.raises(subprocess.TimeoutExpired):
         process.wait(0.5 + CULPRIT_SECONDS + 1)
     process.send_signal(signal.SIGTERM)

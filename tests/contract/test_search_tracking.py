@@ -9,6 +9,7 @@ import time
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,7 @@ from muster.core.space import uniform
 from muster.images.environment import Environments
 from muster.images.folders import find_image, image_folders, put_image
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.data]
 
 SPEC = SearchSpec(
     space={"rate": uniform(0, 1)}, metric="auc", trials=3, rungs=(1, 3), until="epochs", seed=1, at_once=1
@@ -67,7 +68,9 @@ def backend(settings: Settings) -> Iterator[LocalBackend]:
 
 @pytest.fixture
 def begin(backend: LocalBackend, settings: Settings) -> Begin:
-    def start(image: str, track: str, say: Callable[[str], None], **env: str) -> Driver:
+    def start(
+        image: str, track: str, say: Callable[[str], None], spec: SearchSpec = SPEC, **env: str
+    ) -> Driver:
         folder = find_image(image, image_folders(settings))
         digest = put_image(backend.store, folder)
         backend.build(image, folder, digest, lambda _: None)
@@ -87,7 +90,7 @@ def begin(backend: LocalBackend, settings: Settings) -> Begin:
             priority="low",
             origin=Origin(instance="one", dag_id="hills", run_id="run-1", task_id="search"),
         )
-        backend.store.begin_search("s-1", Search(spec=SPEC, trial=trial, began=time.time()))
+        backend.store.begin_search("s-1", Search(spec=spec, trial=trial, began=time.time()))
         return Driver(backend, "s-1", say=say)
 
     return start
@@ -137,7 +140,7 @@ def test_the_runs_of_trials_are_below_the_search_and_a_scripts_own_below_its_tri
 def test_a_script_that_chooses_another_experiment_trains_as_before(
     begin: Begin, backend: LocalBackend
 ) -> None:
-    driver = begin("train", OWN.replace("OTHER", "True"), lambda _: None)
+    driver = begin("train", OWN.replace("OTHER", "True"), lambda _: None, replace(SPEC, trials=1))
     assert eventually(driver.step).trial >= 0
     assert all(trial.failures == 0 for trial in driver.state.trials)
 

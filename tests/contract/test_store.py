@@ -295,6 +295,28 @@ class StoreContract:
         assert store.resolve(base.address)[0].retired is None
         assert not store.check(deep=True).problems
 
+    def test_gc_leaves_what_a_commit_replaced_to_runs_that_were_given_it(self, store, again):
+        for n in range(3):
+            run(store, f"a-{n}", ONE, {"features": {f"{n}": b"1"}})
+            end(store, f"a-{n}", JobState.SUCCEEDED)
+        (base,) = store.resolve("flights/features@latest")
+        store.retire("flights/features@1", reason="bad")
+        (made,) = run(store, "b-1", replaces(base, 1, 2, 3), {"features": {"all": b"111"}})["features"]
+        end(store, "b-1", JobState.SUCCEEDED)
+        lately = "replaced lately: a run that goes on may name it"
+        plan = again.plan(keep_last=1, young_days=1)
+        assert plan.kept == {
+            "volume://flights/features@2": lately,
+            base.address: lately,
+            made.address: "one of the last 1",
+        }
+        assert store.collect(keep_last=1, young_days=1).plan == plan
+        assert contents(again.path(base.address)) == {"2": b"1"}
+        store.retire(base.address, reason="bad, too")
+        assert [version.number for version in again.plan(keep_last=1, young_days=1).versions] == [3]
+        store.collect(keep_last=1, young_days=0)
+        assert again.versions("flights/features") == [made]
+
     def test_a_commit_that_is_refused_or_makes_nothing_retires_nothing(self, store, again):
         (first,) = run(store, "a-1", ONE, {"features": {"a": b"1"}})["features"]
         assert run(store, "b-1", replaces(first, 1), {}) == {"features": (first,)}

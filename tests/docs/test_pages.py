@@ -20,6 +20,17 @@ RUN = [
     and any(isinstance(s, Typed) and not s.note.startswith("not") for s in steps(page))
 ]
 
+LONG = {  # seconds of CPU each; what they type is run by these tests, too, and `make test-data` types it
+    "howto/cache.md": "airflow/test_cache.py, unit/cli/test_cache.py",
+    "howto/elastic.md": "contract/test_elastic.py",
+    "howto/jobs.md": "cli/test_readme.py, cli/test_run.py",
+    "howto/models.md": "dags/flights/test_train.py, contract/test_deployments.py",
+    "howto/release.md": "airflow/test_releases.py, unit/cli/test_deployments.py",
+    "howto/resume.md": "airflow/test_run.py, cli/test_run.py",
+    "howto/schedules.md": "airflow/test_backfill.py",
+    "howto/search.md": "contract/test_search.py, airflow/test_search_results.py",
+}
+
 
 @pytest.fixture(scope="module")
 def reader(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Author]:
@@ -29,7 +40,9 @@ def reader(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Author]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", RUN)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.data] if name in LONG else []) for name in RUN]
+)
 def test_the_examples_run(name: str, reader: Author) -> None:
     try:
         follow(reader, PAGES[name])
@@ -61,6 +74,12 @@ def test_every_link_leads_somewhere(name: str) -> None:
     page = PAGES[name]
     links = [link for link in re.findall(r"\]\(([^)#]+)", page.read_text()) if "://" not in link]
     assert [link for link in links if not (page.parent / link).exists()] == []
+
+
+def test_the_long_pages_are_pages_and_what_runs_their_ways_is_there() -> None:
+    assert LONG.keys() <= {*RUN}
+    places = {place for words in LONG.values() for place in words.split(", ")}
+    assert [place for place in places if not (ROOT / "tests" / place).exists()] == []
 
 
 def test_every_page_is_in_the_index() -> None:

@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from textwrap import dedent
 from typing import Any
@@ -16,6 +16,9 @@ from tests.waiting import until
 
 from muster.airflow.site import INSTANCE
 from muster.cli.warm.place import FOLDER, waiting
+from muster.core.status import JobState, JobStatus
+from muster.volumes.folder import FolderStore
+from muster.volumes.ledger import FolderLedger
 from muster.volumes.tree import remove
 
 MUSTER = Path(sys.executable).with_name("muster")
@@ -92,7 +95,19 @@ class Author:
 
     def jobs(self) -> list[str]:
         """Every job of the ledger; none where nothing was ever run."""
-        return [job["job_id"] for job in self.ask("jobs", "ls")] if (self.home / "store").is_dir() else []
+        return [status.job_id for status in self._statuses()]
+
+    def running(self, name: str = "") -> list[str]:
+        """The jobs that run now, or those of one name: a command that says so, asked over and over, keeps a core busy."""
+        ids = [status.job_id for status in self._statuses() if status.state is JobState.RUNNING]
+        return [job_id for job_id in ids if not name or self._ledger.spec(job_id).name == name]
+
+    @property
+    def _ledger(self) -> FolderLedger:
+        return FolderStore(self.home / "store").ledger
+
+    def _statuses(self) -> Sequence[JobStatus]:
+        return self._ledger.statuses(self._ledger.jobs()) if (self.home / "store").is_dir() else ()
 
     def is_clean(self) -> bool:
         """Whether nothing in the store is half-written."""

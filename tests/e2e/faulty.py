@@ -146,16 +146,11 @@ def write(site: Site) -> None:
 def run(site: Site) -> str:
     """Run the Dag to its end, cancelling what waits for that, and return the run's id."""
     run_id = site.trigger("faults")
-    assert until(lambda: _running(site, "faults.cancelled"), seconds=120), site.jobs()
-    (job,) = _running(site, "faults.cancelled")
+    assert until(lambda: site.running("faults.cancelled"), seconds=120), site.jobs()
+    (job,) = site.running("faults.cancelled")
     assert site.muster("jobs", "cancel", job).returncode == 0
     site.wait("faults", run_id)
     return run_id
-
-
-def _running(site: Site, name: str) -> list[str]:
-    jobs = site.ask("jobs", "ls", "--state", "running") if (site.home / "store").is_dir() else ()
-    return [job["job_id"] for job in jobs if job["name"] == name]
 
 
 def shown(site: Site, run_id: str, task: str, *, dag: str = "faults", try_number: int = 1) -> list[str]:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
 import pytest
 from tests.e2e.author import Author
+
+from muster.core.settings import Settings
 
 pytestmark = pytest.mark.slow
 
@@ -27,12 +30,21 @@ here()
 """
 
 
+def own_cache(folder: Path) -> Path:
+    """A cache without environments; Airflow's database is not migrated once more."""
+    folder.mkdir()
+    made = Settings.load().cache / "airflow"
+    made.mkdir(parents=True, exist_ok=True)
+    (folder / "airflow").symlink_to(made)
+    return folder
+
+
 def test_a_dag_runs_unchanged_with_and_without_an_interpreter(author: Author) -> None:
     author.write("here", DAG)
     image = author.folder / "dags" / "here" / "images" / "mine"
     image.mkdir(parents=True)
     (image / "requirements.txt").write_text("# nothing\n")
-    author.environment["MUSTER_CACHE"] = str(author.folder / "cache")
+    author.environment["MUSTER_CACHE"] = str(own_cache(author.folder / "cache"))
     author.environment["MUSTER_INTERPRETER_MINE"] = "/nothing/python"
     refused = author.muster("run", "here")
     assert refused.returncode == 1

@@ -92,6 +92,7 @@ BY_HAND = {
     "volumes.ledger": "two specs, compared as written",
     "volumes.mirrors.identity": "whose versions a store holds; read for what is known",
     "volumes.mirrors.open_layout": "small files of its own, read for what is known",
+    "volumes.partitions": "a copy, which of another shape counts as none; tried in unit/volumes/test_partitions.py",
     "volumes.searches": "the events of a search, a line each, which `wire.build` reads",
     "backends.search.results": "the table of an ended search's trials, of which a later one reads params and values",
     "volumes.series": "its own file, by format; tried in unit/core/test_series.py",

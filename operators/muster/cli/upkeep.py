@@ -103,7 +103,12 @@ def gc(
         int, typer.Option("--keep", min=1, help="Newest versions to keep of each partition.")
     ] = 3,
     young_days: Annotated[
-        float, typer.Option("--young-days", min=0, help="Keep versions younger than this many days.")
+        float,
+        typer.Option(
+            "--young-days",
+            min=0,
+            help="Keep versions that a commit made or replaced less than this many days ago.",
+        ),
     ] = 0.0,
     checkpoint_days: Annotated[
         float,

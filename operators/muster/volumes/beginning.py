@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 
+from muster.core.address import Address, Select
+from muster.core.errors import Corrupt, NotFound
 from muster.core.job import Input, Output
 from muster.volumes.base import Version
 from muster.volumes.protocols import Versions
@@ -19,7 +22,8 @@ def begin_with_last(
     :param name: the input's.
     """
     after = store.last(volume, partition)  # first: what comes meanwhile is refused at the commit
-    version = last_live(store, volume, partition)
+    # After 0 there is none: a selector would look for what it may name to people instead.
+    version = last_live(store, volume, partition) if after else None
     given = Input(versions=() if version is None else (version.pinned,), many=True)
     return given, Output(volume=volume, partition=partition, after=after, base=name)
 
@@ -34,7 +38,7 @@ def replace_last(
     """
     while True:
         after = store.last(volume, partition)
-        base = last_live(store, volume, partition)
+        base = last_live(store, volume, partition) if after else None
         if base is None:
             return None
         if base.number <= after:  # else it came between the two
@@ -46,7 +50,11 @@ def replace_last(
 
 def last_live(store: Versions, volume: str, partition: str | None) -> Version | None:
     """Return the newest version of a volume's partition that is not retired; None where there is none."""
-    return next(_live(store, volume, partition), None)
+    if partition is None:
+        return next(_live(store, volume, partition), None)
+    with suppress(NotFound, Corrupt):  # Corrupt: no version can be read, and what begins there begins anew
+        return store.resolve(str(Address(volume, Select.PARTITION, partition)))[0]
+    return None
 
 
 def _live(

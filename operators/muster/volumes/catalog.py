@@ -1,13 +1,15 @@
 """The versions in a folder store, their records, and how an address selects among them.
 
 A version is visible when a commit record names it (:mod:`muster.volumes.commit_records`); before that no
-reader sees any part of the commit. Nothing here changes the store.
+reader sees any part of the commit. Nothing here changes the store, but for the file of what was read
+(:mod:`muster.volumes.partitions`).
 """
 
 from __future__ import annotations
 
 import os
 import time
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import lru_cache
 from itertools import islice
@@ -17,6 +19,7 @@ from typing import NamedTuple
 from muster.core import wire
 from muster.core.address import Address, Select
 from muster.core.errors import Corrupt, NotFound, SpecError
+from muster.volumes import partitions
 from muster.volumes.base import Record, Version
 from muster.volumes.commit_records import (
     CommitRecord,
@@ -29,7 +32,8 @@ from muster.volumes.commit_records import (
 from muster.volumes.durability import read_whole
 from muster.volumes.layout import Layout
 from muster.volumes.manifest import Head, read_head
-from muster.volumes.selection import no_number, no_volume, select
+from muster.volumes.partitions import NOTHING, Known
+from muster.volumes.selection import no_number, no_volume, nothing, select
 
 RECORDS = 1_000
 FACTS = 100_000
@@ -90,8 +94,51 @@ class Catalog:
 
     def last(self, volume: str, partition: str | None) -> int:
         """Return the highest visible number of a volume's partition, deleted ones included; 0 where there is none."""
-        numbers = reversed(self._layout.numbers(volume))
-        return next((number for number in numbers if self.is_in(volume, number, partition)), 0)
+        numbers = self._layout.numbers(volume)[::-1]
+        few, known = numbers[: partitions.MOST_UNREAD], dict[int, str | None]()
+        for number in few:
+            if self.is_in(volume, number, partition):
+                return number
+        if len(numbers) > len(few):
+            known = self.partitions(volume)
+        rest = (n for n in numbers[len(few) :] if known.get(n, partition) == partition)
+        return next((number for number in rest if self.is_in(volume, number, partition)), 0)
+
+    def partitions(self, volume: str) -> dict[int, str | None]:
+        """Return the partition of each visible number, deleted ones included; damaged ones are left out.
+
+        Reads the records of those versions alone that neither this process nor the store's file of partitions knows.
+        """
+        numbers = self._layout.numbers(volume)
+        facts = {number: self._known.get((volume, number)) for number in numbers}
+        found = {number: known.partition for number, known in facts.items() if known is not None}
+        said = NOTHING
+        if len(numbers) - len(found) >= partitions.MOST_UNREAD:
+            said = self._said(volume, numbers)
+            found |= said.partitions
+        unread = [number for number in numbers if number not in found]
+        many, here, job_id = len(unread) >= partitions.MOST_UNREAD, dict[int, str | None](), ""
+        for number in unread:
+            with suppress(Corrupt):
+                whole = self._whole(volume, number, now=many)
+                if whole is not None:
+                    here[number] = self._remember(volume, number, *whole).partition
+                    job_id = whole[1].job_id
+        if len(here) >= partitions.MOST_UNREAD:
+            # Nothing that this process remembers: a person may have deleted the volume's folder since.
+            with suppress(OSError):  # a reader may not be allowed to write
+                partitions.write(self._layout, volume, said.joined(here, job_id))
+        return found | here
+
+    def _said(self, volume: str, numbers: Sequence[int]) -> Known:
+        """Return what the file of partitions says, if it is about the versions that are there now."""
+        known = partitions.read(self._layout, volume, numbers)
+        if known is not None:
+            with suppress(SpecError, OSError):
+                text = (self._layout.version(volume, max(known.partitions)) / "RECORD.json").read_bytes()
+                if wire.loads(Record, text).job_id == known.job_id:
+                    return known
+        return NOTHING
 
     def is_in(self, volume: str, number: int, partition: str | None) -> bool:
         """Whether a number is visible and of a partition; one that is damaged may be of any."""
@@ -155,12 +202,27 @@ class Catalog:
         wanted = Address.parse(address)
         if wanted.select is Select.NUMBER:
             return (self._number(wanted.volume, int(wanted.value)),)
-        versions = self.live(wanted.volume)
-        if not versions:
-            for damaged in self.damaged(wanted.volume):
-                self.version(damaged.volume, damaged.number)  # raises Corrupt, which says what to do
-            raise NotFound(self._no_volume(wanted.volume))
-        return select(wanted, versions)
+        volume = wanted.volume
+        known = self.partitions(volume)
+        while True:
+            found = select(wanted, known, lambda number: self.readable(volume, number))
+            why = "" if found else self._nothing(wanted, known)
+            now = self.partitions(volume)
+            if now == known:
+                break
+            known = now  # a commit came meanwhile, and may have retired what it replaces
+        if not found:
+            raise NotFound(why)
+        return found
+
+    def _nothing(self, wanted: Address, known: Mapping[int, str | None]) -> str:
+        volume = wanted.volume
+        newest = self.newest(volume, limit=1, before=None)
+        if newest:
+            return nothing(wanted, known, lambda number: self.readable(volume, number), newest=newest[0])
+        for damaged in self.damaged(volume):
+            self.version(volume, damaged.number)  # raises Corrupt, which says what to do
+        return self._no_volume(volume)
 
     def _number(self, volume: str, number: int) -> Version:
         version = self.version(volume, number)
@@ -178,24 +240,29 @@ class Catalog:
             whole = self._whole(volume, number)
             if whole is None:
                 return None
-            head, record = whole
-            if len(self._known) >= FACTS:
-                self._known = {}  # not one by one: a look at more versions than fit would find none of them
-            known = self._known[volume, number] = _Facts(head, record.created, record.partition)
+            known = self._remember(volume, number, *whole)
         return known
 
-    def _whole(self, volume: str, number: int) -> tuple[Head, Record] | None:
+    def _remember(self, volume: str, number: int, head: Head, record: Record) -> _Facts:
+        if len(self._known) >= FACTS:
+            self._known = {}  # not one by one: a look at more versions than fit would find none of them
+        facts = self._known[volume, number] = _Facts(head, record.created, record.partition)
+        return facts
+
+    def _whole(self, volume: str, number: int, *, now: bool = False) -> tuple[Head, Record] | None:
         """Return the manifest's head and the record of a version; None where it is not committed.
 
+        :param now: whether to read it even if it is cached.
         :raises Corrupt: it is damaged.
         """
+        read = self._read_now if now else self._read
         try:
-            return self._read(volume, number)
+            return read(volume, number)
         except (SpecError, Corrupt, OSError):
             if not is_committed(self._layout, volume, number):
                 return None
         try:
-            return self._read(volume, number)  # it may have been committed in the meantime
+            return read(volume, number)  # it may have been committed in the meantime
         except (SpecError, Corrupt, OSError) as error:
             raise Corrupt(_damaged(volume, number, str(error))) from error
 

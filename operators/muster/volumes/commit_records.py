@@ -140,20 +140,21 @@ def has_content(folder: Path) -> bool:
 
 def retired(layout: Layout, folder: Path) -> str | None:
     """Return why the version in a folder is retired; None where it is live."""
-    why = replaced_by(layout, folder)  # first: RETIRED comes before the mark goes
-    if why is not None:
-        return why
-    try:
-        return read_whole(folder / "RETIRED").decode()
-    except FileNotFoundError:
+    for place in (folder / "RETIRED", *committed_marks(layout, folder)):
+        with suppress(FileNotFoundError):  # a mark may be taken away meanwhile
+            return read_whole(place).decode()
+    return None
+
+
+def replaced_at(layout: Layout, folder: Path) -> float | None:
+    """Return when a commit retired the version in a folder, in seconds since the epoch.
+
+    None where it is live, or was retired by its address, which RETIRED says.
+    """
+    if (folder / "RETIRED").is_file():
         return None
-
-
-def replaced_by(layout: Layout, folder: Path) -> str | None:
-    """Return why the version in a folder is retired by a commit that is done and has left a mark; None where none has."""
-    with suppress(FileNotFoundError):  # nothing replaces it, or RETIRED has taken the mark's place meanwhile
-        for mark in committed_marks(layout, folder):
-            return read_whole(mark).decode()
+    with suppress(FileNotFoundError):  # a mark was taken away meanwhile
+        return min((mark.stat().st_mtime for mark in committed_marks(layout, folder)), default=None)
     return None
 
 

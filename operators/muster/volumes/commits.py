@@ -151,10 +151,7 @@ class Commits:
                 remember(self._layout, job_id, spec)
         replacing.mark(self._layout, job_id, spec, plan)
         done = publish(self._layout, plan, ready=ready, job_id=job_id, kept=_kept(spec, plan))
-        with suppress(
-            OSError
-        ):  # the versions are visible; gc deletes what stays, and a mark says what RETIRED does
-            replacing.settle(self._layout, spec, plan)
+        with suppress(OSError):  # the versions are visible; gc deletes what stays
             self._attempts.clear(staging)
         return done
 

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from muster.core.address import pinned
 from muster.core.errors import Conflict, NotFound
 from muster.core.job import EVERY_PARTITION, JobSpec, Output
+from muster.volumes import partitions
 from muster.volumes.attempts import FolderAttempts
 from muster.volumes.catalog import Catalog
 from muster.volumes.commit import Placed
@@ -43,13 +44,20 @@ class Following:
         # Those below its own by name: a listing may be late.
         below = range(output.after + 1, own or 0)
         above = [number for number in self._layout.numbers(volume) if number > output.after]
-        for number in sorted({*below, *above} - {own}):
+        for number in sorted({*below, *above} - {own} - self._elsewhere(output, above)):
             if self._catalog.is_in(volume, number, output.partition):
                 raise Conflict(f"{self._expected(output)}, and {pinned(volume, number)} is there: {_AGAIN}")
             if own is not None and number < own and (other := self._rival(output, number)):
                 raise Conflict(
                     f"{self._expected(output)}, and job {other} commits {pinned(volume, number)} now: {_AGAIN}"
                 )
+
+    def _elsewhere(self, output: Output, above: Sequence[int]) -> set[int]:
+        """The numbers of other partitions, where there are too many to read each: the first version of a partition has after=0, so every number is above it."""
+        if len(above) < partitions.MOST_UNREAD:
+            return set()
+        known = self._catalog.partitions(output.volume)
+        return {number for number, partition in known.items() if partition != output.partition}
 
     def _expected(self, output: Output) -> str:
         after = f"after {pinned(output.volume, output.after)}" if output.after else "the first of its volume"

@@ -8,7 +8,7 @@
     STORE/v/<volume>/.<n>                  a number that a commit has reserved
     STORE/commits/<job_id>.json            the versions of one commit: it makes them visible
         STORE/commits/<job_id>.series          their job's series, once its ledger entry is deleted
-        STORE/hints/<volume>/                  saves a commit from listing a volume; may be deleted (``:`` for ``/``)
+        STORE/hints/<volume>/                  saves commits and selectors from reading a volume; may be deleted (``:`` for ``/``)
     STORE/staging/<job_id>/<attempt>/      where an attempt writes
     STORE/code/<hex>/                      code snapshots, unpacked
     STORE/made/                            what was made from what (:mod:`muster.volumes.makings`); may be deleted
@@ -102,6 +102,10 @@ class Layout:
     def leases(self, holder: str) -> Path:
         """The folder of one holder's leases."""
         return self.root / "leases" / check_job_id(holder)
+
+    def hints(self, volume: str) -> Path:
+        """The folder of what saves a look at all versions of a volume."""
+        return self.root / "hints" / check_volume(volume).replace("/", ":")
 
     @property
     def upkeep(self) -> Path:

@@ -43,6 +43,7 @@ class FolderLedger:
         self._layout = layout
         self._series = lru_cache(_OPEN_SERIES)(self.series_file)
         self._origins: dict[str, Origin] = {}  # they never change
+        self._entered: dict[str, int] = {}  # nor does the time at which a job was entered
 
     def create(self, job_id: str, spec: JobSpec, *, owner: str | None = None) -> bool:
         """Enter a job; see :meth:`muster.volumes.protocols.Ledger.create`."""
@@ -160,13 +161,15 @@ class FolderLedger:
 
     def jobs(self) -> list[str]:
         """Return every job_id, oldest first."""
-        entered = []
-        for folder in (self._layout.root / "jobs").iterdir():
-            if folder.name.startswith(TEMPORARY):
-                continue
-            with suppress(FileNotFoundError):  # gc deletes it
-                entered.append(((folder / "spec.json").stat().st_mtime_ns, folder.name))
-        return [name for _, name in sorted(entered)]
+        before, entered = self._entered, dict[str, int]()
+        for name in os.listdir(self._layout.root / "jobs"):  # noqa: PTH208 - a Path for each would be most of it
+            if name in before:
+                entered[name] = before[name]
+            elif not name.startswith(TEMPORARY):
+                with suppress(FileNotFoundError):  # gc deletes it
+                    entered[name] = (self._layout.root / "jobs" / name / "spec.json").stat().st_mtime_ns
+        self._entered = entered
+        return sorted(entered, key=lambda name: (entered[name], name))
 
     def statuses(self, job_ids: Sequence[str]) -> list[JobStatus]:
         """Return the statuses of many jobs; jobs that cannot be found or read are left out."""

@@ -2,7 +2,8 @@
 
 ``hints/<volume>/newest`` holds the highest number given out, and ``hints/<volume>/<partition>`` the
 newest version of a partition. So a commit costs the same in a volume of ten thousand versions as in a new one.
-The folder of hints may be deleted at any time, and a wrong hint costs one listing of the volume's folder.
+The folder of hints may be deleted at any time, and a wrong hint, or one that cannot be read or written, costs one
+listing of the volume's folder.
 """
 
 from __future__ import annotations
@@ -119,20 +120,17 @@ def _is_top(home: Path, number: int) -> bool:
 
 
 def _hinted(layout: Layout, volume: str, name: str) -> int | None:
-    with suppress(FileNotFoundError):
-        text = read_whole(_folder(layout, volume) / name)
+    with suppress(OSError):  # none, or one that is not ours to read
+        text = read_whole(layout.hints(volume) / name)
         return int(text) if text.isdigit() else None  # one that a power cut damaged is ignored
     return None
 
 
 def _hint(layout: Layout, volume: str, name: str, number: int) -> None:
-    path = _folder(layout, volume) / name
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(path, str(number), durable=False)
-
-
-def _folder(layout: Layout, volume: str) -> Path:
-    return layout.root / "hints" / volume.replace("/", ":")
+    path = layout.hints(volume) / name
+    with suppress(OSError):  # the next commit lists the volume
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(path, str(number), durable=False)
 
 
 def _key(partition: str | None) -> str:

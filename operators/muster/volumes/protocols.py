@@ -451,7 +451,8 @@ class ServedStore(LocalStore, Protocol):
     def stop(self, job_id: str, *, attempt: int) -> bool:
         """Have the pods of an attempt stop their ranks, in 3 s; whether no process of it is left.
 
-        To be called until then. The pods stay until they are deleted, and the attempt goes on nowhere.
+        To be called until then. The pods stay until they are deleted; if no attempt begins, and this is called no more,
+        the gang soon goes on in them as it was.
         """
 
     def begin(self, job_id: str, *, after: int, replicas: int | None = None) -> int:

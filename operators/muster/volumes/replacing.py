@@ -4,24 +4,23 @@
 
         v/<volume>/<n>/replaced/<job_id>       written before the commit record; its text is why <n> is retired from then on
 
-The mark counts once the job's commit record is there, so the new version is visible and the old one retired in one step. Afterwards RETIRED takes
-its place. A crash between the two leaves the mark, which says the same; one of a job that never commits says nothing.
+The mark counts once the job's commit record is there, so the new version is visible and the old one retired in one step; one of a job that never
+commits says nothing. It stays, and its time is when the version was replaced. RETIRED is written for what is retired by its address: gc takes
+that at once, but leaves what was replaced to runs that were given it before.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 
 from muster.core.address import pinned
 from muster.core.errors import BadOutput, Conflict, NotFound
 from muster.core.job import JobSpec
 from muster.volumes.catalog import Catalog
 from muster.volumes.commit import Placed
-from muster.volumes.commit_records import REPLACED, replaced_by
+from muster.volumes.commit_records import REPLACED
 from muster.volumes.durability import sync_folder, write_whole
 from muster.volumes.layout import Layout
-from muster.volumes.tree import remove
 
 
 def check(catalog: Catalog, spec: JobSpec, plan: Sequence[Placed]) -> None:
@@ -54,23 +53,9 @@ def refused_by_pin(address: str, pins: Sequence[str]) -> str:
 
 def mark(layout: Layout, job_id: str, spec: JobSpec, plan: Sequence[Placed]) -> None:
     """Have the commit of a job, which comes next, retire what its versions replace; it can be called again."""
-    for folder, placed in _replaced(layout, spec, plan):
-        (folder / REPLACED).mkdir(exist_ok=True)
-        write_whole(folder / REPLACED / job_id, f"replaced by {placed.volume}@{placed.number}")
-        sync_folder(folder)
-
-
-def settle(layout: Layout, spec: JobSpec, plan: Sequence[Placed]) -> None:
-    """Turn the marks of a commit that is done into RETIRED."""
-    for folder, _ in _replaced(layout, spec, plan):
-        why = replaced_by(layout, folder)
-        if why is not None:
-            if not (folder / "RETIRED").is_file():  # else it was retired before, for a reason of its own
-                write_whole(folder / "RETIRED", why)
-            remove(folder / REPLACED)
-
-
-def _replaced(layout: Layout, spec: JobSpec, plan: Sequence[Placed]) -> Iterator[tuple[Path, Placed]]:
     for placed in plan:
         for number in spec.outputs[placed.output].retires:
-            yield layout.version(placed.volume, number), placed
+            folder = layout.version(placed.volume, number)
+            (folder / REPLACED).mkdir(exist_ok=True)
+            write_whole(folder / REPLACED / job_id, f"replaced by {placed.volume}@{placed.number}")
+            sync_folder(folder)

@@ -20,7 +20,7 @@ from muster.core.job import JobSpec
 from muster.core.room import Room
 from muster.volumes import damage, trash
 from muster.volumes.base import Collected, Plan, Record, UpkeepKind, Version
-from muster.volumes.commit_records import holder, is_committed, uncommitted
+from muster.volumes.commit_records import holder, is_committed, replaced_at, uncommitted
 from muster.volumes.durability import locked, sync_folder, translated, write_whole
 from muster.volumes.held import (
     CHECKPOINT_DAYS,
@@ -59,7 +59,7 @@ def plan(
     :param keep_last: versions of each partition of each volume, and of those without one.
     :param job_days: how long an ended job's ledger entry and log are kept.
     :param young_days: newer versions stay: an unfinished run may have passed one to a later task,
-        whose job does not exist yet.
+        whose job does not exist yet. So do versions that a commit replaced no longer ago, however old they are.
     :param checkpoint_days: how long the checkpoints of a task that did not succeed are kept.
     :raises SpecError: `keep_last` is below 1, `job_days`, `young_days` or `checkpoint_days` below 0.
     :raises NotFound: one of `volumes` does not exist.
@@ -79,6 +79,7 @@ def plan(
         keep_last=keep_last,
         born_before=born_before,
         used=used,
+        replaced=dict(_replaced(store, live.values())),
         leased=leased(store),
         awaited=dict(_awaited(store)),
         inputs=lambda address: _inputs(store, address),
@@ -201,6 +202,7 @@ def why_kept(
     keep_last: int,
     born_before: float,
     used: Mapping[str, float] | None = None,
+    replaced: Mapping[str, float],
     leased: Mapping[str, str],
     awaited: Mapping[str, str],
     inputs: Callable[[str], Iterable[str]],
@@ -210,6 +212,7 @@ def why_kept(
     :param spared: versions that stay since their volumes are not to be collected.
     :param used: when versions were last used again, by address: for gc that is their age. The newest by its number
         stays in any case, since selectors find it.
+    :param replaced: when commits retired versions, by address. What was retired by its address is not in it, and goes at once.
     :param leased: holders by the addresses that they read; `awaited`: job ids by the addresses that they
         wait for.
     :param inputs: returns the addresses that a version was made from.
@@ -228,6 +231,11 @@ def why_kept(
         for many in series.values()
         for version in many
         if ages[version.address] > born_before
+    }
+    kept |= {
+        address: "replaced lately: a run that goes on may name it"
+        for address, at in replaced.items()
+        if address not in damaged and max(at, ages[address]) > born_before
     }
     kept |= {
         version.address: f"one of the last {keep_last}"
@@ -254,6 +262,15 @@ def _last(versions: list[Version], count: int, ages: Mapping[str, float]) -> lis
     newest = versions[-1]
     rest = sorted(versions[:-1], key=lambda version: (ages[version.address], version.number))
     return [*rest[max(len(rest) - count + 1, 0) :], newest]
+
+
+def _replaced(store: FolderStore, live: Iterable[Version]) -> Iterator[tuple[str, float]]:
+    """Yield the retired versions that a commit retired, with the time."""
+    for version in live:
+        if version.retired is not None:
+            at = replaced_at(store.layout, store.layout.version(version.volume, version.number))
+            if at is not None:
+                yield version.address, at
 
 
 def _awaited(store: FolderStore) -> Iterator[tuple[str, str]]:

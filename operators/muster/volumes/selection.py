@@ -1,38 +1,65 @@
-"""Selects the versions that an address names, and says why where there are none; reads no file."""
+"""Selects the versions that an address names, and says why there are none; reads no file itself.
+
+To select, it looks at no other version; to say why there are none, it looks for what there is.
+"""
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 
 from muster.core.address import Address, Select
 from muster.core.errors import NotFound
 from muster.volumes.base import Version
 
+_SHOWN = 6  # of many partitions or numbers, the last ones are named in an error
 
-def select(wanted: Address, versions: Sequence[Version]) -> tuple[Version, ...]:
-    """Return the versions that an address names among a volume's readable versions; at least one.
+Look = Callable[[int], Version | None]
+"""Returns the version of a number; None where its data is gone or damaged."""
+
+
+def select(wanted: Address, partitions: Mapping[int, str | None], look: Look) -> tuple[Version, ...]:
+    """Return the versions that an address names; none where it names none.
 
     Retired versions are found by digest only. Several are sorted by partition.
 
-    :raises NotFound: it names none of them.
+    :param partitions: of each number of the volume. :param look: is asked for what may be named, newest first.
+    :raises NotFound: the digest is the beginning of several.
     """
     if wanted.select is Select.DIGEST:
-        return (_by_digest(wanted, versions),)
-    selectable = [version for version in versions if version.retired is None]
-    if wanted.many:
-        return _many(wanted, selectable)
-    if wanted.select is Select.PARTITION:
-        chosen = [version for version in selectable if version.partition == wanted.value]
-        if not chosen:
-            raise NotFound(_no_partition(wanted, selectable))
-        return (chosen[-1],)
-    if not selectable:
-        raise NotFound(
-            f"every version of {wanted.volume} is retired: name one by its number, "
-            f"such as {versions[-1].address}"
+        return _by_digest(wanted, filter(None, map(look, sorted(partitions))))
+    if wanted.select is Select.LATEST:
+        groups = [sorted(partitions, key=lambda number: (partitions[number] or "", number))]
+    else:
+        named = _by_partition(partitions)
+        chosen = filter(wanted.admits, sorted(named)) if wanted.many else [wanted.value]
+        groups = [named[partition] for partition in chosen if partition in named]
+    newest = (_selectable(group, partitions, look) for group in groups)
+    return tuple(version for version in newest if version is not None)
+
+
+def nothing(wanted: Address, partitions: Mapping[int, str | None], look: Look, *, newest: Version) -> str:
+    """Return the message that an address names no version, and what there is.
+
+    :param newest: the newest one whose data is there. For the others see :func:`select`.
+    """
+    if wanted.select is Select.DIGEST:
+        return f"no version of {wanted.volume} has the digest {wanted.value}: `muster volumes log` lists them"
+    if wanted.select is Select.LATEST:
+        return (
+            f"every version of {wanted.volume} is retired: name one by its number, such as {newest.address}"
         )
-    return (max(selectable, key=lambda version: (version.partition or "", version.number)),)
+    named = _by_partition(partitions)
+    live = (name for name in sorted(named, reverse=True) if _selectable(named[name], partitions, look))
+    there = list(islice(live, _SHOWN + 1))[::-1]
+    if not there:
+        return f"{wanted.volume} has no partitions, so {wanted.value!r} selects nothing: use {wanted.volume}@latest"
+    shown = ", ".join(there[-_SHOWN:])
+    return (
+        f"no partition of {wanted.volume} is {wanted.value!r}; there are {'… ' * (len(there) > _SHOWN)}{shown}: "
+        "check the name, or run the stage for that partition"
+    )
 
 
 def no_volume(volume: str, known: Sequence[str], *, where: object) -> str:
@@ -67,35 +94,29 @@ def _above(volume: str) -> Iterator[str]:
         yield volume
 
 
-def _by_digest(wanted: Address, versions: Sequence[Version]) -> Version:
+def _selectable(numbers: Sequence[int], partitions: Mapping[int, str | None], look: Look) -> Version | None:
+    """Return the last of some numbers that is not retired, and of the partition that it is said to be."""
+    versions = filter(None, map(look, reversed(numbers)))
+    return next((v for v in versions if v.retired is None and v.partition == partitions[v.number]), None)
+
+
+def _by_partition(partitions: Mapping[int, str | None]) -> dict[str, list[int]]:
+    """Return the numbers of each partition, ascending, without those of none."""
+    named: dict[str, list[int]] = {}
+    for number, partition in sorted(partitions.items()):
+        if partition is not None:
+            named.setdefault(partition, []).append(number)
+    return named
+
+
+def _by_digest(wanted: Address, versions: Iterable[Version]) -> tuple[Version, ...]:
     found = [version for version in versions if version.digest.startswith(wanted.value)]
-    if not found:
-        raise NotFound(
-            f"no version of {wanted.volume} has the digest {wanted.value}: `muster volumes log` lists them"
-        )
     if len({version.digest for version in found}) > 1:
         several = ", ".join(f"@{version.number} {version.digest[:19]}" for version in found[:5])
         raise NotFound(f"digest {wanted.value} is the beginning of several: {several}; give more digits")
-    return found[-1]
-
-
-def _many(wanted: Address, versions: Sequence[Version]) -> tuple[Version, ...]:
-    newest = {v.partition: v for v in versions if v.partition is not None and wanted.admits(v.partition)}
-    if not newest:
-        raise NotFound(_no_partition(wanted, versions))
-    return tuple(newest[partition] for partition in sorted(newest))
-
-
-def _no_partition(wanted: Address, versions: Sequence[Version]) -> str:
-    there = sorted({version.partition for version in versions if version.partition is not None})
-    if not there:
-        return f"{wanted.volume} has no partitions, so {wanted.value!r} selects nothing: use {wanted.volume}@latest"
-    return (
-        f"no partition of {wanted.volume} is {wanted.value!r}; there are {_some(there)}: "
-        "check the name, or run the stage for that partition"
-    )
+    return tuple(found[-1:])
 
 
 def _some(items: Sequence[object]) -> str:
-    shown = ", ".join(map(str, items[-6:]))
-    return shown if len(items) <= 6 else f"… {shown} ({len(items)} in all)"
+    shown = ", ".join(map(str, items[-_SHOWN:]))
+    return shown if len(items) <= _SHOWN else f"… {shown} ({len(items)} in all)"

@@ -247,7 +247,7 @@ class Pod:
         else:
             self._courier.finish(seconds=self._left())
             if _lost_peer(report):
-                self._let_culprit_go_first(unless=lambda: self._herald.over)
+                self._let_culprit_go_first(unless=lambda: self._herald.over or bool(self._is_stale))
         code: int = report.exit_code
         if report.exit_code is not ExitCode.SEALED and not self._is_stale:
             code = self._regroup(report)
@@ -269,15 +269,18 @@ class Pod:
         if not stays:
             saying.join(max(0.0, min(WORD_SECONDS, self._left())))
             return report.exit_code
-        self._wait(ANSWER_SECONDS, until=lambda: self._herald.answer is not None or self._herald.silent)
+        self._wait(
+            ANSWER_SECONDS,
+            until=lambda: self._herald.answer is not None or self._herald.silent or bool(self._is_stale),
+        )
         answer = self._herald.answer
         if answer is not None and answer.going is Going.AGAIN and self._stop_at is None:
             self._begin_anew(answer.attempt)
         if self._stop_at is not None:  # the pod ends, whatever was meant
             self._herald.say(replace(gone, stays=False)).join(max(0.0, min(WORD_SECONDS, self._left())))
-        elif answer is not None and report.exit_code is ExitCode.STOPPED:
-            # Nothing failed here, so this pod's end must decide nothing. For another size no pod fails at all: the one
-            # who asked for it deletes all pods, and may be slow to do so.
+        elif self._is_stale or (answer is not None and report.exit_code is ExitCode.STOPPED):
+            # Nothing failed here, so this pod's end must decide nothing. For another size no pod fails at all: once that
+            # has begun, the one who asked for it deletes all pods, and may be slow to do so.
             self._let_culprit_go_first(seconds=ANSWER_SECONDS)
         elif answer is not None and _lost_peer(report):
             self._let_culprit_go_first()
@@ -311,9 +314,9 @@ class Pod:
         self._wait(self._replica.spec.grace_seconds + seconds, until=unless)
 
     def _wait(self, seconds: float, *, until: Callable[[], bool]) -> None:
-        """Wait until that is so, this start is over, or SIGTERM."""
+        """Wait until that is so, or SIGTERM."""
         limit = time.monotonic() + seconds
-        while self._stop_at is None and not self._is_stale and not until():
+        while self._stop_at is None and not until():
             if (left := limit - time.monotonic()) <= 0:
                 return
             select.select([self._wake_read], [], [], left)

@@ -61,7 +61,7 @@ from muster.volumes.listing import Listing, parse
 from muster.volumes.manifest import Entry, render
 from muster.volumes.retention import check as check_rules
 from muster.volumes.retention import why_kept
-from muster.volumes.selection import no_number, no_volume, select
+from muster.volumes.selection import no_number, no_volume, nothing, select
 from muster.volumes.tree import copy_file, copy_tree, held_files_of, lengthen, remove, unlock
 
 
@@ -88,8 +88,12 @@ class _Kept:
     entries: Mapping[str, Entry]
     files: dict[str, bytes] | None
     retired: str | None = None
+    replaced: float | None = None
     pins: set[str] = field(default_factory=set)
     used: float = 0.0
+
+    def retire(self, reason: str | None, *, replaced: float | None = None) -> None:
+        self.retired, self.replaced = reason, replaced
 
     def version(self) -> Version:
         record, entries = self.record, self.entries.values()
@@ -261,7 +265,12 @@ class MemoryStore:
                 raise NotFound(no_number(wanted.volume, number, numbers, deleted=deleted))
         if not live:
             raise NotFound(no_volume(wanted.volume, self.volumes(), where="in memory"))
-        return select(wanted, live)
+        by_number = {version.number: version for version in live}
+        partitions = {version.number: version.partition for version in live}
+        found = select(wanted, partitions, by_number.get)
+        if not found:
+            raise NotFound(nothing(wanted, partitions, by_number.get, newest=live[-1]))
+        return found
 
     def volumes(self) -> list[str]:
         return sorted(self._kept)
@@ -348,10 +357,10 @@ class MemoryStore:
         return self._change(address, lambda kept: kept.pins.discard(reason))
 
     def retire(self, address: str, *, reason: str) -> Version:
-        return self._change(address, lambda kept: setattr(kept, "retired", reason))
+        return self._change(address, lambda kept: kept.retire(reason))
 
     def reinstate(self, address: str) -> Version:
-        return self._change(address, lambda kept: setattr(kept, "retired", None))
+        return self._change(address, lambda kept: kept.retire(None))
 
     def lease(self, addresses: Iterable[str], *, holder: str) -> None:
         with self._lock:
@@ -641,6 +650,7 @@ class MemoryStore:
             keep_last=keep_last,
             born_before=now - young_days * DAY_SECONDS,
             used={a: max(version.created, self._any(a).used) for a, version in live.items()},
+            replaced={a: at for a in live if (at := self._any(a).replaced) is not None},
             leased={a: holder for holder, many in self._leases.items() if holder not in ended for a in many},
             awaited={
                 each.address: job_id
@@ -839,7 +849,8 @@ class MemoryStore:
 
     def _retire(self, replaced: Sequence[tuple[_Kept, str]], made: Mapping[str, Sequence[str]]) -> None:
         for kept, by in replaced:
-            kept.retired = kept.retired or f"replaced by {made[by][0].removeprefix('volume://')}"
+            if kept.retired is None:
+                kept.retire(f"replaced by {made[by][0].removeprefix('volume://')}", replaced=time.time())
 
     def _refuse_overtaken(self, spec: JobSpec) -> None:
         for output in spec.outputs.values():

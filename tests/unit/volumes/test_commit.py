@@ -42,13 +42,11 @@ def test_a_commit_cut_off_at_any_step_shows_nothing_or_all_and_can_be_done_again
     assert outcome["nothing"] + outcome["everything"] == outcome["steps"] - 1
 
 
-def test_the_mark_that_a_crash_leaves_retires_as_retired_does(work, store, monkeypatch):
+def test_the_mark_of_a_commit_retires(work, store):
     old = work.run("a-1", {"x": b"1"}, volume="v")
     spec = work.spec(inputs={"before": old}, out=Output(volume="v", base="before", after=1, retires=(1,)))
     work.seal("a-2", spec, {"out": {"all": b"1"}})
-    with monkeypatch.context() as crash:
-        crash.setattr("muster.volumes.replacing.settle", lambda *_: None)
-        store.commit("a-2", attempt=1)
+    store.commit("a-2", attempt=1)
     mark = store.layout.version("v", 1) / "replaced" / "a-2"
     assert mark.is_file()
     assert not (store.layout.version("v", 1) / "RETIRED").exists()

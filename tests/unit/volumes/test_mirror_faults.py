@@ -33,7 +33,7 @@ def killed(kind: str, steps: str) -> dict[str, int]:
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["store", "open"])
 def test_a_mirror_that_is_killed_goes_on(kind: str) -> None:
-    assert killed(kind, "8")["kills"] > 0
+    assert killed(kind, "4")["kills"] > 0
 
 
 @pytest.mark.soak

@@ -99,6 +99,89 @@ def test_what_was_made_lately_stays_unless_it_is_retired(work, store, monkeypatc
     assert going(store, keep_last=1, young_days=1) == ["flights/features@1", "flights/features@2"]
 
 
+def replace_version(work, job_id, old):
+    """Run a job whose commit retires the version that it begins with, and end it; return the new version."""
+    out = Output(volume=old.volume, base="before", after=old.number, retires=(old.number,))
+    spec = work.spec(inputs={"before": old}, out=out)
+    work.seal(job_id, spec, {"out": {"all": job_id.encode()}})
+    ((made,),) = work.store.commit(job_id, attempt=1).values()
+    work.end(job_id)
+    return made
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """Let days pass."""
+    passed = [0.0]
+    now = time.time
+    monkeypatch.setattr(time, "time", lambda: now() + passed[0] * retention.DAY_SECONDS)
+
+    def after(days):
+        passed[0] += days
+
+    return after
+
+
+def set_replaced(store, version, at):
+    """The marks on a version as if they had been written then: the clock of a disk cannot be moved."""
+    for mark in (store.layout.version(version.volume, version.number) / "replaced").iterdir():
+        os.utime(mark, (at, at))
+
+
+def test_an_old_version_that_a_commit_replaced_stays_for_runs_that_were_given_it(work, store, clock):
+    raw = work.run("raw-1", {"x": b"1"}, volume="raw")
+    old = work.run("a-1", {"x": b"1"}, inputs={"raw": raw})
+    work.run("raw-2", {"x": b"2"}, volume="raw")
+    clock(5)
+    (given,) = store.resolve("flights/features@latest")
+    assert given == old
+    made = replace_version(work, "a-2", old)
+    set_replaced(store, old, time.time())
+    rules = {"keep_last": 1, "young_days": 1.0}
+    clock(0.9)
+    assert kept(store, **rules) == {
+        "raw@1": f"{old.address} was made from it",
+        "raw@2": "one of the last 1",
+        "flights/features@1": "replaced lately: a run that goes on may name it",
+        "flights/features@2": "one of the last 1",
+    }
+    store.collect(**rules)
+    later = work.spec(inputs={"rows": given}, out="later")
+    store.ledger.create("later-1", later)
+    store.lease([given.address], holder="later-1")
+    assert (store.path(given.address) / "x").read_bytes() == b"1"
+    work.end("later-1")
+    clock(0.2)
+    store.collect(**rules)
+    with pytest.raises(NotFound, match="@1 was deleted by gc"):
+        store.path(old.address)
+    assert [version.address for version in store.versions("flights/features")] == [made.address]
+    assert not fsck.check(store, deep=True).problems
+
+
+def test_what_was_replaced_and_then_retired_by_its_address_goes_at_once(work, store):
+    old = work.run("a-1", {"x": b"1"})
+    made = replace_version(work, "a-2", old)
+    assert going(store, young_days=1) == []
+    assert going(store) == ["flights/features@1"]
+    assert store.retire(old.address, reason="wrong rows").retired == "wrong rows"
+    assert going(store, young_days=1) == ["flights/features@1"]
+    store.reinstate(old.address)
+    assert store.resolve(old.address)[0].retired is None
+    store.retire(made.address, reason="wrong rows, too")
+    assert going(store, keep_last=1) == [made.address.removeprefix("volume://")]
+
+
+def test_what_an_earlier_release_replaced_goes_at_once(work, store):
+    old = work.run("a-1", {"x": b"1"})
+    replace_version(work, "a-2", old)
+    folder = store.layout.version(old.volume, old.number)
+    (folder / "replaced" / "a-2").rename(folder / "RETIRED")
+    (folder / "replaced").rmdir()
+    assert store.resolve(old.address)[0].retired == "replaced by flights/features@2"
+    assert going(store, young_days=1) == ["flights/features@1"]
+
+
 def test_retired_versions_go_first(work, store):
     for n in range(3):
         work.run(f"a-{n}", {"x": b"%d" % n})

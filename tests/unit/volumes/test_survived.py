@@ -28,6 +28,7 @@ LOST = (
     "[rank {}] the engine's worker was lost at 2026-11-26 14:03:22 UTC (killed by SIGKILL), and the driver goes on: "
     "another one begins\n"
 )
+EXECUTOR = "[rank {}] an executor of Spark's was lost at 2026-11-26 14:03:22 UTC (exit status {}), and its worker goes on: another one begins\n"
 AT = "2026-11-26 14:03:22 UTC"
 WRONG = Verdict(cause=Cause.USER_ERROR, message="ValueError: no rows", advice="mend it", rank=0)
 
@@ -57,6 +58,11 @@ def fails(store: FolderStore, verdict: Verdict) -> str:
         LOST.format(0),  # the driver is no worker
         LOST.format(2).replace("killed by SIGKILL", "the secret sauce"),
         LOST.format(2).replace("[rank 2]", "[rank 0] it said: [rank 2]"),
+        EXECUTOR.format(0, 137),
+        EXECUTOR.format(2, "Executor app-1/0"),
+        EXECUTOR.format(2, "52, out of memory"),  # no executor's line says how a status is read
+        EXECUTOR.format(2, 137).replace("its worker", "the driver"),
+        LOST.format(2).replace("the driver", "its worker"),
     ],
 )
 def test_other_lines_name_no_lost_worker(line: str) -> None:
@@ -68,6 +74,37 @@ def test_a_lost_worker_is_named_with_its_replica_and_time(store: FolderStore) ->
     line = f"the worker of replica 2 was lost at {AT} (killed by SIGKILL), and the driver went on without it"
     assert str(survived(store.ledger, "job-1")) == line
     assert fails(store, WRONG) == f"ValueError: no rows; before, {line}"
+
+
+@pytest.mark.parametrize(
+    ("status", "how"),
+    [
+        (137, "killed by SIGKILL"),
+        (52, "exit status 52, out of memory"),
+        (50, "exit status 50"),
+        (255, "exit status 255"),
+    ],
+)
+def test_a_lost_executor_is_named_as_a_lost_worker_is(store: FolderStore, status: int, how: str) -> None:
+    store.ledger.append("job-1", EXECUTOR.format(2, status).encode())
+    line = f"an executor of replica 2 was lost at {AT} ({how}), and the driver went on without it"
+    assert str(survived(store.ledger, "job-1")) == line
+    assert fails(store, WRONG) == f"ValueError: no rows; before, {line}"
+
+
+def test_workers_and_executors_are_counted_apart(store: FolderStore) -> None:
+    lines = [EXECUTOR.format(1, 137), LOST.format(2), EXECUTOR.format(3, 137)]
+    store.ledger.append("job-1", "".join(lines[:2]).encode())
+    named = [f"replica {number} at {AT} (killed by SIGKILL)" for number in (1, 2, 3)]
+    assert str(survived(store.ledger, "job-1")).startswith(
+        "1 worker and 1 executor were lost, and the driver went on: "
+    )
+    store.ledger.append("job-1", lines[2].encode())
+    found = survived(store.ledger, "job-1")
+    assert str(found) == f"1 worker and 2 executors were lost, and the driver went on: {', '.join(named)}"
+    assert found.short == f"1 worker and 2 executors were lost, the first an executor of {named[0]}"
+    assert survived(store.ledger, "job-1", but=3) == found, "its executor is not the end of a rank"
+    assert str(survived(store.ledger, "job-1", but=2)).startswith("2 executors were lost, ")
 
 
 def test_many_lost_workers_are_counted_and_a_verdict_names_the_first_of_them(store: FolderStore) -> None:

@@ -19,14 +19,14 @@ from importlib import import_module
 from typing import Any
 
 from muster.airflow.embedded.collecting import no_collections
-from muster.airflow.embedded.fields import made_when_used
+from muster.airflow.embedded.fields import made_when_used, read_when_asked
 
 _answering: ContextVar[bool] = ContextVar("_answering", default=False)
 
 
 def import_routes() -> None:
     """Import Airflow's execution API, so that a fork of this process need not."""
-    with no_collections(), left_out("svcs.aiohttp"), made_when_used():
+    with no_collections(), left_out("svcs.aiohttp"), made_when_used(), read_when_asked():
         import_module("airflow.api_fastapi.execution_api.app")
         import_module("airflow.api_fastapi.execution_api.routes")
 

@@ -65,10 +65,16 @@ def preload(home: EmbeddedHome) -> None:
         leave_libcst()
         for name in _MODULES:
             import_module(name)
+        from airflow.configuration import conf
+        from airflow.observability.metrics.stats_utils import get_stats_factory
+        from airflow.observability.stats import initialize
         from sqlalchemy.orm import configure_mappers
 
         from muster.airflow.embedded.api import build
 
+        # As each of Airflow's own processes does; without it, a run would read the table of old names.
+        old_names = conf.getboolean("metrics", "legacy_names_on")
+        initialize(factory=get_stats_factory(), export_legacy_names=old_names)
         configure_mappers()
         build()
 

@@ -30,8 +30,8 @@ class CompactOperator(ProgramOperator):
     """Join the small Parquet files of a volume's last version into few large ones, in a new version that replaces it.
 
     The rows stay the same, in the same order; of a stream the offsets do, so the next ingest goes on where it would have gone on. Columns that
-    only some files have are null in the rows of the others. The version that was joined is retired by the same commit, and gc deletes it; a
-    pinned one is not replaced. Where nothing is to be joined, no version is made. A version that comes meanwhile, such as an ingest's, has the
+    only some files have are null in the rows of the others. The version that was joined is retired by the same commit, and gc deletes it
+    once ``young_days`` of the RetentionOperator have passed; a pinned one is not replaced. Where nothing is to be joined, no version is made. A version that comes meanwhile, such as an ingest's, has the
     commit refused: the retry begins with that one.
 
     Since no row is new, the volume's asset has no event.

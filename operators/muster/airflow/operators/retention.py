@@ -33,7 +33,8 @@ class RetentionOperator(MusterOperator):
     keep: int | str = keyword(default=3, read=keep_types, check=check_count, templated=True)
     """The newest versions that stay of each partition of each volume, and of a volume without partitions."""
     young_days: float | str = keyword(default=1.0, read=keep_types, check=check_days, templated=True)
-    """Versions younger than this stay in any case: a run that goes on may name them."""
+    """Versions younger than this stay in any case: a run that goes on may name them. So do older ones that a commit, such as a compaction's,
+    replaced no longer ago."""
     job_days: float | str = keyword(default=30.0, read=keep_types, check=check_days, templated=True)
     """How long the ledger keeps a job that has ended, and its log."""
     checkpoint_days: float | str | None = keyword(

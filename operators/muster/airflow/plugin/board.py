@@ -104,6 +104,8 @@ class Board:
         ledger = self._backend.store.ledger
         names = ledger.jobs()
         asked = [job_id for job_id in names if job_id not in self._ended]
+        if not asked and len(names) == len(self._ended):
+            return [*self._ended.values()]  # newest first, as they were found
         statuses = {status.job_id: status for status in ledger.statuses(asked)}
         self._asked |= ledger.specs([job_id for job_id in asked if job_id not in self._asked])
         found = [

@@ -90,17 +90,17 @@ def build_pages() -> None:
 
     from muster.airflow.embedded.api import import_routes
     from muster.airflow.embedded.collecting import no_collections
-    from muster.airflow.embedded.fields import made_when_used
+    from muster.airflow.embedded.fields import made_when_used, read_when_asked
 
     import_routes()
     with no_collections():
         os.environ["_AIRFLOW_PROCESS_CONTEXT"] = "server"  # as Airflow does, before it loads plugins
-        with made_when_used():
+        with made_when_used(), read_when_asked():
             speak_newest_only()
             import_module("airflow.api_fastapi.core_api.routes.public")
             import_module("airflow.api_fastapi.core_api.routes.ui")
         get_fastapi_plugins()  # others' apps are checked where they are made
-        with made_when_used():
+        with made_when_used(), read_when_asked():
             import_module("airflow.api_fastapi.main")
 
 

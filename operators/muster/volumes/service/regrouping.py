@@ -5,7 +5,7 @@ stop. When all have, the next attempt begins in the same pods; where it cannot, 
 decided about this attempt again. What was said and decided is in files, so another process of the service goes on::
 
     staging/<job>/<attempt>/gone/<attempt>/<role>-<index>.json     what a replica said
-                                           stop                    there once all of them are to stop
+                                           stop                    when they were last asked to stop for another size
                                            since                   when the first said so
                                            ends                    why it ends in these pods
 """
@@ -22,17 +22,24 @@ from muster.core import wire
 from muster.core.going_on import Going, Gone, Outlook, first_fault, starts_again
 from muster.core.job import JobSpec
 from muster.core.status import JobState
-from muster.core.verdict import Verdict
 from muster.volumes.base import Staging
 from muster.volumes.durability import translated, write_whole
 from muster.volumes.handing_over import all_gone, note_gone, replicas_of, said_by
 from muster.volumes.service.bells import Bells
 from muster.volumes.service.committer import Committer
-from muster.volumes.service.starts import GangStarts
+from muster.volumes.service.starts import AS_IT_WAS, IN_PLACE, GangStarts
 from muster.volumes.sizes import as_begun
 
 PEERS_SECONDS = 20.0
 """How long the other replicas may take to stop, once one is gone: of ranks that are told to end, 3."""
+
+ASKER_SECONDS = 20.0
+"""How long a gang that was asked to stop for another size waits for it, before it goes on as it was in the same pods."""
+
+_AS_IT_WAS = (
+    "[muster] it was to go on with another number of replicas, and who asked for that is gone: it goes on from its "
+    "checkpoint with as many as before"
+)
 
 _SINCE, _STOP, _ENDS, _GIVEN_UP = "since", "stop", "ends", "given up: "
 
@@ -77,15 +84,19 @@ class Regrouping:
         return outlook
 
     def stop(self, job_id: str, attempt: int) -> bool:
-        """Have the replicas of an attempt stop, which then ends in these pods; whether no process of it is left.
+        """Have the replicas of an attempt stop for another size; whether no process of it is left.
+
+        Their pods wait for the attempt of that size. Who does not begin it, and asks no more, has given it up.
 
         :raises Conflict: it is not the current one. :raises Over: the job has ended.
         """
         with self.committer.alone(job_id), translated(f"stop the gang of job {job_id}"):
             staging = self.starts.current(job_id, attempt)
             self.committer.check_going_on(job_id)
+            if staging.attempt != attempt:  # it begins only now, in the pods of the one before
+                return False
             staging.gone.mkdir(parents=True, exist_ok=True)
-            (staging.gone / _STOP).touch()
+            write_whole(staging.gone / _STOP, str(time.time()), durable=False)
             gone = all_gone(staging, self.starts.store.ledger.spec(job_id))
         self.bells.ring(job_id)
         return gone
@@ -95,7 +106,9 @@ class Regrouping:
         staging = self.starts.store.staging(job_id)
         if staging is None or staging.attempt != attempt or not _gone(staging):
             return None
-        return _stops_since(staging) + PEERS_SECONDS - time.time()
+        asked, now = _asked_to_stop(staging) or 0.0, time.time()
+        due = (_stops_since(staging) + PEERS_SECONDS, asked + ASKER_SECONDS)
+        return min((each - now for each in due if each > now), default=0.0)
 
     def _decided(self, job_id: str, attempt: int, news: Mapping[str, Gone]) -> Outlook:
         again = self.starts.again(job_id, attempt)
@@ -108,25 +121,31 @@ class Regrouping:
         self.committer.check_going_on(job_id)
         spec = as_begun(staging, self.starts.store.ledger.spec(job_id))
         gone = _gone(staging)
-        told = (staging.gone / _STOP).exists()
-        if not gone and not told:
+        asked = _asked_to_stop(staging)
+        if not gone and asked is None:
             return Outlook(going=Going.RUNS)
         missing = [replica for replica in replicas_of(spec) if replica not in gone]
         said = news if missing else _said(staging, spec)
-        why = self._why_not(staging, spec, said, missing)
-        if not why and told and not missing:  # whose peer was told first says that it was lost
-            why = "it goes on with another number of replicas"
+        why = self._why_not(staging, spec, said, missing, asked=asked is not None)
         if why:
             write_whole(staging.gone / _ENDS, why, durable=False)
             return _ends(why)
-        if missing:
+        if missing or (asked is not None and time.time() < asked + ASKER_SECONDS):
             return Outlook(going=Going.STOPS)
-        self.starts.tell_again(job_id, attempt)
-        self._tell(job_id, attempt, said)
+        # Whose peer was asked first says that it was lost: where all were asked, none was.
+        self.starts.tell_again(job_id, attempt, suffix=IN_PLACE if asked is None else AS_IT_WAS)
+        line = _AS_IT_WAS if asked is not None else _starts_again(said)
+        self.committer.tell(job_id, f"again-{attempt + 1}", line)
         return Outlook(going=Going.AGAIN, attempt=attempt + 1)
 
     def _why_not(
-        self, staging: Staging, spec: JobSpec, said: Mapping[str, Gone], missing: Sequence[str]
+        self,
+        staging: Staging,
+        spec: JobSpec,
+        said: Mapping[str, Gone],
+        missing: Sequence[str],
+        *,
+        asked: bool,
     ) -> str:
         """Say why the gang cannot go on in its pods; nothing where it can, or may yet."""
         status = self.starts.store.ledger.status(staging.job_id)
@@ -138,28 +157,37 @@ class Regrouping:
         if sealed := _named_in(staging.root / "sealed"):
             return f"replica {min(sealed)} has sealed, and its pod has ended"
         fault = first_fault([gone.report for gone in said.values()])
-        if fault is None and not missing:
+        if fault is None and not missing and not asked:
             return "its replicas were told to stop"
-        if fault is not None and (why := self._spent(staging.job_id, spec, fault)):
+        if fault is not None and not fault.cause.restarts_gang:
+            return f"no gang starts again after this: {fault.cause.value}"
+        if fault is not None and not asked and (why := self._spent(staging.job_id, spec)):
             return why
         if missing and time.time() >= _stops_since(staging) + PEERS_SECONDS:
             return f"replica {missing[0]} does not say that it has stopped"
         return ""
 
-    def _spent(self, job_id: str, spec: JobSpec, fault: Verdict) -> str:
-        """Say why a gang does not start again after this fault; nothing where it does."""
-        if not fault.cause.restarts_gang:
-            return f"no gang starts again after this: {fault.cause.value}"
+    def _spent(self, job_id: str, spec: JobSpec) -> str:
+        """Say that a gang that lost a rank was started as often as it may; nothing where it may again."""
         used = self.starts.restarts(job_id)
         if used < spec.max_restarts:
             return ""
         mark = _GIVEN_UP if self.starts.only_in_place(job_id) else ""
         return f"{mark}it was started again {used} times, and max_restarts is {spec.max_restarts}"
 
-    def _tell(self, job_id: str, attempt: int, said: Mapping[str, Gone]) -> None:
-        fault = first_fault([gone.report for gone in said.values()])
-        assert fault is not None  # without one it ends
-        self.committer.tell(job_id, f"again-{attempt + 1}", starts_again(fault))
+
+def _starts_again(said: Mapping[str, Gone]) -> str:
+    fault = first_fault([gone.report for gone in said.values()])
+    assert fault is not None  # without one it ends
+    return starts_again(fault)
+
+
+def _asked_to_stop(staging: Staging) -> float | None:
+    """When an attempt was last asked to stop for another size, in seconds since the epoch; None where it never was."""
+    try:
+        return float((staging.gone / _STOP).read_text() or 0)  # empty if the release before wrote it
+    except FileNotFoundError:
+        return None
 
 
 def _gone(staging: Staging) -> set[str]:

@@ -11,7 +11,8 @@ start are refused. A cluster counts its starts: ``0``, ``1``, … or, in two par
 A gang that starts again in the pods that it has (:mod:`muster.volumes.service.regrouping`) is no start to the cluster:
 such a start adds ``-0`` to the name of the one before, ``1.1-0``. Nor does a cluster count that it takes a gang's nodes and
 gives it others later, with new pods: that adds ``-00``, and only if all processes of the pods before are known to be gone.
-Both count as often as the start before where starts are compared, also by an earlier release.
+A gang that stopped for another size goes on as it was, in its pods, if no process begins that size: this adds ``-000``, and is no restart.
+All count as often as the start before where starts are compared, also by an earlier release.
 
 Pods mount a folder before they can ask, so ``staging/<job_id>/<submitted>.<restart>`` is a link to the
 folder of the attempt that this start became.
@@ -46,7 +47,8 @@ PATIENCE_SECONDS = 1.0
 _MADE = "made"
 """A link in an attempt's folder, made last: once it names the attempt, all folders that pods mount exist."""
 
-_IN_PLACE, _ANEW = "-0", "-00"
+IN_PLACE, _ANEW, AS_IT_WAS = "-0", "-00", "-000"
+_GOES_ON = (IN_PLACE, _ANEW, AS_IT_WAS)
 _TAKEN_AWAY = (
     "[muster] evicted: the cluster took its pods away; the whole gang starts again from its checkpoint"
 )
@@ -153,10 +155,15 @@ class GangStarts:
         """Return the attempt that `attempt` became in the same pods; None where it did not."""
         table = self._table(job_id)
         name = _name(table, attempt)
-        return None if name is None else table.get(f"{name}{_IN_PLACE}")
+        if name is None:
+            return None
+        return table.get(f"{name}{IN_PLACE}", table.get(f"{name}{AS_IT_WAS}"))
 
-    def tell_again(self, job_id: str, attempt: int, *, suffix: str = _IN_PLACE) -> str:
-        """Record that the current attempt starts again in its pods; call it within the committer's ``alone``."""
+    def tell_again(self, job_id: str, attempt: int, *, suffix: str = IN_PLACE) -> str:
+        """Record that the current attempt starts again in its pods; call it within the committer's ``alone``.
+
+        :param suffix: what the start's name adds to that of the one before.
+        """
         table = self._table(job_id)
         name = _name(table, attempt)
         if name is None or attempt != max(table.values()):
@@ -298,19 +305,21 @@ def _name(table: dict[str, int], attempt: int) -> str | None:
 
 def _asked(table: dict[str, int], name: str) -> str:
     """Return the start of the cluster's that a start goes on with."""
-    for suffix in (_IN_PLACE, _ANEW):
+    for suffix in _GOES_ON:
         if name.endswith(suffix) and name.removesuffix(suffix) in table:
             return _asked(table, name.removesuffix(suffix))
     return name
 
 
 def _is_in_place(table: dict[str, int], name: str) -> bool:
-    return name.endswith(_IN_PLACE) and name.removesuffix(_IN_PLACE) in table
+    return any(
+        name.endswith(suffix) and name.removesuffix(suffix) in table for suffix in (IN_PLACE, AS_IT_WAS)
+    )
 
 
 def _last(table: dict[str, int], name: str) -> str:
     """Return the last start that went on with a start of the cluster's."""
-    for suffix in (_IN_PLACE, _ANEW):
+    for suffix in _GOES_ON:
         if f"{name}{suffix}" in table:
             return _last(table, f"{name}{suffix}")
     return name
@@ -332,7 +341,7 @@ def _starts(table: dict[str, int], submitted: int) -> dict[str, int]:
 
 def _restarts(table: dict[str, int]) -> int:
     """Return the restarts of a job over all its submissions."""
-    starts = [name.partition(".")[0] for name in table if "." in name]
+    starts = [name.partition(".")[0] for name in table if "." in name and not name.endswith(AS_IT_WAS)]
     return len(starts) - len(set(starts))
 
 

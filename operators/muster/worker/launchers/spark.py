@@ -34,6 +34,25 @@ appender.console.name = console
 appender.console.target = SYSTEM_ERR
 appender.console.layout.type = PatternLayout
 appender.console.layout.pattern = %d{HH:mm:ss} %p %c{1}: %m%n%ex{short}
+logger.worker.name = org.apache.spark.deploy.worker.Worker
+logger.worker.level = info
+logger.worker.additivity = false
+logger.worker.appenderRef.console.ref = console
+logger.worker.appenderRef.console.level = warn
+logger.worker.appenderRef.lost.ref = lost
+appender.lost.type = Console
+appender.lost.name = lost
+appender.lost.target = SYSTEM_ERR
+appender.lost.filter.lost.type = RegexFilter
+appender.lost.filter.lost.regex = Executor [^ ]+ finished with state EXITED .*exitStatus (?!0$|1$)[0-9]+
+appender.lost.filter.lost.onMatch = ACCEPT
+appender.lost.filter.lost.onMismatch = DENY
+appender.lost.layout.type = PatternLayout
+appender.lost.layout.pattern = an executor of Spark's was lost at %d{yyyy-MM-dd HH:mm:ss}{UTC} UTC (exit status %replace{%m}{^.* exitStatus }{}), and its worker goes on: another one begins%n
+"""
+"""Spark's warnings, and of a worker's lines those on an executor that was lost, as :mod:`muster.volumes.survived` reads them.
+
+An executor ends with exit status 0 when it is told to, and with 1 where its driver has ended or it cannot start: neither is lost.
 """
 # Spark asks for a module with faster arithmetic on vectors, which a JRE may lack, and goes on without it.
 _JAVA = """#!/bin/sh

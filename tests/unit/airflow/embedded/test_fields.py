@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Annotated, Any
 
 import pytest
 from fastapi import APIRouter, Depends, FastAPI, HTTPException, Query
+from fastapi.routing import APIRoute
 from fastapi.testclient import TestClient
 from pydantic import BaseModel
 
-from muster.airflow.embedded.fields import made_when_used
+from muster.airflow.embedded.fields import made_when_used, read_when_asked
 
 pytestmark = pytest.mark.filterwarnings("ignore:Using `httpx` with")
 
@@ -67,8 +70,11 @@ def said(app: FastAPI) -> list[Any]:
     return [(each.status_code, each.json() if each.status_code != 500 else None) for each in answers]
 
 
-def test_an_app_answers_and_describes_itself_as_ever() -> None:
-    with made_when_used():
+@pytest.mark.parametrize("later", [(made_when_used,), (read_when_asked,), (made_when_used, read_when_asked)])
+def test_an_app_answers_and_describes_itself_as_ever(later: tuple[Callable[[], Any], ...]) -> None:
+    with ExitStack() as block:
+        for each in later:
+            block.enter_context(each())
         lazy = app()
     assert said(lazy) == said(app())
     assert [code for code, _ in said(lazy)] == [200, 400, 422, 422, 500, 200]
@@ -94,3 +100,34 @@ def test_a_field_has_no_other_names_than_before() -> None:
     assert field.alias == "asked"
     assert not hasattr(field, "another")
     assert field in {field: 1}
+
+
+class Kind(APIRoute):
+    """A kind of route with a word of its own."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.word = self.name.upper()
+
+
+def test_a_function_is_read_when_its_route_is_asked_and_outside_at_once() -> None:
+    def described() -> FastAPI:
+        made = FastAPI()
+        made.router.route_class = Kind
+
+        @made.get("/{wrong}")
+        def wrong(wrong: Annotated[int, Query()]) -> None:
+            """A value of a path that is said to be none."""
+
+        return made
+
+    with read_when_asked():
+        lazy = described()
+    (route,) = [route for route in lazy.routes if isinstance(route, Kind)]
+    assert route.word == "WRONG"
+    assert "dependant" not in route.__dict__
+    assert not hasattr(route, "another")
+    with pytest.raises(AssertionError, match="path param"):
+        _ = route.dependant
+    with pytest.raises(AssertionError, match="path param"):
+        described()

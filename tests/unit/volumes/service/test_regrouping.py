@@ -127,9 +127,9 @@ def test_a_gang_that_is_to_go_on_with_fewer_stops_and_its_checkpoints_are_handed
         assert store.stop("elastic", attempt=1) is False
         assert outlook(gang).going is Going.STOPS
         for index, report in enumerate((STOPPED, LOST, STOPPED)):  # one whose peer was told first
-            gone(gang, index, report)
-        assert outlook(gang).going is Going.ENDS
+            assert gone(gang, index, report).going is Going.STOPS
         assert store.stop("elastic", attempt=1) is True
+        assert outlook(gang).going is Going.STOPS, "its pods wait until they are deleted"
         for _ in range(2):  # every call may be repeated
             assert store.begin("elastic", after=1, replicas=2) == 2
         with pytest.raises(Conflict, match="attempt 1 is fenced"):
@@ -148,6 +148,56 @@ def test_a_gang_that_is_to_go_on_with_fewer_stops_and_its_checkpoints_are_handed
         with service.client() as store:
             assert store.size("elastic") == 2, "a start in the same pods has as many"
             assert store.ledger.status("elastic").restarts == 1
+
+
+def test_a_gang_whose_other_size_nobody_begins_goes_on_as_it_was_and_that_is_no_restart(
+    begun: Callable[..., Gang], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who asked for it is killed, or was a command that looked once."""
+    monkeypatch.setattr(regrouping, "ASKER_SECONDS", 0.5)
+    gang = begun(max_restarts=1)
+    number = (gang.root() / "checkpoints").stat().st_ino
+    with gang.service.client() as store:
+        for attempt in (1, 2):
+            assert store.stop(gang.job_id, attempt=attempt) is False
+            assert gone(gang, 0, STOPPED, attempt=attempt).going is Going.STOPS
+            gone(gang, 1, LOST, attempt=attempt)  # its peer was told first
+            again = Outlook(going=Going.AGAIN, attempt=attempt + 1)
+            for _ in range(2):  # every request may be sent again
+                assert outlook(gang, 0, known="stops", attempt=attempt) == again
+        status = store.ledger.status(gang.job_id)
+        assert (status.state, status.restarts) == (JobState.RUNNING, 0)
+        assert (
+            store.ledger.read(gang.job_id)[0].count(b"goes on from its checkpoint with as many as before")
+            == 2
+        )
+        assert (folder(gang) / "3" / "checkpoints").stat().st_ino == number
+        assert gang.root().resolve() == folder(gang) / "3"
+        assert gang.bundle(0).headers["muster-attempt"] == "3"
+        gone(gang, 0, attempt=3)
+        assert gone(gang, 1, STOPPED, attempt=3) == Outlook(going=Going.AGAIN, attempt=4)
+        assert store.ledger.status(gang.job_id).restarts == 1, "one rank was lost"
+        gone(gang, 0, attempt=4)
+        assert gone(gang, 1, STOPPED, attempt=4).given_up
+
+
+def test_an_attempt_that_is_only_begun_now_is_not_taken_for_the_one_before_when_it_is_to_stop(
+    begun: Callable[..., Gang], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gang = begun()
+    gone(gang, 0)
+    with monkeypatch.context() as patched:
+        patched.setattr(regrouping.GangStarts, "begin_again", raising)
+        said = dumps(Gone(report=STOPPED, stays=True)).encode()
+        assert not gang.pods.put(f"{gang.path(1)}/gone", content=said).is_success
+    with gang.service.client() as store:
+        assert store.stop(gang.job_id, attempt=2) is False, "nothing is known of its processes"
+        assert gone(gang, 1, STOPPED, attempt=1) == Outlook(going=Going.AGAIN, attempt=2)
+        assert outlook(gang, attempt=2).going is Going.RUNS
+
+
+def raising(*_: object) -> None:
+    raise Killed
 
 
 def test_who_waits_is_told_at_once_and_holds_no_thread(
@@ -178,12 +228,24 @@ def test_who_waits_is_told_at_once_and_holds_no_thread(
 
 
 @pytest.mark.parametrize(
-    "what", ["user error", "told to stop", "verdict", "sealed", "used up", "all told to stop"]
+    "what",
+    [
+        "user error",
+        "user error in another size",
+        "told to stop",
+        "verdict",
+        "sealed",
+        "used up",
+        "all told to stop",
+    ],
 )
 def test_it_ends_where_it_cannot_go_on(begun: Callable[..., Gang], what: str) -> None:
     gang = begun(max_restarts=0 if what == "used up" else 3)
     said, stays = LOST, True
-    if what == "user error":
+    if what.startswith("user error"):
+        if "size" in what:
+            with gang.service.client() as store:
+                store.stop(gang.job_id, attempt=1)
         said = replace(LOST, verdict=Verdict(cause=Cause.USER_ERROR, message="no rows", advice="a"))
     elif what == "told to stop":
         stays = False

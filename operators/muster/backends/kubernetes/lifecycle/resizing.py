@@ -4,8 +4,8 @@ A JobSet and its Workload have a fixed number of pods, so each size is an attemp
 
     its ranks stop → the store begins an attempt of the new size → its JobSet is deleted → one of the new size is made
 
-A process that is killed between two steps leaves a job without the JobSet of its current attempt: the next submission of the
-job, such as that of a task's next try, makes it.
+If a process is killed before the second step, the gang soon goes on as it was, in the pods that it has. One that is killed
+later leaves a job without the JobSet of its current attempt: the next submission of the job, such as that of a task's next try, makes it.
 """
 
 from __future__ import annotations
@@ -151,6 +151,7 @@ class Resizing:
 
     def _look(self, job: JobSpec, job_id: str, root: Document, observed: ObservedJob, watch: _Watch) -> None:
         if root["metadata"].get("deletionTimestamp"):
+            watch.wanted = None
             self._submitter.go_on(job, job_id)
             return
         if watch.wanted is None:
@@ -221,7 +222,6 @@ class Resizing:
         if taken and not self._store.stop(job_id, attempt=attempt) and self._clock() < wanted.until:
             watch.next = 0.0
             return
-        watch.wanted, watch.growth, watch.waits = None, None, None
         self._read = None
         self._store.begin(job_id, after=attempt, replicas=wanted.replicas)
         line = (
@@ -230,3 +230,4 @@ class Resizing:
         )
         self._store.ledger.append(job_id, line.encode(), request=f"resized-{attempt}")
         self._submitter.go_on(job, job_id)
+        watch.wanted, watch.growth, watch.waits = None, None, None

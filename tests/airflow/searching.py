@@ -1,14 +1,9 @@
-"""A task that searches is deferred, killed, marked and cleared: its search goes on, and no trial is trained twice."""
+"""A Dag that searches, and a run of it whose task is deferred while its search goes on."""
 
 from __future__ import annotations
 
 import json
-import os
-import signal
-from collections.abc import Iterator
-from pathlib import Path
 
-import pytest
 from tests.site import Site
 from tests.waiting import until
 
@@ -19,14 +14,15 @@ from muster.backends.search.state import SearchState
 from muster.core.search import What
 from muster.volumes.folder import FolderStore
 
-pytestmark = pytest.mark.slow
-
-DAG = """
+HILLS = """
+    import os
     from datetime import datetime
 
     from airflow.sdk import dag
 
     from muster.airflow import GateOperator, Resources, SearchOperator, uniform
+
+    os.environ["AIRFLOW__MUSTER__INLINE_WAIT"] = "1"
 
     @dag(schedule=None, start_date=datetime(2024, 1, 1), params={"seconds": 0.1})
     def hills():
@@ -58,21 +54,6 @@ STEPS = """
         (model / "x").write_text(str(x))
         return {"height": height}
 """
-
-
-@pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    with Site(tmp_path_factory.mktemp("site")) as site:
-        site.write("hills", DAG, steps=STEPS)
-        site.set("muster", inline_wait=1)
-        site.up()
-        yield site
-
-
-@pytest.fixture(autouse=True)
-def nothing_goes_on(site: Site) -> Iterator[None]:
-    yield
-    site.end_runs()
 
 
 class Searching:
@@ -113,59 +94,3 @@ class Searching:
         reached = [(event.trial, event.rung) for event in events if event.what is What.REACHED]
         assert len(reached) == len(set(reached))
         assert until(lambda: not self.processes())
-
-
-def test_a_deferred_search_ends_with_its_best_model(site: Site) -> None:
-    run = Searching(site, 0.1)
-    link = site.xcom("hills", run.run_id, "search", "muster_search")  # while it goes on
-    assert link == f"/plugin/muster/muster/#/searches/{run.search_id}"
-    run.ends_well()
-    store = run.store
-    (version,) = store.resolve("hills/model@latest")
-    assert store.record(version.address).metrics["height"] > 0.5
-    assert not store.held(), "what stopped trials left is deleted"
-    assert not list((site.home / "store" / "leases").glob("hills-*")), "its inputs are given back"
-    log = site.task_log("hills", run.run_id, "search")
-    assert "the triggerer drives it" in log
-    assert "trial 0 begins, to 1" in log
-    listed = json.loads(site.muster("runs", "show", f"hills/{run.run_id}", "--json").stdout)
-    (stage,) = [each for each in listed["stages"] if each["task_id"] == "search"]
-    assert stage["versions"]["model"] == [version.address]
-    assert "by trial" in stage["line"]
-    assert stage["jobs"] == []
-
-
-@pytest.mark.parametrize(
-    "number", [0, *(pytest.param(number, marks=pytest.mark.soak) for number in range(1, 10))]
-)
-def test_a_triggerer_that_is_killed_loses_nothing(site: Site, number: int) -> None:
-    run = Searching(site, 0.3)
-    assert until(lambda: len(run.state.trials) > number % 5)  # each time at another moment
-    os.kill(site.component("triggerer") or 0, signal.SIGKILL)
-    run.ends_well()
-
-
-def test_a_search_that_is_marked_failed_stops_its_trials_and_goes_on_when_it_is_cleared(site: Site) -> None:
-    run = Searching(site, 0.5)
-    assert until(lambda: any(trial.values for trial in run.state.trials))
-    site.mark("hills", run.run_id, "search", "failed")
-    assert site.wait("hills", run.run_id) == "failed"
-    assert until(lambda: not run.processes(), seconds=20)
-    before = len(run.state.trials)
-    site.clear("hills", run.run_id, "search", "gate")
-    run.ends_well()
-    assert before >= 2
-    first = run.state.trials[0]
-    begun = [run.store.ledger.read(job)[0].decode().partition("from ")[2][:1] for job in first.jobs]
-    assert begun[0] == "0"
-    assert "0" not in begun[1:], "it goes on from its checkpoint"
-
-
-def test_a_search_that_is_cancelled_fails_its_task(site: Site, tmp_path: Path) -> None:
-    run = Searching(site, 0.5)
-    said = site.muster("search", "cancel", run.search_id)
-    assert "cancelled" in said.stdout
-    assert site.wait("hills", run.run_id) == "failed"
-    assert until(lambda: not run.processes(), seconds=20)
-    shown = site.muster("runs", "show", f"hills/{run.run_id}").stdout
-    assert "cancelled it with `muster search cancel`" in shown
