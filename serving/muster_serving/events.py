@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping, MutableMapping
 from contextlib import aclosing
-from typing import Any
+from typing import Any, Protocol
 
 from muster_serving.answer import CLIENT_LEFT, Answer, Headers, refusal
 from muster_serving.body import Receive
@@ -31,6 +31,11 @@ _CUT = refusal("the model server ended before the answer was whole: ask again", 
 def event(document: bytes) -> bytes:
     """Return JSON, which has no line break, as an event."""
     return b"data: " + document + b"\n\n"
+
+
+def of_event(data: bytes) -> bytes:
+    """Return the JSON of an event, without the blank line after it."""
+    return data.removeprefix(b"data: ")
 
 
 async def written(
@@ -52,8 +57,27 @@ def one_event(answer: Answer) -> Answer:
     return answer._replace(body=event(answer.body), headers=EVENTS + named)
 
 
-class Outlet:
-    """The connection of a client that is answered in events.
+class Outlet(Protocol):
+    """Where the events of one answer go: a client of HTTP's, or of gRPC's."""
+
+    async def begin(self, headers: Headers) -> None:
+        """Take the answer's headers; its status is 200 from here on."""
+
+    async def put(self, data: bytes) -> None:
+        """Send some bytes of the events, which need not end with one. Waits while the client has not read those before."""
+
+    async def end(self) -> None:
+        """End the answer."""
+
+    async def while_there(self, sending: Coroutine[Any, Any, Answer]) -> Answer:
+        """Return what `sending` returns, and end it where the client leaves.
+
+        :returns: one with ``CLIENT_LEFT``, where the client left and this task goes on.
+        """
+
+
+class Connected:
+    """The connection of a client of HTTP's that is answered in events: an :class:`Outlet`.
 
     :param closing: whether the connection ends with the answer.
     """

@@ -25,7 +25,7 @@ from muster_serving.connection import WHOLE
 from muster_serving.content import json_length
 from muster_serving.elsewhere import Elsewhere, Gone
 from muster_serving.errors import ModelError, PredictionError, RequestError
-from muster_serving.events import EVENTS, Outlet, one_event, send_events, written
+from muster_serving.events import EVENTS, Connected, Outlet, one_event, send_events, written
 from muster_serving.predictor import Predictor
 from muster_serving.process.predictor import ProcessPredictor
 from muster_serving.revisions import Loaded, Revisions
@@ -148,7 +148,7 @@ class Front:
             body = await read_body(scope, receive, self._budget, most=most)
             return body, json_length(headers)
 
-        out = Outlet(receive, send, closing=self.draining) if call.verb == STREAM else None
+        out = Connected(receive, send, closing=self.draining) if call.verb == STREAM else None
         try:
             answer = await self.predict(call, headers, read, out)
         except ClientGone:

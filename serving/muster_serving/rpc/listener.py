@@ -14,6 +14,7 @@ from muster_serving.connection import HEAD_SECONDS, IDLE_SECONDS
 from muster_serving.front import Front
 from muster_serving.rpc.gate import Gate
 from muster_serving.rpc.service import handler
+from muster_serving.rpc.streams import Streams
 
 STREAMS = 256  # requests of one client at once; the next ones wait at the client
 _ABRUPT_SECONDS = 1.0
@@ -41,7 +42,8 @@ class GrpcListener:
         logging.getLogger("grpc._cython.cygrpc").addFilter(_tells_no_metadata)
         self._public = public
         name = f"muster-grpc-{secrets.token_hex(16)}"
-        self._server = grpc.aio.server(handlers=[handler(front)], options=_OPTIONS)
+        self._streams = Streams(front)
+        self._server = grpc.aio.server(handlers=[handler(front, self._streams)], options=_OPTIONS)
         self._server.add_insecure_port(f"unix-abstract:{name}")
         self._gate = Gate(f"\0{name}")
         self._started: asyncio.Task[None] | None = None
@@ -51,16 +53,18 @@ class GrpcListener:
         if self._started is None:
             self._started = asyncio.ensure_future(self._server.start())
         await self._started
+        self._streams.stay()
         await self._gate.open(self._public)
 
     def drain(self) -> None:
         """Accept no more users; those that are connected are told to ask elsewhere. Idempotent."""
         self._gate.drain()
+        self._streams.leave()
 
     async def stop(self, seconds: float) -> None:
         """Accept no more users, and return when those that are there have their answers, or the time is over."""
         self._public.close()
-        self._gate.drain()
+        self.drain()
         self._gate.send_off()
         try:
             async with asyncio.timeout(seconds):

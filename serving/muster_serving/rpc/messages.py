@@ -16,7 +16,9 @@ import numpy as np  # noqa: TID253 - the server cannot do without; nothing that 
 import orjson
 from kserve.protocol.grpc import grpc_predict_v2_pb2 as messages
 
-from muster_serving.answer import MODEL, PREDICTION, REVISION, Answer
+from muster_serving.answer import MODEL, PREDICTION, REVISION, Answer, Headers
+from muster_serving.binary import encode
+from muster_serving.column import DATATYPES
 from muster_serving.content import JSON_LENGTH
 from muster_serving.errors import RequestError
 
@@ -50,11 +52,11 @@ _STATUSES = {
 }
 
 
-def body_of(request: Any) -> tuple[bytes, int]:
+def body_of(request: Any, *, as_bytes: bool) -> tuple[bytes, int]:
     """Return a ModelInferRequest as a body with binary tensors, and the length of its JSON.
 
-    The answer is asked for in the form of the request: as bytes, or as typed values.
-
+    :param as_bytes: whether the answer is asked for in the form of the request, as bytes or as typed values; else it is
+        JSON.
     :raises RequestError: values are missing, are there twice, or are of another type than the tensor says.
     """
     raw: Sequence[bytes] = request.raw_input_contents
@@ -85,7 +87,7 @@ def body_of(request: Any) -> tuple[bytes, int]:
         asked["id"] = request.id
     if request.outputs:
         asked["outputs"] = [{"name": output.name} for output in request.outputs]
-    if raw:
+    if raw and as_bytes:
         asked["parameters"] = {"binary_data_output": True}
     head = orjson.dumps(asked)
     return b"".join([head, *parts]), len(head)
@@ -95,21 +97,50 @@ def response_of(answer: Answer) -> Any:
     """Return an answer of the front's to a request of version 2 as a ModelInferResponse."""
     length = next((int(value) for name, value in answer.headers if name == JSON_LENGTH), None)
     found = orjson.loads(answer.body if length is None else answer.body[:length])
-    response = messages.ModelInferResponse(
-        model_name=found["model_name"], model_version=found["model_version"], id=found.get("id", "")
-    )
+    response = _begun(found)
     at = length or 0
     for output in found["outputs"]:
-        tensor = response.outputs.add(name=output["name"], datatype=output["datatype"], shape=output["shape"])
         if length is None:
-            data = output["data"]
-            values = [text.encode() for text in data] if tensor.datatype == "BYTES" else data
-            getattr(tensor.contents, _CONTENTS[tensor.datatype]).extend(values)
+            _add(response, output, raw=False)
         else:
+            _described(response, output)
             size = output["parameters"]["binary_data_size"]
             response.raw_output_contents.append(answer.body[at : at + size])
             at += size
     return response
+
+
+def part_of(found: dict[str, Any], *, raw: bool) -> Any:
+    """Return one part of an answer, which is JSON of version 2, as a ModelInferResponse.
+
+    :param raw: whether its values become bytes.
+    """
+    response = _begun(found)
+    for output in found["outputs"]:
+        _add(response, output, raw=raw)
+    return response
+
+
+def _begun(found: dict[str, Any]) -> Any:
+    return messages.ModelInferResponse(
+        model_name=found["model_name"], model_version=found["model_version"], id=found.get("id", "")
+    )
+
+
+def _described(response: Any, output: dict[str, Any]) -> Any:
+    return response.outputs.add(name=output["name"], datatype=output["datatype"], shape=output["shape"])
+
+
+def _add(response: Any, output: dict[str, Any], *, raw: bool) -> None:
+    """Add an output whose values are JSON."""
+    tensor, data = _described(response, output), output["data"]
+    if raw:
+        values = np.array(data, DATATYPES[tensor.datatype])
+        response.raw_output_contents.append(encode(tensor.datatype, values))
+    else:
+        texts = tensor.datatype == "BYTES"
+        values = [text.encode() for text in data] if texts else data
+        getattr(tensor.contents, _CONTENTS[tensor.datatype]).extend(values)
 
 
 def metadata_of(found: dict[str, Any]) -> Any:
@@ -128,9 +159,14 @@ def status_of(status: int) -> grpc.StatusCode:
 
 def trailers_of(answer: Answer) -> tuple[tuple[str, str], ...]:
     """Return what an answer tells of its version, and when to try again, as metadata after it."""
+    return told_of(answer.headers)
+
+
+def told_of(headers: Headers) -> tuple[tuple[str, str], ...]:
+    """Return what an answer's headers tell of its version, and when to try again."""
     return tuple(
         (name.decode("ascii"), value.decode("latin-1").encode("ascii", "replace").decode("ascii"))
-        for name, value in answer.headers
+        for name, value in headers
         if name in _TOLD
     )
 

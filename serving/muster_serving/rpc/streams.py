@@ -1,0 +1,163 @@
+"""ModelStreamInfer: the requests of one stream, one after the other, each answered in parts as they are computed.
+
+KServe's definition of the protocol has no such call. This one is Triton's, with its messages
+(https://github.com/triton-inference-server/common/blob/main/protobuf/grpc_service.proto) and its parameters of decoupled models
+(https://github.com/triton-inference-server/server/blob/main/docs/user_guide/decoupled_models.md), whose clients call it.
+
+A request is one of ``/generate_stream`` over HTTP, and the front answers it in HTTP's events; each of them becomes a message here. An
+error of one request is a message, too, and the stream goes on; who may not ask any more loses the stream.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any
+
+import grpc
+import orjson
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from kserve.protocol.grpc import grpc_predict_v2_pb2 as messages
+
+from muster_serving.answer import Answer, Headers
+from muster_serving.events import of_event
+from muster_serving.front import Front
+from muster_serving.routes import STREAM
+from muster_serving.rpc.calls import Context, call_of, check, decoded, headers_of, reading
+from muster_serving.rpc.messages import part_of, told_of
+
+QUIET_SECONDS = 1.0  # a stream of a server that drains ends when no request came for so long
+_WANTS_FINAL, _FINAL = "triton_enable_empty_final_response", "triton_final_response"
+_UNAUTHENTICATED = 401
+
+
+def _response() -> type[Any]:
+    """Return the class of ModelStreamInferResponse, which KServe's SDK lacks."""
+    field = descriptor_pb2.FieldDescriptorProto
+    file = descriptor_pb2.FileDescriptorProto(
+        name="muster/stream.proto", package="muster", syntax="proto3", dependency=[messages.DESCRIPTOR.name]
+    )
+    kind = file.message_type.add(name="ModelStreamInferResponse")
+    kind.field.add(name="error_message", number=1, type=field.TYPE_STRING, label=field.LABEL_OPTIONAL)
+    answer = f".{messages.ModelInferResponse.DESCRIPTOR.full_name}"
+    kind.field.add(
+        name="infer_response",
+        number=2,
+        type=field.TYPE_MESSAGE,
+        label=field.LABEL_OPTIONAL,
+        type_name=answer,
+    )
+    found = descriptor_pool.Default().AddSerializedFile(file.SerializeToString())
+    return message_factory.GetMessageClass(found.message_types_by_name[kind.name])
+
+
+ModelStreamInferResponse = _response()
+
+
+class Streams:
+    """The streams of one socket."""
+
+    def __init__(self, front: Front) -> None:
+        self._front = front
+        self._leaving = asyncio.Event()
+
+    def stay(self) -> None:
+        """Answer requests as long as clients like."""
+        self._leaving.clear()
+
+    def leave(self) -> None:
+        """End each stream once what its client has sent is answered."""
+        self._leaving.set()
+
+    async def answer(self, _requests: Any, context: Context) -> None:
+        """Answer one stream: the call of gRPC."""
+        headers = headers_of(context)
+        if refusal := self._front.refused(headers):
+            await check(refusal, context)
+        while (data := await self._next(context)) is not None:
+            request = await decoded(messages.ModelInferRequest, data, context)
+            call = call_of(request.model_name, request.model_version, STREAM)
+            parts = _Parts(request, context)
+            answer = await self._front.predict(call, headers, reading(request, as_bytes=False), parts)
+            if answer.status == _UNAUTHENTICATED:  # the token was ended meanwhile
+                await check(answer, context)
+            await parts.finish(answer)
+
+    async def _next(self, context: Context) -> bytes | None:
+        """Return the next request, as it came; None where the client has no more."""
+        message = asyncio.ensure_future(context.read())
+        leaving = asyncio.ensure_future(self._leaving.wait())
+        try:
+            await asyncio.wait({message, leaving}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({message}, timeout=QUIET_SECONDS)
+            if message.done():
+                found = message.result()
+                return None if found is grpc.aio.EOF else found
+        finally:
+            leaving.cancel()
+            message.cancel()
+        return await context.abort(
+            grpc.StatusCode.UNAVAILABLE, "this model server ends: ask on a new stream what has no answer"
+        )
+
+
+class _Parts:
+    """Sends the events of one answer as messages: an :class:`~muster_serving.events.Outlet`."""
+
+    def __init__(self, request: Any, context: Context) -> None:
+        self._context = context
+        self._raw = bool(request.raw_input_contents)
+        self._final = _WANTS_FINAL in request.parameters and request.parameters[_WANTS_FINAL].bool_param
+        self._last = messages.ModelInferResponse(model_name=request.model_name, id=request.id)
+        self._told: tuple[tuple[str, str], ...] = ()
+        self._rest = bytearray()
+        self._failed = False
+
+    async def begin(self, headers: Headers) -> None:
+        self._told = told_of(headers)
+
+    async def put(self, data: bytes) -> None:
+        begin = max(len(self._rest) - 1, 0)
+        self._rest += data
+        while (end := self._rest.find(b"\n\n", begin)) >= 0:
+            document, begin = of_event(bytes(self._rest[:end])), 0
+            del self._rest[: end + 2]
+            await self._send(document)
+
+    async def end(self) -> None:
+        """Nothing ends with an answer: more may come on the stream."""
+
+    async def while_there(self, sending: Coroutine[Any, Any, Answer]) -> Answer:
+        """Return what `sending` returns: where the client leaves, or the server ends, gRPC cancels this task."""
+        return await sending
+
+    async def finish(self, answer: Answer) -> None:
+        """Send what was not sent as events: a whole answer or an error; and the last message, if its client wants one."""
+        if not answer.sent:
+            self._told = told_of(answer.headers)
+            await self._send(answer.body)
+        if self._final and not self._failed:
+            self._last.parameters[_FINAL].bool_param = True
+            await self._write(infer_response=self._last)
+
+    async def _send(self, document: bytes) -> None:
+        """Send a part, or an error."""
+        found = orjson.loads(document)
+        if "error" in found:
+            self._failed = True
+            response = messages.ModelInferResponse(id=self._last.id)  # so that the client knows what failed
+            self._tell(response)
+            await self._write(error_message=found["error"], infer_response=response)
+            return
+        response = part_of(found, raw=self._raw)
+        self._last.model_version = response.model_version
+        response.parameters[_FINAL].bool_param = False
+        self._tell(response)
+        await self._write(infer_response=response)
+
+    def _tell(self, response: Any) -> None:
+        for name, value in self._told:
+            response.parameters[name].string_param = value
+
+    async def _write(self, **fields: Any) -> None:
+        await self._context.write(ModelStreamInferResponse(**fields).SerializeToString())
