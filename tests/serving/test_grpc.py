@@ -217,8 +217,6 @@ def test_what_only_grpc_can_get_wrong_is_refused_and_said(server: Answering, cli
         "the message is not a ModelInferRequest of inference.GRPCInferenceService",
     )
     assert client.ask("RepositoryModelLoad")["status"] == "UNIMPLEMENTED"
-    parts = client.ask("ModelStreamInfer", bytes="")
-    assert (parts["status"], "/generate_stream" in parts["said"]) == ("UNIMPLEMENTED", True)
     long = client.ask("ModelInfer", bytes="00", times=17 << 20)
     assert (long["status"], "larger than max" in long["said"]) == ("RESOURCE_EXHAUSTED", True)
     named = client.ask("ModelInfer", typed("line", [1], model_version="r9"))
