@@ -2,13 +2,15 @@
 
 The stand-in makes of a SeldonDeployment what Seldon's operator makes of one with a single predictor and no
 orchestrator (release 1.17.1, ``operator/controllers/seldondeployment_controller.go``), as far as muster sees it: a
-Deployment whose labels are the predictor's, a Service whose are not, and the condition ``DeploymentsReady``. It is
+Deployment whose labels are the predictor's, a Service whose are not, and the condition ``DeploymentsReady``. Of several
+containers the graph names one; the others are in the pods as they are. It is
 written down here from reading that, so it shows that muster goes with what was read, and not that Seldon goes with
 muster.
 """
 
 from __future__ import annotations
 
+import hashlib
 import threading
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -26,6 +28,7 @@ from muster.core.errors import Conflict, NotFound
 
 _LOOK_SECONDS = 0.2
 _ID, _APP = "seldon-deployment-id", "seldon-app"
+_LONGEST_NAME = 63
 
 
 @contextmanager
@@ -76,14 +79,13 @@ def deployment(of: Document) -> Document:
     """Return the Deployment of a SeldonDeployment, by Seldon's name for it."""
     predictor = _predictor(of)
     (component,) = predictor["componentSpecs"]
-    (container,) = component["spec"]["containers"]
     labels = {**_identity(of), **predictor["labels"]}
     return {
         "apiVersion": DEPLOYMENT.api_version,
         "kind": DEPLOYMENT.name,
         "metadata": {
             **_owned(of),
-            "name": f"{of['metadata']['name']}-{predictor['name']}-0-{container['name']}",
+            "name": _name(of, predictor, component["spec"]),
             "labels": labels,
         },
         "spec": {
@@ -99,7 +101,10 @@ def deployment(of: Document) -> Document:
 
 def service(of: Document) -> Document:
     """Return the Service of a SeldonDeployment's predictor, which has the port of its container."""
-    (container,) = deployment(of)["spec"]["template"]["spec"]["containers"]
+    predictor = _predictor(of)
+    (component,) = predictor["componentSpecs"]
+    graph = predictor["graph"]["name"]
+    (container,) = (each for each in component["spec"]["containers"] if each["name"] == graph)
     (port,) = container["ports"]
     number = port["containerPort"]
     return {
@@ -111,6 +116,15 @@ def service(of: Document) -> Document:
             "ports": [{"name": port["name"], "port": number, "targetPort": number, "protocol": "TCP"}],
         },
     }
+
+
+def _name(of: Document, predictor: Mapping[str, Any], pod: Document) -> str:
+    """Seldon's name for a Deployment: of all its containers, or a hash where that is too long."""
+    containers = "-".join(each["name"] for each in pod["containers"])
+    name = f"{of['metadata']['name']}-{predictor['name']}-0-{containers}"
+    if len(name) <= _LONGEST_NAME:
+        return name
+    return f"seldon-{hashlib.md5(name.encode(), usedforsecurity=False).hexdigest()}"
 
 
 def _predictor(of: Document) -> Mapping[str, Any]:

@@ -14,7 +14,7 @@ from tests.cluster.deploying import Served
 from tests.cluster.inside import layout
 from tests.cluster.layout import Layout
 from tests.contract.test_deployments import finish, smoke, tensor
-from tests.serving import onnx_graph
+from tests.serving import onnx_graph, python_model
 from tests.serving.load import Load
 from tests.unit.backends.kubernetes.serving import golden
 from tests.waiting import eventually
@@ -26,7 +26,7 @@ from muster.backends.releases.decision import Ending
 from muster.backends.releases.driver import begin
 from muster.backends.releases.manual import roll_back
 from muster.backends.releases.plan import Plan, Rules
-from muster.core.deployment import DeploymentSpec
+from muster.core.deployment import DeploymentSpec, Workers
 from muster.core.errors import SpecError
 from muster.core.shipped import shipped
 from muster.images.folders import put_image
@@ -35,7 +35,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.nightly]
 
 NAME = "line"
 STEPS = Plan(steps=(20, 100), hold_seconds=(1.0,), rules=Rules(max_p95_ratio=None))
-SERVERS = {"serve": "kserve", "seldon": "seldon"}  # by image
+MODELS = ("onnx", "wrapped", "python")  # the last two: by Seldon's own server, and in workers
 Write = Callable[..., DeploymentSpec]
 
 
@@ -52,7 +52,7 @@ class TestAsItIsWritten:
         with deploying.seldon_defined(of):
             yield of
 
-    @pytest.mark.parametrize("example", ["seldon", "seldon-scaled"])
+    @pytest.mark.parametrize("example", ["seldon", "seldon-scaled", "seldon-workers"])
     def test_it_is_accepted_and_its_pods_would_be(self, defined: Layout, example: str) -> None:
         wanted: Any = golden.examples()[example]
         wanted["metadata"]["namespace"] = NAMESPACE
@@ -93,20 +93,23 @@ class TestReleases:
             finally:
                 served.deployments().retire(NAME)
 
-    @pytest.fixture(params=SERVERS)
+    @pytest.fixture(params=MODELS)
     def write(self, served: Served, tmp_path: Path, request: pytest.FixtureRequest) -> Write:
         """Writes a spec of a new version, which answers 2 with 2 * slope."""
-        image = request.param
+        image = "seldon" if request.param == "wrapped" else "serve"
         digest = put_image(served.store, shipped("images") / image)
+        python = request.param == "python"
+        write_line = python_model.write_line if python else onnx_graph.write_line
 
         def write(slope: float, *, of_two: float) -> DeploymentSpec:
-            model = served.store.add("lines/model", onnx_graph.write_line(tmp_path / "line", slope=slope))
+            model = served.store.add("lines/model", write_line(tmp_path / "line", slope=slope))
             return DeploymentSpec(
                 name=NAME,
                 model=model.pinned,
                 image=image,
                 image_digest=digest,
-                server=SERVERS[image],
+                server="seldon" if request.param == "wrapped" else "kserve",
+                workers=Workers(image=image, image_digest=digest) if python else None,
                 smoke=smoke(of_two=of_two),
             )
 

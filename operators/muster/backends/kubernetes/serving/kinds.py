@@ -15,7 +15,7 @@ from muster.backends.kubernetes.api.kinds import GATEWAY, INFERENCE_SERVICE, SEL
 from muster.backends.kubernetes.cluster.facts import Cluster
 from muster.backends.kubernetes.cluster.feasibility import check_place
 from muster.backends.kubernetes.serving import names
-from muster.backends.kubernetes.serving.server import PORT, Server, pod
+from muster.backends.kubernetes.serving.server import PORT, WORKERS, Server, pod
 from muster.backends.kubernetes.site import ClusterSite, Platform
 from muster.core.errors import Forbidden, SpecError
 
@@ -90,9 +90,17 @@ def seldon_deployment(server: Server) -> Document:
 
     Its predictor's labels are those of its Deployment and pods, but not of its Service, which gets a name of
     ours. A share of less than 100 is refused for a single predictor; which share of the users comes to it
-    is for the route to say.
+    is for the route to say. A container that the graph does not name, such as that of a model's workers, is in its
+    pods as it is here, and in no Service.
+
+    :raises SpecError: the deployment has the name of the workers' container.
     """
     spec = server.spec
+    if spec.name == WORKERS:
+        raise SpecError(
+            f"deployment {spec.name!r}: with Seldon Core its server's container has its name, which is that of the "
+            "container of a model's workers: give it another name"
+        )
     component = {"spec": pod(server, container=spec.name), **_scaling(server)}
     return {
         "apiVersion": SELDON_DEPLOYMENT.api_version,

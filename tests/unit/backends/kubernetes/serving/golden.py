@@ -132,6 +132,7 @@ def examples() -> Mapping[str, Document]:
         "code": _with_code(server(spec(), "r1")),
         "seldon": seldon_deployment(server(spec(), "r1")),
         "seldon-scaled": seldon_deployment(server(WRAPPED, "r2", ANYWHERE)),
+        "seldon-workers": seldon_deployment(server(WITH_WORKERS, "r4")),
         "route": write_route(ROUTE, SITE),
         "seldon-route": write_route(ROUTE, replace(SITE, serving=Platform.SELDON)),
         "grpc-route": write_route(OVER_GRPC, SITE),
@@ -150,6 +151,7 @@ LIKE = {
     "whole-grpc-route": "whole-route",
     "seldon-logged": "seldon",
     "seldon-scaled": "seldon",
+    "seldon-workers": "seldon",
     "seldon-route": "route",
 }
 

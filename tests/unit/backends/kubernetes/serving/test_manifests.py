@@ -20,6 +20,7 @@ from tests.unit.backends.kubernetes.serving.golden import (
     NOW,
     ROUTE,
     SITE,
+    WITH_WORKERS,
     examples,
     server,
     spec,
@@ -29,10 +30,10 @@ from tests.unit.backends.kubernetes.serving.golden import (
 from muster.backends.kubernetes.serving import names
 from muster.backends.kubernetes.serving.kinds import inference_service, platform_of, seldon_deployment
 from muster.backends.kubernetes.serving.route import HISTORY, LARGEST_BYTES, Route, read_route, write_route
-from muster.backends.kubernetes.serving.server import archive, code
+from muster.backends.kubernetes.serving.server import WORKERS, archive, code
 from muster.backends.kubernetes.site import Platform
 from muster.backends.releases.book import begin, number, withdraw
-from muster.core.deployment import RevisionState, SmokeRequest, Workers
+from muster.core.deployment import DeploymentSpec, RevisionState, SmokeRequest, Workers
 from muster.core.errors import SpecError
 
 
@@ -42,15 +43,27 @@ def test_the_objects_are_those_that_somebody_reviewed() -> None:
     )
 
 
-@pytest.mark.parametrize("wrapped", ["kserve", "seldon"])
-def test_a_platform_keeps_any_server_and_each_gets_the_same_pod(wrapped: str) -> None:
-    made = server(spec(server=wrapped), "r1")
+@pytest.mark.parametrize(
+    "of", [spec(), spec(server="seldon"), WITH_WORKERS], ids=["onnx", "wrapped", "python"]
+)
+def test_a_platform_keeps_any_server_and_each_gets_the_same_pod(of: DeploymentSpec) -> None:
+    made = server(of, "r1")
     kserve = {**inference_service(made)["spec"]["predictor"]}
     (predictor,) = seldon_deployment(made)["spec"]["predictors"]
     (component,) = predictor["componentSpecs"]
     for pod in (kserve, component["spec"]):
-        pod["containers"] = [{**each, "name": "server"} for each in pod["containers"]]
+        first, *others = pod["containers"]
+        pod["containers"] = [{**first, "name": "server"}, *others]
     assert component["spec"].items() <= kserve.items()
+
+
+def test_seldon_is_told_of_the_workers_by_no_graph_and_no_deployment_takes_their_name() -> None:
+    """Seldon adds ports, probes and variables to the containers of its graph, and has a Service for each of them."""
+    (predictor,) = seldon_deployment(server(WITH_WORKERS, "r4"))["spec"]["predictors"]
+    names = [each["name"] for each in predictor["componentSpecs"][0]["spec"]["containers"]]
+    assert (predictor["graph"]["name"], names) == ("flights", ["flights", WORKERS])
+    with pytest.raises(SpecError, match="deployment 'workers': .* give it another name"):
+        seldon_deployment(server(spec(name=WORKERS), "r1"))
 
 
 def test_a_site_that_names_nobody_has_no_platform() -> None:
