@@ -62,7 +62,7 @@ def test_seldon_is_told_of_the_workers_by_no_graph_and_no_deployment_takes_their
     (predictor,) = seldon_deployment(server(WITH_WORKERS, "r4"))["spec"]["predictors"]
     names = [each["name"] for each in predictor["componentSpecs"][0]["spec"]["containers"]]
     assert (predictor["graph"]["name"], names) == ("flights", ["flights", WORKERS])
-    with pytest.raises(SpecError, match="deployment 'workers': .* give it another name"):
+    with pytest.raises(SpecError, match=r"deployment 'workers': .* give it another name"):
         seldon_deployment(server(spec(name=WORKERS), "r1"))
 
 
