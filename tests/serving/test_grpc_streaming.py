@@ -103,6 +103,7 @@ def running(start: Any, setup: Any, tmp_path_factory: pytest.TempPathFactory) ->
         load(server, "words", words, setup=setup)
         load(server, "brief", words, setup={**setup, "request_seconds": BRIEF_SECONDS})
         yield server
+        assert "never retrieved" not in log_of(server)  # asyncio, of an error that nobody saw
 
 
 @pytest.fixture
