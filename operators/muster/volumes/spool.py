@@ -17,13 +17,15 @@ import re
 import secrets
 import shutil
 from collections import defaultdict
+from contextlib import suppress
 from pathlib import Path
 from stat import S_ISREG
 
-from muster.core.locks import is_locked, locked
+from muster.core.locks import is_locked
 from muster.core.names import check_label
 from muster.core.prediction import hour_of
-from muster.volumes.durability import write_whole
+from muster.volumes.durability import sync_folder
+from muster.volumes.tree import open_regular
 
 SUFFIX = ".spool"
 HALF_MADE_SECONDS = 3600.0
@@ -31,6 +33,7 @@ SETTLED_SECONDS = 300.0
 KEY = "key"
 KEY_BYTES = 32
 
+_KEY = re.compile(rb"[0-9a-f]{%d}\Z" % (2 * KEY_BYTES))
 _NAME = re.compile(r"(?P<hour>\d{4}-\d\d-\d\dT\d\d)\.\d+-[0-9a-f]+\.spool\Z")
 
 
@@ -46,14 +49,18 @@ class Spool:
     def begin(self) -> str:
         """Make the folder, and return the key of its hashes, in hexadecimal; it stays the same as long as the home does.
 
+        What is there in a key's place, and is none, is put aside. Two at once need a lock of their own.
+
         :raises OSError: it cannot be made.
         """
         self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
-        key = self.path / KEY
-        with locked(self.lock):
-            if not key.exists():
-                write_whole(key, secrets.token_hex(KEY_BYTES))
-        return key.read_text(encoding="ascii")
+        place = self.path / KEY
+        if (found := _key(place)) is None:
+            with suppress(FileNotFoundError):
+                place.rename(self.path / f".{KEY}-{secrets.token_hex(8)}")
+            found = secrets.token_hex(KEY_BYTES)
+            _write_new(place, found.encode("ascii"))
+        return found
 
     def hours(self) -> dict[str, list[Path]]:
         """Return the files by hour, the oldest first."""
@@ -89,6 +96,27 @@ class Spool:
         return any(
             hour < hour_of(now) and not all(map(is_locked, files)) for hour, files in self.hours().items()
         )
+
+
+def _key(place: Path) -> str | None:
+    """Return a key; None where there is none. A server can write here: no link is followed, and little is read."""
+    try:
+        handle = open_regular(str(place))
+    except FileNotFoundError:
+        return None
+    with os.fdopen(handle, "rb") as file:
+        found = file.read(2 * KEY_BYTES + 1)
+    return found.decode("ascii") if _KEY.match(found) else None
+
+
+def _write_new(place: Path, data: bytes) -> None:
+    """Write a file that does not exist. :raises OSError: it does."""
+    handle = os.open(place, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    with os.fdopen(handle, "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(handle)
+    sync_folder(place.parent)
 
 
 def _status(file: Path) -> os.stat_result | None:

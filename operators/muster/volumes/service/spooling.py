@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -24,6 +25,7 @@ from muster.volumes.service.spools import AT, Read, SpooledHour, Waiting
 from muster.volumes.spool import HALF_MADE_SECONDS, SUFFIX, Spool
 from muster.volumes.tree import open_regular
 
+_opening = threading.Lock()  # of this process, which alone opens: one of the claim's a lost node might keep
 _HOUR = re.compile(r"\d{4}-\d\d-\d\dT\d\d\Z")
 
 
@@ -41,7 +43,8 @@ def _open(call: Call) -> None:
         raise SpecError(
             "nothing on this cluster commits requests: set serving.requests.image in the chart's values, or leave log out"
         )
-    _spool(call).begin()
+    with _opening:
+        _spool(call).begin()
 
 
 def _waiting(call: Call) -> Waiting:

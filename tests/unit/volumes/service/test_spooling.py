@@ -57,6 +57,32 @@ def test_a_folder_is_the_deployments_alone_and_its_key_stays(spool: Spool, spool
     assert spool.path.stat().st_mode & 0o077 == 0
 
 
+@pytest.mark.parametrize("wrong", ["link", "endless", "pipe", "folder", "short", "long"])
+def test_what_a_server_puts_in_the_keys_place_is_put_aside(
+    spool: Spool, spools: ServiceSpools, tmp_path: Path, wrong: str
+) -> None:
+    place = spool.path / "key"
+    place.unlink()
+    if wrong == "link":
+        (tmp_path / "other").write_text("ab" * 32)
+        place.symlink_to(tmp_path / "other")
+    elif wrong == "endless":
+        place.symlink_to("/dev/zero")
+    elif wrong == "pipe":
+        os.mkfifo(place)
+    elif wrong == "folder":
+        (place / "full").mkdir(parents=True)
+    else:
+        place.write_text("ab" * (31 if wrong == "short" else 33))
+    spools.open("flights")
+    key = place.read_text()
+    assert place.is_file()
+    assert not place.is_symlink()
+    assert (len(bytes.fromhex(key)), key == "ab" * 32) == (32, False)
+    spools.open("flights")
+    assert place.read_text() == key
+
+
 def test_without_anything_that_commits_none_is_opened(tmp_path: Path) -> None:
     with Service(tmp_path) as service, pytest.raises(SpecError, match=r"set serving\.requests\.image"):
         ServiceSpools(service.client().connection).open("flights")
