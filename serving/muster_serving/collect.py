@@ -17,6 +17,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import resource
 import shutil
 import socket
 import sys
@@ -31,12 +32,13 @@ import pyarrow.parquet as pq
 from muster_serving import spool
 from muster_serving.arrow import COMPRESSION, arrow_type
 from muster_serving.column import Column
-from muster_serving.errors import ServingError
 from muster_serving.signature import Signature
 
 READ = b"muster.spool"
-BLOCK_ROWS = 16384
+BLOCK_ROWS, BLOCK_BYTES = 16384, 32 << 20
 CLIENT_SECONDS = 300.0
+MEMORY_SHARE = 0.6  # of its container's, for one order
+_CGROUP_MEMORY = "/sys/fs/cgroup/memory.max"
 
 _CLIENT = pa.field("client", pa.string())
 _OWN = [
@@ -105,12 +107,13 @@ def _blocks(
 ) -> Iterator[tuple[pa.Table, int]]:
     """Yield the rows of one file in blocks, each with the offset after them."""
     columns: dict[str, list[Any]] = {name: [] for name in schema.names}
-    offset = after
+    offset, size = after, 0
     for frame, offset in spool.frames(file, after=after):
         _add(columns, frame, head, signature)
-        if len(columns["id"]) >= BLOCK_ROWS:
+        size += len(frame.body) + len(frame.answer)
+        if len(columns["id"]) >= BLOCK_ROWS or size >= BLOCK_BYTES:
             yield pa.table(columns, schema=schema), offset
-            columns = {name: [] for name in schema.names}
+            columns, size = {name: [] for name in schema.names}, 0
     if columns["id"]:
         yield pa.table(columns, schema=schema), offset
 
@@ -172,15 +175,52 @@ def _link(source: Path, target: Path) -> None:
 
 
 def carry_out(order: Mapping[str, Any]) -> dict[str, Any]:
-    """Do what an order says; return the answer, or ``{"error": …}`` where a file cannot be read."""
+    """Do what an order says; return the answer, or ``{"error": …}`` where a file cannot be read, whatever is in it."""
     try:
         return collect(
             [Path(file) for file in order["spool"]],
             Path(order["earlier"]) if order["earlier"] else None,
             Path(order["out"]),
         )
-    except (ServingError, OSError, pa.ArrowException) as error:
+    except Exception as error:  # a server may have written anything
         return {"error": f"{type(error).__name__}: {error}"}
+
+
+def apart(order: Mapping[str, Any]) -> bytes:
+    """Carry an order out in a process of its own, whose end costs this order alone; return the answer as JSON."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if not child:
+        try:
+            _bound_memory()
+            with os.fdopen(writing, "wb") as out:
+                out.write(json.dumps(carry_out(order)).encode())
+        finally:
+            os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading, "rb") as told:
+        answer = told.read()
+    _, status = os.waitpid(child, 0)
+    if answer:
+        return answer
+    ended = os.waitstatus_to_exitcode(status)
+    why = f"signal {-ended}" if ended < 0 else f"exit code {ended}"
+    return json.dumps({"error": f"the process that read them ended by {why}"}).encode()
+
+
+def _bound_memory() -> None:
+    """Have this process run out of memory by itself, before its container does: then all of that would be ended."""
+    try:
+        most = int(Path(_CGROUP_MEMORY).read_text("ascii"))
+    except (OSError, ValueError):  # there is no limit
+        return
+    (mapped,) = (
+        int(line.split()[1]) << 10
+        for line in Path("/proc/self/status").read_text("ascii").splitlines()
+        if line.startswith("VmData:")
+    )
+    most = mapped + int(MEMORY_SHARE * most)
+    resource.setrlimit(resource.RLIMIT_DATA, (most, most))
 
 
 def listen(path: Path) -> None:
@@ -196,7 +236,7 @@ def listen(path: Path) -> None:
     client.settimeout(None)
     with client, client.makefile("rwb") as line:
         for order in line:
-            line.write(json.dumps(carry_out(json.loads(order))).encode() + b"\n")
+            line.write(apart(json.loads(order)) + b"\n")
             line.flush()
 
 

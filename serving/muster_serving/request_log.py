@@ -197,7 +197,7 @@ class RequestLog:
 
     def _write(self, hour: str, several: Sequence[Taken]) -> None:
         """Append requests of one hour. :raises OSError: it cannot be done; nothing of them is in the file then."""
-        frames = [frame for each in several if (frame := self._frame(each))]
+        frames = [frame for each in several if (frame := self._short(self._frame(each)))]
         _check_room(self._order.folder)
         if self._file is None or self._file.hour != hour:
             self._end_file()
@@ -217,6 +217,13 @@ class RequestLog:
             self._drop(1, f"a request cannot be read again: {error}")
             return b""
         return spool.columns_frame(identity, at, self._hidden(request), client=whose)
+
+    def _short(self, frame: bytes) -> bytes:
+        """Return a frame; nothing of one that is too long to be read again."""
+        if len(frame) <= spool.LONGEST_FRAME_BYTES:
+            return frame
+        self._drop(1, f"a request and its answer have more than {spool.LONGEST_FRAME_BYTES} bytes")
+        return b""
 
     def _hidden(self, request: spool.Request) -> spool.Request:
         return spool.Request(

@@ -33,6 +33,11 @@ HOUR = "%Y-%m-%dT%H"
 
 _HEAD = re.compile(rb"(\d+) ([\x21-\x7e]+) (v1|v2|columns) (-?\d+) (\d+) (-?\d+) (\d+)(?: ([\x21-\x7e]+))?\Z")
 _LONGEST_HEAD = 512
+_LONGEST_FIRST_LINE = 16 << 20
+_REVISION = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?\Z")
+_FIELDS = {"revision": str, "model": str, "signature": dict, "leave_out": list, "hashed": list}
+
+LONGEST_FRAME_BYTES = 64 << 20  # a request and its answer
 
 
 class SpoolError(ServingError):
@@ -143,13 +148,18 @@ def columns_frame(identity: bytes, at: float, request: Request, *, client: str =
 def read_head(path: Path) -> dict[str, Any]:
     """Return the first line of a file. :raises SpoolError: it is none of ours, or of another release's."""
     with path.open("rb") as file:
-        line = file.readline()
+        line = file.readline(_LONGEST_FIRST_LINE)
     try:
         head: dict[str, Any] = orjson.loads(line)
     except orjson.JSONDecodeError as error:
         raise SpoolError(f"{path}: the first line is no JSON: {error}") from error
     if type(head) is not dict or head.get("format") not in (FORMAT, FORMAT_OF_CLIENTS):
         raise SpoolError(f"{path}: this muster reads spool files of format {FORMAT} and {FORMAT_OF_CLIENTS}")
+    for field, kind in _FIELDS.items():
+        if type(head.get(field)) is not kind:
+            raise SpoolError(f"{path}: {field} is {head.get(field)!r:.60}, expected a {kind.__name__}")
+    if not _REVISION.match(head["revision"]):  # files are called by it
+        raise SpoolError(f"{path}: revision is {head['revision']!r:.60}, expected a name such as r8")
     return head
 
 
@@ -157,13 +167,19 @@ def frames(path: Path, *, after: int = 0) -> Iterator[tuple[Frame, int]]:
     """Yield the whole frames of a file, each with the offset after it; what may come after them is part of one.
 
     :param after: an offset that was yielded before; 0 for the first frame.
+    :raises SpoolError: a frame says that it is longer than any that a server writes.
     """
     with path.open("rb") as file:
-        file.readline()
+        file.readline(_LONGEST_FIRST_LINE)
         file.seek(max(after, file.tell()))
         while (match := _HEAD.match(file.readline(_LONGEST_HEAD).rstrip(b"\n"))) is not None:
             at, identity, kind = int(match[1]), match[2].decode("ascii"), match[3].decode("ascii")
             json_length, length, answer_length, answers = (int(match[i]) for i in range(4, 8))
+            if length + answers > LONGEST_FRAME_BYTES:
+                raise SpoolError(
+                    f"{path}: a request of {match[5].decode():.20} and an answer of {match[7].decode():.20} bytes; "
+                    f"at most {LONGEST_FRAME_BYTES} are read"
+                )
             body, answer = file.read(length), file.read(answers)
             if len(body) < length or len(answer) < answers:
                 return

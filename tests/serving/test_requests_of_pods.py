@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -246,24 +247,54 @@ def test_a_person_commits_what_is_over_from_a_laptop(
     assert rows_of(store, name, identity)[1] is not None
 
 
+def bad_files(good: bytes) -> dict[str, tuple[bytes, str]]:
+    """What a server that was taken over may write, by name, each with what is said of it. :param good: a file of one request."""
+    first, _, rest = good.partition(b"\n")
+    head, second = json.loads(first), rest.partition(b"\n")[0].split(b" ")
+
+    def of(revision: str) -> bytes:
+        return json.dumps({**head, "revision": revision}).encode() + b"\n" + rest
+
+    def frame(*words: bytes, then: bytes = b"") -> bytes:
+        return first + b"\n" + b" ".join([*words, *second[len(words) :]]) + b"\n" + then
+
+    return {
+        "none": (b"no head", "the first line is no JSON"),
+        "empty": (b'{"format": 1}\n', "revision is None, expected a str"),
+        "endless": (b"[" * (17 << 20), "the first line is no JSON"),
+        "elsewhere": (of("../../x"), "revision is '../../x', expected a name such as r8"),
+        "huge": (frame(*second[:4], b"9" * 400), "are read"),
+        "late": (frame(b"9" * 30, then=rest.partition(b"\n")[2]), "Error"),
+        "torn": (
+            frame(second[0], second[1], b"columns", b"-1", b"2", b"-1", b"2", then=b"{]{}"),
+            "JSONDecodeError",
+        ),
+    }
+
+
 def test_a_file_that_cannot_be_read_stops_no_other_deployment(
     serve: Serve, collect: Any, spool: Spool, service: Service, store: ServiceStore, name: str
 ) -> None:
-    bad = Spool(service.root, f"a{name}")  # it comes first
-    ServiceSpools(store.connection).open(bad.name)
-    (bad.path / f"{hour_of(time.time())}.1-aa.spool").write_bytes(b"no head")
-    age(bad)
     with serve() as server:
         identity = ask(server, name)
         server.process.send_signal(signal.SIGTERM)
         server.process.wait(30)
+    (file,) = spool.path.glob("*.spool")
+    wrong = bad_files(file.read_bytes())
     age(spool)
+    for each, (data, _) in wrong.items():
+        bad = Spool(service.root, f"a-{each}")  # it comes first
+        ServiceSpools(store.connection).open(bad.name)
+        (bad.path / f"{hour_of(time.time())}.1-aa.spool").write_bytes(data)
+        age(bad)
     done = collect()
     assert done.returncode == 1
-    assert f"{bad.name}, " in done.stderr
+    lines = {line.partition(",")[0]: line for line in done.stderr.splitlines()}
+    for each, (_, said) in wrong.items():
+        assert said in lines[f"a-{each}"]
+        (left,) = Spool(service.root, f"a-{each}").path.glob("*.spool")  # it still waits
+        left.unlink()
     assert rows_of(store, name, identity)[1] is not None
-    (left,) = bad.path.glob("*.spool")  # it still waits
-    left.unlink()
 
 
 def test_a_claim_that_takes_nothing_costs_no_request(serve: Serve, spool: Spool, name: str) -> None:
