@@ -50,6 +50,11 @@ def check_label(what: str, name: str, *, length: int = 40) -> str:
     return name
 
 
+def is_label(name: str) -> bool:
+    """Whether a name is one that :func:`check_label` returns."""
+    return len(name) <= 40 and _LABEL.match(name) is not None
+
+
 def check_volume(name: str) -> str:
     """Return `name`, one or more segments joined by ``/`` such as ``flights/model``, or raise SpecError."""
     wanted = (

@@ -14,9 +14,11 @@ import json
 import socket
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, suppress
 from dataclasses import replace
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -97,16 +99,21 @@ class SocketDecoder:
         """Have an order carried out. :raises BackendError: it failed, or the other container has ended."""
         if module != "collect" or words:
             raise BackendError(f"muster_serving.{module} is not reached by this socket: collect alone is")
-        self._file.write(json.dumps(order).encode() + b"\n")
-        self._file.flush()
-        answer = json.loads(self._file.readline() or b'{"error": "the container that reads them has ended"}')
+        try:
+            self._file.write(json.dumps(order).encode() + b"\n")
+            self._file.flush()
+            line = self._file.readline()
+        except OSError:
+            line = b""
+        answer = json.loads(line or b'{"error": "the container that reads them has ended"}')
         if "error" in answer:
             raise BackendError(f"the requests cannot be read: {answer['error']}")
         return answer
 
     def close(self) -> None:
-        """Have the other container end."""
-        self._file.close()
+        """Have the other container end, if it has not."""
+        with suppress(OSError):
+            self._file.close()
         self._line.close()
 
 
@@ -126,9 +133,18 @@ def _connected(path: Path) -> socket.socket:
         raise BackendError(f"nothing reads spool files at {path} ({error.strerror})") from error
 
 
+def in_turn(hours: Iterable[SpooledHour]) -> Iterator[SpooledHour]:
+    """Yield one hour of each deployment after the other, its oldest first: none waits for all of another's."""
+    of: dict[str, list[SpooledHour]] = defaultdict(list)
+    for hour in sorted(hours, key=lambda each: (each.hour, each.deployment)):
+        of[hour.deployment].append(hour)
+    for turn in zip_longest(*of.values()):
+        yield from (hour for hour in turn if hour)
+
+
 def run(collecting: Collecting, say: Callable[[str], None]) -> Iterator[str]:
     """Commit all that waits; yield what went wrong, and go on with the other hours."""
-    for hour in collecting.waiting():
+    for hour in in_turn(collecting.waiting()):
         try:
             for version in collecting.commit(hour):
                 say(f"{hour.hour}  {version.address}")
@@ -149,12 +165,9 @@ def main(arguments: Sequence[str]) -> int:
     settings = Settings.load()
     try:
         with _store(settings) as store, closing(SocketDecoder(asked.decoder)) as decoder:
-            troubles = list(run(Collecting(settings, store, decoder=decoder), _say))
+            return sum(map(_tell, run(Collecting(settings, store, decoder=decoder), _say))) and 1
     except MusterError as error:
-        troubles = [str(error)]
-    for trouble in troubles:
-        sys.stderr.write(f"{trouble}\n")
-    return 1 if troubles else 0
+        return _tell(str(error))
 
 
 def _store(settings: Settings) -> ServiceStore:
@@ -162,6 +175,13 @@ def _store(settings: Settings) -> ServiceStore:
         raise SpecError("MUSTER_CLUSTER names no cluster whose requests could be committed")
     cluster = read_file(settings.cluster).settings
     return ServiceStore(cluster.store_url, token=cluster.token, cache=settings.cache / "store")
+
+
+def _tell(trouble: str) -> int:
+    """Say what went wrong, as it happens: this may be killed at any point."""
+    sys.stderr.write(f"{trouble}\n")
+    sys.stderr.flush()
+    return 1
 
 
 def _say(line: str) -> None:

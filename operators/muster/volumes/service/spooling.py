@@ -10,13 +10,14 @@ import re
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from starlette.responses import StreamingResponse
 from starlette.routing import Route
 
-from muster.core.errors import NotFound, SpecError
-from muster.core.names import check_label
+from muster.core.errors import NotFound, SpecError, StoreError
+from muster.core.names import check_label, is_label
 from muster.volumes.layout import Layout
 from muster.volumes.service.archives import ArchiveMember, pack
 from muster.volumes.service.calls import Call, route
@@ -26,6 +27,8 @@ from muster.volumes.spool import HALF_MADE_SECONDS, SUFFIX, Spool
 from muster.volumes.tree import open_regular
 
 _opening = threading.Lock()  # of this process, which alone opens: one of the claim's a lost node might keep
+MOST_HOUR_BYTES = 16 << 30  # of a deployment's files; a server can write any length
+
 _HOUR = re.compile(r"\d{4}-\d\d-\d\dT\d\d\Z")
 
 
@@ -60,7 +63,7 @@ def _waiting(call: Call) -> Waiting:
 
 def _deployments(layout: Layout) -> list[str]:
     folder = layout.root / "predictions"
-    return sorted(each.name for each in folder.glob("[!.]*") if each.is_dir())
+    return sorted(each.name for each in folder.glob("[!.]*") if is_label(each.name) and each.is_dir())
 
 
 def _fetch(call: Call) -> StreamingResponse:
@@ -69,6 +72,12 @@ def _fetch(call: Call) -> StreamingResponse:
     files = _spool(call).settled(time.time()).get(hour)
     if not files:
         raise NotFound(f"no requests of {call.part('deployment')} in {hour} wait to be committed")
+    if (size := sum(file.lstat().st_size for file in files)) > MOST_HOUR_BYTES:
+        largest = max(files, key=lambda file: file.lstat().st_size)
+        raise StoreError(
+            f"the files of predictions/{call.part('deployment')} in {hour} have {size} bytes, of which at most {MOST_HOUR_BYTES} are "
+            f"committed: delete what no server wrote, the largest is {largest.name}, or lower the share of requests that are kept"
+        )
     return StreamingResponse(pack(_members(files)), media_type="application/x-tar")
 
 
@@ -85,12 +94,13 @@ def _members(files: Sequence[Path]) -> Iterator[ArchiveMember]:
 def _drop(call: Call) -> None:
     """Delete the files of an hour that a version has, but those that have grown since; and what killed servers left half-made."""
     read, spool, now = call.message(Read).sizes, _spool(call), time.time()
-    for part in spool.path.glob(f".*{SUFFIX}"):
-        if part.lstat().st_mtime < now - HALF_MADE_SECONDS:
-            part.unlink(missing_ok=True)
     for file in spool.settled(now).get(_hour(call), []):
         if file.name in read and file.lstat().st_size == read[file.name]:
             file.unlink(missing_ok=True)
+    for part in spool.path.glob(f".*{SUFFIX}"):
+        with suppress(OSError):  # a server may have made it anything; nothing waits for it
+            if part.lstat().st_mtime < now - HALF_MADE_SECONDS:
+                part.unlink()
 
 
 def _spool(call: Call) -> Spool:

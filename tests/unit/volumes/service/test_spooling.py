@@ -121,6 +121,34 @@ def test_a_link_is_not_followed(
     assert [file.read_bytes() for file in tmp_path.iterdir()] == [b"mine"]
 
 
+def test_an_hour_that_is_too_large_is_refused_and_named(
+    spool: Spool, spools: ServiceSpools, tmp_path: Path
+) -> None:
+    large = written(spool, "aa")
+    os.truncate(large, 10 << 40)  # it costs its server nothing
+    os.utime(large, (time.time() - 7000,) * 2)
+    with pytest.raises(StoreError, match=rf"predictions/flights in {HOUR} have .*largest is {large.name}"):
+        spools.fetch(WAITING, tmp_path)
+
+
+def test_what_cannot_be_tidied_stops_no_drop(spool: Spool, spools: ServiceSpools) -> None:
+    folder = spool.path / ".a.spool"
+    folder.mkdir()
+    os.utime(folder, (time.time() - HALF_MADE_SECONDS - 10,) * 2)
+    file = written(spool, "aa", b"one")
+    spools.drop(WAITING, {file.name: 3})
+    assert not file.exists()
+    folder.rmdir()
+
+
+def test_a_folder_of_another_name_hides_no_deployment(
+    spool: Spool, spools: ServiceSpools, keeping: Service
+) -> None:
+    (keeping.root / "predictions" / "flights.bak").mkdir(exist_ok=True)
+    written(spool, "aa")
+    assert spools.waiting() == (WAITING,)
+
+
 @pytest.mark.parametrize("wrong", ["x", "2026-11-26", f"{HOUR}x", "%2e%2e%2fkeys"])
 def test_an_hour_that_is_none_is_refused(keeping: Service, wrong: str) -> None:
     with keeping.asking(keeping.token()) as client:
@@ -133,6 +161,7 @@ def test_a_jobs_token_does_not_count(keeping: Service, spools: ServiceSpools) ->
     for call in (
         lambda found: found.open("flights"),
         lambda found: found.waiting(),
+        lambda found: found.fetch(WAITING, keeping.root),
         lambda found: found.drop(WAITING, {}),
     ):
         with pytest.raises(StoreError, match="does not count for"):
