@@ -611,6 +611,8 @@ def test_what_reads_requests_sees_neither_the_token_nor_the_keys_nor_the_claim()
     assert mounts["commit"] == {"config", "token", "work", "ca"}
     assert "keys" in mounts["token"]
     assert not [each for each in pod["volumes"] if "persistentVolumeClaim" in each]
+    (work,) = (each["emptyDir"] for each in pod["volumes"] if each["name"] == "work")
+    assert work == {"sizeLimit": "64Gi"}
     assert pod["automountServiceAccountToken"] is False
 
 
