@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from tests.packages import installed
 from tests.serving import onnx_graph, test_clients
-from tests.serving.streaming_model import write_words
+from tests.serving.streaming_model import PREDICT, write_words
 from tests.serving.test_clients import BANK, NOWHERE, SHOP, limits, token
 from tests.serving.test_grpc import Answering, bound, load, start  # noqa: F401 - a fixture among them
 from tests.serving.test_streaming import resident_mib
@@ -247,15 +247,36 @@ def test_a_client_that_does_not_read_holds_a_worker_no_longer_than_allowed_and_f
 ) -> None:
     before, go = resident_mib(server.private.process.pid), tmp_path / "go"
     server.share(brief=100)
-    with counted(server, "brief", refused=1, answered=1):
-        client.do("hold", file=str(go))
-        client.ask(1 << 40, "big")
-        client.hear()
-        eventually(lambda: server.public.ask("POST", "/v2/models/line/infer", http(1))[0] == 200)
-        assert resident_mib(server.private.process.pid) - before < 64
-        go.touch()
-        *_, last = iter(client.hear, {"error": LATE, "status": None})
+    refused = server.counted("brief").get("refused", 0)
+    client.do("hold", file=str(go))
+    client.ask(1 << 40, "big")
+    client.hear()
+    eventually(lambda: server.public.ask("POST", "/v2/models/line/infer", http(1))[0] == 200)
+    assert resident_mib(server.private.process.pid) - before < 64
+    go.touch()
+    *_, last = iter(client.hear, {"error": LATE, "status": None})
     assert last["outputs"]["word"] == ["w" * 100_000]
+    assert server.counted("brief").get("refused", 0) > refused
+
+
+@pytest.mark.nightly
+def test_a_client_that_reads_nothing_for_a_minute_counts_as_one_that_left(
+    server: Answering, client: Streaming, setup: Any, tmp_path: Path
+) -> None:
+    """Also what a long request holds of the memory for bodies is free then."""
+    predict = PREDICT.replace('act == "big"', 'act.startswith("big")')
+    long = {**setup, "request_seconds": 600.0}
+    load(server, "long", write_words(tmp_path / "long", predict=predict), setup=long)
+    server.share(long=100)
+    with counted(server, "long", left=1):
+        client.do("hold", file=str(tmp_path / "go"))
+        client.ask(1 << 40, "big" + "." * 100_000)
+        client.hear()
+        eventually(lambda: "closed big" in log_of(server))
+    (tmp_path / "go").touch()
+    unread = {"error": "nothing of an answer was read for 60 s", "status": "StatusCode.UNAVAILABLE"}
+    *_, last = iter(client.hear, unread)
+    assert last["version"] == "long"
 
 
 def test_a_model_that_does_not_stream_answers_once_and_is_kept(
@@ -351,6 +372,20 @@ def test_a_server_that_drains_answers_what_was_asked_and_ends_the_stream(
     with streaming(server.grpc_port) as again:
         again.ask(1)
         assert again.words(1) == ["w0"]
+
+
+def test_a_client_that_never_pauses_is_sent_away_between_two_answers(
+    server: Answering, client: Streaming
+) -> None:
+    asked = 300
+    for _ in range(asked):
+        client.ask(1, "slow")  # 0.2 s
+    assert client.words(1) == ["w0"]
+    assert server.do("drain") == {"id": 1}
+    answers = list(iter(client.hear, {"error": LEFT, "status": "StatusCode.UNAVAILABLE"}))
+    assert 0 < len(answers) < asked
+    assert {tuple(one["outputs"]["word"]) for one in answers} == {("w0",)}
+    assert server.do("open") == {"id": 1}
 
 
 def test_a_server_that_ends_waits_for_no_stream_without_requests(

@@ -20,6 +20,7 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from kserve.protocol.grpc import grpc_predict_v2_pb2 as messages
 
 from muster_serving.answer import Answer, Headers
+from muster_serving.connection import ANSWER_SECONDS
 from muster_serving.events import of_event
 from muster_serving.front import Front
 from muster_serving.routes import STREAM
@@ -27,6 +28,7 @@ from muster_serving.rpc.calls import Context, call_of, check, decoded, headers_o
 from muster_serving.rpc.messages import part_of, told_of
 
 QUIET_SECONDS = 1.0  # a stream of a server that drains ends when no request came for so long
+LEAVE_SECONDS = 5.0  # and between two answers after so long, whatever comes
 _WANTS_FINAL, _FINAL = "triton_enable_empty_final_response", "triton_final_response"
 _UNAUTHENTICATED = 401
 
@@ -60,14 +62,17 @@ class Streams:
     def __init__(self, front: Front) -> None:
         self._front = front
         self._leaving = asyncio.Event()
+        self._until = 0.0
 
     def stay(self) -> None:
         """Answer requests as long as clients like."""
         self._leaving.clear()
 
     def leave(self) -> None:
-        """End each stream once what its client has sent is answered."""
-        self._leaving.set()
+        """End each stream once what its client has sent is answered, or soon. Idempotent."""
+        if not self._leaving.is_set():
+            self._until = asyncio.get_running_loop().time() + LEAVE_SECONDS
+            self._leaving.set()
 
     async def answer(self, _requests: Any, context: Context) -> None:
         """Answer one stream: the call of gRPC."""
@@ -78,31 +83,46 @@ class Streams:
             request = await decoded(messages.ModelInferRequest, data, context)
             call = call_of(request.model_name, request.model_version, STREAM)
             parts = _Parts(request, context)
-            answer = await self._front.predict(call, headers, reading(request, as_bytes=False), parts)
-            if answer.status == _UNAUTHENTICATED:  # the token was ended meanwhile
-                await check(answer, context)
-            await parts.finish(answer)
+            try:
+                answer = await self._front.predict(call, headers, reading(request, as_bytes=False), parts)
+                if answer.status == _UNAUTHENTICATED:  # the token was ended meanwhile
+                    await check(answer, context)
+                await parts.finish(answer)
+            except asyncio.CancelledError:
+                if not parts.unread:
+                    raise
+                # it is told so once it reads on: gRPC sends nothing past what waits
+                await context.abort(
+                    grpc.StatusCode.UNAVAILABLE, f"nothing of an answer was read for {ANSWER_SECONDS:g} s"
+                )
 
     async def _next(self, context: Context) -> bytes | None:
         """Return the next request, as it came; None where the client has no more."""
-        message = asyncio.ensure_future(context.read())
-        leaving = asyncio.ensure_future(self._leaving.wait())
-        try:
-            await asyncio.wait({message, leaving}, return_when=asyncio.FIRST_COMPLETED)
-            await asyncio.wait({message}, timeout=QUIET_SECONDS)
-            if message.done():
-                found = message.result()
-                return None if found is grpc.aio.EOF else found
-        finally:
-            leaving.cancel()
-            message.cancel()
+        if not self._over():
+            message = asyncio.ensure_future(context.read())
+            leaving = asyncio.ensure_future(self._leaving.wait())
+            try:
+                await asyncio.wait({message, leaving}, return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait({message}, timeout=QUIET_SECONDS)
+                if message.done():
+                    found = message.result()
+                    return None if found is grpc.aio.EOF else found
+            finally:
+                leaving.cancel()
+                message.cancel()
         return await context.abort(
             grpc.StatusCode.UNAVAILABLE, "this model server ends: ask on a new stream what has no answer"
         )
 
+    def _over(self) -> bool:
+        return self._leaving.is_set() and asyncio.get_running_loop().time() >= self._until
+
 
 class _Parts:
-    """Sends the events of one answer as messages: an :class:`~muster_serving.events.Outlet`."""
+    """Sends the events of one answer as messages: an :class:`~muster_serving.events.Outlet`.
+
+    :ivar unread: whether the client read nothing for so long that it counts as one that left, as over HTTP.
+    """
 
     def __init__(self, request: Any, context: Context) -> None:
         self._context = context
@@ -112,6 +132,7 @@ class _Parts:
         self._told: tuple[tuple[str, str], ...] = ()
         self._rest = bytearray()
         self._failed = False
+        self.unread = False
 
     async def begin(self, headers: Headers) -> None:
         self._told = told_of(headers)
@@ -160,4 +181,9 @@ class _Parts:
             response.parameters[name].string_param = value
 
     async def _write(self, **fields: Any) -> None:
-        await self._context.write(ModelStreamInferResponse(**fields).SerializeToString())
+        try:
+            async with asyncio.timeout(ANSWER_SECONDS):
+                await self._context.write(ModelStreamInferResponse(**fields).SerializeToString())
+        except TimeoutError:
+            self.unread = True
+            raise asyncio.CancelledError from None  # so that all of the request ends, as where a client leaves

@@ -93,10 +93,10 @@ def seldon_deployment(server: Server) -> Document:
     is for the route to say. A container that the graph does not name, such as that of a model's workers, is in its
     pods as it is here, and in no Service.
 
-    :raises SpecError: the deployment has the name of the workers' container.
+    :raises SpecError: the deployment has the name of the workers' container, where there is one, or the policy tells them apart.
     """
     spec = server.spec
-    if spec.name == WORKERS:
+    if spec.name == WORKERS and (spec.workers or spec.log):
         raise SpecError(
             f"deployment {spec.name!r}: with Seldon Core its server's container has its name, which is that of the "
             "container of a model's workers: give it another name"

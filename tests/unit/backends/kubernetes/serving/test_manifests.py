@@ -33,7 +33,7 @@ from muster.backends.kubernetes.serving.route import HISTORY, LARGEST_BYTES, Rou
 from muster.backends.kubernetes.serving.server import WORKERS, archive, code
 from muster.backends.kubernetes.site import Platform
 from muster.backends.releases.book import begin, number, withdraw
-from muster.core.deployment import DeploymentSpec, RevisionState, SmokeRequest, Workers
+from muster.core.deployment import DeploymentSpec, RequestLog, RevisionState, SmokeRequest, Workers
 from muster.core.errors import SpecError
 
 
@@ -62,8 +62,10 @@ def test_seldon_is_told_of_the_workers_by_no_graph_and_no_deployment_takes_their
     (predictor,) = seldon_deployment(server(WITH_WORKERS, "r4"))["spec"]["predictors"]
     names = [each["name"] for each in predictor["componentSpecs"][0]["spec"]["containers"]]
     assert (predictor["graph"]["name"], names) == ("flights", ["flights", WORKERS])
-    with pytest.raises(SpecError, match=r"deployment 'workers': .* give it another name"):
-        seldon_deployment(server(spec(name=WORKERS), "r1"))
+    for of in (replace(WITH_WORKERS, name=WORKERS), spec(name=WORKERS, log=RequestLog())):
+        with pytest.raises(SpecError, match=r"deployment 'workers': .* give it another name"):
+            seldon_deployment(server(of, "r1"))
+    assert seldon_deployment(server(spec(name=WORKERS), "r1"))
 
 
 def test_a_site_that_names_nobody_has_no_platform() -> None:
