@@ -15,7 +15,7 @@ import os
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -31,6 +31,7 @@ from muster.volumes.protocols import LocalStore
 from muster.volumes.spool import Spool
 
 IMAGE = "serve"
+_PAGE_VERSIONS = 20
 
 
 class Decoder(Protocol):
@@ -113,32 +114,82 @@ class Predictions:
     ) -> Version | None:
         """Commit one hour as far as it is spooled, and delete the files that end there."""
         ended = [file for file in files if not is_locked(file)]  # before they are read
-        volume = predictions_volume(spool.name)
-        earlier = self._newest(volume, hour)
         try:
-            with tempfile.TemporaryDirectory(dir=spool.path, prefix=".commit-") as out:
-                order = {
-                    "spool": [str(file) for file in files],
-                    "earlier": str(self._store.path(earlier.address)) if earlier else None,
-                    "out": out,
-                }
-                found = self._ask("collect", order=order, progress=progress)
-                version = None
-                if found["rows"]:
-                    version = self._store.add(
-                        volume,
-                        Path(out),
-                        partition=hour,
-                        note=f"requests of deployment {spool.name}",
-                        request=_request(earlier, found["read"]),
-                    )
+            version = self._added(spool, hour, files, progress)
             for file in ended:
                 file.unlink()
         except OSError as error:
             raise BackendError(
-                f"requests of {spool.name} in {hour} are not committed ({error}); they stay in {spool.path}"
+                f"requests of {spool.name} in {hour} are not committed ({error}); they still wait to be"
             ) from error
         return version
+
+    def _added(
+        self, spool: Spool, hour: str, files: Sequence[Path], progress: Callable[[str], None]
+    ) -> Version | None:
+        """Return a version that was made of what the newest of the hour lacks; None where that has all.
+
+        Where another commit was at work meanwhile, of this spool elsewhere, the newest version must not be one that knows
+        nothing of the other: it is hidden, and what the other lacks is added to that.
+        """
+        volume, made = predictions_volume(spool.name), None
+        while True:
+            known = self._last(volume)
+            earlier = self._newest(volume, hour)
+            version = self._add(spool, hour, files, earlier, progress)
+            if version is None:
+                return made
+            others = [number for number in self._since(volume, hour, known) if number != version.number]
+            if not others:
+                return version
+            if version.number > max(others):
+                reason = f"made beside version {max(others)}, without its requests"
+                self._store.retire(version.address, reason=reason)
+            else:
+                made = version
+
+    def _add(
+        self,
+        spool: Spool,
+        hour: str,
+        files: Sequence[Path],
+        earlier: Version | None,
+        progress: Callable[[str], None],
+    ) -> Version | None:
+        with tempfile.TemporaryDirectory(dir=spool.path, prefix=".commit-") as out:
+            order = {
+                "spool": [str(file) for file in files],
+                "earlier": str(self._store.path(earlier.address)) if earlier else None,
+                "out": out,
+            }
+            found = self._ask("collect", order=order, progress=progress)
+            if not found["rows"]:
+                return None
+            return self._store.add(
+                predictions_volume(spool.name),
+                Path(out),
+                partition=hour,
+                note=f"requests of deployment {spool.name}",
+                request=_request(earlier, found["read"]),
+            )
+
+    def _last(self, volume: str) -> int:
+        """Return the highest number of a volume's versions; 0 where there is none."""
+        try:
+            return max((one.number for one in self._store.newest(volume, limit=1)), default=0)
+        except NotFound:
+            return 0
+
+    def _since(self, volume: str, hour: str, known: int) -> Iterator[int]:
+        """Yield the number of each version of an hour that came after a number, and is not hidden."""
+        before: int | None = None
+        while page := self._store.newest(volume, limit=_PAGE_VERSIONS, before=before):
+            for one in page:
+                if one.number <= known:
+                    return
+                if one.partition == hour and one.retired is None:
+                    yield one.number
+            before = page[-1].number
 
     def _newest(self, volume: str, hour: str) -> Version | None:
         try:
@@ -162,8 +213,7 @@ class LocalDecoder:
         progress: Callable[[str], None] = lambda _line: None,
     ) -> Any:
         """Run the module in a process of its own."""
-        folder = find_image(IMAGE, image_folders(self._settings))
-        python = Environments(self._settings.cache).ensure(IMAGE, folder, image_digest(folder), progress)
+        python = self.prepare(progress)
         done = subprocess.run(
             [str(python), "-P", "-m", f"muster_serving.{module}", *map(str, words)],
             input=json.dumps(order),
@@ -178,6 +228,11 @@ class LocalDecoder:
                 f"the requests cannot be read: {said[-1] if said else f'exit code {done.returncode}'}"
             )
         return json.loads(done.stdout)
+
+    def prepare(self, progress: Callable[[str], None] = lambda _line: None) -> Path:
+        """Make the image's environment, if there is none yet; return its Python."""
+        folder = find_image(IMAGE, image_folders(self._settings))
+        return Environments(self._settings.cache).ensure(IMAGE, folder, image_digest(folder), progress)
 
 
 def _request(earlier: Version | None, read: Mapping[str, int]) -> str:

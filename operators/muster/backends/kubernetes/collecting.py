@@ -24,7 +24,7 @@ from typing import Any
 
 from muster.backends.kubernetes.cluster_file import read_file
 from muster.backends.kubernetes.serving.server import archive
-from muster.backends.predictions import Decoder, Predictions
+from muster.backends.predictions import Decoder, LocalDecoder, Predictions
 from muster.core.errors import BackendError, MusterError, NotFound, SpecError
 from muster.core.patience import Patience
 from muster.core.settings import Settings
@@ -47,7 +47,8 @@ class Collecting:
         self._settings = settings
         self._store = store
         self._spools = ServiceSpools(store.connection)
-        self._decoder = decoder
+        self._local = LocalDecoder(settings) if decoder is None else None
+        self._decoder = decoder or self._local
 
     def waiting(self, name: str = "") -> list[SpooledHour]:
         """Return the hours that can be committed. :param name: of one deployment alone."""
@@ -60,6 +61,8 @@ class Collecting:
 
         :raises BackendError: a file cannot be read; all of the hour still waits.
         """
+        if self._local:  # before, and not while another may commit what was fetched
+            self._local.prepare(progress)
         self._settings.home.mkdir(parents=True, exist_ok=True)
         with (
             translated(f"commit the requests of {hour.deployment} in {hour.hour}"),
