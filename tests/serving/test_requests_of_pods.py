@@ -236,14 +236,19 @@ def test_a_person_commits_what_is_over_from_a_laptop(
     words = [sys.executable, "-m", "muster", "predictions", "commit", name]
     environment = os.environ | {"MUSTER_CLUSTER": cluster, "MUSTER_HOME": str(tmp_path / "home")}
 
-    def commit() -> str:
-        done = subprocess.run(words, env=environment, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr
-        return done.stdout
+    def commit() -> subprocess.CompletedProcess[str]:
+        return subprocess.run(words, env=environment, capture_output=True, text=True, check=False)
 
-    assert commit() == ""  # the hour is not over
+    done = commit()
+    assert (done.returncode, done.stdout) == (0, ""), done.stderr  # the hour is not over
     age(spool)
-    assert f"volume://{predictions_volume(name)}@1" in commit()
+    then = time.time() - 2 * AGO
+    bad = spool.path / f"{hour_of(then)}.1-aa.spool"  # an hour before, which ends no other
+    bad.write_bytes(b"no head")
+    os.utime(bad, (then, then))
+    done = commit()
+    assert f"volume://{predictions_volume(name)}@1" in done.stdout
+    assert (done.returncode, "the first line is no JSON" in done.stderr) == (1, True), done.stderr
     assert rows_of(store, name, identity)[1] is not None
 
 

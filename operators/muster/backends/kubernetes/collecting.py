@@ -145,12 +145,21 @@ def in_turn(hours: Iterable[SpooledHour]) -> Iterator[SpooledHour]:
         yield from (hour for hour in turn if hour)
 
 
-def run(collecting: Collecting, say: Callable[[str], None]) -> Iterator[str]:
-    """Commit all that waits; yield what went wrong, and go on with the other hours."""
-    for hour in in_turn(collecting.waiting()):
+def run(
+    collecting: Collecting,
+    made: Callable[[Version], None],
+    *,
+    name: str = "",
+    progress: Callable[[str], None] = lambda _line: None,
+) -> Iterator[str]:
+    """Commit all that waits; yield what went wrong, and go on with the other hours.
+
+    :param made: is told of each version. :param name: of one deployment alone.
+    """
+    for hour in in_turn(collecting.waiting(name)):
         try:
-            for version in collecting.commit(hour):
-                say(f"{hour.hour}  {version.address}")
+            for version in collecting.commit(hour, progress=progress):
+                made(version)
         except MusterError as error:
             yield f"{hour.deployment}, {hour.hour}: {' '.join(str(error).split())}"
 
@@ -187,8 +196,8 @@ def _tell(trouble: str) -> int:
     return 1
 
 
-def _say(line: str) -> None:
-    sys.stdout.write(f"{line}\n")
+def _say(version: Version) -> None:
+    sys.stdout.write(f"{version.partition}  {version.address}\n")
 
 
 if __name__ == "__main__":

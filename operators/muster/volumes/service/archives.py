@@ -12,17 +12,17 @@ from typing import BinaryIO, cast
 
 from muster.core.errors import SpecError, StoreError
 from muster.volumes.changes import files_below
-from muster.volumes.tree import lengthen, make_folders
+from muster.volumes.tree import lengthen, make_folders, open_regular
 
 CHUNK_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, kw_only=True)
 class ArchiveMember:
-    """One file of an archive: its name in the archive, and its bytes or their place."""
+    """One file of an archive: its name in the archive, and its bytes, their place, or a handle of them."""
 
     name: str
-    source: Path | bytes
+    source: Path | bytes | int
     runs: bool = False
 
 
@@ -54,12 +54,7 @@ def in_chunks(pieces: Iterable[bytes]) -> Iterator[bytes]:
 
 def _packed(files: Iterable[ArchiveMember]) -> Iterator[bytes]:
     for member in files:
-        file: BinaryIO
-        with (
-            io.BytesIO(member.source)
-            if isinstance(member.source, bytes)
-            else member.source.open("rb") as file
-        ):
+        with _opened(member.source) as file:
             size = file.seek(0, os.SEEK_END)
             file.seek(0)
             head = tarfile.TarInfo(member.name)
@@ -68,6 +63,13 @@ def _packed(files: Iterable[ArchiveMember]) -> Iterator[bytes]:
             yield from exactly(file, size, what=member.name)
         yield b"\0" * (-size % tarfile.BLOCKSIZE)
     yield b"\0" * (2 * tarfile.BLOCKSIZE)
+
+
+def _opened(source: Path | bytes | int) -> BinaryIO:
+    """Open what is packed, and never a link: another process may have put one there since it was listed."""
+    if isinstance(source, bytes):
+        return io.BytesIO(source)
+    return os.fdopen(os.dup(source) if isinstance(source, int) else open_regular(str(source)), "rb")
 
 
 def exactly(file: BinaryIO, size: int, *, what: str) -> Iterator[bytes]:

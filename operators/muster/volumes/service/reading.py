@@ -150,10 +150,10 @@ def _tar(files: Iterator[tuple[str, os.DirEntry[str]]]) -> Response:
 
 
 def _members(files: Iterator[tuple[str, os.DirEntry[str]]]) -> Iterator[ArchiveMember]:
-    """Yield each file by a path that cannot be replaced meanwhile."""
+    """Yield each file, opened, so that nothing can replace it meanwhile."""
     for path, entry in files:
         handle = open_regular(entry.path)
         try:
-            yield ArchiveMember(name=path, source=Path(f"/proc/self/fd/{handle}"))
+            yield ArchiveMember(name=path, source=handle)
         finally:
             os.close(handle)

@@ -82,11 +82,11 @@ def _fetch(call: Call) -> StreamingResponse:
 
 
 def _members(files: Sequence[Path]) -> Iterator[ArchiveMember]:
-    """Yield each file by a path that cannot be replaced meanwhile: by a link to the store's keys, say."""
+    """Yield each file, opened, so that nothing can replace it meanwhile: a link to the store's keys, say."""
     for file in files:
         handle = open_regular(str(file))
         try:
-            yield ArchiveMember(name=file.name, source=Path(f"/proc/self/fd/{handle}"))
+            yield ArchiveMember(name=file.name, source=handle)
         finally:
             os.close(handle)
 

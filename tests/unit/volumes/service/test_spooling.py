@@ -14,6 +14,7 @@ from tests.unit.volumes.service.process import Service
 from muster.core.errors import NotFound, SpecError, StoreError
 from muster.core.prediction import hour_of
 from muster.volumes.service import tokens
+from muster.volumes.service.archives import ArchiveMember, pack
 from muster.volumes.service.spools import AT, ServiceSpools, SpooledHour
 from muster.volumes.spool import HALF_MADE_SECONDS, Spool
 
@@ -183,3 +184,13 @@ def test_a_release_before_has_none_and_takes_none(spools: ServiceSpools) -> None
     assert earlier.waiting() == ()
     with pytest.raises(SpecError, match="of an earlier release, and takes no requests"):
         earlier.open("flights")
+
+
+def test_what_was_replaced_by_a_link_since_it_was_listed_is_not_packed(
+    keeping: Service, tmp_path: Path
+) -> None:
+    """Another container of a pod may write where a version is made ready."""
+    file = tmp_path / "part.parquet"
+    file.symlink_to(keeping.key)
+    with pytest.raises(FileNotFoundError, match="no regular file is there"):
+        list(pack([ArchiveMember(name=file.name, source=file)]))
