@@ -29,6 +29,7 @@ LONG = {  # seconds of CPU each; what they type is run by these tests, too, and 
     "howto/resume.md": "airflow/test_run.py, cli/test_run.py",
     "howto/schedules.md": "airflow/test_backfill.py",
     "howto/search.md": "contract/test_search.py, airflow/test_search_results.py",
+    "howto/validate.md": "airflow/test_cache.py, airflow/test_validate.py, dags/flights/test_validate.py",
 }
 
 
