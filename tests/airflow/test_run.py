@@ -257,12 +257,20 @@ def test_a_run_that_nobody_left_cannot_be_resumed(write_dag: Write, dag_folder: 
     ],
 )
 def test_params_are_checked_before_anything_starts(
-    write_dag: Write, dag_folder: Path, run: Run, seen: Any, params: dict[str, Any], says: str
+    write_dag: Write,
+    dag_folder: Path,
+    run: Run,
+    seen: Any,
+    store: FolderStore,
+    params: dict[str, Any],
+    says: str,
 ) -> None:
     write_chain(write_dag, dag_folder)
+    jobs = store.ledger.jobs()
     with pytest.raises(SpecError, match=says):
         run(params)
     assert seen.started == []
+    assert store.ledger.jobs() == jobs
 
 
 REFUSED: dict[str, tuple[str, str]] = {
