@@ -39,10 +39,10 @@ demo: $(READY)  ## Run the reference pipeline, from real rows to a served predic
 up: $(READY)  ## Airflow on 127.0.0.1:8080 with the Dags of dags/, until Ctrl-C
 	@$(BIN)/muster up
 
-# In the order of the folders, where those of long tests come first: begun last, one long file keeps a core idle. Five at
-# a time on two cores, since most of the slow tests wait for processes of Airflow and of jobs.
+# Files with slow tests come first (tests/conftest.py): begun last, one long file keeps a core idle. Six at a time on two
+# cores, since most of the slow tests wait for processes of Airflow and of jobs.
 test: $(READY)  ## Run the tests, slow ones included (below 13 minutes warm)
-	$(PYTEST) -m "$(HERE)" -n 5 --dist loadfile --no-loadscope-reorder
+	$(PYTEST) -m "$(HERE)" -n 6 --dist loadfile --no-loadscope-reorder
 
 # Beside each other: mypy keeps one core busy.
 check: $(READY)  ## Lint, types, layers and the fast tests
