@@ -26,10 +26,10 @@ from muster.volumes.service.spools import AT, Read, SpooledHour, Waiting
 from muster.volumes.spool import HALF_MADE_SECONDS, SUFFIX, Spool
 from muster.volumes.tree import open_regular
 
-_opening = threading.Lock()  # of this process, which alone opens: one of the claim's a lost node might keep
 MOST_HOUR_BYTES = 16 << 30  # of a deployment's files; a server can write any length
 
 _HOUR = re.compile(r"\d{4}-\d\d-\d\dT\d\d\Z")
+_opening = threading.Lock()  # of this process, which alone opens: one of the claim's a lost node might keep
 
 
 def routes(served: Served) -> Iterator[Route]:
