@@ -278,9 +278,11 @@ class MemoryStore:
     def versions(self, volume: str) -> list[Version]:
         return [kept.version() for kept in self._kept.get(check_volume(volume), ()) if kept.files is not None]
 
-    def newest(self, volume: str, *, limit: int, before: int | None = None) -> list[Version]:
+    def newest(
+        self, volume: str, *, limit: int, before: int | None = None, partition: str = ""
+    ) -> list[Version]:
         found = [version for version in self.versions(volume) if before is None or version.number < before]
-        return found[::-1][:limit]
+        return [version for version in found[::-1] if partition in ("", version.partition)][:limit]
 
     def last(self, volume: str, partition: str | None = None) -> int:
         records = [each.record for each in self._kept.get(check_volume(volume), ())]
