@@ -57,7 +57,9 @@ def main(arguments: Sequence[str]) -> int:
     for engine in options.engines.split(","):
         found = run(folder, engine, options.keep_gib)
         (folder / f"{engine}.json").write_text(json.dumps(found))
-        print(engine, json.dumps({name: each for name, each in found.items() if name != "months"}), flush=True)
+        print(
+            engine, json.dumps({name: each for name, each in found.items() if name != "months"}), flush=True
+        )
     there = [folder / f"{engine}.json" for engine in ENGINES]
     sums = [json.loads(path.read_text())["months"] for path in there if path.is_file()]
     rows = sum(count for count, _ in sums[0].values())

@@ -69,11 +69,14 @@ class TestS3(MirrorContract):
     ) -> None:
         """Killed again and again, and begun anew in another bucket once it is complete; then the store's folder is lost."""
         files, expected = S3FileSystem(**options), facts(source)
-        seconds, kills, url = 0.0, 0, ""
+
+        def empty() -> str:
+            bucket = f"killed-{next(_BUCKETS)}"
+            files.mkdir(bucket)
+            return f"s3://{bucket}/muster"
+
+        seconds, kills, url = 0.0, 0, empty()
         while kills < KILLS:
-            if not url:
-                url = f"s3://killed-{next(_BUCKETS)}/muster"
-                files.mkdir(url.removesuffix("/muster"))
             begun = time.monotonic()
             child = _FORKS.Process(target=mirror_to, args=(url, options, source.layout.root))
             child.start()
@@ -84,13 +87,11 @@ class TestS3(MirrorContract):
             kills += child.exitcode != 0
             assert_whole(OpenHome(url, options), files, url, expected)
             if child.exitcode == 0:
-                seconds, url = seconds or time.monotonic() - begun, ""
-        last = f"s3://killed-{next(_BUCKETS)}/muster" if not url else url
-        files.mkdir(last.removesuffix("/muster"), exist_ok=True)
-        assert mirror(FolderHome(source), OpenHome(last, options)).whole
+                seconds, url = seconds or time.monotonic() - begun, empty()
+        assert mirror(FolderHome(source), OpenHome(url, options)).whole
         source.layout.root.rename(tmp_path / "lost")
         restored = FolderStore(source.layout.root)
-        assert mirror(OpenHome(last, options), FolderHome(restored), adopt=True).whole
+        assert mirror(OpenHome(url, options), FolderHome(restored), adopt=True).whole
         assert facts(restored) == expected
         assert fsck.check(restored, deep=True).clean
 

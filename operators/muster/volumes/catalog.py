@@ -60,9 +60,7 @@ class Catalog:
             self._counts[volume] = (changed, count)
         return count
 
-    def newest(
-        self, volume: str, *, limit: int, before: int | None, partition: str = ""
-    ) -> list[Version]:
+    def newest(self, volume: str, *, limit: int, before: int | None, partition: str = "") -> list[Version]:
         """Return the newest versions whose data is there, newest first; no others are read.
 
         :param partition: of these; empty for any.
@@ -234,8 +232,8 @@ class Catalog:
         newest = self.newest(volume, limit=1, before=None)
         if newest:
             return nothing(wanted, known, lambda number: self.readable(volume, number), newest=newest[0])
-        for damaged in self.damaged(volume):
-            self.version(volume, damaged.number)  # raises Corrupt, which says what to do
+        for version in self.damaged(volume):
+            self.version(volume, version.number)  # raises Corrupt, which says what to do
         return self._no_volume(volume)
 
     def _number(self, volume: str, number: int) -> Version:
