@@ -1,8 +1,8 @@
 """The features of flights on engines: a gang of Spark beside a standalone cluster by hand, a job of DuckDB beside its script.
 
 ``python -m benchmarks.engines [--rows N] [--pairs N] [--json]``. Both ways run the same script over the same rows
-(:mod:`benchmarks.flights_rows`), with the same layout: a driver with the master, and two workers of one core. The issue of
-100 million rows is ``--rows 100000000 --pairs 1``, which takes hours on two cores and 30 GB of disk.
+(:mod:`benchmarks.flights_rows`), with the same layout: a driver with the master, and two workers of one core. Whether both
+engines make the same of many rows is :mod:`benchmarks.engines_equal`.
 """
 
 from __future__ import annotations

@@ -56,12 +56,6 @@ OBSERVED = ("temp", "dewp", "humid", "wind_speed", "wind_gust", "precip", "visib
 FASTEST_WIND = 150.0
 """Miles an hour; a report of more (there is one, of 1048) comes from a broken instrument and is left out."""
 
-TIMETABLE = (
-    *("partition", "scheduled", "carrier", "flight", "origin", "dest", "tailnum"),
-    *("year", "month", "weekday", "hour", "minute", "distance", "cutoff", "late"),
-)
-"""The key, the target, and the features that the timetable tells."""
-
 KEY = ("scheduled_departure", "carrier", "flight", "origin", "dest")
 TARGET = "late"
 
@@ -132,17 +126,12 @@ def build(raw: Raw, since: str, month: str) -> ir.Table:
     """
     begin, end = _first_day("since", since), _first_day("month", month)
     clocked = _clocked(raw.flights)
-    # Kept once and without what no feature needs: of rows that no memory holds, all that is kept is spilled.
-    near = (
-        clocked.filter(
-            clocked.scheduled >= _minutes(begin - LOOK_BACK),
-            clocked.scheduled < _minutes(end + timedelta(days=33)),
-        )
-        .select(*TIMETABLE, "departed", "dep_delay", "arr_delay")
-        .cache()
-    )
-    wanted = near.filter(near.arr_delay.notnull(), near.partition >= since, near.partition <= month)
-    events = _events(near)
+    near = clocked.filter(
+        clocked.scheduled >= _minutes(begin - LOOK_BACK),
+        clocked.scheduled < _minutes(end + timedelta(days=33)),
+    ).cache()
+    wanted = near.filter(near.arr_delay.notnull(), near.partition >= since, near.partition <= month).cache()
+    events = _events(near).cache()
     rows = _schedule(wanted)
     rows = _join(rows, _traffic(near), ("origin",), "scheduled")
     for scope, by in SCOPES.items():
@@ -169,7 +158,10 @@ def _clocked(flights: ir.Table) -> ir.Table:
 
 def _schedule(flights: ir.Table) -> ir.Table:
     """Keep the key, the target and the timetable's features."""
-    return flights.select(*TIMETABLE).cast({"weekday": "int16"})  # Spark's own weekdays are wider
+    return flights.select(
+        *("partition", "scheduled", "carrier", "flight", "origin", "dest", "tailnum"),
+        *("year", "month", "weekday", "hour", "minute", "distance", "cutoff", "late"),
+    ).cast({"weekday": "int16"})  # Spark's own weekdays are wider
 
 
 def _timeline(events: ir.Table, asks: ir.Table, by: tuple[str, ...]) -> ir.Table:
