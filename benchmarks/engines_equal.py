@@ -1,6 +1,6 @@
 """Both engines over the same rows as jobs, once each: how long, how much memory, and whether the rows are equal.
 
-``python -m benchmarks.engines_equal FOLDER [--rows N] [--engines duckdb,spark] [--keep-gib N]``, by default 100 million. The rows and what was found of each
+``python -m benchmarks.engines_equal FOLDER [--rows N] [--engines duckdb spark] [--keep-gib N]``, by default 100 million. The rows and what was found of each
 engine are kept below FOLDER, where a later call finds them: delete it afterwards. A run is ended where less than `--keep-gib` are free on its disk.
 
 The memory is bounded, the disk is not: DuckDB spills 0.9 GB for each million rows, so 100 million want some 90 GB beside the rows and hours of two cores.
@@ -51,12 +51,12 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.engines_equal")
     parser.add_argument("folder", type=Path)
     parser.add_argument("--rows", type=int, default=ROWS)
-    parser.add_argument("--engines", default=",".join(ENGINES))
+    parser.add_argument("--engines", nargs="+", choices=ENGINES, default=list(ENGINES))
     parser.add_argument("--keep-gib", type=float, default=8.0)
     options = parser.parse_args(arguments)
-    folder: Path = options.folder.resolve()
+    folder: Path = options.folder.resolve() / str(options.rows)
     make_rows(folder, options.rows)
-    for engine in options.engines.split(","):
+    for engine in options.engines:
         found = run(folder, engine, options.keep_gib)
         (folder / f"{engine}.json").write_text(json.dumps(found))
         print(
@@ -72,6 +72,7 @@ def main(arguments: Sequence[str]) -> int:
 
 def make_rows(folder: Path, rows: int) -> None:
     """Make the rows, where they are not there."""
+    folder.mkdir(parents=True, exist_ok=True)
     if (folder / "rows").is_dir():
         return
     began = time.perf_counter()
