@@ -60,14 +60,16 @@ class Catalog:
             self._counts[volume] = (changed, count)
         return count
 
-    def newest(self, volume: str, *, limit: int, before: int | None, partition: str = "") -> list[Version]:
+    def newest(
+        self, volume: str, *, limit: int, before: int | None, partition: str | None = None
+    ) -> list[Version]:
         """Return the newest versions whose data is there, newest first; no others are read.
 
-        :param partition: of these; empty for any.
+        :param partition: of these; None: of any, and of those without one.
         """
-        numbers = self._of(volume, partition) if partition else self._newest_first(volume)
+        numbers = self._newest_first(volume) if partition is None else self._of(volume, partition)
         found = (self.readable(volume, n) for n in numbers if before is None or n < before)
-        wanted = (v for v in found if v is not None and partition in ("", v.partition))
+        wanted = (v for v in found if v is not None and partition in (None, v.partition))
         return list(islice(wanted, limit))
 
     def _of(self, volume: str, partition: str) -> list[int]:

@@ -82,7 +82,7 @@ class FolderStore:
         return self.catalog.live(check_volume(volume))
 
     def newest(
-        self, volume: str, *, limit: int, before: int | None = None, partition: str = ""
+        self, volume: str, *, limit: int, before: int | None = None, partition: str | None = None
     ) -> list[Version]:
         """The newest versions of a volume, newest first; no others are read."""
         return self.catalog.newest(check_volume(volume), limit=limit, before=before, partition=partition)

@@ -283,10 +283,10 @@ class MemoryStore:
         return [kept.version() for kept in self._kept.get(check_volume(volume), ()) if kept.files is not None]
 
     def newest(
-        self, volume: str, *, limit: int, before: int | None = None, partition: str = ""
+        self, volume: str, *, limit: int, before: int | None = None, partition: str | None = None
     ) -> list[Version]:
         found = [version for version in self.versions(volume) if before is None or version.number < before]
-        return [version for version in found[::-1] if partition in ("", version.partition)][:limit]
+        return [version for version in found[::-1] if partition in (None, version.partition)][:limit]
 
     def last(self, volume: str, partition: str | None = None) -> int:
         records = [each.record for each in self._kept.get(check_volume(volume), ())]

@@ -442,5 +442,5 @@ def test_runs_of_numbers_are_one_entry(work, store, file):
     assert document["runs"] == [[1, 3, None], [5, 5, None], [6, 7, "a"], [8, 8, "b"]]
     assert document["uncommitted"] == {"x": [[9, 10], [12, 12]], "y": [[11, 11]]}
     assert partitions.read(store.layout, VOLUME, range(1, 14)) == known
-    partitions.write(store.layout, VOLUME, known._replace(uncommitted={}))
+    partitions.write(store.layout, VOLUME, partitions.Known(found, "job", {}))
     assert b"uncommitted" not in file.read_bytes()
