@@ -11,7 +11,6 @@ from muster.volumes.folder import FolderStore
 from muster.volumes.mirrors.base import Home
 from muster.volumes.mirrors.copying import Copying, Mirrored
 from muster.volumes.mirrors.folder import FolderHome
-from muster.volumes.mirrors.open_layout import OpenHome
 
 BIG_BYTES = 3 << 20
 
@@ -54,11 +53,6 @@ def mirror(source: Home, target: Home, **rules: object) -> Mirrored:
     finally:
         target.close()
         source.close()
-
-
-def mirror_to(url: str, options: dict[str, str], root: Path) -> None:
-    """Bring an open layout up to the store in a folder, in a process that may be killed."""
-    mirror(FolderHome(FolderStore(root)), OpenHome(url, options))
 
 
 def facts(store: FolderStore) -> dict[str, object]:

@@ -21,14 +21,11 @@ def packages() -> Path:
     return installed(LOCK)
 
 
-pytestmark = pytest.mark.data
-
-
-def run(packages: Path, tmp_path: Path, marks: str) -> None:
-    """Run the tests of mirrors_on_s3.py with these marks, beside the packages."""
+@pytest.mark.data
+def test_the_contract_of_mirrors_holds_on_s3(packages: Path, tmp_path: Path) -> None:
     done = subprocess.run(
         [
-            *(sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-W", "default", "-m", marks),
+            *(sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-W", "default"),
             *("--basetemp", str(tmp_path / "s3"), str(HERE / "mirrors_on_s3.py")),
         ],
         env={**os.environ, **REGION, "PYTHONPATH": str(packages)},
@@ -40,12 +37,3 @@ def run(packages: Path, tmp_path: Path, marks: str) -> None:
     )
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
     assert " passed" in done.stdout
-
-
-def test_the_contract_of_mirrors_holds_on_s3(packages: Path, tmp_path: Path) -> None:
-    run(packages, tmp_path, "not nightly")
-
-
-@pytest.mark.nightly
-def test_a_mirror_on_s3_may_be_killed_a_hundred_times(packages: Path, tmp_path: Path) -> None:
-    run(packages, tmp_path, "nightly")
