@@ -16,7 +16,7 @@ PYTEST := $(BIN)/python -m pytest
 HERE := not soak and not horovod and not gpu and not cluster and not chart and not nfs and not releases and not data
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo up test check lint soak cluster-up cluster-down test-cluster bench compiler test-horovod test-gpu test-chart test-nfs test-releases test-data lock wheel clean
+.PHONY: help setup demo up test check fast lint soak cluster-up cluster-down test-cluster bench compiler test-horovod test-gpu test-chart test-nfs test-releases test-data lock wheel clean
 
 help:  ## Say what can be made
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -39,12 +39,16 @@ demo: $(READY)  ## Run the reference pipeline, from real rows to a served predic
 up: $(READY)  ## Airflow on 127.0.0.1:8080 with the Dags of dags/, until Ctrl-C
 	@$(BIN)/muster up
 
-# In the order of the folders, where those of long tests come first: begun last, one long file keeps a core idle. Five at
-# a time on two cores, since most of the slow tests wait for processes of Airflow and of jobs.
+# Files with slow tests come first (tests/conftest.py): begun last, one long file keeps a core idle. Six at a time on two
+# cores, since most of the slow tests wait for processes of Airflow and of jobs.
 test: $(READY)  ## Run the tests, slow ones included (below 13 minutes warm)
-	$(PYTEST) -m "$(HERE)" -n 5 --dist loadfile --no-loadscope-reorder
+	$(PYTEST) -m "$(HERE)" -n 6 --dist loadfile --no-loadscope-reorder
 
-check: lint  ## Lint, types, layers and the fast tests
+# Beside each other: mypy keeps one core busy.
+check: $(READY)  ## Lint, types, layers and the fast tests
+	@$(MAKE) --no-print-directory -j 2 --output-sync=target lint fast
+
+fast: $(READY)
 	$(PYTEST) -q -m "not slow and $(HERE)" -n 3 --dist loadfile
 
 lint: $(READY)  ## Lint, types and layers

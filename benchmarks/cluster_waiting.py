@@ -64,8 +64,8 @@ def counted(send, name):
     return count
 
 Transport._send = counted(Transport._send, lambda request, *_: f"{request.verb} {request.kind.plural if request.kind else ''}")
-Connection._sent = counted(Connection._sent, lambda *_: "store")
-standing.ask = lambda origin: "deferred"  # what Airflow says; it is not here
+Connection.sent = counted(Connection.sent, lambda *_: "store")
+task_state.ask = lambda origin: "deferred"  # what Airflow says; it is not here
 
 async def wait(job_id):
     async for _ in JobTrigger(job_id=job_id, owner="benchmark").run():

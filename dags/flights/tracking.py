@@ -46,7 +46,7 @@ def record(
 
     logging.getLogger("mlflow").setLevel(logging.WARNING)  # silences its many lines about making tables
     job = os.environ.get("MUSTER_JOB_ID", "")
-    with _alone(os.environ["MLFLOW_TRACKING_URI"]):
+    with _tables_made(os.environ["MLFLOW_TRACKING_URI"]):
         mlflow.set_experiment(EXPERIMENT)
     with mlflow.start_run(run_name=job or None, tags={"muster.job_id": job} if job else None) as run:
         mlflow.log_params(dict(params))
@@ -65,11 +65,21 @@ def record(
 
 
 @contextmanager
-def _alone(uri: str) -> Iterator[None]:
-    """Let one training at a time create the tables of a database on this machine: MLflow itself takes no lock."""
+def _tables_made(uri: str) -> Iterator[None]:
+    """Let one training at a time come to a database on this machine, with its tables made: MLflow itself takes no lock.
+
+    They are made in another file, which is then renamed: MLflow cannot use a database that a kill left half made.
+    """
     if not uri.startswith(_SQLITE):
         yield
         return
-    with Path(uri.removeprefix(_SQLITE) + ".lock").open("w") as lock:
+    from mlflow import MlflowClient
+
+    database, part = Path(uri.removeprefix(_SQLITE)), Path(uri.removeprefix(_SQLITE) + ".part")
+    with Path(f"{database}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
+        if not database.exists():
+            part.unlink(missing_ok=True)
+            MlflowClient(f"{_SQLITE}{part}").search_experiments(max_results=1)
+            part.rename(database)
         yield

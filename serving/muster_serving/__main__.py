@@ -34,6 +34,9 @@ def _arguments() -> argparse.Namespace:
         action="store_true",
         help="count requests by the bins of that version's training rows",
     )
+    parser.add_argument(
+        "--log", help="what is kept of the requests to that version, and where, as JSON; not given: nothing"
+    )
     parser.add_argument("--limits", help="how much a client may ask, as JSON; not given: any number")
     parser.add_argument(
         "--tokens", type=Path, help="folder of the clients' tokens, each needs one; not given: anyone may ask"
@@ -91,6 +94,7 @@ def _serve_kserve(arguments: argparse.Namespace) -> None:
         tokens=arguments.tokens,
         key=os.environ.pop("MUSTER_KEY", ""),
         counts_inputs=arguments.counts_inputs,
+        log=json.loads(arguments.log) if arguments.log else None,
     )
 
 

@@ -1,5 +1,7 @@
 """Makes rows of spool files: ``python -m muster_serving.collect``, which muster runs for each hour of requests.
 
+With ``--listen SOCKET`` it takes such orders from one client, one a line, and answers each with a line, ``{"error": …}`` where it failed.
+
 It reads an order from stdin, ``{"spool": [FILE, …], "earlier": FOLDER or null, "out": FOLDER}``, writes the Parquet files of the
 hour into `out`, those of `earlier` among them, and prints ``{"rows": ROWS, "read": {FILE: OFFSET}}``: how many rows are new, and up to
 where each spool file is in `out`. Each Parquet file tells in its metadata which spool files it was made from, up to where: so nothing
@@ -16,6 +18,7 @@ import json
 import math
 import os
 import shutil
+import socket
 import sys
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -33,6 +36,7 @@ from muster_serving.signature import Signature
 
 READ = b"muster.spool"
 BLOCK_ROWS = 16384
+CLIENT_SECONDS = 300.0
 
 _CLIENT = pa.field("client", pa.string())
 _OWN = [
@@ -167,17 +171,43 @@ def _link(source: Path, target: Path) -> None:
         shutil.copyfile(source, target)
 
 
-def main() -> None:
-    """Carry out the order; exit with the reason where a file cannot be read."""
-    order = json.load(sys.stdin)
+def carry_out(order: Mapping[str, Any]) -> dict[str, Any]:
+    """Do what an order says; return the answer, or ``{"error": …}`` where a file cannot be read."""
     try:
-        found = collect(
+        return collect(
             [Path(file) for file in order["spool"]],
             Path(order["earlier"]) if order["earlier"] else None,
             Path(order["out"]),
         )
     except (ServingError, OSError, pa.ArrowException) as error:
-        sys.exit(f"{type(error).__name__}: {error}")
+        return {"error": f"{type(error).__name__}: {error}"}
+
+
+def listen(path: Path) -> None:
+    """Carry out the orders of one client, until it hangs up.
+
+    :raises TimeoutError: none came in :data:`CLIENT_SECONDS`.
+    """
+    with socket.socket(socket.AF_UNIX) as door:
+        door.settimeout(CLIENT_SECONDS)
+        door.bind(str(path))
+        door.listen(1)
+        client, _ = door.accept()
+    client.settimeout(None)
+    with client, client.makefile("rwb") as line:
+        for order in line:
+            line.write(json.dumps(carry_out(json.loads(order))).encode() + b"\n")
+            line.flush()
+
+
+def main() -> None:
+    """Carry out the order on stdin, or those of a socket; exit with the reason where a file cannot be read."""
+    if sys.argv[1:2] == ["--listen"]:
+        listen(Path(sys.argv[2]))
+        return
+    found = carry_out(json.load(sys.stdin))
+    if "error" in found:
+        sys.exit(found["error"])
     print(json.dumps(found))  # noqa: T201 its answer
 
 

@@ -27,6 +27,7 @@ from muster_serving.connection import Connection
 from muster_serving.control import Control
 from muster_serving.front import Front
 from muster_serving.process.setup import Setup
+from muster_serving.request_log import LogOrder
 from muster_serving.revisions import Revisions
 
 if TYPE_CHECKING:
@@ -230,6 +231,7 @@ def serve(
     tokens: Path | None = None,
     key: str = "",
     counts_inputs: bool = False,
+    log: Mapping[str, Any] | None = None,
 ) -> None:
     """Serve a deployment: `model` from the start, or the revisions that the keeper loads by `control`.
 
@@ -239,6 +241,7 @@ def serve(
     :param tokens: the folder of the clients' tokens, where no keeper tells of them; None: anyone may ask.
     :param key: of muster's own requests, which come to the users' port; beside `tokens` or `limits`.
     :param counts_inputs: whether requests to `model` are counted by the bins of its training rows.
+    :param log: what is kept of the requests to `model`, where no keeper says so; None: nothing.
 
     :raises ModelError: `model` cannot be served.
     """
@@ -253,7 +256,14 @@ def serve(
         elif limits:
             clients.order({"needed": False, "limits": limits, "key": key})
         if model:
-            await revisions.load(revision, model, model=version, setup=setup, counts_inputs=counts_inputs)
+            await revisions.load(
+                revision,
+                model,
+                model=version,
+                setup=setup,
+                log=LogOrder.in_pod(log) if log else None,
+                counts_inputs=counts_inputs,
+            )
             revisions.promote(revision)
         server = DeploymentServer(revisions, clients, public=public, grpc=grpc, file=file)
         if setup and setup.stream:

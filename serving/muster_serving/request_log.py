@@ -40,6 +40,7 @@ KEEP_FREE_BYTES = 512 << 20
 KEEP_FREE_SHARE = 0.05
 SAY_SECONDS = 60.0
 HASH_BYTES = 16
+KEY = "key"
 
 logger = logging.getLogger("muster.serving")
 
@@ -75,6 +76,18 @@ class LogOrder:
             key=bytes.fromhex(order["key"]),
             clients=bool(order.get("clients")),
         )
+
+    @classmethod
+    def in_pod(cls, order: Mapping[str, Any]) -> LogOrder:
+        """Read the order of a pod's command, whose key is in the folder. Without a key, hashed columns are left out."""
+        try:
+            key = (Path(order["folder"]) / KEY).read_text("ascii")
+        except OSError as error:  # users are answered all the same
+            logger.error("request log: no key (%s); columns that are to be hashed are left out", error)
+            return cls.read(
+                {**order, "key": "", "hashed": [], "leave_out": [*order["leave_out"], *order["hashed"]]}
+            )
+        return cls.read({**order, "key": key})
 
 
 class RequestLog:

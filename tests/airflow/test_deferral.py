@@ -102,8 +102,9 @@ def test_a_trigger_that_timed_out_loses_nothing(site: Waiting) -> None:
     assert site.task("later", run.run_id, "slow")["try_number"] == 1 + len(miscounted)
 
 
-@pytest.mark.parametrize("state", ["failed", "success"])
-@pytest.mark.parametrize(("dag_id", "stands"), [("later", "deferred"), ("inline", "running")])
+@pytest.mark.parametrize(
+    ("dag_id", "stands", "state"), [("later", "deferred", "failed"), ("inline", "running", "success")]
+)  # each state of both kinds: test_jobs.py
 def test_a_task_that_is_marked_ends_its_job(site: Waiting, dag_id: str, stands: str, state: str) -> None:
     run = site.begin(dag_id, stands)
     site.mark(dag_id, run.run_id, "slow", state)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -256,55 +257,97 @@ def test_a_run_that_nobody_left_cannot_be_resumed(write_dag: Write, dag_folder: 
     ],
 )
 def test_params_are_checked_before_anything_starts(
-    write_dag: Write, dag_folder: Path, run: Run, seen: Any, params: dict[str, Any], says: str
+    write_dag: Write,
+    dag_folder: Path,
+    run: Run,
+    seen: Any,
+    store: FolderStore,
+    params: dict[str, Any],
+    says: str,
 ) -> None:
     write_chain(write_dag, dag_folder)
+    jobs = store.ledger.jobs()
     with pytest.raises(SpecError, match=says):
         run(params)
     assert seen.started == []
+    assert store.ledger.jobs() == jobs
 
 
-@pytest.mark.parametrize(
-    ("body", "says"),
-    [
-        (
-            'JobOperator(task_id="a", image="nosuch", command=["true"])',
-            "image 'nosuch' is not there",
-        ),
-        (
-            'JobOperator(task_id="a", image="python", entrypoint="{name}.steps:go")',
-            r"task 'a', entrypoint: .*steps\.py defines no function 'go'",
-        ),
-        (
-            'JobOperator(task_id="a", image="python", command=["true"], resources=Resources(memory_gib=1e6))',
-            "task 'a', the job: .*asks for 1e.06 GiB",
-        ),
-        (
-            'JobOperator(task_id="a", image="python", command=["true"], secrets={"KEY": "kubernetes:a/b"})',
-            "task 'a', the job: secret KEY comes from a Kubernetes Secret",
-        ),
-        (
-            'ValidateOperator(task_id="a", volume="x/y", suite="broken.json")',
-            "task 'a', suite: suite broken.json is not JSON: .*line 2",
-        ),
-        (
-            'DeployOperator(task_id="a", name="x", model="x/y", smoke="nothing.json")',
-            "task 'a', smoke: smoke requests 'nothing.json' cannot be read",
-        ),
-        (
-            'DeployOperator(task_id="a", name="x", model="x/y", smoke=None, server="seldon")',
-            "task 'a', server: 'seldon' does not run here; known are: kserve",
-        ),
-    ],
-)
-def test_what_files_show_to_be_wrong_is_refused_before_anything_starts(
-    write_dag: Write, dag_folder: Path, run: Run, seen: Any, body: str, says: str
+REFUSED: dict[str, tuple[str, str]] = {
+    "image": (
+        'JobOperator(task_id="a", image="nosuch", command=["true"])',
+        r"task 'a', image: image 'nosuch' is not there; known are: .*looked for in .*muster images lock nosuch",
+    ),
+    "module": (
+        'JobOperator(task_id="a", image="python", entrypoint="{name}.trian:train")',
+        r"task 'a', entrypoint: entrypoint module '\w+\.trian': .* no \w+/trian\.py .*check the name",
+    ),
+    "function": (
+        'JobOperator(task_id="a", image="python", entrypoint="{name}.steps:trian")',
+        r"task 'a', entrypoint: .*\w+/steps\.py defines no function 'trian'; it defines train",
+    ),
+    "parameter": (
+        'JobOperator(task_id="a", image="python", entrypoint="{name}.steps:train", inputs={"rows": "a/b"}, params={"epochs": 3})',
+        r"task 'a', entrypoint: \w+/steps\.py:1 train\(\): has no parameter for param 'epochs'; it takes rows",
+    ),
+    "memory": (
+        'JobOperator(task_id="a", image="python", command=["true"], resources=Resources(memory_gib=4096))',
+        r"task 'a', the job: job a asks for 4096 GiB .* this machine has [\d.]+ GiB: lower memory_gib",
+    ),
+    "secret": (
+        'JobOperator(task_id="a", image="python", command=["true"], secrets={"KEY": "environment:NO_SUCH"})',
+        r"task 'a', the job: secret KEY: there is no environment variable 'NO_SUCH' here; set it",
+    ),
+    "connection": (
+        'JobOperator(task_id="a", image="python", command=["true"], secrets={"KEY": "connection:no_such#password"})',
+        r"task 'a', the job: secret KEY: there is no connection 'no_such#password' here; set it",
+    ),
+    "secret_of_kubernetes": (
+        'JobOperator(task_id="a", image="python", command=["true"], secrets={"KEY": "kubernetes:a/b"})',
+        "task 'a', the job: secret KEY comes from a Kubernetes Secret",
+    ),
+    "link": (
+        'JobOperator(task_id="a", image="python", command=["true"])',
+        r"task 'first', code: code file 'data' leads to .*/outside, outside of .*: copy it there, or name the link in",
+    ),
+    "suite": (
+        'ValidateOperator(task_id="a", volume="x/y", suite="suite.json")',
+        r"task 'a', suite: suite suite\.json is not JSON: .*line 2",
+    ),
+    "smoke": (
+        'DeployOperator(task_id="a", name="x", model="x/y", smoke="nothing.json")',
+        r"task 'a', smoke: smoke requests 'nothing\.json' cannot be read",
+    ),
+    "server": (
+        'DeployOperator(task_id="a", name="x", model="x/y", smoke=None, server="seldon")',
+        "task 'a', server: 'seldon' does not run here; known are: kserve",
+    ),
+}
+
+
+@pytest.mark.parametrize("wrong", REFUSED)
+def test_what_files_and_machine_show_to_be_wrong_is_refused_before_anything_starts(
+    write_dag: Write,
+    dag_folder: Path,
+    run: Run,
+    seen: Any,
+    store: FolderStore,
+    tmp_path: Path,
+    wrong: str,
 ) -> None:
-    write_dag(body.replace("{name}", dag_folder.name), steps=STEPS.replace("{fault}", "pass"))
-    (dag_folder / "broken.json").write_text('{\n  "expectations": [,]\n}')
-    with pytest.raises(MusterError, match=says):
+    body, says = REFUSED[wrong]
+    first = 'JobOperator(task_id="first", image="python", command=["true"], resources=SMALL)'
+    write_dag(f"{first}\n{body.replace('{name}', dag_folder.name)}", steps="def train(rows):\n    pass\n")
+    (dag_folder / "suite.json").write_text('{"expectations": [\n')
+    if wrong == "link":
+        (tmp_path / "outside").mkdir()
+        (dag_folder / "data").symlink_to(tmp_path / "outside")
+    jobs = store.ledger.jobs()
+    with pytest.raises(MusterError) as refused:
         run()
+    assert re.fullmatch(f"{says}.*", str(refused.value)), refused.value  # in one line
     assert seen.started == []
+    assert store.ledger.jobs() == jobs
 
 
 def test_an_input_that_is_not_there_is_named(write_dag: Write, dag_folder: Path, run: Run) -> None:

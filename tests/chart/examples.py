@@ -90,6 +90,7 @@ WHOLE: Document = {
         "gateway": "gateways/public",
         "url": "https://{name}.models.example",
         "runtime": {"image": "registry.example/team-a/serve:0123456789ab"},
+        "requests": {"image": "registry.example/team-a/serve:0123456789ab"},
     },
     "metrics": {
         "enabled": True,

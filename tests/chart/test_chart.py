@@ -188,13 +188,15 @@ def test_what_is_common_is_on_everything() -> None:
         assert each["metadata"]["labels"]["cost-center"] == "42", each["metadata"]["name"]
     pods = {each["metadata"]["name"]: (each, spec) for each in render(WHOLE) if (spec := _pod_spec(each))}
     assert pods.keys() == {
-        f"muster-{name}" for name in ("store", "metrics", "reaper", "gc", "test", "test-accounts")
+        f"muster-{name}" for name in ("store", "metrics", "reaper", "gc", "requests", "test", "test-accounts")
     }
     for each, spec in pods.values():
         metadata = each["metadata"] if each["kind"] == "Pod" else _pod_template(each)["metadata"]
         assert metadata["labels"]["sidecar.example/inject"] == "false"
         assert metadata["annotations"]["example/scrape"] == "false"
-        for container in spec["containers"]:
+        for container in (
+            each for each in spec["containers"] if each["name"] != "read"
+        ):  # it reaches nothing
             assert {"name": "SSL_CERT_FILE", "value": "/ca/ca.crt"} in container["env"]
             assert "/ca" in [mount["mountPath"] for mount in container["volumeMounts"]]
         assert "ca" in [volume["name"] for volume in spec["volumes"]]
@@ -389,6 +391,10 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "no schedule": (
         {"gc": {"schedule": "often"}},
         'gc.schedule is "often": need minute hour day month weekday',
+    ),
+    "no schedule of requests": (
+        {"serving": {"requests": {"schedule": "often"}}},
+        'serving.requests.schedule is "often": need minute hour day month weekday',
     ),
     "nothing kept": ({"gc": {"keep": 0}}, "at '/gc/keep': minimum: got 0, want 1"),
     "no teams": ({"queues": {"teams": []}}, "queues.teams is empty: name each team with its quotas"),
@@ -590,6 +596,30 @@ def test_gc_does_its_work_with_what_its_pod_is_given(tmp_path: Path) -> None:
             assert done.returncode == 0, done.stderr
     assert "deleted 0 versions" in done.stdout
     assert (tmp_path / "token").stat().st_mode & 0o077 == 0
+
+
+def test_what_reads_requests_sees_neither_the_token_nor_the_keys_nor_the_claim() -> None:
+    """It parses what model servers wrote. What commits has the token, and parses nothing."""
+    pod = named(render(WHOLE), "CronJob", "muster-requests")["spec"]["jobTemplate"]["spec"]["template"][
+        "spec"
+    ]
+    mounts = {
+        each["name"]: {mount["name"] for mount in each["volumeMounts"]}
+        for each in (*pod["initContainers"], *pod["containers"])
+    }
+    assert mounts["read"] == {"work"}
+    assert mounts["commit"] == {"config", "token", "work", "ca"}
+    assert "keys" in mounts["token"]
+    assert not [each for each in pod["volumes"] if "persistentVolumeClaim" in each]
+    assert pod["automountServiceAccountToken"] is False
+
+
+def test_servers_keep_requests_only_where_something_commits_them() -> None:
+    for values, keeps in ((WHOLE, True), (LEAST, False)):
+        made = render(values)
+        (store,) = _pod_spec(named(made, "Deployment", "muster-store"))["containers"]
+        assert ("--keep-requests" in store["args"]) is keeps
+        assert ("muster-requests" in [each["metadata"]["name"] for each in made]) is keeps
 
 
 def test_notes_say_the_next_command() -> None:

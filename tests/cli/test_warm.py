@@ -135,6 +135,7 @@ def test_a_fork_is_what_a_process_of_its_own_is_and_misses_no_edit(
     refused = start("look", "--param", "odd=1")
     out, said = refused.communicate(timeout=100)
     assert (refused.returncode, out) == (1, "")
+    assert "Traceback" not in said
     assert said.splitlines()[-1].startswith("muster: Dag look has no param 'odd'")
 
 

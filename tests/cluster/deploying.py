@@ -28,6 +28,7 @@ from muster.backends.kubernetes.site import ClusterSite, Platform
 from muster.backends.releases.deployments import Deployments
 from muster.core.wire import plain
 from muster.volumes.service.client import ServiceStore
+from muster.volumes.service.spools import ServiceSpools
 
 SITE = replace(
     backend.SITE,
@@ -57,7 +58,12 @@ class Served:
 
     def deployments(self, **changes: Any) -> Deployments:
         """Connect, as one more of us would. :param changes: of the site."""
-        return cluster_deployments(self.client, site=replace(self.site, **changes), store=lambda: self.store)
+        return cluster_deployments(
+            self.client,
+            site=replace(self.site, **changes),
+            store=lambda: self.store,
+            open_spool=ServiceSpools(self.store.connection).open,
+        )
 
     def written(self) -> dict[str, object]:
         """Where they are, as a person writes it down beside what the cluster is otherwise."""

@@ -37,6 +37,9 @@ def _of_any_store(document: Document) -> Document:
     for part in ("v", "staging"):
         assert f"startsWith('store/{part}/'" in text
         text = text.replace(f"startsWith('store/{part}/'", f"matches('^[a-z0-9-]+/{part}/'")
+    own = "subPath == 'store/predictions/' + variables.deployment"
+    assert own in text
+    text = text.replace(own, "subPath.matches('^[a-z0-9-]+/predictions/' + variables.deployment + '$')")
     changed: Document = json.loads(text)
     return changed
 

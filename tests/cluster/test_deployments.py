@@ -21,8 +21,6 @@ from muster.backends.kubernetes.api.client import Client
 from muster.backends.kubernetes.site import Platform
 from muster.backends.releases.deployments import Deployments
 from muster.backends.releases.manual import repair
-from muster.core.deployment import RequestLog
-from muster.core.errors import SpecError
 from muster.core.shipped import shipped
 from muster.images.folders import put_image
 from muster.volumes.service.client import ServiceStore
@@ -73,14 +71,6 @@ class TestClusterDeployments(OnTheCluster, DeploymentsContract):
         for pod in found:
             mounts = {each["mountPath"] for each in pod["spec"]["containers"][0]["volumeMounts"]}
             assert "/var/run/secrets/kubernetes.io/serviceaccount" not in mounts
-
-    @pytest.mark.nightly
-    def test_a_log_of_requests_is_refused_before_anything_is_made(
-        self, deployments: Any, spec: Any, name: str
-    ) -> None:
-        with pytest.raises(SpecError, match="leave log out where MUSTER_CLUSTER is set"):
-            deployments.prepare(spec(2, log=RequestLog()), by="test")
-        assert name not in deployments.names()
 
     def test_a_replica_that_died_takes_no_counts_back(
         self, served: Served, deployments: Any, spec: Any, name: str

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import random
 import re
+import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, suppress
 from dataclasses import replace
+from itertools import groupby
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -20,6 +23,7 @@ from tests.contract.named import Named
 from tests.contract.one_machine import one_machine
 from tests.contract.test_backend import finish
 from tests.contract.test_preemption import supervisor
+from tests.ports import free_port
 from tests.waiting import GUARD_SECONDS, eventually
 
 from muster.backends.base import Backend
@@ -29,6 +33,7 @@ from muster.core.job import JobSpec, Launcher, Output, Role
 from muster.core.resources import Resources
 from muster.core.settings import Settings
 from muster.core.status import JobState, JobStatus
+from muster.images.environment import Environments
 from muster.images.folders import find_image, image_folders, put_image
 from muster.volumes.service.client import ServiceStore
 
@@ -246,39 +251,42 @@ class ElasticContract(Named):
         )
 
     @pytest.mark.soak
-    def test_gangs_that_are_disturbed_learn_what_an_undisturbed_one_learns(
+    def test_gangs_that_are_disturbed_learn_what_undisturbed_ones_of_the_same_sizes_learn(
         self, backend: Backend, training: Made, tmp_path: Path, record_property: Callable[[str, object], None]
     ) -> None:
-        folders = image_folders(Settings(home=tmp_path, cache=tmp_path))
-        image = put_image(backend.store, find_image("train", folders))
-        losses = {}
-        for number in range(11):
+        settings = Settings.load()
+        folder = find_image("train", image_folders(settings))
+        image = put_image(backend.store, folder)
+        python = Environments(settings.cache).ensure("train", folder, image, print)
+        for number in range(1, 11):
             dice, job_id, beside = (
                 random.Random(number),
                 self.own(f"gang-{number}"),
                 self.own(f"beside-{number}"),
             )
-            kill_at = dice.randrange(2, 6) if number else -1
+            kill_at = dice.randrange(2, 6)
             words = ("python", "-c", LEARN, "{checkpoints}", "{outputs.made}", "12", str(kill_at))
             role = replace(training().roles[0], command=(*words, str(self.epoch_seconds)))
             job = training(image="train", image_digest=image, roles=(role,), launcher=Launcher.TORCHRUN)
             backend.submit(job, job_id=job_id)
-            if number:
-                first = dice.randrange(1, 4)
-                self.wait(lambda job_id=job_id, first=first: epochs(backend, job_id) >= first)
-                backend.submit(other(training(), memory_gib=dice.choice((1, 2))), job_id=beside)
-                self.wait(lambda job_id=job_id: len(sizes(backend, job_id)) >= 2)
-                later = epochs(backend, job_id) + dice.randrange(1, 4)
-                self.wait(lambda job_id=job_id, later=later: epochs(backend, job_id) >= later)
-                backend.cancel(beside, wait=False)  # a gang that is not looked at changes nothing meanwhile
+            first = dice.randrange(1, 4)
+            self.wait(lambda job_id=job_id, first=first: epochs(backend, job_id) >= first)
+            backend.submit(other(training(), memory_gib=dice.choice((1, 2))), job_id=beside)
+            self.wait(lambda job_id=job_id: len(sizes(backend, job_id)) >= 2)
+            later = epochs(backend, job_id) + dice.randrange(1, 4)
+            self.wait(lambda job_id=job_id, later=later: epochs(backend, job_id) >= later)
+            backend.cancel(beside, wait=False)  # a gang that is not looked at changes nothing meanwhile
             self.wait(lambda job_id=job_id: epochs(backend, job_id) == 12)
             status, _ = self.finish(backend, job_id)
             assert status.result is not None, status.verdict
-            losses[number] = float(written(backend, status.result.outputs["made"])["loss"])
-            record_property(job_id, (kill_at, sizes(backend, job_id), status.restarts, losses[number]))
-            print(job_id, "killed at", kill_at, sizes(backend, job_id), status.restarts, losses[number])
+            loss = float(written(backend, status.result.outputs["made"])["loss"])
+            worlds = dict(re.findall(r"epoch (\d+) of (\d+)", log_of(backend, job_id)))
+            alone = undisturbed(python, tmp_path / job_id, [int(worlds[str(n)]) for n in range(1, 13)])
+            found = (kill_at, sizes(backend, job_id), status.restarts, loss, alone)
+            record_property(job_id, found)
+            print(job_id, "killed at, sizes, restarts, loss, loss of an undisturbed one:", *found)
             assert status.restarts <= 1, f"a change of size is no restart:\n{log_of(backend, job_id)}"
-        assert all(loss == pytest.approx(losses[0], abs=1e-6) for loss in losses.values()), losses
+            assert loss == pytest.approx(alone, abs=1e-7)
 
     def test_what_a_job_of_higher_priority_takes_it_goes_on_without(
         self, backend: Backend, training: Made
@@ -468,6 +476,29 @@ def other(job: JobSpec, *, memory_gib: float, code: str = HOLD, **changes: Any) 
 
 def log_of(backend: Backend, job_id: str) -> str:
     return backend.store.ledger.read(job_id)[0].decode()
+
+
+def undisturbed(python: Path, folder: Path, worlds: Sequence[int]) -> float:
+    """Learn with torchrun alone; return the loss.
+
+    :param worlds: the ranks of each epoch; where they change, the next start goes on from the checkpoint.
+    """
+    made, trained = folder / "made", 0
+    made.mkdir(parents=True)
+    (folder / "learn.py").write_text(LEARN)
+    for world, stretch in groupby(worlds):
+        trained += len(list(stretch))
+        torchrun = ("-m", "torch.distributed.run", f"--nproc-per-node={world}", "--master-addr=127.0.0.1")
+        words = (f"--master-port={free_port()}", folder / "learn.py", folder, made, str(trained), "-1", "0")
+        ran = subprocess.run(
+            [python, *torchrun, *words],
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert ran.returncode == 0, ran.stderr[-3000:]
+    return float((made / "loss").read_text())
 
 
 def sizes(backend: Backend, job_id: str) -> list[int]:

@@ -5,14 +5,16 @@ from __future__ import annotations
 import contextlib
 import http.client
 import os
+import secrets
 import signal
 import socket
-from dataclasses import replace
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.contract.test_deployments import STEPS, OnThisMachine, commands, running, servers
+from tests.contract.test_deployments import STEPS, OnThisMachine, commands, running, servers, smoke
 from tests.serving import onnx_graph
 from tests.waiting import eventually
 
@@ -21,8 +23,10 @@ from muster.backends.local.serving import guardian
 from muster.backends.local.serving.folder import DeploymentFolder
 from muster.backends.local.serving.platform import local_deployments
 from muster.backends.releases.decision import Ending
+from muster.backends.releases.deployments import Deployments
 from muster.backends.releases.manual import promote
 from muster.backends.releases.plan import Plan
+from muster.core.deployment import DeploymentSpec
 from muster.core.settings import Settings
 from muster.core.shipped import shipped
 from muster.images.folders import put_image
@@ -32,63 +36,21 @@ from muster.volumes.tree import remove
 pytestmark = pytest.mark.slow
 
 
+@dataclass(frozen=True)
+class First:
+    """A deployment whose first revision serves."""
+
+    spec: DeploymentSpec
+    deployments: Deployments
+    folder: DeploymentFolder
+
+
 class TestKeepers(OnThisMachine):
     """Each case has a deployment of its own."""
 
     @pytest.fixture
     def folder(self, settings: Settings, name: str) -> DeploymentFolder:
         return DeploymentFolder(settings.home, name)
-
-    def test_a_server_that_was_killed_is_back(self, deployments: Any, spec: Any, name: str) -> None:
-        self.serve(deployments, spec(2))
-        (server,) = servers(name)
-        os.kill(server, signal.SIGKILL)
-        eventually(lambda: servers(name) not in ([], [server]))
-        eventually(lambda: deployments.deployment(name).ready)
-        assert self.infer(deployments, name, 3) == ("r1", 6.0)
-
-    def test_a_keeper_that_was_killed_is_back_by_itself(
-        self, deployments: Any, spec: Any, name: str, folder: DeploymentFolder
-    ) -> None:
-        before = self.serve(deployments, spec(2))
-        for _ in range(2):
-            killed = kill_keeper(folder)
-            eventually(lambda: folder.keeper() != killed and deployments.deployment(name).ready)  # noqa: B023
-            after = deployments.deployment(name)
-            assert (after.url, after.token, after.revisions) == (before.url, before.token, before.revisions)
-            assert self.infer(deployments, name, 3) == ("r1", 6.0)
-        assert len(servers(name)) == 1
-        assert (folder.path / "keeper.log").read_text().count("the keeper is gone; it is started again") == 2
-
-    def test_a_guardian_that_was_killed_is_replaced(
-        self, deployments: Any, spec: Any, name: str, folder: DeploymentFolder
-    ) -> None:
-        self.serve(deployments, spec(2))
-        (guardian,) = guardians(name)
-        os.kill(guardian, signal.SIGKILL)
-        eventually(lambda: guardians(name) not in ([], [guardian]))
-        (another,) = guardians(name)
-        killed = kill_keeper(folder)
-        eventually(lambda: folder.keeper() != killed and deployments.deployment(name).ready)
-        assert self.infer(deployments, name, 3) == ("r1", 6.0)
-        keeper = folder.keeper()
-        assert keeper is not None
-        assert keeper.pid == another
-        assert len(guardians(name)) == 1
-
-    def test_keeper_and_guardian_killed_are_back_when_it_is_repaired(
-        self, deployments: Any, spec: Any, name: str, folder: DeploymentFolder
-    ) -> None:
-        self.serve(deployments, spec(2))
-        end_keeping(folder, name)
-        status = deployments.deployment(name)
-        assert (status.ready, status.reason) == (
-            False,
-            f"its keeper is gone: `muster deployments repair {name}` brings it back",
-        )
-        assert deployments.repair(name) == ("its keeper is brought up again",)
-        eventually(lambda: deployments.deployment(name).ready)
-        assert self.infer(deployments, name, 3) == ("r1", 6.0)
 
     def test_a_keeper_ends_with_its_home(
         self, deployments: Any, spec: Any, name: str, settings: Settings
@@ -97,26 +59,6 @@ class TestKeepers(OnThisMachine):
         settings.home.rename(settings.home.with_name("gone"))
         eventually(lambda: not running(name))
         assert not settings.home.exists()
-
-    def test_keeper_and_server_killed_are_back_when_it_is_deployed_again(
-        self, deployments: Any, spec: Any, name: str, folder: DeploymentFolder
-    ) -> None:
-        first = spec(2)
-        status = self.serve(deployments, first)
-        with contextlib.closing(http.client.HTTPConnection(status.url.removeprefix("http://"))) as client:
-            client.request("GET", "/v2/health/ready", headers={"Connection": "close"})
-            assert (
-                client.getresponse().read()
-            )  # the server closes it, and such a connection holds the port for a minute
-        end_keeping(folder, name)
-        assert not deployments.deployment(name).ready
-        assert f"`muster deployments repair {name}`" in deployments.deployment(name).reason
-        deployments.prepare(first, by="test")
-        eventually(lambda: deployments.deployment(name).ready)
-        assert deployments.deployment(name).url == status.url
-        assert deployments.deployment(name).revisions == status.revisions
-        assert self.infer(deployments, name, 3) == ("r1", 6.0)
-        assert "port " not in (folder.path / "keeper.log").read_text()  # it was free at the first try
 
     def test_gc_and_a_lost_cache_take_no_deployment_down(
         self, store: FolderStore, settings: Settings, name: str, spec: Any, folder: DeploymentFolder
@@ -312,16 +254,6 @@ class TestKeepers(OnThisMachine):
         promote(deployments, name, "r1", by="ann")
         eventually(lambda: self.infer(deployments, name, 3) == ("r1", 6.0), seconds=2)
 
-    def test_clients_wait_while_a_killed_server_comes_back(
-        self, deployments: Any, spec: Any, name: str
-    ) -> None:
-        self.serve(deployments, spec(2))
-        eventually(lambda: deployments.deployment(name).ready)
-        (server,) = servers(name)
-        os.kill(server, signal.SIGKILL)
-        eventually(lambda: server not in servers(name))
-        assert self.infer(deployments, name, 3) == ("r1", 6.0)
-
     def test_a_server_that_hangs_is_relieved_and_no_request_fails_that_can_be_answered(
         self, deployments: Any, spec: Any, name: str
     ) -> None:
@@ -339,13 +271,127 @@ class TestKeepers(OnThisMachine):
         assert self.infer(deployments, name, 3) == ("r1", 6.0)
         assert deployments.deployment(name).reason == ""
 
+
+class TestOneKeeper(OnThisMachine):
+    """Cases after which all is as it was: one deployment of ``y = 2 * x``, whose first revision answers, is enough for them."""
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def first(cls, tmp_path_factory: pytest.TempPathFactory) -> Iterator[First]:
+        """What is deployed, by somebody who has a secret."""
+        place = tmp_path_factory.mktemp("first")
+        settings = Settings(home=place / "home", cache=Settings.load().cache)
+        store, name = FolderStore(settings.store), f"line-{secrets.token_hex(3)}"
+        spec = DeploymentSpec(
+            name=name,
+            image="serve",
+            image_digest=put_image(store, shipped("images") / "serve"),
+            model=store.add(f"lines/{name}", onnx_graph.write_line(place / "line", slope=2)).pinned,
+            smoke=smoke(of_two=4),
+        )
+        first = First(spec, local_deployments(settings, store), DeploymentFolder(settings.home, name))
+        try:
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setenv("AIRFLOW__DATABASE__SQL_ALCHEMY_CONN", "secret")
+                cls().serve(first.deployments, spec)
+            yield first
+        finally:
+            first.deployments.retire(name)
+            eventually(lambda: not running(name))
+
+    @pytest.fixture
+    def name(self, first: First) -> str:
+        return first.spec.name
+
+    @pytest.fixture
+    def folder(self, first: First) -> DeploymentFolder:
+        return first.folder
+
+    @pytest.fixture
+    def deployments(self, first: First, name: str) -> Deployments:
+        """As it is once what a test before has done is mended."""
+        eventually(lambda: first.deployments.deployment(name).ready and len(servers(name)) == 1)
+        return first.deployments
+
     def test_the_server_knows_no_setting_and_no_secret_of_whoever_deployed(
-        self, deployments: Any, spec: Any, name: str, monkeypatch: pytest.MonkeyPatch
+        self, deployments: Any, name: str
     ) -> None:
-        monkeypatch.setenv("AIRFLOW__DATABASE__SQL_ALCHEMY_CONN", "secret")
-        self.serve(deployments, spec(2))
         (server,) = servers(name)
         assert b"secret" not in Path(f"/proc/{server}/environ").read_bytes()
+
+    def test_a_guardian_that_was_killed_is_replaced(
+        self, deployments: Any, name: str, folder: DeploymentFolder
+    ) -> None:
+        (guardian,) = guardians(name)
+        os.kill(guardian, signal.SIGKILL)
+        eventually(lambda: guardians(name) not in ([], [guardian]))
+        (another,) = guardians(name)
+        killed = kill_keeper(folder)
+        eventually(lambda: folder.keeper() != killed and deployments.deployment(name).ready)
+        assert self.infer(deployments, name, 3) == ("r1", 6.0)
+        keeper = folder.keeper()
+        assert keeper is not None
+        assert keeper.pid == another
+        assert len(guardians(name)) == 1
+
+    def test_a_keeper_that_was_killed_is_back_by_itself(
+        self, deployments: Any, name: str, folder: DeploymentFolder
+    ) -> None:
+        before, said = deployments.deployment(name), keeper_log(folder)
+        for _ in range(2):
+            killed = kill_keeper(folder)
+            eventually(lambda: folder.keeper() != killed and deployments.deployment(name).ready)  # noqa: B023
+            after = deployments.deployment(name)
+            assert (after.url, after.token, after.revisions) == (before.url, before.token, before.revisions)
+            assert self.infer(deployments, name, 3) == ("r1", 6.0)
+        assert len(servers(name)) == 1
+        assert keeper_log(folder).removeprefix(said).count("the keeper is gone; it is started again") == 2
+
+    def test_keeper_and_guardian_killed_are_back_when_it_is_repaired(
+        self, deployments: Any, name: str, folder: DeploymentFolder
+    ) -> None:
+        end_keeping(folder, name)
+        status = deployments.deployment(name)
+        assert (status.ready, status.reason) == (
+            False,
+            f"its keeper is gone: `muster deployments repair {name}` brings it back",
+        )
+        assert deployments.repair(name) == ("its keeper is brought up again",)
+        eventually(lambda: deployments.deployment(name).ready)
+        assert self.infer(deployments, name, 3) == ("r1", 6.0)
+
+    def test_keeper_and_server_killed_are_back_when_it_is_deployed_again(
+        self, deployments: Any, first: First, name: str, folder: DeploymentFolder
+    ) -> None:
+        status, said = deployments.deployment(name), keeper_log(folder)
+        with contextlib.closing(http.client.HTTPConnection(status.url.removeprefix("http://"))) as client:
+            client.request("GET", "/v2/health/ready", headers={"Connection": "close"})
+            # The server closes it, and such a connection holds the port for a minute.
+            assert client.getresponse().read()
+        end_keeping(folder, name)
+        assert not deployments.deployment(name).ready
+        assert f"`muster deployments repair {name}`" in deployments.deployment(name).reason
+        deployments.prepare(first.spec, by="test")
+        eventually(lambda: deployments.deployment(name).ready)
+        assert deployments.deployment(name).url == status.url
+        assert deployments.deployment(name).revisions == status.revisions
+        assert self.infer(deployments, name, 3) == ("r1", 6.0)
+        assert "port " not in keeper_log(folder).removeprefix(said)  # it was free at the first try
+
+    def test_a_server_that_was_killed_is_back_and_clients_wait_for_it(
+        self, deployments: Any, name: str
+    ) -> None:
+        (server,) = servers(name)
+        os.kill(server, signal.SIGKILL)
+        eventually(lambda: server not in servers(name))
+        assert self.infer(deployments, name, 3) == ("r1", 6.0)
+        eventually(lambda: servers(name) not in ([], [server]))
+        eventually(lambda: deployments.deployment(name).ready)
+
+
+def keeper_log(folder: DeploymentFolder) -> str:
+    """What the keepers of a deployment have said."""
+    return (folder.path / "keeper.log").read_text()
 
 
 def kill_keeper(folder: DeploymentFolder) -> Process:

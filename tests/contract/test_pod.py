@@ -194,6 +194,7 @@ def test_a_gang_seals_and_the_service_commits(pods_of):
     assert pods.said() == Report(exit_code=ExitCode.SEALED)
 
 
+@pytest.mark.slow
 def test_no_line_is_lost_or_doubled_where_the_service_is_killed_again_and_again(pods_of, tmp_path):
     going_on = tmp_path / "going-on"
     going_on.touch()
@@ -211,6 +212,7 @@ def test_no_line_is_lost_or_doubled_where_the_service_is_killed_again_and_again(
     assert pods.ended().state is JobState.SUCCEEDED
 
 
+@pytest.mark.slow
 def test_ranks_wait_for_no_service_that_is_away(pods_of):
     pods = pods_of(counting(5_000))
     process = pods.start()
@@ -378,6 +380,7 @@ def losing(*, lost: int = 1, ranks: int = 2) -> str:
     return LOSE_A_RANK.replace("LOST", str(lost)).replace("RANKS", str(ranks))
 
 
+@pytest.mark.slow
 def test_a_gang_that_lost_a_rank_starts_again_in_its_pods(pods_of):
     pods = pods_of(losing(), replicas=2)
     started = [pods.start(0), pods.start(1)]
@@ -440,6 +443,7 @@ def test_a_pod_that_is_told_to_stop_says_that_nothing_of_it_is_left(pods_of):
     assert (pods.gang.root("1") / "checkpoints").stat().st_ino == number
 
 
+@pytest.mark.slow
 def test_a_pod_of_a_gang_that_stops_for_another_size_stays_until_it_is_deleted(pods_of):
     """Were it to end by itself, the cluster would count a start of the gang where nothing has failed."""
     pods = pods_of(WAIT, grace_seconds=0.5)

@@ -17,7 +17,7 @@ from tests.contract.test_deployments import Lines, OnThisMachine, servers, tenso
 from tests.waiting import eventually
 
 from muster.backends.local.serving.folder import DeploymentFolder
-from muster.backends.predictions import Predictions, Spool
+from muster.backends.predictions import Predictions
 from muster.core.deployment import DeploymentSpec, RequestLog
 from muster.core.errors import NotFound
 from muster.core.prediction import PredictionId, hour_of, predictions_volume
@@ -27,6 +27,7 @@ from muster.images.environment import Environments
 from muster.images.folders import image_digest
 from muster.volumes.base import Version
 from muster.volumes.folder import FolderStore
+from muster.volumes.spool import Spool
 
 pytestmark = [pytest.mark.slow, pytest.mark.data]
 

@@ -27,6 +27,8 @@ from muster.core.verdict import Cause
 from muster.core.wire import loads
 from muster.images.folders import find_image, image_folders, put_image
 
+pytestmark = pytest.mark.slow
+
 # Counts its starts in its checkpoint; the first start runs until it is ended.
 TRIAL = (
     "import pathlib, signal, sys, time\n"
@@ -137,7 +139,6 @@ def test_ranks_have_their_grace_to_save(backend: LocalBackend, job: Callable[...
     assert "[rank 0] found saved" in lines
 
 
-@pytest.mark.slow
 def test_two_jobs_of_low_priority_wait_for_the_gang_and_both_end_well(
     backend: LocalBackend, job: Callable[..., JobSpec]
 ) -> None:
@@ -158,7 +159,6 @@ def made(job_id: str) -> dict[str, Output]:
     return {"made": Output(volume=f"a/made-{job_id}")}
 
 
-@pytest.mark.slow
 def test_many_small_jobs_neither_keep_the_gang_waiting_nor_are_lost(
     backend: LocalBackend, job: Callable[..., JobSpec]
 ) -> None:
@@ -218,7 +218,6 @@ def test_a_supervisor_that_is_killed_on_the_way_loses_nothing(
     assert not any("preempted" in line for line in lines)
 
 
-@pytest.mark.slow
 def test_killed_at_any_moment_of_it_the_job_ends_with_one_version(
     backend: LocalBackend, job: Callable[..., JobSpec], places: Places
 ) -> None:

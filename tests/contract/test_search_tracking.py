@@ -21,6 +21,8 @@ from tests.waiting import GUARD_SECONDS, eventually, until
 from muster.backends.local.backend import LocalBackend
 from muster.backends.local.places import Places
 from muster.backends.local.variables import NO_TELEMETRY
+from muster.backends.mlflow import helper
+from muster.backends.mlflow.beside import Beside
 from muster.backends.mlflow.reach import reach
 from muster.backends.mlflow.runs import Run, Runs
 from muster.backends.search.driver import Driver
@@ -32,6 +34,7 @@ from muster.core.settings import Settings
 from muster.core.space import uniform
 from muster.images.environment import Environments
 from muster.images.folders import find_image, image_folders, put_image
+from muster.volumes.folder import FolderStore
 
 pytestmark = [pytest.mark.slow, pytest.mark.data]
 
@@ -170,6 +173,24 @@ def test_a_search_whose_mlflow_is_away_is_driven_to_its_end(begin: Begin) -> Non
     assert eventually(driver.step).trial >= 0
     (line,) = [line for line in said if "MLflow" in line]
     assert "the search goes on without its runs in MLflow" in line
+
+
+def test_a_process_that_is_killed_while_it_makes_the_tables_leaves_none_half_made(settings: Settings) -> None:
+    folder = find_image("train", image_folders(settings))
+    digest = put_image(FolderStore(settings.home / "store"), folder)
+    python = Environments(settings.cache).ensure("train", folder, digest, print)
+    database = tracking_database(settings.home)
+    variables = {"MLFLOW_TRACKING_URI": tracking_uri(database), **NO_TELEMETRY}
+    with subprocess.Popen(
+        [python, "-I", helper.__file__], env=variables, stderr=subprocess.DEVNULL
+    ) as killed:
+        eventually(lambda: database.with_name("mlflow.db.part").exists())
+        killed.kill()
+    assert not database.exists()
+    runs = Runs(Beside(python, variables), variables)
+    assert runs.find("any", "tag") == []
+    runs.close()
+    assert {path.name for path in database.parent.iterdir()} == {"mlflow.db", "mlflow.db.lock"}
 
 
 def metrics(settings: Settings, run: Run) -> list[tuple[int, float]]:

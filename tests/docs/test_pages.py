@@ -23,12 +23,15 @@ RUN = [
 LONG = {  # seconds of CPU each; what they type is run by these tests, too, and `make test-data` types it
     "howto/cache.md": "airflow/test_cache.py, unit/cli/test_cache.py",
     "howto/elastic.md": "contract/test_elastic.py",
+    "howto/functions.md": "airflow/test_authoring.py, airflow/test_decorators.py",
+    "howto/gate-and-deploy.md": "airflow/test_gate.py, contract/test_deployments.py",
     "howto/jobs.md": "cli/test_readme.py, cli/test_run.py",
     "howto/models.md": "dags/flights/test_train.py, contract/test_deployments.py",
     "howto/release.md": "airflow/test_releases.py, unit/cli/test_deployments.py",
     "howto/resume.md": "airflow/test_run.py, cli/test_run.py",
     "howto/schedules.md": "airflow/test_backfill.py",
     "howto/search.md": "contract/test_search.py, airflow/test_search_results.py",
+    "howto/validate.md": "airflow/test_cache.py, airflow/test_validate.py, dags/flights/test_validate.py",
 }
 
 

@@ -9,12 +9,11 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.e2e.author import WARM, Author, stages
+from tests.e2e.author import Author, stages
 from tests.namespaces import on_a_small_disk
 
 pytestmark = pytest.mark.slow
@@ -103,70 +102,15 @@ def test_what_a_dag_file_shows_to_be_wrong_is_named_with_its_line(author: Author
     assert author.jobs() == []
 
 
-MODULE = "def train(rows):\n    pass\n"
-READY: dict[str, tuple[str, str]] = {
-    "image": (
-        job(image="nosuch"),
-        r"task 'a', image: image 'nosuch' is not there; known are: .*looked for in .*muster images lock nosuch",
-    ),
-    "module": (
-        job(entrypoint="module.trian:train"),
-        r"task 'a', entrypoint: entrypoint module 'module\.trian': .* no module/trian\.py .*check the name",
-    ),
-    "function": (
-        job(entrypoint="function.steps:trian"),
-        r"task 'a', entrypoint: .*function/steps\.py defines no function 'trian'; it defines train",
-    ),
-    "parameter": (
-        job(entrypoint="parameter.steps:train", inputs={"rows": "a/b"}, params={"epochs": 3}),
-        r"task 'a', entrypoint: parameter/steps\.py:1 train\(\): has no parameter for param 'epochs'; it takes rows",
-    ),
-    "memory": (
-        job(resources=Verbatim("Resources(memory_gib=4096)")),
-        r"task 'a', the job: job a asks for 4096 GiB .* this machine has [\d.]+ GiB: lower memory_gib",
-    ),
-    "secret": (
-        job(secrets={"KEY": "environment:NO_SUCH"}),
-        r"task 'a', the job: secret KEY: there is no environment variable 'NO_SUCH' here; set it",
-    ),
-    "connection": (
-        job(secrets={"KEY": "connection:no_such#password"}),
-        r"task 'a', the job: secret KEY: there is no connection 'no_such#password' here; set it",
-    ),
-    "link": (
-        job(),
-        r"task 'first', code: code file 'data' leads to .*/outside, outside of .*: copy it there, or name the link in",
-    ),
-    "suite": (
-        "ValidateOperator(task_id='a', volume='a/b', suite='suite.json')",
-        r"task 'a', suite: suite suite\.json is not JSON: .*line 2",
-    ),
-}
-
-
-@pytest.fixture(scope="module")
-def ready(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Author]:
-    """A person whose folder has each of these Dags."""
-    with Author(tmp_path_factory.mktemp("ready"), **WARM) as author:
-        for name, (statement, _) in READY.items():
-            folder = author.write(name, written(name, job("first"), statement), steps=MODULE)
-            (folder / "suite.json").write_text('{"expectations": [\n')
-        (author.folder / "outside").mkdir()
-        (author.folder / "dags" / "link" / "data").symlink_to(author.folder / "outside")
-        yield author
-
-
-@pytest.mark.parametrize("name", READY)
-def test_what_files_and_machine_show_to_be_wrong_is_refused_before_anything_starts(
-    ready: Author, name: str
-) -> None:
-    _, says = READY[name]
-    ran = ready.muster("run", name)
+def test_what_files_show_to_be_wrong_is_one_line_before_anything_starts(author: Author) -> None:
+    """Each of them, and what the machine shows, is in tests/airflow/test_run.py."""
+    author.write("typing", written("typing", job("first"), job(image="nosuch")))
+    ran = author.muster("run", "typing")
     assert ran.returncode == 1
     assert ran.stdout == ""
-    message = ran.stderr.removeprefix("starting Airflow\n")
-    assert re.fullmatch(f"muster: {says}.*\n", message), message
-    assert ready.jobs() == []
+    said = ran.stderr.removeprefix("starting Airflow\n")
+    assert re.fullmatch("muster: task 'a', image: image 'nosuch' is not there; .*\n", said), said
+    assert author.jobs() == []
 
 
 STEPS = """\

@@ -24,9 +24,12 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def environment() -> dict[str, str]:
-    """Return our variables, with muster's sources where Python looks: it need not be installed."""
+    """Return our variables, with muster's sources where Python looks: it need not be installed.
+
+    pytest's plugins stay out: a Python with torch may have many, and each warning of theirs would be an error here.
+    """
     paths = [str(ROOT / "operators"), *filter(None, [os.environ.get("PYTHONPATH")])]
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
 
 
 if __name__ == "__main__":

@@ -64,6 +64,7 @@ BY_HAND = {
     "backends.kubernetes.api.client": "Kubernetes'",
     "backends.kubernetes.api.refusals": "Kubernetes'",
     "backends.kubernetes.api.watching": "Kubernetes'",
+    "backends.kubernetes.collecting": "a process of the same release's, in the model server's image",
     "backends.kubernetes.manifests.bootstrap": "its own arguments, and an error's text",
     "backends.kubernetes.serving.replicas": "a model server's",
     "backends.kubernetes.serving.route": "shares by revision",

@@ -85,7 +85,7 @@ def open_deployments(
     with ExitStack() as opened:
 
         @cache
-        def store() -> LocalStore:
+        def store() -> ServiceStore:
             return opened.enter_context(
                 service_store(file.settings, settings, patience_seconds=patience_seconds)
             )
@@ -187,7 +187,7 @@ def cluster_backend(
 
 
 def _deployments(
-    client: Client, site: ClusterSite, store: Callable[[], LocalStore], settings: Settings
+    client: Client, site: ClusterSite, store: Callable[[], ServiceStore], settings: Settings
 ) -> Deployments:
     if site.serving is None:
         from muster.backends.local.serving.platform import local_deployments
@@ -195,7 +195,12 @@ def _deployments(
         return local_deployments(settings, store(), copies=True)
     from muster.backends.kubernetes.serving.platform import cluster_deployments
 
-    return cluster_deployments(client, site=site, store=store)
+    def open_spool(deployment: str) -> None:
+        from muster.volumes.service.spools import ServiceSpools
+
+        ServiceSpools(store().connection).open(deployment)
+
+    return cluster_deployments(client, site=site, store=store, open_spool=open_spool)
 
 
 def service_store(

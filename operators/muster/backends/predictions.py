@@ -4,11 +4,7 @@ Each hour is a partition; its newest version holds every row of it so far. A ver
 file was read, so a commit may be repeated or killed at any point: nothing is lost, and nothing is there twice. A spool file that no
 server holds is deleted once a version has it. Rows that come late, or a commit by hand within the hour, make one more version of the partition.
 
-::
-
-    HOME/predictions/NAME/HOUR.PID-HEX.spool   requests of one server process; it holds the file's lock
-                          key                  of the hashes of hashed columns
-    HOME/predictions/.locks/NAME               held to commit
+:mod:`muster.volumes.spool` says where those files are.
 """
 
 from __future__ import annotations
@@ -16,88 +12,50 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import re
-import secrets
-import shutil
 import subprocess
 import tempfile
 import time
-from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from muster.core.errors import BackendError, NotFound
 from muster.core.locks import is_locked, locked
-from muster.core.names import check_label
 from muster.core.prediction import PredictionId, hour_of, predictions_volume
 from muster.core.settings import Settings
 from muster.core.shipped import shipped
 from muster.images.environment import Environments
 from muster.images.folders import find_image, image_digest, image_folders
 from muster.volumes.base import Version
-from muster.volumes.durability import write_whole
 from muster.volumes.protocols import LocalStore
+from muster.volumes.spool import Spool
 
 IMAGE = "serve"
-SUFFIX = ".spool"
-HALF_MADE_SECONDS = 3600.0
-KEY = "key"
-KEY_BYTES = 32
-
-_NAME = re.compile(r"(?P<hour>\d{4}-\d\d-\d\dT\d\d)\.\d+-[0-9a-f]+\.spool\Z")
 
 
-class Spool:
-    """The spool files of one deployment."""
+class Decoder(Protocol):
+    """Runs a module of the model server's in its image: muster itself reads no Parquet files."""
 
-    def __init__(self, home: Path, name: str) -> None:
-        root = home / "predictions"
-        self.name = check_label("deployment", name)
-        self.path = root / name
-        self.lock = root / ".locks" / name
-
-    def begin(self) -> str:
-        """Make the folder, and return the key of its hashes, in hexadecimal; it stays the same as long as the home does.
-
-        :raises OSError: it cannot be made.
-        """
-        self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
-        key = self.path / KEY
-        with locked(self.lock):
-            if not key.exists():
-                write_whole(key, secrets.token_hex(KEY_BYTES))
-        return key.read_text(encoding="ascii")
-
-    def hours(self) -> dict[str, list[Path]]:
-        """Return the files by hour, the oldest first."""
-        found: dict[str, list[Path]] = defaultdict(list)
-        for file in sorted(self.path.glob(f"[!.]*{SUFFIX}")):
-            if match := _NAME.match(file.name):
-                found[match["hour"]].append(file)
-        return dict(found)
-
-    def tidy(self, now: float) -> None:
-        """Delete what a killed server or a killed commit has left half-made. Call it with the lock held."""
-        for left in self.path.glob(".commit-*"):
-            shutil.rmtree(left)
-        for part in self.path.glob(f".*{SUFFIX}"):
-            if part.stat().st_mtime < now - HALF_MADE_SECONDS and not is_locked(part):
-                part.unlink(missing_ok=True)
-
-    def over(self, now: float) -> bool:
-        """Whether an hour is over of which a file waits that no server writes any more."""
-        return any(
-            hour < hour_of(now) and not all(map(is_locked, files)) for hour, files in self.hours().items()
-        )
+    def __call__(
+        self,
+        module: str,
+        *words: str | Path,
+        order: Mapping[str, Any] | None = None,
+        progress: Callable[[str], None] = lambda _line: None,
+    ) -> Any:
+        """Return what it prints, read as JSON. :raises BackendError: it failed; the message says why."""
 
 
 class Predictions:
-    """The requests of all deployments of one home, in its store and not there yet."""
+    """The requests of all deployments of one home, in its store and not there yet.
 
-    def __init__(self, settings: Settings, store: LocalStore) -> None:
+    :param decoder: None for one that makes the image's environment on this machine.
+    """
+
+    def __init__(self, settings: Settings, store: LocalStore, *, decoder: Decoder | None = None) -> None:
         self._settings = settings
         self._store = store
+        self._ask = decoder or LocalDecoder(settings)
 
     def commit(
         self,
@@ -189,14 +147,21 @@ class Predictions:
             return None
         return version
 
-    def _ask(
+
+class LocalDecoder:
+    """A :class:`Decoder` in the image's environment on this machine."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+
+    def __call__(
         self,
         module: str,
         *words: str | Path,
         order: Mapping[str, Any] | None = None,
         progress: Callable[[str], None] = lambda _line: None,
     ) -> Any:
-        """Run a module of the model server's in its image: muster itself reads no Parquet files."""
+        """Run the module in a process of its own."""
         folder = find_image(IMAGE, image_folders(self._settings))
         python = Environments(self._settings.cache).ensure(IMAGE, folder, image_digest(folder), progress)
         done = subprocess.run(

@@ -9,6 +9,7 @@ import typer
 from muster.cli.command import Json, example, group, open_store
 from muster.cli.screen import emit, fields, note, safe, say, when
 from muster.core.errors import Corrupt, NotFound
+from muster.core.names import check_label
 from muster.core.prediction import PredictionId
 from muster.core.settings import Settings
 
@@ -80,9 +81,9 @@ def commit(
     """Commit the requests that a deployment has kept until now.
 
     Each hour is committed by itself once it is over; this need only be run to read its rows sooner, or after the
-    deployment was retired while the disk was full.
+    deployment was retired while the disk was full. On a cluster it commits the hours that are over.
     """
-    made = _predictions(open_store()).commit(name, progress=note)
+    made = _committed(name)
     if as_json:
         emit([{"address": each.address, "partition": each.partition} for each in made])
         return
@@ -90,6 +91,21 @@ def commit(
         say(f"{each.partition}  {each.address}")
     if not made:
         note(f"nothing new of {name}")
+
+
+def _committed(name: str) -> tuple[Version, ...]:
+    """Commit what is spooled on this machine, and on the cluster that MUSTER_CLUSTER names."""
+    store, settings = open_store(), Settings.load()
+    made = list(_predictions(store).commit(check_label("deployment", name), progress=note))
+    if settings.cluster is not None:
+        from muster.backends.kubernetes.collecting import Collecting
+        from muster.volumes.service.client import ServiceStore
+
+        assert isinstance(store, ServiceStore)
+        collecting = Collecting(settings, store)
+        for hour in collecting.waiting(name):
+            made += collecting.commit(hour, progress=note)
+    return tuple(made)
 
 
 def _predictions(store: LocalStore) -> Predictions:

@@ -153,7 +153,7 @@ class RequestLog:
 
     :param share: of the answered requests, above 0 to 1, chosen at random.
     :param leave_out: inputs and outputs that are not kept.
-    :param hashed: inputs and outputs of which a hash is kept in place of the value; the key never leaves the machine that serves.
+    :param hashed: inputs and outputs of which a hash is kept in place of the value; the key stays on the machine, or the claim, of those that serve.
     """
 
     share: float = 1.0

@@ -16,6 +16,7 @@
     STORE/jobs/<job_id>/                   the ledger: spec.json, status.json, owner, log, series, attempt
         STORE/leases/<holder>/<volume>@<n>     versions in use, by reader (``:`` for ``/``)
         STORE/trash/                           deleted, to be unlinked later
+    STORE/predictions/<deployment>/        requests that model servers of a cluster keep (:mod:`muster.volumes.spool`)
     STORE/searches/<search_id>/            what searches look for, and their events (:mod:`muster.volumes.searches`)
     STORE/MIRROR.json                      of which store this one is a mirror (:mod:`muster.volumes.mirrors.folder`)
     STORE/mirror/                          what a mirror has received and not yet made visible

@@ -18,6 +18,7 @@ def cost(opened, work, job_id):
     return len(opened(lambda: FolderStore(work.store.layout.root).commit(job_id, attempt=1)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("after", ["commits", "gc"])
 def test_a_commit_opens_no_more_in_a_volume_of_many_versions(work, store, opened, after):
     work.run("new-1", {"x": b"1"})
@@ -29,6 +30,7 @@ def test_a_commit_opens_no_more_in_a_volume_of_many_versions(work, store, opened
     assert cost(opened, work, "new-3") <= few
 
 
+@pytest.mark.slow
 def test_a_partition_that_is_new_to_a_volume_costs_a_look_at_a_few_versions(work, opened):
     def run(job_id, partition):
         work.seal(job_id, work.spec(out=Output(volume=VOLUME, partition=partition)), {"out": {"x": b"1"}})

@@ -21,9 +21,9 @@ from muster.backends.kubernetes.lifecycle.rehearsal import try_out
 from muster.backends.kubernetes.manifests.gangs import Documents, documents
 from muster.backends.kubernetes.manifests.wiring import Submission
 from muster.backends.kubernetes.serving.kinds import platform_of
-from muster.backends.kubernetes.serving.server import Server
+from muster.backends.kubernetes.serving.server import WORKERS, Server
 from muster.backends.kubernetes.site import ClusterSite, Platform
-from muster.core.deployment import DeploymentSpec
+from muster.core.deployment import DeploymentSpec, RequestLog
 from muster.core.errors import Forbidden, MusterError, SpecError
 from muster.core.job import JobSpec, Output, Pinned, Role
 
@@ -46,6 +46,9 @@ _OF_KIND: Mapping[str, Mapping[str, Callable[[Document], None]]] = {
         ),
         "with a worker of another account": lambda pod: pod.update(
             workerSpec={"containers": [deepcopy(_main(pod))], "serviceAccountName": "default"}
+        ),
+        "with an author's code that sees its requests": lambda pod: pod["containers"].append(
+            {**deepcopy(_main(pod)), "name": WORKERS}
         ),
     }
 }
@@ -91,12 +94,13 @@ def job(place: TrialPlace, *, job_sets: bool) -> Documents:
 
 
 def server(place: TrialPlace) -> Document:
-    """Return a model server's object, as muster writes it for the site's serving platform."""
+    """Return the object of a model server that keeps requests, as muster writes it for the site's serving platform."""
     spec = DeploymentSpec(
         name=_JOB_ID,
         model=Pinned(address="volume://muster/trial@1", digest=_DIGEST),
         image=_JOB_ID,
         image_digest=_DIGEST,
+        log=RequestLog(),
     )
     return platform_of(place.site).manifest(Server(spec=spec, revision="r1", site=place.site))
 
@@ -161,6 +165,9 @@ def _reaches(place: TrialPlace) -> dict[str, Callable[[Document], None]]:
             pod,
             persistentVolumeClaim=claim,
             mount={"subPathExpr": place.site.on_claim("staging/other/1.0/main-0")},
+        ),
+        "with another deployment's requests": lambda pod: _mounted(
+            pod, persistentVolumeClaim=claim, mount={"subPath": place.site.on_claim("predictions/other")}
         ),
         "with a version that it could write": lambda pod: _mounted(
             pod, persistentVolumeClaim=claim, mount={"subPath": place.site.on_claim("v/a/b/1/data")}

@@ -6,10 +6,14 @@ Python 3.10. Its first line is ``{"ready": true}``, or ``{"missing": "why"}``. I
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import sys
+from pathlib import Path
 from typing import Any
+
+_SQLITE = "sqlite:///"
 
 
 def main() -> None:
@@ -19,6 +23,7 @@ def main() -> None:
     try:
         from mlflow import MlflowClient
 
+        _make_tables(os.environ.get("MLFLOW_TRACKING_URI", ""))
         client = MlflowClient()
     except Exception as error:
         _say(out, {"missing": f"{type(error).__name__}: {error}"})
@@ -31,6 +36,25 @@ def main() -> None:
         except Exception as error:
             answer = {"error": str(error), "code": getattr(error, "error_code", "")}
         _say(out, answer)
+
+
+def _make_tables(uri: str) -> None:
+    """Make a database on this machine whole, or not at all: MLflow cannot use one that a kill left half made.
+
+    One process at a time does it, as MLflow itself takes no lock.
+    """
+    if not uri.startswith(_SQLITE) or Path(database := uri[len(_SQLITE) :]).exists():
+        return
+    from mlflow import MlflowClient
+
+    Path(database).parent.mkdir(parents=True, exist_ok=True)
+    with Path(f"{database}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not Path(database).exists():
+            part = Path(f"{database}.part")
+            part.unlink(missing_ok=True)
+            MlflowClient(f"{_SQLITE}{part}").search_experiments(max_results=1)
+            part.rename(database)
 
 
 def _say(out: Any, answer: dict[str, Any]) -> None:

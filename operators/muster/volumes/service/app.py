@@ -15,7 +15,7 @@ from starlette.types import Receive, Scope, Send
 
 from muster.core.errors import SpecError, StoreError
 from muster.volumes.folder import FolderStore
-from muster.volumes.service import answers, checks, mirroring, pods, reading, writing
+from muster.volumes.service import answers, checks, mirroring, pods, reading, spooling, writing
 from muster.volumes.service.bells import Bells
 from muster.volumes.service.calls import refusal
 from muster.volumes.service.committer import Committer
@@ -27,10 +27,12 @@ from muster.volumes.service.standby import ALIVE
 from muster.volumes.service.starts import GangStarts
 
 
-def create_app(store: FolderStore, *, keys: Sequence[bytes]) -> Starlette:
+def create_app(store: FolderStore, *, keys: Sequence[bytes], keeps_requests: bool = False) -> Starlette:
     """Build the service. At its start it resumes the commit of sealed jobs.
 
     A store has at most one service; see :mod:`muster.volumes.service.serve`.
+
+    :param keeps_requests: whether model servers may keep requests here, since something commits them.
     """
     journals, hearing = Journals(store), Hearing()
     committer = Committer(store, journals, hearing)
@@ -43,6 +45,7 @@ def create_app(store: FolderStore, *, keys: Sequence[bytes]) -> Starlette:
         committer=committer,
         starts=starts,
         regrouping=Regrouping(starts, committer, Bells()),
+        keeps_requests=keeps_requests,
     )
 
     @asynccontextmanager
@@ -51,7 +54,7 @@ def create_app(store: FolderStore, *, keys: Sequence[bytes]) -> Starlette:
         yield
         served.committer.stop()
 
-    parts = (answers, checks, mirroring, pods, reading, writing)
+    parts = (answers, checks, mirroring, pods, reading, spooling, writing)
     app = Starlette(
         routes=[
             Route("/healthz", _healthy),

@@ -54,7 +54,9 @@ def main(arguments: Sequence[str]) -> int:
         return 2
     with listening, suppress(KeyboardInterrupt):
         _LOG.info("serving %s on %s:%d", store.layout.root, *listening.getsockname()[:2])
-        uvicorn.Server(_config(create_app(store, keys=keys))).run(sockets=[listening])
+        uvicorn.Server(_config(create_app(store, keys=keys, keeps_requests=asked.keep_requests))).run(
+            sockets=[listening]
+        )
     os.close(lock)
     return 0
 
@@ -86,6 +88,11 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--port", type=int, default=8470, help="on which port (8470)")
     parser.add_argument(
         "--advertise", metavar="HOST", help="this one's address: a second service passes requests on to it"
+    )
+    parser.add_argument(
+        "--keep-requests",
+        action="store_true",
+        help="let model servers keep requests in the store's folder, which muster.backends.kubernetes.collecting commits",
     )
     task = parser.add_mutually_exclusive_group(required=True)
     task.add_argument("--store", type=Path, help="the store's folder, created if it is not there")

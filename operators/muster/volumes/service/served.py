@@ -29,6 +29,7 @@ class Served:
         attempts, where the pods of a gang wait until the first of them is done; `lines` and `seals`: threads
         for requests of pods. So quick requests never wait behind any of these, and a slow pod delays only
         requests like its own.
+    :param keeps_requests: whether something commits the requests that model servers keep, so that they may.
     :param reading_seal: held while a seal is parsed, which takes many times its length of memory.
     """
 
@@ -39,6 +40,7 @@ class Served:
     committer: Committer
     starts: GangStarts
     regrouping: Regrouping
+    keeps_requests: bool = False
     working: anyio.CapacityLimiter = field(default_factory=lambda: anyio.CapacityLimiter(AT_ONCE))
     starting: anyio.CapacityLimiter = field(default_factory=lambda: anyio.CapacityLimiter(STARTING_AT_ONCE))
     lines: anyio.CapacityLimiter = field(default_factory=lambda: anyio.CapacityLimiter(LINES_AT_ONCE))

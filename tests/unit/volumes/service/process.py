@@ -29,9 +29,12 @@ _FORKS.set_forkserver_preload(["muster.volumes.service.serve"])
 
 
 class Service:
-    """One store, its service and the clients of that."""
+    """One store, its service and the clients of that. :param words: more of the service's command."""
 
-    def __init__(self, folder: Path, *, root: Path | None = None, claim: Path | None = None) -> None:
+    def __init__(
+        self, folder: Path, *words: str, root: Path | None = None, claim: Path | None = None
+    ) -> None:
+        self._words = words
         self.folder, self.root, self.key = folder, root or folder / "store", folder / "key"
         self.claim = claim or self.root  # as pods see it
         self.key.write_text(KEY)
@@ -55,6 +58,7 @@ class Service:
     def start(self) -> None:
         """Start it and return when it answers."""
         arguments = ["--store", str(self.root), "--key", str(self.key), "--port", str(self.port)]
+        arguments += self._words
         self.process = _FORKS.Process(target=main, args=(arguments,))
         self.process.start()
         deadline = time.monotonic() + 30

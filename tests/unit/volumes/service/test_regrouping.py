@@ -200,6 +200,7 @@ def raising(*_: object) -> None:
     raise Killed
 
 
+@pytest.mark.slow
 def test_who_waits_is_told_at_once_and_holds_no_thread(
     begun: Callable[..., Gang], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -350,6 +351,7 @@ def test_pods_that_the_cluster_replaced_uncounted_begin_the_next_attempt_if_thos
         assert gang.bundle(0, pod="another-0").is_success
 
 
+@pytest.mark.slow
 def test_a_service_that_is_killed_anywhere_goes_on(
     begun: Callable[..., Gang], service: Inside, monkeypatch: pytest.MonkeyPatch
 ) -> None:

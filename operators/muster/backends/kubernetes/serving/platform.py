@@ -42,14 +42,16 @@ def cluster_deployments(
     *,
     site: ClusterSite,
     store: Callable[[], LocalStore],
+    open_spool: Callable[[str], None] | None = None,
     now: Callable[[], float] = time.time,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Deployments:
     """Return the deployments of one namespace; nothing is asked before the first call.
 
     :param store: opens the store that the versions are in; called when it is needed.
+    :param open_spool: as :class:`ClusterPlatform` has it.
     """
-    platform = ClusterPlatform(client, site=site, store=store, now=now, sleep=sleep)
+    platform = ClusterPlatform(client, site=site, store=store, open_spool=open_spool, now=now, sleep=sleep)
     return Deployments(platform, store, now=now, sleep=sleep)
 
 
@@ -59,6 +61,7 @@ class ClusterPlatform:
     Counts of a revision only grow as long as the same object is asked for them.
 
     :param store: opens the store that the versions are in; called when it is needed.
+    :param open_spool: makes the folder on the claim where a deployment's pods keep requests, or refuses it; None: they keep none.
     :param now: seconds since the epoch.
     """
 
@@ -68,6 +71,7 @@ class ClusterPlatform:
         *,
         site: ClusterSite,
         store: Callable[[], LocalStore],
+        open_spool: Callable[[str], None] | None = None,
         now: Callable[[], float] = time.time,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
@@ -75,6 +79,7 @@ class ClusterPlatform:
         self._client = quick
         self._site = site
         self._store = store
+        self._open_spool = open_spool
         self._survey = Survey(client, site)
         self._now = now
         self._sleep = sleep
@@ -101,7 +106,7 @@ class ClusterPlatform:
             servers=SERVERS,
             only_whole="" if self._site.gateway else only_whole,
             history=HISTORY,
-            no_log="requests are kept by deployments on one machine alone: leave log out where MUSTER_CLUSTER is set",
+            no_log="" if self._open_spool else "there is no store service that takes requests: leave log out",
             no_grpc="" if self._site.separate_hosts or not self._site.gateway else no_host,
         )
 
@@ -152,6 +157,8 @@ class ClusterPlatform:
         for digest in spec.image_digests:
             self._store().code(digest)  # without its lock its image cannot have been built
         self._revisions.rehearse(entry)
+        if spec.log and self._open_spool:
+            self._open_spool(spec.name)  # an empty folder is left where the release ends here
 
     def save(self, book: Route, *, in_force: bool = False) -> Route:
         """Write a route as it was when it was read, in one step.
@@ -311,6 +318,7 @@ def _check_server(spec: DeploymentSpec) -> None:
         "stream": spec.workers and spec.workers.stream,
         "workers": spec.workers,
         "tokens or limits": spec.guarded,
+        "log": spec.log,
         "grpc": spec.grpc,
         "max_psi": spec.counts_inputs,
     }

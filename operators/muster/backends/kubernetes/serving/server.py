@@ -22,10 +22,11 @@ from muster.backends.kubernetes.api.kinds import CONFIG_MAP, SERVICE, Document
 from muster.backends.kubernetes.manifests import pods, wiring
 from muster.backends.kubernetes.serving import names
 from muster.backends.kubernetes.site import ClusterSite
-from muster.core.deployment import DeploymentSpec, Workers
+from muster.core.deployment import DeploymentSpec, RequestLog, Workers
 from muster.core.errors import SpecError
 from muster.core.resources import Resources
 from muster.core.shipped import shipped
+from muster.core.wire import plain
 
 PORT = 8080
 GRPC_PORT = 8081  # in a pod, and of each Service
@@ -44,6 +45,7 @@ _MAIN = "from muster_serving.__main__ import main\n\nmain()\n"
 _CLAIM, _SERVER, _SCRATCH = (f"{labels.OURS}{name}" for name in ("claim", "server", "scratch"))
 WORKERS = "workers"  # the container of a model that is no ONNX model
 _LINE, _WORK = (f"{labels.OURS}{name}" for name in ("line", "work"))
+_REQUESTS_FOLDER = "/mnt/muster/requests"
 _TOKENS, _TOKENS_FOLDER = f"{labels.OURS}tokens", "/mnt/muster/tokens"
 KEY = "MUSTER_KEY"  # a variable of the server's container: who may read pods here may ask them
 _SHARED = "/mnt/muster/line"
@@ -163,7 +165,7 @@ def pod(server: Server, *, container: str) -> Document:
         "tolerations": pods.tolerations(resources, site),
         "containers": [_front(server, container)],
         "volumes": [
-            {"name": _CLAIM, "persistentVolumeClaim": {"claimName": site.claim, "readOnly": True}},
+            {"name": _CLAIM, "persistentVolumeClaim": _claim(server)},
             {"name": _SERVER, "configMap": {"name": server.name}},
             {"name": _SCRATCH, "emptyDir": {}},
         ],
@@ -193,9 +195,21 @@ def _command(server: Server) -> list[str]:
         *([f"--grpc-port={GRPC_PORT}"] if server.spec.grpc else []),
         *_setup(server.spec),
         *(["--counts-inputs"] if server.spec.counts_inputs else []),
+        *([f"--log={json.dumps(_log(server.spec, server.spec.log))}"] if server.spec.log else []),
         *([f"--limits={json.dumps(server.spec.limits.order())}"] if server.spec.limits else []),
         *([f"--tokens={_TOKENS_FOLDER}"] if server.spec.tokens else []),
     ]
+
+
+def _claim(server: Server) -> Document:
+    """The store's claim: read-only as a whole, but where the server keeps requests; then each mount says it."""
+    claim: Document = {"claimName": server.site.claim}
+    return claim if server.spec.log else {**claim, "readOnly": True}
+
+
+def _log(spec: DeploymentSpec, log: RequestLog) -> Document:
+    """What the server is told of the log of its requests; the key of the hashes is in the folder."""
+    return {"folder": _REQUESTS_FOLDER, **plain(log), "clients": spec.tokens}
 
 
 def _setup(spec: DeploymentSpec) -> list[str]:
@@ -217,6 +231,7 @@ def _front(server: Server, name: str) -> Document:
         writable={_SCRATCH: wiring.TEMPORARY, **({_LINE: _SHARED} if spec.workers else {})},
         readable={_TOKENS: _TOKENS_FOLDER} if spec.tokens else {},
         told={KEY: server.key} if spec.guarded else {},
+        keeps=spec.log is not None,
     )
 
 
@@ -250,12 +265,14 @@ def _container(
     writable: Mapping[str, str],
     readable: Mapping[str, str] = MappingProxyType({}),
     told: Mapping[str, str] = MappingProxyType({}),
+    keeps: bool = False,
 ) -> Document:
     """One container of the pod, with the version and the servers' code, both read-only.
 
     :param answers: its ports and probes.
     :param writable: where each of the pod's empty folders is.
     :param readable: where each of its other volumes is. :param told: variables.
+    :param keeps: whether it sees the folder of the deployment's requests: never one that runs an author's code.
     """
     site = server.site
     variables = {"PYTHONUNBUFFERED": "1", "HOME": wiring.TEMPORARY, "LANG": "C.UTF-8", **told}
@@ -279,11 +296,18 @@ def _container(
                 "subPath": site.on_claim(wiring.version_path(server.spec.model.address)),
                 "readOnly": True,
             },
+            *([_requests(server)] if keeps else []),
             {"name": _SERVER, "mountPath": _FOLDER, "readOnly": True},
             *({"name": volume, "mountPath": path, "readOnly": True} for volume, path in readable.items()),
             *({"name": volume, "mountPath": path} for volume, path in writable.items()),
         ],
     }
+
+
+def _requests(server: Server) -> Document:
+    """The folder of the deployment's requests on the claim, which the store service has made."""
+    folder = server.site.on_claim(f"predictions/{server.spec.name}")
+    return {"name": _CLAIM, "mountPath": _REQUESTS_FOLDER, "subPath": folder}
 
 
 def _amounts(resources: Resources, site: ClusterSite) -> Document:

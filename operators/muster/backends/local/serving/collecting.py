@@ -13,11 +13,12 @@ from functools import partial
 from os import getpid
 from pathlib import Path
 
-from muster.backends.predictions import Predictions, Spool
+from muster.backends.predictions import Predictions
 from muster.core.errors import MusterError
 from muster.core.linux import die_with
 from muster.core.settings import Settings
 from muster.volumes.folder import FolderStore
+from muster.volumes.spool import Spool
 
 PERIOD_SECONDS = 30.0
 LATE_SECONDS = 5.0  # a server writes each request within a second, and ends its file with the hour

@@ -34,7 +34,6 @@ from muster.backends.local.serving.folder import (
 from muster.backends.local.serving.guardian import COMMAND
 from muster.backends.local.serving.process import keep_short, try_apart
 from muster.backends.local.serving.shares import ModelServers
-from muster.backends.predictions import Spool
 from muster.backends.releases.book import pin_reason
 from muster.backends.releases.tokens import Tokens
 from muster.core.deployment import DeploymentSpec, Revision, RevisionState
@@ -45,6 +44,7 @@ from muster.core.wire import plain
 from muster.images.environment import Environments
 from muster.volumes.folder import FolderStore
 from muster.volumes.protocols import LocalStore
+from muster.volumes.spool import Spool
 
 LOOK_SECONDS = 0.1
 LONGEST_PAUSE_SECONDS = 10.0

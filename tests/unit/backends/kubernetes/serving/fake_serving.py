@@ -258,6 +258,7 @@ class World:
     versions: list[Pinned] = field(default_factory=list)
     now: float = 1_800_000_000.0
     slept: list[float] = field(default_factory=list)
+    open_spool: Callable[[str], None] | None = None
 
     @property
     def platform(self) -> ServingPlatform:
@@ -269,6 +270,7 @@ class World:
             self.client,
             site=replace(self.site, **changes),
             store=lambda: self.store,
+            open_spool=self.open_spool,
             now=lambda: self.now,
             sleep=sleep or self.sleep,
         )

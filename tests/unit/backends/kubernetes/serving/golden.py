@@ -25,6 +25,7 @@ from muster.core.deployment import (
     Batch,
     DeploymentSpec,
     Release,
+    RequestLog,
     Revision,
     RevisionState,
     SmokeRequest,
@@ -67,6 +68,9 @@ WITH_WORKERS = spec(
     workers=Workers(
         image="tables", image_digest=DIGEST, count=2, batch=Batch(most=64, wait_ms=5), trusted=("pickle",)
     ),
+)
+LOGGED = replace(
+    WITH_WORKERS, log=RequestLog(share=0.1, leave_out=("comment",), hashed=("user",)), tokens=True
 )
 SMOKED = spec(8, smoke=(SmokeRequest(name="one", inputs={"hour": (13,)}, expect={"p": {"min": 0}}),))
 ROUTE = Route(
@@ -121,6 +125,8 @@ def examples() -> Mapping[str, Document]:
         "scaled": inference_service(server(SCALED, "r2", ANYWHERE)),
         "on-cards": inference_service(server(ON_CARDS, "r3")),
         "workers": inference_service(server(WITH_WORKERS, "r4")),
+        "logged": inference_service(server(LOGGED, "r4")),
+        "seldon-logged": seldon_deployment(server(spec(log=RequestLog()), "r1")),
         "over-grpc": inference_service(server(spec(grpc=True), "r1")),
         "grpc-service": grpc_service(server(spec(grpc=True), "r1"), owner_of(server(spec(), "r1"))),
         "code": _with_code(server(spec(), "r1")),
@@ -138,9 +144,11 @@ LIKE = {
     "scaled": "fixed",
     "on-cards": "fixed",
     "workers": "fixed",
+    "logged": "workers",
     "over-grpc": "fixed",
     "grpc-route": "route",
     "whole-grpc-route": "whole-route",
+    "seldon-logged": "seldon",
     "seldon-scaled": "seldon",
     "seldon-route": "route",
 }

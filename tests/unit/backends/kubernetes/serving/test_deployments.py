@@ -30,7 +30,7 @@ from muster.backends.kubernetes.site import Platform
 from muster.backends.releases import manual
 from muster.backends.releases.book import Entry
 from muster.backends.releases.manual import promote, roll_back
-from muster.core.deployment import Release, RevisionState, SmokeRequest
+from muster.core.deployment import Release, RequestLog, RevisionState, SmokeRequest
 from muster.core.errors import (
     BackendError,
     Behind,
@@ -193,6 +193,27 @@ class TestPrepare:
                 there.deployments().prepare(wrong, by="ti-1")
         assert there.deployments().names() == []
         assert there.cluster.made == []
+
+    def test_a_log_needs_a_folder_on_the_claim_and_is_refused_where_nothing_commits_it(
+        self, there: World
+    ) -> None:
+        wanted, opened = there.spec(log=RequestLog(share=0.1)), list[str]()
+
+        def refuse(_: str) -> None:
+            raise SpecError("nothing on this cluster commits requests")
+
+        with pytest.raises(SpecError, match="log: there is no store service that takes requests"):
+            there.deployments().prepare(wanted, by="ti-1")
+        there.open_spool = refuse
+        with pytest.raises(SpecError, match="nothing on this cluster commits requests"):
+            there.deployments().prepare(wanted, by="ti-1")
+        assert there.cluster.made == []
+        there.open_spool = opened.append
+        there.deployments().prepare(wanted, by="ti-1")
+        assert opened == ["lines"]
+        with pytest.raises(SpecError, match="log: that needs server 'kserve'"):
+            there.deployments().prepare(replace(wanted, server="seldon"), by="ti-1")
+        assert opened == ["lines"]
 
     def test_objects_of_a_retired_deployment_are_not_taken_for_its_own(self, there: World) -> None:
         there.deployments().prepare(there.spec(1), by="ti-1")

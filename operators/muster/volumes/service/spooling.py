@@ -1,0 +1,101 @@
+"""The calls for the requests that the model servers of a cluster keep: they write into folders of the claim, and these calls hand them out.
+
+An operator's token alone counts here. Model servers have none: all that they reach is the folder of their own deployment.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from starlette.responses import StreamingResponse
+from starlette.routing import Route
+
+from muster.core.errors import NotFound, SpecError
+from muster.core.names import check_label
+from muster.volumes.layout import Layout
+from muster.volumes.service.archives import ArchiveMember, pack
+from muster.volumes.service.calls import Call, route
+from muster.volumes.service.served import Served
+from muster.volumes.service.spools import AT, Read, SpooledHour, Waiting
+from muster.volumes.spool import HALF_MADE_SECONDS, SUFFIX, Spool
+from muster.volumes.tree import open_regular
+
+_HOUR = re.compile(r"\d{4}-\d\d-\d\dT\d\d\Z")
+
+
+def routes(served: Served) -> Iterator[Route]:
+    """Return every route of this module."""
+    yield route("GET", AT, _waiting, served=served, threads=served.working)
+    yield route("PUT", f"{AT}/{{deployment}}", _open, served=served)
+    yield route("GET", f"{AT}/{{deployment}}/{{hour}}", _fetch, served=served, threads=served.working)
+    yield route("POST", f"{AT}/{{deployment}}/{{hour}}/drop", _drop, served=served, threads=served.working)
+
+
+def _open(call: Call) -> None:
+    """Make a deployment's folder and the key of its hashes, as the user that its pods run as."""
+    if not call.served.keeps_requests:
+        raise SpecError(
+            "nothing on this cluster commits requests: set serving.requests.image in the chart's values, or leave log out"
+        )
+    _spool(call).begin()
+
+
+def _waiting(call: Call) -> Waiting:
+    layout, now = call.served.store.layout, time.time()
+    return Waiting(
+        hours=tuple(
+            SpooledHour(deployment=name, hour=hour)
+            for name in _deployments(layout)
+            for hour in Spool(layout.root, name).settled(now)
+        )
+    )
+
+
+def _deployments(layout: Layout) -> list[str]:
+    folder = layout.root / "predictions"
+    return sorted(each.name for each in folder.glob("[!.]*") if each.is_dir())
+
+
+def _fetch(call: Call) -> StreamingResponse:
+    """Send the settled files of an hour as a tar."""
+    hour = _hour(call)
+    files = _spool(call).settled(time.time()).get(hour)
+    if not files:
+        raise NotFound(f"no requests of {call.part('deployment')} in {hour} wait to be committed")
+    return StreamingResponse(pack(_members(files)), media_type="application/x-tar")
+
+
+def _members(files: Sequence[Path]) -> Iterator[ArchiveMember]:
+    """Yield each file by a path that cannot be replaced meanwhile: by a link to the store's keys, say."""
+    for file in files:
+        handle = open_regular(str(file))
+        try:
+            yield ArchiveMember(name=file.name, source=Path(f"/proc/self/fd/{handle}"))
+        finally:
+            os.close(handle)
+
+
+def _drop(call: Call) -> None:
+    """Delete the files of an hour that a version has, but those that have grown since; and what killed servers left half-made."""
+    read, spool, now = call.message(Read).sizes, _spool(call), time.time()
+    for part in spool.path.glob(f".*{SUFFIX}"):
+        if part.lstat().st_mtime < now - HALF_MADE_SECONDS:
+            part.unlink(missing_ok=True)
+    for file in spool.settled(now).get(_hour(call), []):
+        if file.name in read and file.lstat().st_size == read[file.name]:
+            file.unlink(missing_ok=True)
+
+
+def _spool(call: Call) -> Spool:
+    return Spool(call.served.store.layout.root, check_label("deployment", call.part("deployment")))
+
+
+def _hour(call: Call) -> str:
+    hour = call.part("hour")
+    if not _HOUR.match(hour):
+        raise SpecError(f"hour {hour!r:.60}: expected one such as 2026-11-26T07")
+    return hour
