@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 
+from muster.core import wire
 from muster.core.address import Address, Select
-from muster.core.errors import Corrupt, NotFound
+from muster.core.errors import Corrupt, NotFound, SpecError
 from muster.volumes import partitions
 from muster.volumes.base import Record, Version
 from muster.volumes.commit_records import is_buried, is_committed, retired
@@ -39,11 +40,11 @@ class Catalog:
 
     def numbers(self, volume: str) -> list[int]:
         """The numbers of the visible versions, ascending, deleted ones included."""
-        return [n for n in self._given(volume) if self._there(volume, n)]
+        return [n for n in self._layout.numbers(volume) if self._there(volume, n)]
 
     def holds(self, volume: str) -> bool:
         """Whether any version is visible, deleted ones included; usually reads one."""
-        return any(self._there(volume, n) for n in self._newest_first(volume))
+        return any(self._there(volume, n) for n in reversed(self._layout.numbers(volume)))
 
     def count(self, volume: str) -> int:
         """Count versions that have their data, without reading them; lists again only after a change."""
@@ -65,79 +66,64 @@ class Catalog:
     ) -> list[Version]:
         """Return the newest versions whose data is there, newest first; no others are read.
 
-        :param partition: of these; None: of any, and of those without one.
+        :param partition: of this one alone; None: of any, and those without one.
         """
-        numbers = self._newest_first(volume) if partition is None else self._of(volume, partition)
-        found = (self.readable(volume, n) for n in numbers if before is None or n < before)
+        numbers = self._layout.numbers(volume) if partition is None else self._of(volume, partition)
+        found = (self.readable(volume, n) for n in reversed(numbers) if before is None or n < before)
         wanted = (v for v in found if v is not None and partition in (None, v.partition))
         return list(islice(wanted, limit))
 
     def _of(self, volume: str, partition: str) -> list[int]:
-        """Return the numbers of a partition, descending."""
-        return sorted((n for n, name in self.partitions(volume).items() if name == partition), reverse=True)
-
-    def _newest_first(self, volume: str) -> Iterator[int]:
-        """Yield the numbers given out, descending; after a few, none of a commit that was cut off, as far as the store's file knows."""
-        numbers = self._layout.numbers(volume)[::-1]
-        few = partitions.MOST_UNREAD
-        yield from numbers[:few]
-        if len(numbers) > few:
-            hidden = partitions.said(self._layout, volume, numbers[::-1]).uncommitted
-            yield from (number for number in numbers[few:] if number not in hidden)
-
-    def _given(self, volume: str) -> list[int]:
-        """Return the same, ascending."""
-        return sorted(self._newest_first(volume))
+        """Return the numbers of a partition, ascending."""
+        return sorted(n for n, name in self.partitions(volume).items() if name == partition)
 
     def last(self, volume: str, partition: str | None) -> int:
         """Return the highest visible number of a volume's partition, deleted ones included; 0 where there is none."""
         numbers = self._layout.numbers(volume)[::-1]
-        few, known = numbers[: partitions.MOST_UNREAD], NOTHING
+        few, known = numbers[: partitions.MOST_UNREAD], dict[int, str | None]()
         for number in few:
             if self.is_in(volume, number, partition):
                 return number
         if len(numbers) > len(few):
-            known = self._survey(volume)
-        rest = (n for n in numbers[len(few) :] if n not in known.uncommitted)
-        may_be = (n for n in rest if known.partitions.get(n, partition) == partition)
-        return next((number for number in may_be if self.is_in(volume, number, partition)), 0)
+            known = self.partitions(volume)
+        rest = (n for n in numbers[len(few) :] if known.get(n, partition) == partition)
+        return next((number for number in rest if self.is_in(volume, number, partition)), 0)
 
-    def partitions(self, volume: str) -> Mapping[int, str | None]:
+    def partitions(self, volume: str) -> dict[int, str | None]:
         """Return the partition of each visible number, deleted ones included; damaged ones are left out.
 
         Reads the records of those versions alone that neither this process nor the store's file of partitions knows.
         """
-        return self._survey(volume).partitions
-
-    def _survey(self, volume: str) -> Known:
         numbers = self._layout.numbers(volume)
         facts = {number: self._facts.known(volume, number) for number in numbers}
         found = {number: known.partition for number, known in facts.items() if known is not None}
         said = NOTHING
         if len(numbers) - len(found) >= partitions.MOST_UNREAD:
-            said = partitions.said(self._layout, volume, numbers)
+            said = self._said(volume, numbers)
             found |= said.partitions
-        unread = [number for number in numbers if number not in found and number not in said.uncommitted]
-        here = self._learnt(volume, unread)
-        if len(here.partitions) + len(here.uncommitted) >= partitions.MOST_UNREAD:
-            # Nothing that this process remembers: a person may have deleted the volume's folder since.
-            with suppress(OSError):  # a reader may not be allowed to write
-                partitions.write(self._layout, volume, said.joined(here))
-        return Known({**found, **here.partitions}, "", {**said.uncommitted, **here.uncommitted})
-
-    def _learnt(self, volume: str, numbers: Sequence[int]) -> Known:
-        """Read the records of some numbers; of many of them also whose they are where they are not committed."""
-        many = len(numbers) >= partitions.MOST_UNREAD
-        committed, job_id, uncommitted = dict[int, str | None](), "", dict[int, str]()
-        for number in numbers:
+        unread = [number for number in numbers if number not in found]
+        many, here, job_id = len(unread) >= partitions.MOST_UNREAD, dict[int, str | None](), ""
+        for number in unread:
             with suppress(Corrupt):
                 whole = self._facts.whole(volume, number, now=many)
                 if whole is not None:
-                    committed[number] = self._facts.remember(volume, number, *whole).partition
+                    here[number] = self._facts.remember(volume, number, *whole).partition
                     job_id = whole[1].job_id
-                elif many and (awaited := partitions.awaited(self._layout, volume, number)):
-                    uncommitted[number] = awaited
-        return Known(committed, job_id, uncommitted)
+        if len(here) >= partitions.MOST_UNREAD:
+            # Nothing that this process remembers: a person may have deleted the volume's folder since.
+            with suppress(OSError):  # a reader may not be allowed to write
+                partitions.write(self._layout, volume, said.joined(here, job_id))
+        return found | here
+
+    def _said(self, volume: str, numbers: Sequence[int]) -> Known:
+        """Return what the file of partitions says, if it is about the versions that are there now."""
+        known = partitions.read(self._layout, volume, numbers)
+        if known is not None:
+            with suppress(SpecError, OSError):
+                text = (self._layout.version(volume, max(known.partitions)) / "RECORD.json").read_bytes()
+                if wire.loads(Record, text).job_id == known.job_id:
+                    return known
+        return NOTHING
 
     def is_in(self, volume: str, number: int, partition: str | None) -> bool:
         """Whether a number is visible and of a partition; one that is damaged may be of any."""
@@ -149,17 +135,17 @@ class Catalog:
 
     def live(self, volume: str) -> list[Version]:
         """Return every version whose data is there, oldest first, with retired ones, without damaged ones."""
-        numbers = self._given(volume)
+        numbers = self._layout.numbers(volume)
         while True:
             found = [self.readable(volume, number) for number in numbers]
-            now = self._given(volume)
+            now = self._layout.numbers(volume)
             if now == numbers:
                 return [version for version in found if version is not None]
             numbers = now  # a commit came meanwhile, and may have retired what it replaces
 
     def damaged(self, volume: str) -> list[Version]:
         """Return every version with a wrong record, or whose data is gone though gc did not delete it."""
-        numbers = self._given(volume)
+        numbers = self._layout.numbers(volume)
         return [self.remains(volume, number) for number in numbers if self.is_damaged(volume, number)]
 
     def version(self, volume: str, number: int) -> Version | None:
