@@ -1,8 +1,8 @@
 """The features of flights on engines: a gang of Spark beside a standalone cluster by hand, a job of DuckDB beside its script.
 
 ``python -m benchmarks.engines [--rows N] [--pairs N] [--json]``. Both ways run the same script over the same rows
-(:mod:`benchmarks.flights_rows`), with the same layout: a driver with the master, and two workers of one core. The issue of
-100 million rows is ``--rows 100000000 --pairs 1``, which takes hours on two cores and 30 GB of disk.
+(:mod:`benchmarks.flights_rows`), with the same layout: a driver with the master, and two workers of one core. Whether both
+engines make the same of many rows is :mod:`benchmarks.engines_equal`.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from benchmarks.flights_rows import DAGS, JOBS, make, python_of
 from benchmarks.pairs import LEFT_OUT, Ratio, compare, ratio, show
 from muster.backends.local.backend import LocalBackend
 from muster.backends.local.machine import Machine
+from muster.backends.local.places import Places
 from muster.core.job import JobSpec, Launcher, Output, Role
 from muster.core.resources import Resources
 from muster.core.settings import Settings
@@ -68,9 +69,10 @@ class Runs:
     def __init__(self, root: Path) -> None:
         self._root, self._numbers = root, count()
         self._python = {"etl": python_of("etl"), "spark": python_of("spark")}
-        settings = Settings(home=root / "home", cache=Settings.load().cache)
-        self._backend = LocalBackend(settings, machine=Machine(memory_gib=8))
-        folders = image_folders(settings)
+        self._settings = Settings(home=root / "home", cache=Settings.load().cache)
+        self._backend = LocalBackend(self._settings, machine=Machine(memory_gib=8))
+        self._last = ""
+        folders = image_folders(self._settings)
         self._images = {
             name: put_image(self._backend.store, find_image(name, folders)) for name in self._python
         }
@@ -113,7 +115,20 @@ class Runs:
         )
         job_id, began = f"engines-{next(self._numbers)}", time.perf_counter()
         self._backend.submit(spec, job_id=job_id)
+        self._last = job_id
         return self._followed(job_id, began, spark=spark)
+
+    def made(self) -> Path:
+        """Return the folder with the rows that the last job made."""
+        return self._backend.store.path("engines/made@latest/rows")
+
+    def mark(self) -> str:
+        """Return what the processes of the last job are known by."""
+        return Places(self._settings.home).mark(self._last)
+
+    def cancel(self) -> None:
+        """End the last job."""
+        self._backend.cancel(self._last)
 
     def _followed(self, job_id: str, began: float, *, spark: bool) -> list[float]:
         ledger, text, at, first = self._backend.store.ledger, "", 0, 0.0

@@ -5,6 +5,7 @@ import stat
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 
 import pytest
 from tests.unit.volumes.memory import MemoryStore
@@ -368,6 +369,16 @@ class StoreContract:
         assert again.newest(volume, limit=1) == store.versions(volume)[-1:]
         assert again.newest("no/such", limit=9) == []
         assert (again.count(volume), again.count("no/such")) == (5, 0)
+
+    def test_the_newest_versions_of_a_partition_are_those_of_no_other(self, store, again):
+        for n, partition in enumerate(("2013-01", "2013-02", "2013-01", None)):
+            spec = make_spec(features={"volume": "flights/features", "partition": partition})
+            run(store, f"a-{n}", spec, {"features": {"x": b"%d" % n}})
+        newest = partial(again.newest, "flights/features", limit=9)
+        assert [v.number for v in newest(partition="2013-01")] == [3, 1]
+        assert [v.number for v in newest(partition="2013-01", before=3)] == [1]
+        assert [v.number for v in newest(partition="2013-03")] == []
+        assert [v.number for v in newest()] == [4, 3, 2, 1]
 
     def test_the_records_of_many_versions_are_asked_for_at_once(self, store, again):
         for n in range(3):

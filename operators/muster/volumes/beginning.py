@@ -60,7 +60,7 @@ def last_live(store: Versions, volume: str, partition: str | None) -> Version | 
 def _live(
     store: Versions, volume: str, partition: str | None, *, before: int | None = None
 ) -> Iterator[Version]:
-    while page := store.newest(volume, limit=_PAGE, before=before):
+    while page := store.newest(volume, limit=_PAGE, before=before, partition=partition):
         for version in page:
             if version.partition == partition and version.retired is None:
                 yield version

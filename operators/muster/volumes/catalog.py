@@ -11,57 +11,32 @@ import os
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from functools import lru_cache
 from itertools import islice
 from pathlib import Path
-from typing import NamedTuple
 
 from muster.core import wire
 from muster.core.address import Address, Select
 from muster.core.errors import Corrupt, NotFound, SpecError
 from muster.volumes import partitions
 from muster.volumes.base import Record, Version
-from muster.volumes.commit_records import (
-    CommitRecord,
-    check_record,
-    is_buried,
-    is_committed,
-    read_commit,
-    retired,
-)
+from muster.volumes.commit_records import is_buried, is_committed, retired
 from muster.volumes.durability import read_whole
+from muster.volumes.facts import Facts, damaged
 from muster.volumes.layout import Layout
-from muster.volumes.manifest import Head, read_head
+from muster.volumes.manifest import read_head
 from muster.volumes.partitions import NOTHING, Known
-from muster.volumes.selection import no_number, no_volume, nothing, select
-
-RECORDS = 1_000
-FACTS = 100_000
+from muster.volumes.selection import by_digest, no_number, no_volume, nothing, select
 
 _SETTLED_NS = 2_000_000_000  # two changes within one tick of a file system's clock look like one
 
 
-class _Facts(NamedTuple):
-    """The facts of a version that never change and every read needs: some 600 bytes."""
-
-    head: Head
-    created: float
-    partition: str | None
-
-
 class Catalog:
-    """Reads the versions of one store.
-
-    Facts that never change are cached, of :data:`FACTS` versions at most; of records, which may be large, only the
-    last :data:`RECORDS`.
-    """
+    """Reads the versions of one store."""
 
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
-        self._known: dict[tuple[str, int], _Facts] = {}
-        self._read = lru_cache(RECORDS)(self._read_now)
+        self._facts = Facts(layout)
         self._counts: dict[str, tuple[tuple[int, int], int]] = {}
-        self._commits: dict[str, CommitRecord] = {}
 
     def numbers(self, volume: str) -> list[int]:
         """The numbers of the visible versions, ascending, deleted ones included."""
@@ -86,11 +61,21 @@ class Catalog:
             self._counts[volume] = (changed, count)
         return count
 
-    def newest(self, volume: str, *, limit: int, before: int | None) -> list[Version]:
-        """Return the newest versions whose data is there, newest first; no others are read."""
-        numbers = (n for n in reversed(self._layout.numbers(volume)) if before is None or n < before)
-        found = (self.readable(volume, number) for number in numbers)
-        return list(islice((version for version in found if version is not None), limit))
+    def newest(
+        self, volume: str, *, limit: int, before: int | None, partition: str | None = None
+    ) -> list[Version]:
+        """Return the newest versions whose data is there, newest first; no others are read.
+
+        :param partition: of this one alone; None: of any, and those without one.
+        """
+        numbers = self._layout.numbers(volume) if partition is None else self._of(volume, partition)
+        found = (self.readable(volume, n) for n in reversed(numbers) if before is None or n < before)
+        wanted = (v for v in found if v is not None and partition in (None, v.partition))
+        return list(islice(wanted, limit))
+
+    def _of(self, volume: str, partition: str) -> list[int]:
+        """Return the numbers of a partition, ascending."""
+        return sorted(n for n, name in self.partitions(volume).items() if name == partition)
 
     def last(self, volume: str, partition: str | None) -> int:
         """Return the highest visible number of a volume's partition, deleted ones included; 0 where there is none."""
@@ -110,7 +95,7 @@ class Catalog:
         Reads the records of those versions alone that neither this process nor the store's file of partitions knows.
         """
         numbers = self._layout.numbers(volume)
-        facts = {number: self._known.get((volume, number)) for number in numbers}
+        facts = {number: self._facts.known(volume, number) for number in numbers}
         found = {number: known.partition for number, known in facts.items() if known is not None}
         said = NOTHING
         if len(numbers) - len(found) >= partitions.MOST_UNREAD:
@@ -120,9 +105,9 @@ class Catalog:
         many, here, job_id = len(unread) >= partitions.MOST_UNREAD, dict[int, str | None](), ""
         for number in unread:
             with suppress(Corrupt):
-                whole = self._whole(volume, number, now=many)
+                whole = self._facts.whole(volume, number, now=many)
                 if whole is not None:
-                    here[number] = self._remember(volume, number, *whole).partition
+                    here[number] = self._facts.remember(volume, number, *whole).partition
                     job_id = whole[1].job_id
         if len(here) >= partitions.MOST_UNREAD:
             # Nothing that this process remembers: a person may have deleted the volume's folder since.
@@ -143,7 +128,7 @@ class Catalog:
     def is_in(self, volume: str, number: int, partition: str | None) -> bool:
         """Whether a number is visible and of a partition; one that is damaged may be of any."""
         try:
-            facts = self._facts(volume, number)
+            facts = self._facts.of(volume, number)
         except Corrupt:
             return True
         return facts is not None and facts.partition == partition
@@ -167,14 +152,14 @@ class Catalog:
         """Return a visible version whose data is there, or None. :raises Corrupt: it is damaged."""
         folder = self._layout.version(volume, number)
         if (folder / "data").is_dir():
-            return None if self._facts(volume, number) is None else self.described(volume, number)
+            return None if self._facts.of(volume, number) is None else self.described(volume, number)
         if not is_buried(folder) and is_committed(self._layout, volume, number):
-            raise Corrupt(_damaged(volume, number, "its data is gone, and gc did not delete it"))
+            raise Corrupt(damaged(volume, number, "its data is gone, and gc did not delete it"))
         return None
 
     def described(self, volume: str, number: int) -> Version:
         """Return a committed version, even if its data is deleted. :raises NotFound: there is none."""
-        facts = self._facts(volume, number)
+        facts = self._facts.of(volume, number)
         if facts is None:
             raise NotFound(self._no_number(volume, number))
         folder = self._layout.version(volume, number)
@@ -192,7 +177,7 @@ class Catalog:
 
     def record(self, volume: str, number: int) -> Record:
         """Return the record of a visible version, even if its data is deleted."""
-        whole = self._whole(volume, number)
+        whole = self._facts.whole(volume, number)
         if whole is None:
             raise NotFound(self._no_number(volume, number))
         return whole[1]
@@ -203,6 +188,11 @@ class Catalog:
         if wanted.select is Select.NUMBER:
             return (self._number(wanted.volume, int(wanted.value)),)
         volume = wanted.volume
+        if wanted.select is Select.DIGEST:
+            found = by_digest(wanted, self._digests(volume), lambda number: self.readable(volume, number))
+            if not found:
+                raise NotFound(self._nothing(wanted, {}))
+            return found
         known = self.partitions(volume)
         while True:
             found = select(wanted, known, lambda number: self.readable(volume, number))
@@ -215,13 +205,23 @@ class Catalog:
             raise NotFound(why)
         return found
 
+    def _digests(self, volume: str) -> dict[int, str]:
+        """Return the digest of each number, as its manifest begins; of a number without one none."""
+        folder, found = self._layout.volume(volume), dict[int, str]()
+        for number in self._layout.numbers(volume):
+            known = self._facts.known(volume, number)
+            with suppress(Corrupt, OSError):
+                head = known.head if known is not None else read_head(folder / str(number) / "MANIFEST")
+                found[number] = head.digest
+        return found
+
     def _nothing(self, wanted: Address, known: Mapping[int, str | None]) -> str:
         volume = wanted.volume
         newest = self.newest(volume, limit=1, before=None)
         if newest:
             return nothing(wanted, known, lambda number: self.readable(volume, number), newest=newest[0])
-        for damaged in self.damaged(volume):
-            self.version(volume, damaged.number)  # raises Corrupt, which says what to do
+        for version in self.damaged(volume):
+            self.version(volume, version.number)  # raises Corrupt, which says what to do
         return self._no_volume(volume)
 
     def _number(self, volume: str, number: int) -> Version:
@@ -229,59 +229,6 @@ class Catalog:
         if version is None:
             raise NotFound(self._no_number(volume, number))
         return version
-
-    def _facts(self, volume: str, number: int) -> _Facts | None:
-        """Return the facts of a visible version; None where it is not committed.
-
-        :raises Corrupt: it is damaged.
-        """
-        known = self._known.get((volume, number))
-        if known is None:
-            whole = self._whole(volume, number)
-            if whole is None:
-                return None
-            known = self._remember(volume, number, *whole)
-        return known
-
-    def _remember(self, volume: str, number: int, head: Head, record: Record) -> _Facts:
-        if len(self._known) >= FACTS:
-            self._known = {}  # not one by one: a look at more versions than fit would find none of them
-        facts = self._known[volume, number] = _Facts(head, record.created, record.partition)
-        return facts
-
-    def _whole(self, volume: str, number: int, *, now: bool = False) -> tuple[Head, Record] | None:
-        """Return the manifest's head and the record of a version; None where it is not committed.
-
-        :param now: whether to read it even if it is cached.
-        :raises Corrupt: it is damaged.
-        """
-        read = self._read_now if now else self._read
-        try:
-            return read(volume, number)
-        except (SpecError, Corrupt, OSError):
-            if not is_committed(self._layout, volume, number):
-                return None
-        try:
-            return read(volume, number)  # it may have been committed in the meantime
-        except (SpecError, Corrupt, OSError) as error:
-            raise Corrupt(_damaged(volume, number, str(error))) from error
-
-    def _read_now(self, volume: str, number: int) -> tuple[Head, Record]:
-        folder = self._layout.version(volume, number)
-        text = (folder / "RECORD.json").read_bytes()
-        record = wire.loads(Record, text)
-        check_record(text, record, (volume, number), self._commit(record.job_id))
-        head = read_head(folder / "MANIFEST")
-        if head.digest != record.digest:
-            raise Corrupt("its MANIFEST is not the one that its RECORD.json names")
-        return head, record
-
-    def _commit(self, job_id: str) -> CommitRecord | None:
-        """Return a job's commit record, cached: the versions of one job share it."""
-        commit = self._commits.get(job_id) or read_commit(self._layout, job_id)
-        if commit is not None:
-            self._commits = {job_id: commit}
-        return commit
 
     def readable(self, volume: str, number: int) -> Version | None:
         """Return a visible version whose data is there; None where it is not, or is damaged."""
@@ -291,7 +238,7 @@ class Catalog:
 
     def _there(self, volume: str, number: int) -> bool:
         try:
-            return self._facts(volume, number) is not None
+            return self._facts.of(volume, number) is not None
         except Corrupt:
             return True
 
@@ -328,14 +275,6 @@ class Catalog:
         if not numbers:
             return self._no_volume(volume)
         return no_number(volume, number, numbers, deleted=number in self.numbers(volume))
-
-
-def _damaged(volume: str, number: int, why: str) -> str:
-    return (
-        f"{volume}@{number} is damaged ({why}): no selector finds it; retire it (`muster volumes "
-        f"retire {volume}@{number}`) and run the stage that wrote it again, or restore the store "
-        "from a backup"
-    )
 
 
 def pins(folder: Path) -> tuple[str, ...]:

@@ -81,9 +81,11 @@ class FolderStore:
         """Every version of a volume that can be read, oldest first."""
         return self.catalog.live(check_volume(volume))
 
-    def newest(self, volume: str, *, limit: int, before: int | None = None) -> list[Version]:
+    def newest(
+        self, volume: str, *, limit: int, before: int | None = None, partition: str | None = None
+    ) -> list[Version]:
         """The newest versions of a volume, newest first; no others are read."""
-        return self.catalog.newest(check_volume(volume), limit=limit, before=before)
+        return self.catalog.newest(check_volume(volume), limit=limit, before=before, partition=partition)
 
     def last(self, volume: str, partition: str | None = None) -> int:
         """The highest number of a volume's partition, retired, damaged and deleted ones included."""

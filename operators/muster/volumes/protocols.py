@@ -64,10 +64,14 @@ class Versions(Protocol):
     def versions(self, volume: str) -> list[Version]:
         """Return every readable version of a volume, oldest first."""
 
-    def newest(self, volume: str, *, limit: int, before: int | None = None) -> list[Version]:
+    def newest(
+        self, volume: str, *, limit: int, before: int | None = None, partition: str | None = None
+    ) -> list[Version]:
         """The newest `limit` versions of a volume (those below number `before`), newest first.
 
         Its cost does not grow with the volume, so a page of ten thousand versions is fast.
+
+        :param partition: of this one alone. None: of all, and of those without one. A store service of an earlier release does not know it, and returns those of all.
         """
 
     def last(self, volume: str, partition: str | None = None) -> int:

@@ -6,7 +6,7 @@ To select, it looks at no other version; to say why there are none, it looks for
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 
 from muster.core.address import Address, Select
@@ -20,15 +20,12 @@ Look = Callable[[int], Version | None]
 
 
 def select(wanted: Address, partitions: Mapping[int, str | None], look: Look) -> tuple[Version, ...]:
-    """Return the versions that an address names; none where it names none.
+    """Return the versions that an address names by partition, or as the latest; none where it names none.
 
-    Retired versions are found by digest only. Several are sorted by partition.
+    Retired ones are not found. Several are sorted by partition.
 
     :param partitions: of each number of the volume. :param look: is asked for what may be named, newest first.
-    :raises NotFound: the digest is the beginning of several.
     """
-    if wanted.select is Select.DIGEST:
-        return _by_digest(wanted, filter(None, map(look, sorted(partitions))))
     if wanted.select is Select.LATEST:
         groups = [sorted(partitions, key=lambda number: (partitions[number] or "", number))]
     else:
@@ -37,6 +34,24 @@ def select(wanted: Address, partitions: Mapping[int, str | None], look: Look) ->
         groups = [named[partition] for partition in chosen if partition in named]
     newest = (_selectable(group, partitions, look) for group in groups)
     return tuple(version for version in newest if version is not None)
+
+
+def by_digest(wanted: Address, digests: Mapping[int, str], look: Look) -> tuple[Version, ...]:
+    """Return the newest version whose digest an address names, retired or not; none where it names none.
+
+    :param digests: of each number of the volume, as far as they can be read. :param look: is asked for what has such a digest.
+    :raises NotFound: it is the beginning of several.
+    """
+    named: dict[str, list[int]] = {}
+    for number, digest in sorted(digests.items(), reverse=True):
+        if digest.startswith(wanted.value):
+            named.setdefault(digest, []).append(number)
+    newest = (next(filter(None, map(look, numbers)), None) for numbers in named.values())
+    found = [version for version in newest if version is not None]
+    if len(found) > 1:
+        several = ", ".join(f"@{version.number} {version.digest[:19]}" for version in found[:5])
+        raise NotFound(f"digest {wanted.value} is the beginning of several: {several}; give more digits")
+    return tuple(found)
 
 
 def nothing(wanted: Address, partitions: Mapping[int, str | None], look: Look, *, newest: Version) -> str:
@@ -107,14 +122,6 @@ def _by_partition(partitions: Mapping[int, str | None]) -> dict[str, list[int]]:
         if partition is not None:
             named.setdefault(partition, []).append(number)
     return named
-
-
-def _by_digest(wanted: Address, versions: Iterable[Version]) -> tuple[Version, ...]:
-    found = [version for version in versions if version.digest.startswith(wanted.value)]
-    if len({version.digest for version in found}) > 1:
-        several = ", ".join(f"@{version.number} {version.digest[:19]}" for version in found[:5])
-        raise NotFound(f"digest {wanted.value} is the beginning of several: {several}; give more digits")
-    return tuple(found[-1:])
 
 
 def _some(items: Sequence[object]) -> str:

@@ -61,7 +61,7 @@ from muster.volumes.listing import Listing, parse
 from muster.volumes.manifest import Entry, render
 from muster.volumes.retention import check as check_rules
 from muster.volumes.retention import why_kept
-from muster.volumes.selection import no_number, no_volume, nothing, select
+from muster.volumes.selection import by_digest, no_number, no_volume, nothing, select
 from muster.volumes.tree import copy_file, copy_tree, held_files_of, lengthen, remove, unlock
 
 
@@ -267,7 +267,11 @@ class MemoryStore:
             raise NotFound(no_volume(wanted.volume, self.volumes(), where="in memory"))
         by_number = {version.number: version for version in live}
         partitions = {version.number: version.partition for version in live}
-        found = select(wanted, partitions, by_number.get)
+        if wanted.select is Select.DIGEST:
+            digests = {version.number: version.digest for version in live}
+            found = by_digest(wanted, digests, by_number.get)
+        else:
+            found = select(wanted, partitions, by_number.get)
         if not found:
             raise NotFound(nothing(wanted, partitions, by_number.get, newest=live[-1]))
         return found
@@ -278,9 +282,11 @@ class MemoryStore:
     def versions(self, volume: str) -> list[Version]:
         return [kept.version() for kept in self._kept.get(check_volume(volume), ()) if kept.files is not None]
 
-    def newest(self, volume: str, *, limit: int, before: int | None = None) -> list[Version]:
+    def newest(
+        self, volume: str, *, limit: int, before: int | None = None, partition: str | None = None
+    ) -> list[Version]:
         found = [version for version in self.versions(volume) if before is None or version.number < before]
-        return found[::-1][:limit]
+        return [version for version in found[::-1] if partition in (None, version.partition)][:limit]
 
     def last(self, volume: str, partition: str | None = None) -> int:
         records = [each.record for each in self._kept.get(check_volume(volume), ())]

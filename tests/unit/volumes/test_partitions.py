@@ -283,6 +283,52 @@ def test_what_is_hidden_is_passed_over(work, store, again):
         assert again().resolve(f"{VOLUME}@{name}") == (version,)
 
 
+def test_a_digest_reads_the_records_of_what_has_it(work, store, again, opened):
+    commit(work, MANY)
+    version = store.resolve(f"{VOLUME}@{named(7)}")[0]
+    wanted = f"{VOLUME}@{version.digest}"
+    assert records(opened, lambda: again().resolve(wanted)) == 1
+    assert again().resolve(wanted) == (version,)
+    store.retire(version.address, reason="bad")
+    assert again().resolve(f"{VOLUME}@{version.digest[:12]}")[0].number == version.number
+
+    def refused():
+        with pytest.raises(NotFound):
+            again().resolve(f"{VOLUME}@b3:{'0' * 64}")
+
+    assert records(opened, refused) == 1  # to say that there are some
+
+
+def test_a_digest_of_many_versions_is_that_of_the_newest_that_is_there(work, store, again, opened):
+    for n in range(4):
+        work.seal(f"same-{n}", work.spec(out=VOLUME), {"out": {"x": b"1"}})
+        store.commit(f"same-{n}", attempt=1)
+    wanted = f"{VOLUME}@{store.resolve(VOLUME)[0].digest}"
+    assert records(opened, lambda: again().resolve(wanted)) == 1
+    store.layout.delete(store.layout.version(VOLUME, 4) / "data")
+    (store.layout.version(VOLUME, 4) / "TOMBSTONE").touch()
+    assert again().resolve(wanted)[0].number == 3
+
+
+def test_what_a_compaction_keeps_is_looked_for_in_its_partition(work, store, again, opened):
+    commit(work, MANY)
+    for n in range(4):
+        commit(work, 1, job_id=f"more-{n}", first=7)
+    again().resolve(f"{VOLUME}@latest")
+    found = None
+
+    def replace():
+        nonlocal found
+        found = replace_last(again(), VOLUME, named(7), name="before", keep=1)
+
+    # Those of the partition, the last of the volume twice, and the newest, in search of the partition's last number.
+    assert records(opened, replace) <= 5 + 4
+    assert found is not None
+    base, output = found
+    assert base.number == MANY + 4
+    assert output.retires == (8, *range(MANY + 1, MANY + 3), MANY + 4)
+
+
 def test_runs_of_numbers_are_one_entry(work, store, file):
     found = {1: None, 2: None, 3: None, 5: None, 6: "a", 7: "a", 8: "b"}
     file.parent.mkdir(parents=True)
