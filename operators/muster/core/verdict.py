@@ -160,6 +160,10 @@ def full_log(job_id: str) -> str:
     return f"full log: muster jobs logs {job_id}"
 
 
+SEEN_LATE_SECONDS = 2.0
+"""How much later a kill may be seen than the complaints of its peers: by then the machine may have had no CPU for who sees it."""
+
+
 def first_of(verdicts: Sequence[Verdict]) -> Verdict | None:
     """Return the gang's verdict of those on its replicas, in the order of time; None where there is none.
 

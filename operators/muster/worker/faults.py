@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from muster.core.advice import advice_on
 from muster.core.room import make_room
-from muster.core.verdict import Cause, ExitCode, Verdict
+from muster.core.verdict import SEEN_LATE_SECONDS, Cause, ExitCode, Verdict
 from muster.worker.last_words import LastWords, last_line, last_words, read_json, stack
 from muster.worker.ranks import Rank
 
@@ -148,7 +148,8 @@ def _fault(rank: Rank, *, world_size: int) -> WorkerFault:
     if rank.status == -signal.SIGKILL and rank.stopped is None and not said.kind:
         said = LastWords()  # its earlier output is not the reason it was killed
     lost = world_size > 1 and names_lost_peer(said.message)
-    at = said.at or rank.traced or rank.ended
+    late = SEEN_LATE_SECONDS if rank.stopped is None and _was_killed(rank, said) else 0.0
+    at = said.at or rank.traced or rank.ended - late
     stopped = rank.stopped is not None and (not said.message or at > rank.stopped)
     return WorkerFault(
         rank=rank.number,
@@ -180,9 +181,11 @@ def _cause(rank: Rank, said: LastWords) -> Cause:
         return Cause.GPU_OUT_OF_MEMORY
     if said.message.startswith(_MEMORY) or _JVM_MEMORY in said.message:
         return Cause.OUT_OF_MEMORY
-    if rank.status in (-signal.SIGKILL, -signal.SIGTERM) and not said.message:
-        return Cause.RANK_LOST
-    return Cause.USER_ERROR
+    return Cause.RANK_LOST if _was_killed(rank, said) else Cause.USER_ERROR
+
+
+def _was_killed(rank: Rank, said: LastWords) -> bool:
+    return rank.status in (-signal.SIGKILL, -signal.SIGTERM) and not said.message
 
 
 def _vanished(rank: Rank) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from tests.waiting import until
@@ -195,6 +196,30 @@ def test_a_rank_that_is_killed_takes_the_gang_with_it_and_is_named(bench) -> Non
         1,
     )
     assert not Process.find(int(pids["0"]))
+
+
+def test_a_kill_that_is_seen_late_comes_before_what_a_peer_says_of_it(bench) -> None:
+    goes = bench.root / "goes"
+    bench.code(
+        t=f"""
+        import os, time
+        def f():
+            print('pid', os.environ['MUSTER_RANK'], os.getpid(), flush=True)
+            while os.environ['MUSTER_RANK'] == '1' or not os.path.exists({str(goes)!r}):
+                time.sleep(0.01)
+            raise ConnectionResetError('reset by peer')
+        """
+    )
+    replica = bench.replica(entrypoint="t:f", ranks=2)
+    process = bench.start(replica)
+    pids = dict(bench.line(process, "pid").split()[-2:] for _ in range(2))
+    os.kill(process.pid, signal.SIGSTOP)  # as on a machine that has no CPU for it
+    os.kill(int(pids["1"]), signal.SIGKILL)
+    goes.touch()
+    assert until(lambda: Path(f"/proc/{pids['0']}/stat").read_text().rpartition(")")[2].split()[0] == "Z")
+    os.kill(process.pid, signal.SIGCONT)
+    ended = bench.wait(process, replica)
+    assert (ended.report.verdict.cause, ended.report.verdict.rank) == (Cause.RANK_LOST, 1)
 
 
 @pytest.mark.parametrize("start", ["entrypoint", "command"])

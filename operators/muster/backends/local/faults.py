@@ -10,10 +10,7 @@ from muster.backends.local.member import Member
 from muster.core.advice import advice_on
 from muster.core.replica import Report
 from muster.core.room import Room, make_room
-from muster.core.verdict import CAUSES, Cause, ExitCode, Verdict, first_of
-
-# A lost worker is seen a moment after it was lost; a peer's complaint of the loss may carry an earlier time.
-_SEEN_LATE_SECONDS = 0.5
+from muster.core.verdict import CAUSES, SEEN_LATE_SECONDS, Cause, ExitCode, Verdict, first_of
 
 
 def first_fault(members: Sequence[Member]) -> Verdict | None:
@@ -43,7 +40,7 @@ def _fault(member: Member) -> tuple[float, Verdict] | None:
     if member.code is not None and member.code > 0:
         return member.ended_at, _unreported(member)
     how = f"was killed by signal {-(member.code or 0)}"
-    return member.ended_at - _SEEN_LATE_SECONDS, _lost(member, how)
+    return member.ended_at - SEEN_LATE_SECONDS, _lost(member, how)
 
 
 def _out_of_memory(member: Member, report: Report | None) -> Verdict:
