@@ -14,7 +14,10 @@ LATER_SECONDS = 3.0
 
 
 def measure(site: Site, *, count: int) -> list[Ratio]:
-    """Return the promised figures of so many kills."""
+    """Return how long users waited for an answer, beside the promised seconds.
+
+    :param count: how often the service is killed.
+    """
     folder = site.folder / "spool"
     folder.mkdir()
     took = [each.later for each in kills(site.layout, site.backend.store, folder, count=count)]

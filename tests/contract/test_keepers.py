@@ -278,7 +278,7 @@ class TestOneKeeper(OnThisMachine):
     @pytest.fixture(scope="class")
     @classmethod
     def first(cls, tmp_path_factory: pytest.TempPathFactory) -> Iterator[First]:
-        """What is deployed, by somebody who has a secret."""
+        """A deployment that was made by a process with a secret in its environment."""
         place = tmp_path_factory.mktemp("first")
         settings = Settings(home=place / "home", cache=Settings.load().cache)
         store, name = FolderStore(settings.store), f"line-{secrets.token_hex(3)}"

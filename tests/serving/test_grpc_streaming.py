@@ -103,7 +103,7 @@ def running(start: Any, setup: Any, tmp_path_factory: pytest.TempPathFactory) ->
         load(server, "words", words, setup=setup)
         load(server, "brief", words, setup={**setup, "request_seconds": BRIEF_SECONDS})
         yield server
-        assert "never retrieved" not in log_of(server)  # asyncio, of an error that nobody saw
+        assert "never retrieved" not in log_of(server)  # asyncio, of an error that no code took
 
 
 @pytest.fixture
@@ -123,7 +123,7 @@ def client(server: Answering) -> Iterator[Streaming]:
 
 @contextmanager
 def counted(server: Answering, revision: str = "words", **expected: int) -> Iterator[None]:
-    """Expect that so many requests more are counted of a revision after the block, soon."""
+    """Expect `expected` more requests in a revision's counts, once the block has ended."""
     before = server.counted(revision)
     after = {
         key: before.get(key, 0) + expected.get(key, 0)
