@@ -30,12 +30,18 @@ def with_room(name: str, *, memory_gib: int) -> Iterator[Layout]:
 
 @contextmanager
 def backend_in(name: str, of: Layout, folder: Path, *, unique: str) -> Iterator[KubernetesBackend]:
-    """Yield a backend whose jobs wait in that queue; then cancel those whose ids end in `unique`."""
+    """Yield a backend whose jobs wait in that queue, once it is empty; then cancel those whose ids end in `unique`."""
+    kubectl.until(f"nothing is let in by the queue {name}", lambda: _let_in(of, name) == 0)
     with closing(connected(of, folder, site=replace(SITE, queue=name))) as backend:
         yield backend
         for job_id in backend.store.ledger.jobs():
             if job_id.endswith(unique):
                 backend.cancel(job_id)
+
+
+def _let_in(of: Layout, name: str) -> int:
+    """How many jobs hold room there: a job that has ended holds it until Kueue has seen so."""
+    return int(kubectl.get(of, f"clusterqueues/{name}").get("status", {}).get("reservingWorkloads", 0))
 
 
 def _queue(name: str, *, memory_gib: int) -> list[Document]:

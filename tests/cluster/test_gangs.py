@@ -287,6 +287,7 @@ def test_a_gang_of_two_roles(site: Site) -> None:
     assert "[rank 0] heard of worker 0 worker 1" in site.log(job_id)
 
 
+# It writes whole lines: a signal may come in the middle of a `print`.
 COUNT = """
     import os
     import signal
@@ -294,13 +295,16 @@ COUNT = """
     import time
     from pathlib import Path
 
+    def say(line: str):
+        os.write(1, f"{line}\\n".encode())
+
     def run(out: Path, checkpoints: Path):
         rank = os.environ["MUSTER_RANK"]
         done = checkpoints / f"done-{rank}"
         first = int(done.read_text()) if done.exists() else 0
-        signal.signal(signal.SIGTERM, lambda *_: (print("saved", flush=True), sys.exit(1)))
+        signal.signal(signal.SIGTERM, lambda *_: (say("saved"), sys.exit(1)))
         for number in range(first, 200):
-            print("line", number, flush=True)
+            say(f"line {number}")
             part = checkpoints / f".part-{rank}"
             part.write_text(str(number + 1))
             part.rename(done)

@@ -48,7 +48,7 @@ _FORKS = multiprocessing.get_context(
     "forkserver"
 )  # a process without threads is forked, not that of the caller
 _FORKS.set_forkserver_preload([__name__])
-_LOOK_SECONDS, _SETTLE_SECONDS, _PEERS_SECONDS, _MARGIN_SECONDS = 0.05, 0.5, 3.0, 2.0
+_LOOK_SECONDS, _SETTLE_SECONDS, _MARGIN_SECONDS = 0.05, 0.5, 2.0
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 _AGAIN = "run it again"
 
@@ -363,7 +363,7 @@ class _Job:
                 stop_at, kill_at = now, now + self._spec.grace_seconds + _MARGIN_SECONDS
             if kill_at == never and any(member.process.returncode for member in members):
                 stop_at = now + _SETTLE_SECONDS
-                kill_at = stop_at + min(self._spec.grace_seconds, _PEERS_SECONDS)
+                kill_at = stop_at + members[0].replica.ending_seconds
             number = signal.SIGKILL if now >= kill_at else signal.SIGTERM
             for member in running if now >= stop_at else ():
                 member.signal(number)

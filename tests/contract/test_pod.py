@@ -10,6 +10,7 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.unit.volumes.service.gang import IMAGE, Gang
@@ -121,7 +122,7 @@ def pods_of(service: Service, worker: Path, tmp_path: Path) -> Iterator:
     made: list[Pods] = []
 
     def submit(
-        code: str, *, replicas: int = 1, ranks: int = 1, grace_seconds: float = 10.0, max_restarts: int = 3
+        code: str, *, replicas: int = 1, ranks: int = 1, grace_seconds: float = 10.0, **changes: Any
     ) -> Pods:
         (tmp_path / "code").mkdir()
         (tmp_path / "code" / "t.py").write_text(textwrap.dedent(code))
@@ -133,7 +134,7 @@ def pods_of(service: Service, worker: Path, tmp_path: Path) -> Iterator:
             outputs={"out": Output(volume="flights/model")},
             secrets={"PASSWORD": SecretRef(source="kubernetes", name="vault/password")},
             grace_seconds=grace_seconds,
-            max_restarts=max_restarts,
+            **changes,
         )
         made.append(Pods(Gang(service, f"train-{os.urandom(4).hex()}", spec), tmp_path, worker))
         return made[-1]
@@ -407,6 +408,39 @@ def test_a_gang_starts_again_in_its_pods_as_often_as_it_may(pods_of):
     assert (pods.said().exit_code, pods.said().verdict.cause) == (ExitCode.RANK_LOST, Cause.RANK_LOST)
     assert pods.status().restarts == 2
     assert sum("starts again" in line for line in pods.logged()) == 2
+
+
+@pytest.mark.slow
+def test_of_a_hang_a_replica_whose_worker_is_slow_says_where_its_ranks_stood(pods_of):
+    pods = pods_of(
+        """
+        import os, signal, time
+        def f(out, checkpoints):
+            rank, again = os.environ["MUSTER_RANK"], checkpoints / "again"
+            if again.exists():
+                return
+            if rank == "0":
+                time.sleep(600)
+            os.kill(os.getppid(), signal.SIGSTOP)
+            while not (checkpoints.parent / "gang" / "hang").exists():
+                time.sleep(0.01)
+            time.sleep(2)
+            again.touch()
+            os.kill(os.getppid(), signal.SIGCONT)
+            time.sleep(600)
+        """,
+        replicas=2,
+        grace_seconds=0.5,
+        hang_timeout_seconds=1.0,
+    )
+    started = [pods.start(0), pods.start(1)]
+    for process in started:
+        assert process.wait(SECONDS) == ExitCode.SEALED, (pods.printed(0), pods.printed(1))
+    (again,) = [line for line in pods.logged() if "starts again" in line]
+    assert again == (
+        "[muster] hang: no line and no progress for 1 s: rank 0 at t.py:8, rank 1 at t.py:15; "
+        "the whole gang starts again from its checkpoint"
+    )
 
 
 def test_a_user_error_is_told_by_the_pod_that_it_hit(pods_of):

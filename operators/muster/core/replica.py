@@ -7,8 +7,10 @@ environment. The worker runs the ranks, seals, writes a :class:`Report` and exit
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import MappingProxyType
 
 from muster.core.errors import SpecError
@@ -17,6 +19,9 @@ from muster.core.names import check_job_id
 from muster.core.verdict import ExitCode, Verdict
 
 LOOPBACK = "127.0.0.1"
+HANG_WORD = "hang"
+"""The file in the folder of seals that a worker leaves when it finds a hang."""
+_PEERS_SECONDS, _HUNG_SECONDS = 3.0, 10.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,6 +93,15 @@ class Replica:
                 return before + self.index * role.ranks
             before += role.replicas * role.ranks
         raise SpecError(f"no role {self.role!r} in job {self.spec.name}")
+
+    @property
+    def ending_seconds(self) -> float:
+        """How long it has to end once another replica has failed: its ranks cannot finish, only clean up.
+
+        After a hang each rank shows where it stands, on a machine that may be busy.
+        """
+        hangs = os.path.lexists(Path(self.sealed).with_name(HANG_WORD))
+        return _HUNG_SECONDS if hangs else min(self.spec.grace_seconds, _PEERS_SECONDS)
 
 
 @dataclass(frozen=True, kw_only=True)

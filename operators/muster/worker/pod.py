@@ -47,7 +47,6 @@ LAST_LINES_SECONDS = 60.0  # the same for a failed one: its pod should restart, 
 CULPRIT_SECONDS = (
     5.0  # beyond its grace: how long a replica that only lost its peers waits for the culprit to end
 )
-PEERS_SECONDS = 3.0  # what ranks that only lost their peers get to end: they cannot finish, only clean up
 ANSWER_SECONDS = 90.0  # how long a replica that is gone waits until it hears how the gang goes on
 WORD_SECONDS = 2.0  # for the last word of a replica whose pod ends
 GONE_SECONDS = 5.0  # for killed processes to be gone
@@ -195,7 +194,7 @@ class Pod:
             self._told = True
             os.kill(self._worker, signal.SIGTERM)
         if over and self._kill_at is None:
-            self._kill_at = time.monotonic() + min(self._replica.spec.grace_seconds, PEERS_SECONDS)
+            self._kill_at = time.monotonic() + self._replica.ending_seconds
         if self._kill_at is not None and self._stop_at is None and time.monotonic() >= self._kill_at:
             os.kill(self._worker, signal.SIGKILL)
 

@@ -9,9 +9,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from itertools import islice
 
+from muster.core.replica import HANG_WORD
+
 _SIGN_EVERY_SECONDS = 1.0
 _MOST_PATHS = 10_000  # checked for changes
-_WORD = "hang"
 
 
 class Silence:
@@ -30,7 +31,7 @@ class Silence:
     def __init__(self, seconds: float, *, sign: str, watched: Sequence[str] = ()) -> None:
         self.seconds = seconds
         self._sign = sign
-        self._word = os.path.join(sign, _WORD)
+        self._word = os.path.join(sign, HANG_WORD)
         self._watched = watched
         self._ahead = _ahead()
         self._heard = time.time()

@@ -20,8 +20,6 @@ _LOOK_SECONDS = 0.2  # at memory; where no cgroup keeps the limit this reads /pr
 # When one replica fails, its peers often fail of that a moment later: they get this long to say so,
 # because the one that failed first is at fault.
 _SETTLE_SECONDS = 0.5
-# What peers of a failed replica get to end after SIGTERM: they cannot finish, only clean up.
-_PEERS_SECONDS = 3.0
 # A worker gives its ranks the job's own grace and then needs a moment itself.
 MARGIN_SECONDS = 2.0
 
@@ -103,7 +101,7 @@ class Gang:
         if self._stop_at is None and any(member.code or member.overrun for member in self.members):
             self._stop_at = now + _SETTLE_SECONDS
         if self._stop_at is not None and self._kill_at is None and now >= self._stop_at:
-            self._stop(now + min(spec.grace_seconds, _PEERS_SECONDS))
+            self._stop(now + self.replicas[0].ending_seconds)
         if self._kill_at is not None and now >= self._kill_at:
             for member in self.members:
                 member.signal(signal.SIGKILL)
