@@ -196,6 +196,7 @@ class EnginesContract(Named):
         assert len(list((backend.store.path(made) / "rows").glob("part-*.parquet"))) == 4
         self.has_events(backend, status)
 
+    @pytest.mark.nightly
     def test_spark_submit_is_a_command_as_any(self, backend: Backend, gang: Made) -> None:
         submits = 'printf %s "$1" > "$TMPDIR/job.py" && exec spark-submit --name rows "$TMPDIR/job.py" "$0"'
         spec = gang(Launcher.SPARK, SPARK)
@@ -270,6 +271,7 @@ class TestEnginesOnThisMachine(EnginesContract):
         shown = muster(places, "jobs", "show", self.own("dask"))
         assert names_lost(" ".join(shown.split()), rank, "killed by SIGKILL"), shown
 
+    @pytest.mark.nightly
     def test_a_driver_that_fails_after_a_lost_worker_tells_both(
         self, backend: Backend, gang: Made, places: Places, tmp_path: Path
     ) -> None:
@@ -288,6 +290,7 @@ class TestEnginesOnThisMachine(EnginesContract):
         assert names_lost(status.verdict.message, rank, "killed by SIGKILL")
         assert status.verdict.message in log
 
+    @pytest.mark.nightly
     def test_a_lost_executor_is_named_as_a_lost_worker_is(
         self, backend: Backend, gang: Made, places: Places, tmp_path: Path
     ) -> None:
@@ -302,6 +305,7 @@ class TestEnginesOnThisMachine(EnginesContract):
         assert names_lost(status.reason, rank, "killed by SIGKILL", what="an executor"), log
         assert not [line for line in log if "INFO" in line]
 
+    @pytest.mark.nightly
     def test_a_lost_node_of_ray_comes_again(self, backend: Backend, gang: Made, places: Places) -> None:
         backend.submit(gang(Launcher.RAY, RAY_RETRIES, max_restarts=0), job_id=self.own("ray"))
         eventually(lambda: b"nodes 3" in backend.store.ledger.read(self.own("ray"))[0])
@@ -334,6 +338,7 @@ class TestEnginesOnThisMachine(EnginesContract):
         assert "the engine's worker never comes: it ended 5 times" in status.verdict.message
         assert "before," not in status.verdict.message  # one that never came was not lost
 
+    @pytest.mark.nightly
     def test_an_event_log_is_shown_while_the_job_runs_and_after_its_end(
         self, backend: Backend, gang: Made, places: Places, tmp_path: Path
     ) -> None:

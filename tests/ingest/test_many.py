@@ -31,6 +31,7 @@ print(json.dumps([found.missing(), found.gone(), len(found.missing_after("")), p
 """
 
 
+@pytest.mark.nightly
 def test_the_lists_of_a_million_objects_are_compared_on_disk(tmp_path: Path) -> None:
     said = subprocess.check_output(
         [sys.executable, "-c", COMPARE, tmp_path], env={"PYTHONPATH": str(IMAGE)}, text=True

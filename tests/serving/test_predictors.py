@@ -91,6 +91,7 @@ def test_a_program_of_torch_export_answers(
     front.unload("torch")
 
 
+@pytest.mark.nightly
 def test_a_pipeline_of_hugging_face_answers_as_it_does_where_it_was_made(
     front: Front, tmp_path: Path
 ) -> None:

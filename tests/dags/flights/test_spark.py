@@ -52,6 +52,7 @@ def made(backend: LocalBackend, image: str, entrypoint: str, launcher: Launcher,
     return backend.store.path(address)
 
 
+@pytest.mark.nightly
 def test_a_gang_of_spark_makes_the_rows_that_duckdb_makes(backend: LocalBackend, probe: Probe) -> None:
     duckdb = made(backend, "etl", "flights.etl:features", Launcher.PLAIN, 1)
     spark = made(backend, "spark", "flights.spark:features", Launcher.SPARK, 3)
