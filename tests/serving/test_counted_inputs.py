@@ -45,15 +45,24 @@ except MemoryError:
 DAYS = ["up to 1.5", "1.5 to 2.5", "above 2.5"]
 
 
-@pytest.mark.parametrize("kind", ["onnx", "python"])
+@pytest.mark.parametrize("kind", ["onnx", "python", "seldon"])
 @pytest.mark.parametrize("counted", [True, False])
 def test_requests_are_counted_by_the_bins_of_the_training_rows(
-    python: Callable[[str], Path], run_server: Callable[..., Any], tmp_path: Path, kind: str, counted: bool
+    python: Callable[[str], Path],
+    run_server: Callable[..., Any],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    kind: str,
+    counted: bool,
 ) -> None:
     folder, port = onnx_graph.write_mixed(tmp_path / "model"), free_port()
     (folder / "histograms.json").write_text(json.dumps(HISTOGRAMS))
-    words = [python("serve"), "-P", "-m", "muster_serving", "mixed", "--model", folder, "--port", port]
+    image = "seldon" if kind == "seldon" else "serve"
+    words = [python(image), "-P", "-m", "muster_serving", "mixed", "--model", folder, "--port", port]
     words += ["--counts-inputs"] if counted else []
+    if kind == "seldon":
+        words += ["--server", "seldon"]
+        monkeypatch.setenv("PREDICTIVE_UNIT_METRICS_SERVICE_PORT", str(free_port()))
     if kind == "python":
         (folder / "model.onnx").unlink()
         (folder / "predict.py").write_text(PREDICT)

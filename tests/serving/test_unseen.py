@@ -30,12 +30,20 @@ def predict(model, inputs):
 GOOD = {"code": ["AA", "OTHER"], "day": [1, 7], "place": [[1, 2, 3], [4, 5, 6]]}
 
 
-@pytest.mark.parametrize("kind", ["onnx", "python"])
+@pytest.mark.parametrize("kind", ["onnx", "python", "seldon"])
 def test_refused_and_unseen_requests_are_counted_of_users_alone(
-    python: Callable[[str], Path], run_server: Callable[..., Any], tmp_path: Path, kind: str
+    python: Callable[[str], Path],
+    run_server: Callable[..., Any],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    kind: str,
 ) -> None:
     folder, port = onnx_graph.write_mixed(tmp_path / "model"), free_port()
-    words = [python("serve"), "-P", "-m", "muster_serving", "mixed", "--model", folder, "--port", port]
+    image = "seldon" if kind == "seldon" else "serve"
+    words = [python(image), "-P", "-m", "muster_serving", "mixed", "--model", folder, "--port", port]
+    if kind == "seldon":
+        words += ["--server", "seldon"]
+        monkeypatch.setenv("PREDICTIVE_UNIT_METRICS_SERVICE_PORT", str(free_port()))
     if kind == "python":
         (folder / "model.onnx").unlink()
         (folder / "predict.py").write_text(PREDICT)
