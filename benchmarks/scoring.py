@@ -1,7 +1,7 @@
 """The memory of a ScoreOperator's job, whatever the number of rows, and whether it answers what the endpoint answers.
 
-``python -m benchmarks.scoring [--rows N] [--shards N] [--json]``, by default 4 million rows. ``--rows 100_000_000`` takes some minutes of two cores,
-and 2 GB below the folder for temporary files, which are deleted at the end.
+``python -m benchmarks.scoring [--rows N] [--shards N] [--json]``, by default 4 million rows. ``--rows 100_000_000`` takes some ten minutes of two cores, most of
+them to make the rows and to ask for some, and 1.4 GB below the folder for temporary files, which are deleted at the end.
 
 One job makes rows for a model of the flights model's shape, another is that of ``ScoreOperator(shards=…, resources=Resources(cpus=2, memory_gib=4))``.
 Its memory is the sum of the proportional set sizes of its processes, looked at five times a second. Then a model server is asked for 10,000 of the rows, a

@@ -799,7 +799,9 @@ class TestCounts:
         deployments = there.deployments()
         pods = [f"lines-r1-{place}" for place in range(2)]
         for pod, (low, high) in zip(pods, ((1, 2), (10, 20)), strict=True):
-            there.cluster.counted[pod] = METRICS.format(born=1.0, answered=10) + BY_BIN.format(low=low, high=high)
+            there.cluster.counted[pod] = METRICS.format(born=1.0, answered=10) + BY_BIN.format(
+                low=low, high=high
+            )
         counts = deployments.counts("lines")["r1"]
         assert counts.asked == {"x": {"up to 2.5": 11, "above 2.5": 22}}
         assert counts.trained == {"x": {"up to 2.5": 900, "above 2.5": 100}}
