@@ -36,7 +36,7 @@ BENCHMARKS = {
     "serving_memory": "memory of two loaded versions, against their files and two bare sessions",
     "hostile": "latency of well-behaved clients beside hostile ones, against without them",
     "search": "the best that a search ends with and what it trains, against a full grid; 64 simulated workers; CPU of 10,000 trials",
-    "search_peers": "a search beside Ray Tune's ASHA on the same curves, orders and slots (some minutes)",
+    "search_peers": "a search beside Ray Tune's ASHA on the same curves, orders and slots (half an hour)",
     "engines": "features on a gang of Spark beside a cluster by hand, on DuckDB beside its script, and its memory (some minutes)",
     "cluster": "gangs beside JobSets applied by hand, 40 that arrive, 1,000 that wait (root; brings the test cluster up)",
 }

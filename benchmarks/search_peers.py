@@ -3,7 +3,7 @@
 - **Played**: 81 networks, 2 slots, 20 seeded orders, the same for both; an epoch takes a second, and a start and a stop of a
   trial a tenth. Ray's own scheduler object decides at each epoch whether a trial goes on (its ASHA stops trials, where muster's pauses
   them and takes them up again); the slots are simulated for both. The ratio of the times, and what each ends with.
-- **Real**: once each, Ray Tune and muster run the first of these orders on this machine, with trials that sleep 0.2 s an epoch. Ray's are
+- **Real**: once each, Ray Tune and muster run the first of these orders on this machine, with trials that sleep 5 s an epoch. Ray's are
   actors that write no checkpoint; muster's are jobs that do. Seconds are from the first trial's start on: Ray's own start is
   not counted. CPU seconds are of all processes, from the first to the last, as a control group counts them (root, cgroup
   v2; left out elsewhere): the trials only sleep, so nearly all of it is for control, starts and ends.
@@ -40,7 +40,7 @@ from muster.core.wire import dumps
 OURS = (sys.executable, "-m", "benchmarks.search_run")
 CGROUPS = Path("/sys/fs/cgroup")  # or below it, where the first version is there, too
 RAY = "ray[tune]==2.60.0"
-RUNGS, SLOTS, SLEEP, COST = (1, 3, 9, 27), 2, 0.2, 0.1
+RUNGS, SLOTS, SLEEP, COST = (1, 3, 9, 27), 2, 5.0, 0.1
 BAR_TIME, BAR_CPU, BAR_WORSE = 1.0, 0.5, 0.001
 
 PLAY = """\

@@ -125,6 +125,16 @@ S3 = (
 )
 """A server of Amazon's S3 over a folder, which the tests of ingest and mirrors ask."""
 
+GCS = (
+    Program(
+        module="fake-gcs-server",
+        package="github.com/fsouza/fake-gcs-server",
+        names=("fake-gcs-server",),
+        variables={},
+    ),
+)
+"""A server of Google's Cloud Storage in memory, which the tests of ingest ask."""
+
 
 def build(cache: Path | None = None, *, programs: Sequence[Program] = PROGRAMS) -> Path:
     """Build what is not there yet, and return the folder of the programs.

@@ -214,6 +214,17 @@ class ElasticContract(Named):
             backend, self.own("gang")
         )
 
+    def test_what_it_has_given_room_outlives_it(self, backend: Backend, training: Made) -> None:
+        backend.submit(training(), job_id=self.own("gang"))
+        self.wait(lambda: trains(backend, self.own("gang"), ranks=4))
+        backend.submit(other(training(), memory_gib=1), job_id=self.own("other"))
+        self.wait(lambda: trains(backend, self.own("gang"), ranks=3))
+        self.wait(lambda: "up" in log_of(backend, self.own("other")))
+        self.end(backend)
+        assert self.finish(backend, self.own("gang"))[0].state is JobState.SUCCEEDED
+        status = backend.status(self.own("other"))
+        assert (status.state, status.alive) == (JobState.RUNNING, True), status
+
     def test_one_gang_alone_makes_room_for_a_job_that_waits(self, backend: Backend, training: Made) -> None:
         role = replace(training().roles[0], replicas=2, least_replicas=1)
         names = [self.own("gang"), self.own("second")]

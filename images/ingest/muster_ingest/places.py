@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -110,11 +111,11 @@ class Place:
     def denied(self, error: BaseException) -> bool:
         """Whether an error says that the credentials are missing, wrong or not enough."""
         said = f"{type(error).__name__}: {error}"
-        status = getattr(error, "status", None) or getattr(error, "code", None)
+        statuses = {getattr(error, name, None) for name in ("status", "code", "status_code")}
         return (
             isinstance(error, PermissionError)
             or type(error).__name__ in _DENIED_KINDS
-            or status in (401, 403)
+            or not statuses.isdisjoint({401, 403})
             or any(word in said for word in _DENIED)
         )
 
@@ -221,6 +222,9 @@ def _gcs(connection: Connection) -> dict[str, Any]:
         found["token"] = "anon"  # noqa: S105 - a word of gcsfs
     if connection.text("endpoint_url"):
         found["endpoint_url"] = connection.text("endpoint_url")
+        # gcsfs asks by gRPC first what kind of bucket it is; another endpoint than Google's speaks HTTP alone, and the
+        # question would take a minute. Read when gcsfs is imported.
+        os.environ.setdefault("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
     return found
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
@@ -33,6 +35,19 @@ def adopt_orphans() -> None:
     :raises OSError: the kernel refuses.
     """
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+@contextmanager
+def giving_up_orphans() -> Iterator[None]:
+    """For a parent of orphans: what leaves its parent meanwhile belongs to no process of ours, as a daemon does.
+
+    :raises OSError: the kernel refuses.
+    """
+    _prctl(_PR_SET_CHILD_SUBREAPER, 0)
+    try:
+        yield
+    finally:
+        adopt_orphans()
 
 
 def _prctl(option: int, value: int) -> None:

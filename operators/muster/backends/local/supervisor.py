@@ -32,6 +32,7 @@ from muster.backends.local.variables import variables
 from muster.backends.stores import folder_store
 from muster.core.errors import MusterError, StoreError
 from muster.core.job import Interpreter
+from muster.core.linux import giving_up_orphans
 from muster.core.masking import Masking
 from muster.core.progress import Told, heard
 from muster.core.status import JobResult, JobState, JobStatus
@@ -225,7 +226,8 @@ class Supervisor:
             f"{why}: the gang goes on from its checkpoint with {now} of up to {self._spec.replicas} replicas"
         )
         if asked:
-            self._starter().admit(wait=True)
+            with giving_up_orphans():  # else the other job would be below us, and end with our next attempt
+                self._starter().admit(wait=True)
         self._move(JobState.PREPARING, f"goes on with {now} replicas")
 
     def _end_descendants(self) -> None:
