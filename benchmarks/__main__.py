@@ -32,6 +32,7 @@ BENCHMARKS = {
     "serving_workers": "CPU of a model in workers over its bare call; batches at 64 connections",
     "serving_peers": "models of scikit-learn and XGBoost in workers beside MLServer: requests a CPU second, p99",
     "predictions": "CPU of a request log, of a scoring beside a loop by hand, and which of 400 windows drift is found in",
+    "scoring": "peak of memory of a ScoreOperator's job, and its predictions beside the endpoint's answers",
     "serving_memory": "memory of two loaded versions, against their files and two bare sessions",
     "hostile": "latency of well-behaved clients beside hostile ones, against without them",
     "search": "the best that a search ends with and what it trains, against a full grid; 64 simulated workers; CPU of 10,000 trials",

@@ -110,6 +110,7 @@ def _serve_seldon(arguments: argparse.Namespace) -> None:
         revision=arguments.revision,
         version=arguments.version,
         port=arguments.port,
+        counts_inputs=arguments.counts_inputs,
     )
 
 

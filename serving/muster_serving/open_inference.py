@@ -86,7 +86,10 @@ def _predict(model: SeldonModel, name: str, revision: str | None, *, verb: str) 
                 name=model.name,
                 revision=model.revision,
                 which=model.headers,
+                histograms=model.histograms,
             )
+            if revision is None:
+                model.count_values(unseen=answer.unseen, places=answer.places)
     except RequestError as error:
         answer = refusal(str(error), error.status, model.headers)
     except PredictionError as error:

@@ -151,7 +151,7 @@ def read_v1(signature: Signature, body: bytes) -> Asked:
         raise RequestError('expected {"instances": [{…}]} or {"inputs": {…}}, one of the two')
     by_row = "instances" in asked
     columns = from_rows(asked["instances"]) if by_row else asked["inputs"]
-    flat, rows = _by_name(signature, columns)
+    flat, rows = read_columns(signature, columns)
     return Asked(flat, rows, _write_rows if by_row else _write_columns)
 
 
@@ -167,17 +167,11 @@ def _write_rows(arrays: Mapping[str, Array]) -> tuple[bytes, Headers]:
     return orjson.dumps({"predictions": [dict(zip(answer, row, strict=True)) for row in rows_out]}), JSON
 
 
-def predict_columns(predictor: Predictor, columns: Any) -> dict[str, list[Any]]:
-    """Predict for an object of JSON lists by input, all of one length; return lists by output.
+def read_columns(signature: Signature, columns: Any) -> tuple[dict[str, list[Any] | Array], int]:
+    """Read an object of JSON lists by input, all of one length; return flat lists by input, and the number of rows.
 
     :raises RequestError: the signature does not allow it; the message names the field.
-    :raises PredictionError: the model failed.
     """
-    flat, rows = _by_name(predictor.signature, columns)
-    return {name: array.tolist() for name, array in predictor.predict(flat, rows).items()}
-
-
-def _by_name(signature: Signature, columns: Any) -> tuple[dict[str, list[Any] | Array], int]:
     if type(columns) is not dict:
         raise RequestError(f"inputs: found {_kind(columns)}, expected an object of lists by name")
     signature.check_names(list(columns))

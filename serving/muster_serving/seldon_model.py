@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -27,6 +28,7 @@ from muster_serving import pages, protocol
 from muster_serving.answer import which
 from muster_serving.column import Array
 from muster_serving.errors import PredictionError, RequestError
+from muster_serving.histograms import Histograms
 from muster_serving.metrics import RevisionMetrics
 from muster_serving.open_inference import open_inference
 from muster_serving.predictor import Predictor
@@ -35,15 +37,17 @@ from muster_serving.signature import SIGNATURE, Signature
 _NO_FAULT_OF_THE_MODEL = 400
 
 
-def serve(name: str, *, model: Path, revision: str, version: str, port: int) -> None:
+def serve(name: str, *, model: Path, revision: str, version: str, port: int, counts_inputs: bool) -> None:
     """Serve one version until SIGTERM, by the wrapper's own command; then finish the requests under way.
 
     Connections are not kept alive: the wrapper would close an idle one while a gateway sends a request on it.
 
+    :param counts_inputs: whether requests are counted by the bins of the training rows.
     :raises ModelError: the version cannot be served.
     """
     told = {"model": str(model), "name": name, "revision": revision, "version": version}
     parameters = [{"name": key, "value": value, "type": "STRING"} for key, value in told.items()]
+    parameters.append({"name": "counts_inputs", "value": str(counts_inputs), "type": "BOOL"})
     sys.argv[1:] = [
         *(f"{__name__}.{SeldonModel.__name__}", f"--parameters={json.dumps(parameters)}"),
         *(f"--http-port={port}", "--grpc-workers=0", "--threads=4", "--keepalive=0", "--log-level=WARNING"),
@@ -66,17 +70,26 @@ class SeldonModel:
     :param name: the deployment's name, for metadata and metrics.
     :param revision: the version's revision name.
     :param version: the version's address, for a header of each answer.
+    :param counts_inputs: whether requests are counted by the bins of the training rows.
+    :ivar histograms: count them; None: they are not counted.
     """
 
     def __init__(
-        self, model: str = "/mnt/models", name: str = "model", revision: str = "1", version: str = ""
+        self,
+        model: str = "/mnt/models",
+        name: str = "model",
+        revision: str = "1",
+        version: str = "",
+        counts_inputs: bool = False,  # the wrapper passes all by name
     ) -> None:
         self.name = name
         self.revision = revision
         self._folder = Path(model)
         self.signature = Signature.load(self._folder / SIGNATURE)
         self.headers = which(revision, version or None)
-        self._metrics = RevisionMetrics(name, revision)
+        self.histograms = Histograms.load(self._folder, self.signature) if counts_inputs else None
+        self._counting = threading.Lock()  # the wrapper answers in several threads
+        self._metrics = RevisionMetrics(name, revision, self.histograms)
         self._predictor: Predictor | None = None
 
     @property
@@ -100,14 +113,33 @@ class SeldonModel:
         """
         try:
             with self.counted():
-                if isinstance(x, dict):
-                    return protocol.predict_columns(self.ready(), x)
-                answer = protocol.predict_columns(self.ready(), self._columns(x, names))
+                answer = self._answer(x, names)
         except RequestError as error:
             raise SeldonMicroserviceException(str(error), status_code=error.status) from error
         except PredictionError as error:
             raise SeldonMicroserviceException(str(error), status_code=500, reason="MODEL_FAILED") from error
-        return [list(row) for row in zip(*answer.values(), strict=True)]
+        return answer if isinstance(x, dict) else [list(row) for row in zip(*answer.values(), strict=True)]
+
+    def _answer(self, x: Any, names: Sequence[str]) -> dict[str, list[Any]]:
+        """Return lists by output."""
+        predictor = self.ready()
+        given = x if isinstance(x, dict) else self._columns(x, names)
+        columns, rows = protocol.read_columns(predictor.signature, given)
+        answer = predictor.predict(columns, rows)
+        places = self.histograms.places(columns, rows) if self.histograms else None
+        self.count_values(unseen=predictor.signature.holds_unseen(columns), places=places)
+        return {name: array.tolist() for name, array in answer.items()}
+
+    def count_values(self, *, unseen: bool, places: tuple[int, ...] | None) -> None:
+        """Count what an answered request of a user holds.
+
+        :param unseen: whether a fallback stood in for a value. :param places: the bins of its values; None: they are not counted.
+        """
+        if unseen:
+            self._metrics.unseen()
+        if places is not None and self.histograms:
+            with self._counting:
+                self.histograms.count(places)
 
     @contextmanager
     def counted(self) -> Iterator[None]:

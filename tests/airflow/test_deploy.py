@@ -259,20 +259,6 @@ def test_smoke_rows_that_make_no_sense_are_refused_where_they_are_written(
 
 
 @pytest.mark.parametrize(
-    ("rules", "says"),
-    [
-        (Rules(max_unseen_share=0.1), "does not count unseen values: leave max_unseen_share out"),
-        (Rules(max_psi=0.2), "does not count requests by their values: leave max_psi out"),
-    ],
-)
-def test_a_rule_that_a_server_cannot_count_is_refused(home: EmbeddedHome, rules: Rules, says: str) -> None:
-    from muster.airflow import DeployOperator
-
-    with pytest.raises(SpecError, match=f"rules: Seldon Core's wrapper {says}"):
-        DeployOperator(task_id="deploy", name="f", model="f/model@2", server="seldon", rules=rules)
-
-
-@pytest.mark.parametrize(
     ("given", "says"),
     [
         ({"batch": Batch()}, "stream: a predictor that yields parts has one request at a time"),

@@ -22,6 +22,7 @@ from tests.cluster.authority import Authority
 from tests.cluster.daemons import Daemon
 from tests.cluster.layout import API_URL, CONTROL_ADDRESS, NODES, Layout
 from tests.cluster.probes import answers
+from tests.packages import installed
 
 from muster.core.errors import BackendError
 from muster.core.locks import locked
@@ -40,19 +41,23 @@ _TESTS = (
     "test_bad_revisions.py",
     "test_grpc.py",
     "test_python_models.py",
+    "test_requests.py",
     "test_flights.py",
     "test_releases.py",
     "test_installing.py",
     "test_seldon.py",
+    "test_streams.py",
 )
+_TRITON = Path(__file__).parents[1] / "serving" / "triton" / "requirements.txt"
 
 
 def build() -> None:
-    """Build what the cache lacks for it: three programs, 10 minutes, and the model server's environment."""
+    """Build what the cache lacks for it: three programs, 10 minutes, the model servers' environments, and a client's packages."""
     made = programs.build(programs=(*programs.PROGRAMS, *programs.SERVING))
     for name in _NAMES:  # inside a cluster, where two may come up at once, nothing can be had
         rendered.render(name, made)
     environments.build(names=environments.SERVING)
+    installed(_TRITON)
 
 
 def is_asked_for(words: Sequence[str]) -> bool:

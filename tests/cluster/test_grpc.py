@@ -9,7 +9,7 @@ import pytest
 from tests.cluster import deploying, serving
 from tests.cluster.deploying import Served
 from tests.cluster.test_deployments import OnTheCluster
-from tests.contract.test_grpc import GrpcContract
+from tests.contract.test_grpc import GrpcContract, GrpcLines
 from tests.waiting import eventually
 
 from muster.backends.releases.deployments import Deployments
@@ -19,10 +19,8 @@ pytestmark = pytest.mark.cluster
 HOSTS = f"http://{{name}}.models.example.com:{serving.PORT}"
 
 
-class TestClusterGrpc(OnTheCluster, GrpcContract):
-    """Revisions with a Service of their own for gRPC, behind the rule that one HTTPRoute has for it."""
-
-    silent = "UNIMPLEMENTED"  # as a client reads the Gateway's 404
+class OnHosts(OnTheCluster, GrpcLines):
+    """Deployments with a host each, without which the Gateway cannot tell one from another over gRPC."""
 
     @pytest.fixture
     def deployments(self, served: Served) -> Iterator[Deployments]:
@@ -41,6 +39,12 @@ class TestClusterGrpc(OnTheCluster, GrpcContract):
     def grpc_door(self, deployments: Any, name: str) -> tuple[int, str]:
         assert deployments.deployment(name).grpc == f"{host_of(name)}:{serving.PORT}"
         return serving.PORT, host_of(name)
+
+
+class TestClusterGrpc(OnHosts, GrpcContract):
+    """Revisions with a Service of their own for gRPC, behind the rule that one HTTPRoute has for it."""
+
+    silent = "UNIMPLEMENTED"  # as a client reads the Gateway's 404
 
 
 def host_of(name: str) -> str:

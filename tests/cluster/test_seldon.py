@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -95,14 +96,18 @@ class TestReleases:
 
     @pytest.fixture(params=MODELS)
     def write(self, served: Served, tmp_path: Path, request: pytest.FixtureRequest) -> Write:
-        """Writes a spec of a new version, which answers 2 with 2 * slope."""
+        """Writes a spec of a new version, which answers 2 with 2 * slope; `bins` are those of its training rows."""
         image = "seldon" if request.param == "wrapped" else "serve"
         digest = put_image(served.store, shipped("images") / image)
         python = request.param == "python"
         write_line = python_model.write_line if python else onnx_graph.write_line
 
-        def write(slope: float, *, of_two: float) -> DeploymentSpec:
-            model = served.store.add("lines/model", write_line(tmp_path / "line", slope=slope))
+        def write(slope: float, *, of_two: float, bins: Any = None) -> DeploymentSpec:
+            folder = write_line(tmp_path / "line", slope=slope)
+            if bins:
+                histograms = {"format": 1, "inputs": {"x": bins}}
+                (folder / "histograms.json").write_text(json.dumps(histograms))
+            model = served.store.add("lines/model", folder)
             return DeploymentSpec(
                 name=NAME,
                 model=model.pinned,
@@ -133,6 +138,21 @@ class TestReleases:
         eventually(lambda: [_about(each) for each in found(served.of)] == [("line-r1", 1)])
         deployments.retire(NAME)
         assert found(served.of) == []
+
+    def test_a_version_that_was_trained_on_other_rows_gives_the_traffic_back(
+        self, served: Served, write: Write
+    ) -> None:
+        deployments = served.deployments()
+        assert finish(begin(deployments, write(2, of_two=4), Plan(), by="test")).ending is Ending.DONE
+        eventually(lambda: _answer() == ("r1", 6.0))
+        strange = write(2, of_two=4, bins={"edges": [2.5], "counts": [900, 100]})  # and users ask for 3
+        rules = Rules(fewest_requests=20, max_psi=0.2, max_p95_ratio=None)
+        plan = Plan(steps=(50, 100), hold_seconds=(30.0,), rules=rules)
+        with Load(serving.PORT, f"/v2/models/{NAME}/infer", tensor(3), host="localhost"):
+            outcome = finish(begin(deployments, strange, plan, by="test"))
+        assert outcome.ending is Ending.ROLLED_BACK
+        assert "input 'x' has drifted from the training rows" in outcome.reason
+        assert deployments.deployment(NAME).shares == {"r1": 100}
 
     def test_what_answers_wrongly_gets_nobody_and_goes(self, served: Served, write: Write) -> None:
         deployments = served.deployments()

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import http.client
-import json
 import os
 import signal
 from collections.abc import Callable
@@ -14,11 +11,10 @@ from typing import Any
 import pytest
 from tests.contract.test_deployments import DeploymentsContract, Lines, OnThisMachine, commands, smoke
 from tests.serving.python_model import write_line
-from tests.serving.streaming_model import write_words
 from tests.waiting import eventually
 
 from muster.backends.releases.decision import Ending
-from muster.core.deployment import Batch, DeploymentSpec, SmokeRequest, Workers
+from muster.core.deployment import Batch, DeploymentSpec, Workers
 from muster.core.job import Pinned
 
 pytestmark = pytest.mark.slow
@@ -81,52 +77,6 @@ class TestWorkersOnThisMachine(PythonLines, OnThisMachine):
         assert workers_of(name) != [worker]
         assert self.release(deployments, spec(3, of_two=0)).ending is Ending.ROLLED_BACK
         assert self.infer(deployments, name, 3) == (revision.name, 6.0)
-
-
-@pytest.mark.data
-class TestStreamsOnThisMachine(PythonLines, OnThisMachine):
-    """What one machine promises of a model that answers in parts."""
-
-    @pytest.fixture
-    def words(
-        self, store: Any, volume: str, name: str, image: str, tmp_path: Path
-    ) -> Callable[..., DeploymentSpec]:
-        """Write a spec of a version that answers as many words as it is asked for."""
-        pinned = store.add(volume, write_words(tmp_path / "words")).pinned
-        workers = Workers(image="serve", image_digest=image, stream=True)
-
-        def write(*, least: int = 1, **more: Any) -> DeploymentSpec:
-            asked = {"count": (2,), "act": ("",)}
-            two = SmokeRequest(name="two", inputs=asked, expect={"pid": {"min": least}})
-            fields = {"model": pinned, "workers": workers, "smoke": (two,), **more}
-            return DeploymentSpec(name=name, image="serve", image_digest=image, **fields)
-
-        return write
-
-    def parts(self, deployments: Any, name: str, token: str) -> tuple[int, list[str]]:
-        """Return status and lines of an answer of two parts."""
-        port, host = self.door(deployments, name)
-        tensors = [("count", "INT64", 2), ("act", "BYTES", "")]
-        body = {"inputs": [{"name": n, "datatype": d, "shape": [1], "data": [v]} for n, d, v in tensors]}
-        headers = {"Host": host, "Authorization": f"Bearer {token}"}
-        with contextlib.closing(http.client.HTTPConnection("127.0.0.1", port, timeout=60)) as connection:
-            connection.request("POST", f"/v2/models/{name}/generate_stream", json.dumps(body), headers)
-            answer = connection.getresponse()
-            return answer.status, answer.read().decode().split("\n\n")
-
-    def test_smoke_requests_judge_the_joined_answer_and_who_may_ask_gets_its_parts(
-        self, deployments: Any, words: Callable[..., DeploymentSpec], name: str
-    ) -> None:
-        assert self.release(deployments, words(tokens=True)).ending is Ending.DONE
-        token = deployments.make_token(name, "shop")
-        status, lines = eventually(
-            lambda: (found := self.parts(deployments, name, token))[0] == 200 and found
-        )
-        assert [line[:6] for line in lines] == ["data: ", "data: ", ""]
-        assert self.parts(deployments, name, "another")[0] == 401
-        again = self.release(deployments, words(least=1 << 40))
-        assert (again.ending, "pid" in again.reason) == (Ending.ROLLED_BACK, True), again
-        assert self.parts(deployments, name, token)[0] == status
 
 
 def workers_of(name: str) -> list[int]:

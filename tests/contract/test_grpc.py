@@ -29,7 +29,15 @@ from muster.volumes.folder import FolderStore
 pytestmark = pytest.mark.slow
 
 
-class GrpcContract(Lines):
+class GrpcLines(Lines):
+    """Deployments that are asked over gRPC, too."""
+
+    def grpc_door(self, deployments: Any, name: str) -> tuple[int, str]:
+        """Return the port of 127.0.0.1 at which users ask, and the host that they name; empty: the address."""
+        return grpc_port(deployments, name), ""
+
+
+class GrpcContract(GrpcLines):
     """Releases that are asked over gRPC, on one machine and on a cluster.
 
     :cvar silent: the status of a call where no gRPC is answered.
@@ -52,10 +60,6 @@ class GrpcContract(Lines):
                 return opened.enter_context(asking(python, port, host=host))
 
             yield cache(client)
-
-    def grpc_door(self, deployments: Any, name: str) -> tuple[int, str]:
-        """Return the port of 127.0.0.1 at which users ask, and the host that they name; empty: the address."""
-        return grpc_port(deployments, name), ""
 
     @pytest.mark.data
     def test_no_request_is_lost_over_a_series_of_releases(

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from tests.ports import free_port
 from tests.serving import onnx_graph
-from tests.serving.test_unseen import GOOD, PREDICT
+from tests.serving.test_unseen import CHECK, CHECKED, GOOD, PREDICT
 
 from muster.backends.releases.figures import read_counts
 from muster.core.shipped import shipped
@@ -45,15 +45,24 @@ except MemoryError:
 DAYS = ["up to 1.5", "1.5 to 2.5", "above 2.5"]
 
 
-@pytest.mark.parametrize("kind", ["onnx", "python"])
+@pytest.mark.parametrize("kind", ["onnx", "python", "seldon"])
 @pytest.mark.parametrize("counted", [True, False])
 def test_requests_are_counted_by_the_bins_of_the_training_rows(
-    python: Callable[[str], Path], run_server: Callable[..., Any], tmp_path: Path, kind: str, counted: bool
+    python: Callable[[str], Path],
+    run_server: Callable[..., Any],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    kind: str,
+    counted: bool,
 ) -> None:
     folder, port = onnx_graph.write_mixed(tmp_path / "model"), free_port()
     (folder / "histograms.json").write_text(json.dumps(HISTOGRAMS))
-    words = [python("serve"), "-P", "-m", "muster_serving", "mixed", "--model", folder, "--port", port]
+    image = "seldon" if kind == "seldon" else "serve"
+    words = [python(image), "-P", "-m", "muster_serving", "mixed", "--model", folder, "--port", port]
     words += ["--counts-inputs"] if counted else []
+    if kind == "seldon":
+        words += ["--server", "seldon"]
+        monkeypatch.setenv("PREDICTIVE_UNIT_METRICS_SERVICE_PORT", str(free_port()))
     if kind == "python":
         (folder / "model.onnx").unlink()
         (folder / "predict.py").write_text(PREDICT)
@@ -61,14 +70,15 @@ def test_requests_are_counted_by_the_bins_of_the_training_rows(
     ready = "/v2/models/mixed/ready"
     with run_server(list(map(str, words)), port=port, ready=ready, log=tmp_path / "log") as server:
 
-        def ask(path: str = "/v1/models/mixed:predict", **changes: Any) -> int:
-            return int(server.ask("POST", path, {"inputs": {**GOOD, **changes}})[0])
+        def ask(**changes: Any) -> int:
+            asked = {"inputs": {**GOOD, **changes}}
+            return int(server.ask("POST", "/v1/models/mixed:predict", asked)[0])
 
         before = read_counts(server.ask("GET", "/metrics")[1], name="mixed")["1"]
         assert [ask(code=["AA", "AA"], day=[1, 1]), ask(code=["UA", "UA"], day=[3, 7])] == [200] * 2
         assert ask(code=["moon", "OTHER"], day=[2, 2]) == 200  # the fallback stands in for the moon
         assert ask(day=[1, 4]) == 400
-        assert ask("/v1/models/mixed/versions/1:predict", code=["moon", "AA"]) == 200  # a check, no user
+        assert server.ask("POST", CHECKED, CHECK)[0] == 200
         counts = read_counts(server.ask("GET", "/metrics")[1], name="mixed")["1"]
     if not counted:
         assert (counts.requests, counts.asked, counts.trained) == (4, None, {})

@@ -24,6 +24,7 @@ from tests.waiting import eventually
 pytestmark = [pytest.mark.slow, pytest.mark.data]
 
 HERE = Path(__file__).parent
+TRITON = HERE / "triton" / "requirements.txt"
 SECONDS, BRIEF_SECONDS = 60.0, 2.0
 LATE = "the answer was not taken within 2 s (request_timeout): read it faster"
 LEFT = "this model server ends: ask on a new stream what has no answer"
@@ -66,13 +67,12 @@ def x(*values: float) -> list[dict[str, Any]]:
 
 
 @contextmanager
-def streaming(port: int, **headers: str) -> Iterator[Streaming]:
-    """Give a client with an open stream."""
-    packages = installed(HERE / "triton" / "requirements.txt")
-    words = [sys.executable, str(HERE / "triton_stream.py"), str(port)]
+def streaming(port: int, *, host: str = "", **headers: str) -> Iterator[Streaming]:
+    """Give a client with an open stream. :param host: the host that it asks for at that port; empty: the address."""
+    words = [sys.executable, str(HERE / "triton_stream.py"), f"{port}@{host}" if host else str(port)]
     with subprocess.Popen(
         words,
-        env={**os.environ, "PYTHONPATH": str(packages)},
+        env={**os.environ, "PYTHONPATH": str(installed(TRITON))},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,

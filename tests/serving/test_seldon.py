@@ -13,11 +13,13 @@ from tests.serving import onnx_graph
 from tests.serving.conftest import Server
 
 from muster.backends.releases.figures import read_counts
+from muster.core.deployment import Counts
 
 pytestmark = pytest.mark.slow
 
 PREDICT = "/api/v1.0/predictions"
 JSON = {"Content-Type": "application/json"}
+HISTOGRAMS = {"format": 1, "inputs": {"code": {"values": ["AA", "OTHER"], "counts": [70, 20, 10]}}}
 
 
 @pytest.fixture(scope="module")
@@ -26,7 +28,9 @@ def server(
 ) -> Iterator[Server]:
     folder = tmp_path_factory.mktemp("seldon")
     values = {"model": str(onnx_graph.write_mixed(folder / "8")), "name": "mixed", "revision": "8"}
+    (folder / "8" / "histograms.json").write_text(json.dumps(HISTOGRAMS))
     parameters = [{"name": name, "value": value, "type": "STRING"} for name, value in values.items()]
+    parameters.append({"name": "counts_inputs", "value": "true", "type": "BOOL"})
     port, metrics = free_port(), free_port()
     interpreter = python("seldon")
     words = [interpreter, "-P", interpreter.with_name("seldon-core-microservice")]
@@ -43,6 +47,22 @@ def test_columns(server: Server) -> None:
     assert status == 200
     assert answer["jsonData"] == {"y": [322.5, 7.5], "pair": [[322.5, 0.5], [7.5, 0.0]]}
     assert answer["meta"]["tags"] == {"revision": "8"}
+
+
+def counted(server: Server) -> Counts:
+    return read_counts(server.ask("GET", "/metrics")[1], name="mixed")["8"]
+
+
+def test_what_comes_in_its_own_protocol_is_counted_by_bins_and_for_unseen_values(server: Server) -> None:
+    before = counted(server)
+    columns = {"code": ["moon"], "day": [1], "place": [[1, 2, 3]]}
+    assert server.ask("POST", PREDICT, {"jsonData": columns}, **JSON)[0] == 200
+    assert server.ask("POST", PREDICT, {"jsonData": {**columns, "day": [4]}}, **JSON)[0] == 400
+    after = counted(server)
+    assert after.unseen == (before.unseen or 0) + 1
+    assert before.asked
+    assert after.asked == {"code": {**before.asked["code"], "OTHER": before.asked["code"]["OTHER"] + 1}}
+    assert after.trained == {"code": {"AA": 70, "OTHER": 20, "(others)": 10}}
 
 
 @pytest.mark.parametrize(

@@ -10,9 +10,10 @@ import re
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -47,8 +48,17 @@ def request(count: int, act: str = "", **more: Any) -> dict[str, Any]:
 @contextmanager
 def streaming(front: Front, body: Any, path: str = MODEL) -> Iterator[http.client.HTTPResponse]:
     """Ask for an answer in parts; at the end the client leaves."""
-    connection = http.client.HTTPConnection("127.0.0.1", front.server.port, timeout=GUARD_SECONDS)
-    connection.request("POST", f"{path}/generate_stream", json.dumps(body))
+    with asking(front.server.port, body, path) as response:
+        yield response
+
+
+@contextmanager
+def asking(
+    port: int, body: Any, path: str, headers: Mapping[str, str] = MappingProxyType({})
+) -> Iterator[http.client.HTTPResponse]:
+    """Ask a port of this machine for an answer in parts; at the end the client leaves."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=GUARD_SECONDS)
+    connection.request("POST", f"{path}/generate_stream", json.dumps(body), headers)
     response = connection.getresponse()
     try:
         yield response

@@ -1,4 +1,5 @@
-"""Asks over ModelStreamInfer as users of Triton do; runs beside the packages of triton/, with the argument ``PORT``.
+"""Asks over ModelStreamInfer as users of Triton do; runs beside the packages of triton/, with the argument ``PORT``; ``PORT@HOST``
+asks that port of this machine for a host.
 
 It carries out a line of stdin after the other, and prints what its callback is told, a line each, as it comes::
 
@@ -88,8 +89,9 @@ def ask_typed(port: str, order: dict[str, Any]) -> None:
 def main() -> None:
     """Do what stdin says."""
     global _held  # the callback has no other way to learn of it
-    port = sys.argv[1]
-    client = triton.InferenceServerClient(f"127.0.0.1:{port}")
+    port, _, host = sys.argv[1].partition("@")
+    options = [("grpc.default_authority", host)] if host else None
+    client = triton.InferenceServerClient(f"127.0.0.1:{port}", channel_args=options)
     for line in sys.stdin:
         order = json.loads(line)
         what = order.pop("do")

@@ -160,8 +160,6 @@ class DeployOperator(ReleasingOperator):
         self._compared: Comparison | None = None  # read when it runs
         with self.refusing("steps"):
             self._plan()
-        with self.refusing("rules"):
-            self._check_rules()
         with self.refusing("most_replicas"):
             self._check_replicas()
         with self.refusing("host"):
@@ -339,14 +337,6 @@ class DeployOperator(ReleasingOperator):
             raise SpecError(NO_LOG_OF_STREAMS)
         if is_known(self.server) and self.server == "seldon":
             raise SpecError("Seldon Core's wrapper runs no predict.py: leave server out")
-
-    def _check_rules(self) -> None:
-        known = self.rules is not None and is_known(self.rules) and is_known(self.server)
-        if not known or self.server != "seldon" or not self.rules:
-            return
-        for rule, what in (("max_unseen_share", "unseen values"), ("max_psi", "requests by their values")):
-            if getattr(self.rules, rule) is not None:
-                raise SpecError(f"Seldon Core's wrapper does not count {what}: leave {rule} out")
 
     def _check_histograms(self, store: LocalStore, version: Version) -> None:
         """Refuse a rule on drift for a version without histograms, before a job makes smoke requests of rows."""

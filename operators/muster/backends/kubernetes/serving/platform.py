@@ -320,7 +320,6 @@ def _check_server(spec: DeploymentSpec) -> None:
         "tokens or limits": spec.guarded,
         "log": spec.log,
         "grpc": spec.grpc,
-        "max_psi": spec.counts_inputs,
     }
     for what in (name for name, wanted in asked.items() if wanted and spec.server != "kserve"):
         raise SpecError(f"{what}: that needs server 'kserve', found {spec.server!r:.40}")

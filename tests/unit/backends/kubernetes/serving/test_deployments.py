@@ -52,6 +52,11 @@ muster_request_seconds_bucket{{le="0.1",model="lines",revision="r1"}} {answered}
 muster_request_seconds_bucket{{le="+Inf",model="lines",revision="r1"}} {answered}
 """
 
+BY_BIN = """\
+muster_input_requests_total{{model="lines",revision="r1",input="x",bin="up to 2.5",trained="900"}} {low}
+muster_input_requests_total{{model="lines",revision="r1",input="x",bin="above 2.5",trained="100"}} {high}
+"""
+
 
 @pytest.fixture(params=list(Platform), ids=lambda platform: platform.value)
 def there(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[World]:
@@ -788,6 +793,21 @@ class TestCounts:
         counts = there.deployments().counts("lines")["r1"]
         assert (counts.requests, counts.failed) == (44, 4)
         assert counts.seconds == {0.1: 40, float("inf"): 40}
+
+    def test_those_by_bin_are_those_of_all_replicas_that_there_were(self, there: World) -> None:
+        serve(there, replicas=2)
+        deployments = there.deployments()
+        pods = [f"lines-r1-{place}" for place in range(2)]
+        for pod, (low, high) in zip(pods, ((1, 2), (10, 20)), strict=True):
+            there.cluster.counted[pod] = METRICS.format(born=1.0, answered=10) + BY_BIN.format(
+                low=low, high=high
+            )
+        counts = deployments.counts("lines")["r1"]
+        assert counts.asked == {"x": {"up to 2.5": 11, "above 2.5": 22}}
+        assert counts.trained == {"x": {"up to 2.5": 900, "above 2.5": 100}}
+        there.cluster.counted[pods[0]] = METRICS.format(born=2.0, answered=1) + BY_BIN.format(low=0, high=1)
+        del there.cluster.objects[POD.plural, pods[1]]
+        assert deployments.counts("lines")["r1"].asked == {"x": {"up to 2.5": 11, "above 2.5": 23}}
 
     def test_a_replica_that_died_or_began_anew_takes_nothing_back(self, there: World) -> None:
         serve(there, replicas=2)

@@ -30,7 +30,7 @@ from tests.unit.backends.kubernetes.serving.golden import (
 from muster.backends.kubernetes.serving import names
 from muster.backends.kubernetes.serving.kinds import inference_service, platform_of, seldon_deployment
 from muster.backends.kubernetes.serving.route import HISTORY, LARGEST_BYTES, Route, read_route, write_route
-from muster.backends.kubernetes.serving.server import WORKERS, archive, code
+from muster.backends.kubernetes.serving.server import SERVERS, WORKERS, archive, code
 from muster.backends.kubernetes.site import Platform
 from muster.backends.releases.book import begin, number, withdraw
 from muster.core.deployment import DeploymentSpec, RequestLog, RevisionState, SmokeRequest, Workers
@@ -102,9 +102,10 @@ def test_a_server_that_streams_has_the_time_of_its_longest_answer() -> None:
     assert grace(stream=True) == grace(stream=False) + 270
 
 
-def test_a_server_counts_inputs_where_a_rule_asks_for_it() -> None:
+@pytest.mark.parametrize("kind", SERVERS)
+def test_a_server_counts_inputs_where_a_rule_asks_for_it(kind: str) -> None:
     for counted in (True, False):
-        made = server(spec(counts_inputs=counted), "r1")
+        made = server(spec(counts_inputs=counted, server=kind), "r1")
         (container,) = inference_service(made)["spec"]["predictor"]["containers"]
         assert ("--counts-inputs" in container["command"]) is counted
 

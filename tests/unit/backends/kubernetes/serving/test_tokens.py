@@ -138,13 +138,11 @@ def test_another_server_is_refused_before_anything_is_made(there: World) -> None
     there.site = replace(there.site, serving=Platform.SELDON)
     folder = there.folder / "streams"
     folder.mkdir()
-    for file in ("predict.py", "histograms.json"):
-        (folder / file).touch()
+    (folder / "predict.py").touch()
     model = there.store.add("lines/model", folder).pinned
     asked: list[tuple[str, dict[str, Any]]] = [
         ("tokens or limits", {"tokens": True}),
         ("tokens or limits", {"limits": RequestLimits(rate=1)}),
-        ("max_psi", {"counts_inputs": True}),
         ("stream", {"workers": Workers(image="serve", image_digest=there.image, stream=True)}),
     ]
     for what, more in asked:
