@@ -194,7 +194,9 @@ class EnginesContract(Named):
         assert status.result is not None
         (made,) = status.result.outputs["made"]
         assert len(list((backend.store.path(made) / "rows").glob("part-*.parquet"))) == 4
-        assert not [line for line in log if " ERROR " in line], "its workers see the master go, and that is no error"
+        assert not [line for line in log if " ERROR " in line], (
+            "its workers see the master go, and that is no error"
+        )
         self.has_events(backend, status)
 
     @pytest.mark.nightly

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -402,4 +403,15 @@ def test_a_server_that_ends_waits_for_no_stream_without_requests(
             assert client.words(1) == ["w0"]
             server.private.process.terminate()
             assert client.hear() == {"error": LEFT, "status": "StatusCode.UNAVAILABLE"}
+            assert server.private.process.wait(20) == 0  # a request under way may take 30 s
+
+
+def test_a_server_that_ends_waits_for_no_connection_without_requests(start: Any, tmp_path: Path) -> None:  # noqa: F811
+    """A gateway keeps its connection, also when it is told to ask elsewhere."""
+    with bound() as sockets, start(*sockets) as server:
+        server.do("open")
+        with socket.create_connection(("127.0.0.1", server.grpc_port)) as kept:
+            kept.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\x04\0\0\0\0\0")  # with empty settings
+            assert kept.recv(9)
+            server.private.process.terminate()
             assert server.private.process.wait(20) == 0  # a request under way may take 30 s

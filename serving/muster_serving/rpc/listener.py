@@ -15,6 +15,7 @@ from muster_serving.front import Front
 from muster_serving.rpc.gate import Gate
 from muster_serving.rpc.service import handler
 from muster_serving.rpc.streams import Streams
+from muster_serving.rpc.under_way import UnderWay
 
 STREAMS = 256  # requests of one client at once; the next ones wait at the client
 _ABRUPT_SECONDS = 1.0
@@ -43,7 +44,9 @@ class GrpcListener:
         self._public = public
         name = f"muster-grpc-{secrets.token_hex(16)}"
         self._streams = Streams(front)
-        self._server = grpc.aio.server(handlers=[handler(front, self._streams)], options=_OPTIONS)
+        self._under_way = UnderWay()
+        service = handler(front, self._streams, self._under_way)
+        self._server = grpc.aio.server(handlers=[service], options=_OPTIONS)
         self._server.add_insecure_port(f"unix-abstract:{name}")
         self._gate = Gate(f"\0{name}")
         self._started: asyncio.Task[None] | None = None
@@ -62,16 +65,21 @@ class GrpcListener:
         self._streams.leave()
 
     async def stop(self, seconds: float) -> None:
-        """Accept no more users, and return when those that are there have their answers, or the time is over."""
+        """Accept no more users, and return when those that are there have their answers, or the time is over.
+
+        A gateway keeps a connection on which it was told to ask elsewhere, with nothing under way: it is ended.
+        """
         self._public.close()
         self.drain()
         self._gate.send_off()
-        try:
-            async with asyncio.timeout(seconds):
-                await self._gate.empty.wait()
-        except TimeoutError:
-            pass  # what is still under way is ended now
-        await self._server.stop(_ABRUPT_SECONDS)
+        ends = [
+            asyncio.ensure_future(self._gate.empty.wait()),
+            asyncio.ensure_future(self._under_way.quiet()),
+        ]
+        await asyncio.wait(ends, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        for end in ends:
+            end.cancel()
+        await self._server.stop(_ABRUPT_SECONDS)  # what is still under way is ended now
 
 
 def _tells_no_metadata(record: logging.LogRecord) -> bool:

@@ -15,6 +15,7 @@ from muster_serving.front import Front
 from muster_serving.rpc.calls import NAME, Context, call_of, check, decoded, headers_of, reading
 from muster_serving.rpc.messages import metadata_of, response_of, trailers_of
 from muster_serving.rpc.streams import Streams
+from muster_serving.rpc.under_way import UnderWay
 
 _OPEN = ("ServerLive", "ServerReady", "ModelReady")  # to all, also where tokens are needed, as over HTTP
 _UNAVAILABLE = 503
@@ -22,7 +23,7 @@ _UNAVAILABLE = 503
 Answering = Callable[[Any, Context], Awaitable[Any]]
 
 
-def handler(front: Front, streams: Streams) -> grpc.GenericRpcHandler:
+def handler(front: Front, streams: Streams, under_way: UnderWay) -> grpc.GenericRpcHandler:
     """Return the service; its calls that change what is loaded, and all that are not the protocol's, are unimplemented."""
     service = _Service(front)
     calls: dict[str, tuple[type[Any], Answering]] = {
@@ -37,16 +38,28 @@ def handler(front: Front, streams: Streams) -> grpc.GenericRpcHandler:
         NAME,
         {
             name: grpc.unary_unary_rpc_method_handler(
-                _answering(*call, refused=(lambda _: None) if name in _OPEN else front.refused)
+                _answering(*call, under_way, refused=(lambda _: None) if name in _OPEN else front.refused)
             )
             for name, call in calls.items()
         }
-        | {"ModelStreamInfer": grpc.stream_stream_rpc_method_handler(streams.answer)},
+        | {"ModelStreamInfer": grpc.stream_stream_rpc_method_handler(_streaming(streams, under_way))},
     )
 
 
+def _streaming(streams: Streams, under_way: UnderWay) -> Callable[[Any, Context], Awaitable[None]]:
+    async def answered(requests: Any, context: Context) -> None:
+        with under_way.call():
+            await streams.answer(requests, context)
+
+    return answered
+
+
 def _answering(
-    kind: type[Any], answer: Answering, *, refused: Callable[[RawHeaders], Answer | None]
+    kind: type[Any],
+    answer: Answering,
+    under_way: UnderWay,
+    *,
+    refused: Callable[[RawHeaders], Answer | None],
 ) -> Callable[[bytes, Context], Awaitable[bytes]]:
     """Read a call's message, which gRPC gives as it came, once its client may ask.
 
@@ -54,11 +67,12 @@ def _answering(
     """
 
     async def answered(data: bytes, context: Context) -> bytes:
-        if refusal := refused(headers_of(context)):
-            await check(refusal, context)
-        request = await decoded(kind, data, context)
-        found: bytes = (await answer(request, context)).SerializeToString()
-        return found
+        with under_way.call():
+            if refusal := refused(headers_of(context)):
+                await check(refusal, context)
+            request = await decoded(kind, data, context)
+            found: bytes = (await answer(request, context)).SerializeToString()
+            return found
 
     return answered
 

@@ -33,7 +33,7 @@ from muster.core.deployment import Revision
 from muster.core.errors import BackendError, Conflict
 
 _SERVICE = "kubernetes.io/service-name"  # Kubernetes labels an EndpointSlice with it
-_GONE_SECONDS, _LOOK_SECONDS = 90.0, 0.2
+_GONE_SECONDS, _LOOK_SECONDS = 60.0, 0.2  # the first beyond what pods get for requests under way
 _OWNED_SECONDS = 30.0  # until a garbage collector has taken away what went with an object that was deleted
 
 
@@ -228,12 +228,13 @@ class Revisions:
 
     def await_gone(self, name: str) -> None:
         """Return when no object of a revision and no pod of a deployment is left. :raises BackendError: one does not end."""
-        deadline = self._now() + _GONE_SECONDS
+        began, seconds = self._now(), _GONE_SECONDS
         while left := [*self._left(self._platform.kind, name), *self._left(POD, name)]:
-            if self._now() > deadline:
+            seconds = max([seconds, *(_GONE_SECONDS + _grace_seconds(each) for each in left)])
+            if self._now() > began + seconds:
                 shown = ", ".join(each["metadata"]["name"] for each in left[:3])
                 raise BackendError(
-                    f"deployment {name}: after {_GONE_SECONDS:g} s there still are {shown}: "
+                    f"deployment {name}: after {seconds:g} s there still are {shown}: "
                     f"is {self._platform.title}'s controller running? see `kubectl describe pod`, then retire it again"
                 )
             self._sleep(_LOOK_SECONDS)
@@ -313,3 +314,8 @@ def _only(documents: list[Document] | None) -> Document | None:
 def _owners(document: Document) -> list[str]:
     """The uids of the objects with which one is deleted."""
     return [each["uid"] for each in document["metadata"].get("ownerReferences") or ()]
+
+
+def _grace_seconds(document: Document) -> float:
+    """What a pod gets to end; an object that is none ends at once."""
+    return float((document.get("spec") or {}).get("terminationGracePeriodSeconds") or 0.0)
