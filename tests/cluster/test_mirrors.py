@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import secrets
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -29,9 +30,16 @@ class TestClusterService(MirrorContract):
     @pytest.fixture
     def opened(self, tmp_path: Path) -> Iterator[Open]:
         store.deploy(layout(), folder=f"mirror-{UNIQUE}-{next(NUMBERS)}")
-        yield lambda: ServiceHome(
-            ServiceStore(store.URL, token=store.operator_token(layout()), cache=tmp_path / "cache")
-        )
+        with ExitStack() as stores:
+
+            def opened() -> ServiceHome:
+                client = ServiceStore(
+                    store.URL, token=store.operator_token(layout()), cache=tmp_path / "cache"
+                )
+                stores.callback(client.close)
+                return ServiceHome(client)
+
+            yield opened
         store.remove(layout())
 
     def test_it_goes_on_after_the_pod_was_killed(

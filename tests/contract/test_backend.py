@@ -63,9 +63,9 @@ async def events(backend: Backend, job_id: str, *, after: int = 0) -> list[JobEv
     return [event async for event in backend.watch(job_id, after=after)]
 
 
-def finish(backend: Backend, job_id: str) -> tuple[JobStatus, list[str]]:
+def finish(backend: Backend, job_id: str, *, seconds: float = GUARD_SECONDS) -> tuple[JobStatus, list[str]]:
     """Watch a job to its end; return its last status and all of its log."""
-    seen = asyncio.run(asyncio.wait_for(events(backend, job_id), timeout=GUARD_SECONDS))
+    seen = asyncio.run(asyncio.wait_for(events(backend, job_id), timeout=seconds))
     assert seen[-1].status is not None
     return seen[-1].status, [line for event in seen for line in event.lines]
 

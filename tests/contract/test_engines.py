@@ -21,7 +21,7 @@ from tests.cluster import queues
 from tests.cluster.layout import Layout
 from tests.contract.named import Named
 from tests.contract.one_machine import one_machine
-from tests.contract.test_backend import finish
+from tests.contract.test_backend import finish as finish_within
 from tests.ports import free_port
 from tests.waiting import eventually
 
@@ -39,22 +39,25 @@ pytestmark = [pytest.mark.slow, pytest.mark.data]
 
 # As in the engines' own documentation: nothing says where the cluster is.
 DASK = """
-import os, sys, time
+import os, socket, sys, time
 from dask.distributed import Client
+
+def place():
+    return socket.gethostname(), os.getpid()  # each pod counts its processes from 1
 
 def square(x):
     time.sleep(0.05)
-    return x * x, os.getpid()
+    return x * x, place()
 
 with Client() as client:
     client.wait_for_workers(2)
     print("workers", len(client.scheduler_info()["workers"]), flush=True)
     HOOK
     found = client.gather(client.map(square, range(40)))
-    assert os.getpid() not in {pid for _, pid in found}
+    assert place() not in {at for _, at in found}
     with open(sys.argv[1] + "/sum", "w") as file:
         file.write(str(sum(x for x, _ in found)))
-    print("by", len({pid for _, pid in found}), "workers", flush=True)
+    print("by", len({at for _, at in found}), "workers", flush=True)
 """
 SPARK = """
 import sys
@@ -123,11 +126,16 @@ spark = SparkSession.builder.appName("collects").config("spark.driver.maxResultS
 long = functions.repeat(functions.sha2(functions.col("id").cast("string"), 512), 100_000)
 print(len(spark.range(200, numPartitions=100).select(long).collect()))
 """
+ENGINE_SECONDS = 360.0  # the JVMs of three replicas start at once
 PAGE_SECONDS = 180.0  # a JVM, which reads logs every few seconds
 SCRIPTS = Path(__file__).parent / "engine_scripts"
 
 Made = Callable[..., JobSpec]
 QUEUE = "engines"
+
+
+def finish(backend: Backend, job_id: str) -> tuple[JobStatus, list[str]]:
+    return finish_within(backend, job_id, seconds=ENGINE_SECONDS)
 
 
 class EnginesContract(Named):

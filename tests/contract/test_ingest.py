@@ -253,7 +253,7 @@ class TestIngestOnThisMachine(IngestContract):
 class TestIngestOnCluster(IngestContract):
     @pytest.fixture
     def source(self) -> str:
-        return "file:///etc/default"  # of the pod's image
+        return "file:///usr/share/base-files"  # of the machine, which each image of the test cluster has
 
     @pytest.fixture
     def backend(self, here: Layout, tmp_path: Path) -> Iterator[Backend]:
