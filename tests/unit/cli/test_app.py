@@ -65,7 +65,8 @@ def test_the_first_sentence_fits_a_list_of_commands(path: tuple[str, ...]) -> No
 
 def test_the_list_of_commands_is_not_cut_short(muster: Run) -> None:
     """Groups have longer names than commands, and less room beside them."""
-    cut = [line for line in muster("--help").out.splitlines() if line.endswith("...")]
+    _, listed = muster("--help").out.split("Commands:")
+    cut = [line for line in listed.splitlines() if line.endswith("...")]
     assert not cut
 
 
