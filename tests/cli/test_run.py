@@ -36,7 +36,7 @@ def test_a_home_that_a_run_makes_is_its_owners_alone_though_there_is_no_such_dag
         check=False,
     )
     assert (done.returncode, done.stdout) == (1, "")
-    first, second, *_ = done.stderr.splitlines()
+    _, first, second, *_ = done.stderr.splitlines()
     assert first.startswith("muster: no Dag 'hello' in ")
     assert first.endswith("these files cannot be imported")
     assert second == "  hello/dag.py:1: ModuleNotFoundError: No module named 'nothing_of_this_name'"
