@@ -75,13 +75,23 @@ def test_a_line_that_is_not_printed_is_missed(expected: str) -> None:
 
 def anchors(page: Path) -> set[str]:
     """What links to headings of a page may say after the #, as GitHub makes it."""
-    headings = re.findall(r"^#+ (.*)$", re.sub(r"^```.*?^```", "", page.read_text(), flags=re.DOTALL | re.MULTILINE), re.MULTILINE)
-    return {re.sub(r"[^\w -]", "", re.sub(r"\]\(.*?\)", "", text).lower()).replace(" ", "-") for text in headings}
+    headings = re.findall(
+        r"^#+ (.*)$",
+        re.sub(r"^```.*?^```", "", page.read_text(), flags=re.DOTALL | re.MULTILINE),
+        re.MULTILINE,
+    )
+    return {
+        re.sub(r"[^\w -]", "", re.sub(r"\]\(.*?\)", "", text).lower()).replace(" ", "-") for text in headings
+    }
 
 
-@pytest.mark.parametrize("page", [*DOCS.rglob("*.md"), *ROOT.glob("*.md")], ids=lambda page: str(page.relative_to(ROOT)))
+@pytest.mark.parametrize(
+    "page", [*DOCS.rglob("*.md"), *ROOT.glob("*.md")], ids=lambda page: str(page.relative_to(ROOT))
+)
 def test_every_link_leads_somewhere(page: Path) -> None:
-    links = [link.partition("#") for link in re.findall(r"\]\(([^)\s]+)\)", page.read_text()) if "://" not in link]
+    links = [
+        link.partition("#") for link in re.findall(r"\]\(([^)\s]+)\)", page.read_text()) if "://" not in link
+    ]
     targets = [(page.parent / file if file else page, anchor) for file, _, anchor in links]
     assert [file for file, _ in targets if not file.exists()] == []
     assert [(file.name, anchor) for file, anchor in targets if anchor and anchor not in anchors(file)] == []
