@@ -25,7 +25,7 @@ def test_a_home_that_a_run_makes_is_its_owners_alone_though_there_is_no_such_dag
     environment: dict[str, str], tmp_path: Path
 ) -> None:
     (tmp_path / "dags" / "hello").mkdir(parents=True)
-    (tmp_path / "dags" / "hello" / "dag.py").write_text("import nothing_of_this_name\n")
+    (tmp_path / "dags" / "hello" / "dag.py").write_text("from airflow.sdk import dag\nimport nothing_of_this_name\n")
     home = tmp_path / ".muster"
     done = subprocess.run(
         ["muster", "run", "hello"],
@@ -39,7 +39,7 @@ def test_a_home_that_a_run_makes_is_its_owners_alone_though_there_is_no_such_dag
     _, first, second, *_ = done.stderr.splitlines()
     assert first.startswith("muster: no Dag 'hello' in ")
     assert first.endswith("these files cannot be imported")
-    assert second == "  hello/dag.py:1: ModuleNotFoundError: No module named 'nothing_of_this_name'"
+    assert second == "  hello/dag.py:2: ModuleNotFoundError: No module named 'nothing_of_this_name'"
     assert "Traceback" not in done.stderr
     assert stat.S_IMODE(home.stat().st_mode) == 0o700
 
