@@ -25,7 +25,9 @@ def test_a_home_that_a_run_makes_is_its_owners_alone_though_there_is_no_such_dag
     environment: dict[str, str], tmp_path: Path
 ) -> None:
     (tmp_path / "dags" / "hello").mkdir(parents=True)
-    (tmp_path / "dags" / "hello" / "dag.py").write_text("from airflow.sdk import dag\nimport nothing_of_this_name\n")
+    (tmp_path / "dags" / "hello" / "dag.py").write_text(
+        "from airflow.sdk import dag\nimport nothing_of_this_name\n"
+    )
     home = tmp_path / ".muster"
     done = subprocess.run(
         ["muster", "run", "hello"],
