@@ -24,7 +24,10 @@ Muster = Callable[..., subprocess.CompletedProcess[str]]
 def test_a_home_that_a_run_makes_is_its_owners_alone_though_there_is_no_such_dag(
     environment: dict[str, str], tmp_path: Path
 ) -> None:
-    (tmp_path / "dags").mkdir()
+    (tmp_path / "dags" / "hello").mkdir(parents=True)
+    (tmp_path / "dags" / "hello" / "dag.py").write_text(
+        "from airflow.sdk import dag\nimport nothing_of_this_name\n"
+    )
     home = tmp_path / ".muster"
     done = subprocess.run(
         ["muster", "run", "hello"],
@@ -35,9 +38,18 @@ def test_a_home_that_a_run_makes_is_its_owners_alone_though_there_is_no_such_dag
         check=False,
     )
     assert (done.returncode, done.stdout) == (1, "")
-    assert "no Dag 'hello'" in done.stderr
+    _, first, second, *_ = done.stderr.splitlines()
+    assert first.startswith("muster: no Dag 'hello' in ")
+    assert first.endswith("these files cannot be imported")
+    assert second == "  hello/dag.py:2: ModuleNotFoundError: No module named 'nothing_of_this_name'"
     assert "Traceback" not in done.stderr
     assert stat.S_IMODE(home.stat().st_mode) == 0o700
+
+
+def test_a_misspelt_dag_is_told_the_name_that_is_there(muster: Muster) -> None:
+    done = muster("run", "helo")
+    assert done.returncode == 1
+    assert "did you mean hello?" in done.stderr
 
 
 def test_json_is_one_object_with_every_stage(muster: Muster) -> None:

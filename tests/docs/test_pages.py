@@ -6,6 +6,7 @@ import re
 import signal
 import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from tests.docs.page import DOCS, ROOT, Typed, missing, pages, steps
@@ -72,11 +73,28 @@ def test_a_line_that_is_not_printed_is_missed(expected: str) -> None:
     assert missing("o…\ntwo words", said) == []
 
 
-@pytest.mark.parametrize("name", PAGES)
-def test_every_link_leads_somewhere(name: str) -> None:
-    page = PAGES[name]
-    links = [link for link in re.findall(r"\]\(([^)#]+)", page.read_text()) if "://" not in link]
-    assert [link for link in links if not (page.parent / link).exists()] == []
+def anchors(page: Path) -> set[str]:
+    """What links to headings of a page may say after the #, as GitHub makes it."""
+    headings = re.findall(
+        r"^#+ (.*)$",
+        re.sub(r"^```.*?^```", "", page.read_text(), flags=re.DOTALL | re.MULTILINE),
+        re.MULTILINE,
+    )
+    return {
+        re.sub(r"[^\w -]", "", re.sub(r"\]\(.*?\)", "", text).lower()).replace(" ", "-") for text in headings
+    }
+
+
+@pytest.mark.parametrize(
+    "page", [*DOCS.rglob("*.md"), *ROOT.glob("*.md")], ids=lambda page: str(page.relative_to(ROOT))
+)
+def test_every_link_leads_somewhere(page: Path) -> None:
+    links = [
+        link.partition("#") for link in re.findall(r"\]\(([^)\s]+)\)", page.read_text()) if "://" not in link
+    ]
+    targets = [(page.parent / file if file else page, anchor) for file, _, anchor in links]
+    assert [file for file, _ in targets if not file.exists()] == []
+    assert [(file.name, anchor) for file, anchor in targets if anchor and anchor not in anchors(file)] == []
 
 
 def test_the_long_pages_are_pages_and_what_runs_their_ways_is_there() -> None:

@@ -60,7 +60,8 @@ def test_a_type_that_skops_does_not_know_is_named(
     write_signature(tmp_path, [{"name": "x", "datatype": "FP64"}], [{"name": "y", "datatype": "FP64"}])
     said = front.load("own", tmp_path, python=str(python("tables")))
     assert said.startswith(
-        "model.skops holds own.Own, which can run code when it is loaded: trust it, trusted="
+        "model.skops holds own.Own, which can run code when it is loaded: let the "
+        "operator trust it, trusted=["
     )
 
 

@@ -77,6 +77,7 @@ class Commands(TyperGroup):
                 "notebook",
                 "tensorboard",
                 "mlflow",
+                "spark",
                 "metrics",
                 "doctor",
             ),

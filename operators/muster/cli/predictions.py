@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 SHOWN_ROWS = 20
 
-app = group("Predictions: the requests that deployments with log=RequestLog(…) keep.")
+app = group("Predictions: requests and answers that a deployment keeps. Its Dag says so: log=RequestLog(…).")
 
 
 @app.command(

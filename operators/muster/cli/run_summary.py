@@ -112,7 +112,8 @@ def _show_figures(result: RunResult) -> None:
         )
     ]
     wide = max((len(safe(name)) for name, _ in told), default=0)
-    say()
+    if any(metrics for _, metrics in told):
+        say()
     for label, metrics in told:
         for index, text in enumerate(_figures(metrics)):
             name = "" if index else safe(label)

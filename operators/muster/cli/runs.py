@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from muster.volumes.protocols import LocalStore
     from muster.volumes.runs import Run, RunStage
 
-app = group("Runs of Dags: their stages with params, metrics, versions and durations.")
+app = group("Runs of Dags: stages, params, metrics, versions, durations.")
 
 Which = Annotated[
     str,

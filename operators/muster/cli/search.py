@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from muster.backends.search.overview import SearchOverview
     from muster.volumes.protocols import Store
 
-app = group("Searches: the trials that they try, the rungs that these have reached, and the best one.")
+app = group("Searches: their rungs, their trials, the best trial.")
 
 Which = Annotated[
     str,

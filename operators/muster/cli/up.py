@@ -75,6 +75,8 @@ def _of_paused(home: UpHome, found: FoundDags) -> Iterator[str]:
         yield f"from muster: {', '.join(found.shipped)}, which ends what no task owns and deletes old versions"
     if not found.paused:
         return
-    yield f"paused: {', '.join(found.paused)}: no schedule and no asset starts a run of these"
+    some = {*found.dags, *found.shipped} - {*found.paused}
+    which = ", ".join(found.paused) if some else "all of them"
+    yield f"paused: {which}: no schedule and no asset starts a run of these"
     where = home.root.relative_to(Path.cwd()) if home.root.is_relative_to(Path.cwd()) else home.root
     yield f"  start one by its switch on the page, or: AIRFLOW_HOME={quote(str(where))} airflow dags unpause {found.paused[0]}"

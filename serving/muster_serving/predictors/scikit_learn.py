@@ -18,8 +18,8 @@ def load(path: Path, signature: Signature, trusted: Sequence[str]) -> Predict:
     unknown = sorted(set(skops.io.get_untrusted_types(file=path)) - set(trusted))
     if unknown:
         raise ModelError(
-            f"{path.name} holds {', '.join(unknown):.300}, which can run code when it is loaded: trust it, "
-            f"trusted={unknown!r:.300}, or leave it out of the model"
+            f"{path.name} holds {', '.join(unknown):.300}, which can run code when it is loaded: let "
+            f"the operator trust it, trusted={unknown!r:.300}, or leave it out of the model"
         )
     return predictor(skops.io.load(path, trusted=list(trusted)), signature)
 

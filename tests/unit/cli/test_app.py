@@ -63,6 +63,13 @@ def test_the_first_sentence_fits_a_list_of_commands(path: tuple[str, ...]) -> No
     assert not ALL[path].get_short_help_str(66).endswith("...")
 
 
+def test_the_list_of_commands_is_not_cut_short(muster: Run) -> None:
+    """Groups have longer names than commands, and less room beside them."""
+    _, listed = muster("--help").out.split("Commands:")
+    cut = [line for line in listed.splitlines() if line.endswith("...")]
+    assert not cut
+
+
 def test_the_issue_s_commands_are_there() -> None:
     wanted = {
         (): "demo init run plan up gpus queue notebook tensorboard spark mlflow metrics doctor",

@@ -15,6 +15,7 @@ from muster.airflow.embedded.home import EmbeddedHome
 from muster.airflow.embedded.result import Listener
 from muster.core.errors import SpecError
 from muster.core.locks import locked
+from muster.core.names import nearest
 
 if TYPE_CHECKING:
     from airflow.dag_processing.dagbag import BundleDagBag
@@ -172,11 +173,13 @@ def _typed(schema: Mapping[str, Any], value: Any) -> Any:
 
 
 def _absent(dag_id: str, known: list[str], errors: Mapping[str, str], dags: Path) -> str:
-    broken = [_import_error(file, text) for file, text in sorted(errors.items())]
-    lines = [f"no Dag {dag_id!r:.60} in {dags}; there are {', '.join(known) or 'none'}"]
-    if broken:
-        lines += ["these files cannot be imported:", *broken]
-    return "\n".join(lines)
+    there = ", ".join(known) or "none"
+    if errors:  # the Dag is most likely in one of them: that first, and not behind a long list
+        broken = [_import_error(file, text) for file, text in sorted(errors.items())]
+        first = f"no Dag {dag_id!r:.60} in {dags}: these files cannot be imported"
+        return "\n".join([first, *broken, *([f"Dags of the other files: {there}"] if known else [])])
+    near = nearest(dag_id, known)
+    return f"no Dag {dag_id!r:.60} in {dags}{f'; did you mean {near}?' if near else ''}; there are {there}"
 
 
 def _first_line(error: Exception) -> str:

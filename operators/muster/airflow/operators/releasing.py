@@ -142,12 +142,11 @@ def refusal_text(
 def _made_again(maker: Origin | None) -> str:
     if maker is None or not maker.run_id:
         return ""
-    how = (
-        f"`muster run {maker.dag_id} --from {maker.task_id}`"
-        if maker.by_muster_run
-        else f"clear {maker.task_id}"
-    )
-    return f"; a mended model: {how}"
+    model, dag = f"clear {maker.task_id}", "clear this task"
+    if maker.by_muster_run:
+        run = f"muster run {maker.dag_id}"
+        model, dag = f"`{run} --from {maker.task_id}`", f"`{run} --resume`"
+    return f"; a mended model: {model}, a mended Dag: {dag}"
 
 
 def serving(status: DeploymentStatus | None) -> str:

@@ -141,7 +141,7 @@ def _waiting(settings: Settings) -> Check:
     from muster.cli.warm.place import waiting
 
     found = [
-        f"process {note.pid} has served {note.runs} since {when(note.began)}; `kill {note.pid}` ends it"
+        f"process {note.pid} has Airflow imported for the next run (runs so far: {note.runs}, since {when(note.began)}); `kill {note.pid}` ends it"
         for note in waiting(settings.home)
     ]
     if os.environ.get("MUSTER_NO_WARM") == "1":

@@ -91,8 +91,8 @@ def test_a_refusal_for_a_smoke_request_names_its_file() -> None:
 @pytest.mark.parametrize(
     ("run_id", "told"),
     [
-        ("muster__1", "; a mended model: `muster run f --from train`"),
-        ("manual__1", "; a mended model: clear train"),
+        ("muster__1", "; a mended model: `muster run f --from train`, a mended Dag: `muster run f --resume`"),
+        ("manual__1", "; a mended model: clear train, a mended Dag: clear this task"),
         ("", ""),
     ],
 )
