@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from tests.cluster import store
 from tests.cluster.inside import layout
+from tests.contract.mirror_kills import KilledMirrorContract
 from tests.contract.mirrored import assert_restores
 from tests.contract.test_mirrors import MirrorContract, Open
 
@@ -26,7 +27,7 @@ UNIQUE = secrets.token_hex(3)  # the claim keeps what was stored, and this may r
 NUMBERS = itertools.count()
 
 
-class TestClusterService(MirrorContract):
+class TestClusterService(KilledMirrorContract, MirrorContract):
     @pytest.fixture
     def opened(self, tmp_path: Path) -> Iterator[Open]:
         store.deploy(layout(), folder=f"mirror-{UNIQUE}-{next(NUMBERS)}")
@@ -41,6 +42,10 @@ class TestClusterService(MirrorContract):
 
             yield opened
         store.remove(layout())
+
+    @pytest.fixture
+    def target(self, opened: Open, tmp_path: Path) -> tuple[str, ...]:  # noqa: ARG002 - where the store service is
+        return ("service", store.URL, store.operator_token(layout()), str(tmp_path / "sender"))
 
     def test_it_goes_on_after_the_pod_was_killed(
         self, source: FolderStore, opened: Open, tmp_path: Path

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import itertools
+import json
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from moto.server import ThreadedMotoServer
 from s3fs import S3FileSystem
-from tests.contract.mirrored import mirror
+from tests.contract.mirror_kills import KilledMirrorContract
+from tests.contract.mirrored import fill, mirror
 from tests.contract.test_mirrors import MirrorContract
+from tests.ingest.s3 import USER, WORD, ObjectStore
 
 from muster.core.errors import StoreError
 from muster.volumes.folder import FolderStore
@@ -52,3 +56,28 @@ class TestS3(MirrorContract):
         ) as raised:
             mirror(FolderHome(source), OpenHome("s3://away/muster", away))
         assert SECRET not in str(raised.value)
+
+
+class TestKilledOnS3(KilledMirrorContract):
+    """On a server over a folder, which the killed processes ask."""
+
+    @pytest.fixture
+    def source(self, tmp_path: Path) -> FolderStore:
+        store = FolderStore(tmp_path / "source")
+        fill(store, tmp_path / "put")
+        return store
+
+    @pytest.fixture
+    def reached(self, tmp_path: Path) -> Iterator[dict[str, Any]]:
+        with ObjectStore(tmp_path / "s3") as server:
+            found = {"endpoint_url": server.url, "key": USER, "secret": WORD}
+            S3FileSystem(**found).mkdir("mirrors")
+            yield found
+
+    @pytest.fixture
+    def opened(self, reached: dict[str, Any]) -> Callable[[], Home]:
+        return lambda: OpenHome("s3://mirrors/muster", reached)
+
+    @pytest.fixture
+    def target(self, reached: dict[str, Any]) -> tuple[str, ...]:
+        return ("open", "s3://mirrors/muster", json.dumps(reached))

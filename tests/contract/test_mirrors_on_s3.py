@@ -22,10 +22,15 @@ def packages() -> Path:
 
 
 @pytest.mark.data
-def test_the_contract_of_mirrors_holds_on_s3(packages: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("marks", "seconds"), [("not soak", 600), pytest.param("soak", 3600, marks=pytest.mark.soak)]
+)
+def test_the_contract_of_mirrors_holds_on_s3(
+    marks: str, seconds: float, packages: Path, tmp_path: Path
+) -> None:
     done = subprocess.run(
         [
-            *(sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-W", "default"),
+            *(sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-W", "default", "-m", marks),
             *("--basetemp", str(tmp_path / "s3"), str(HERE / "mirrors_on_s3.py")),
         ],
         env={**os.environ, **REGION, "PYTHONPATH": str(packages)},
@@ -33,7 +38,8 @@ def test_the_contract_of_mirrors_holds_on_s3(packages: Path, tmp_path: Path) -> 
         capture_output=True,
         text=True,
         check=False,
-        timeout=600,
+        timeout=seconds,
     )
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
     assert " passed" in done.stdout
+    print(done.stdout[-2000:])
