@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page
@@ -90,9 +89,3 @@ def page(tab: Page, complaints: list[str]) -> Iterator[Page]:
     yield tab
     tab.goto("about:blank")
     assert complaints == []
-
-
-@pytest.fixture(scope="session")
-def screens(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where screenshots go; MUSTER_SCREENSHOTS names a folder that stays."""
-    return person.screens(otherwise=tmp_path_factory.getbasetemp() / "screens")
