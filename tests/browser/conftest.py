@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page
 from tests.airflow.careful import careful
-from tests.browser import person
+from tests.browser import person, small
 from tests.site import Site
 
-ROOT = Path(__file__).parents[2]
 BROKEN = {
     "dag": """
         from airflow.sdk import dag
@@ -48,10 +45,9 @@ def browser() -> Iterator[Browser]:
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     with Site(tmp_path_factory.mktemp("site")) as site:
-        bare = shutil.ignore_patterns("__pycache__")
-        shutil.copytree(ROOT / "dags" / "flights", site.folder / "dags" / "flights", ignore=bare)
+        small.write(site)
         site.write("broken", BROKEN["dag"], train=BROKEN["train"])
-        site.write("careful", careful("flights"))
+        site.write("careful", careful(small.NAME))
         site.up()
         yield site
 
@@ -93,9 +89,3 @@ def page(tab: Page, complaints: list[str]) -> Iterator[Page]:
     yield tab
     tab.goto("about:blank")
     assert complaints == []
-
-
-@pytest.fixture(scope="session")
-def screens(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where screenshots go; MUSTER_SCREENSHOTS names a folder that stays."""
-    return person.screens(otherwise=tmp_path_factory.getbasetemp() / "screens")

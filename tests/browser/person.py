@@ -46,7 +46,7 @@ def frame(page: Page) -> FrameLocator:
     return page.frame_locator("iframe")
 
 
-def see_canary(page: Page, site: Site, deployment: str, *, says: str, file: Path) -> None:
+def see_canary(page: Page, site: Site, deployment: str, *, says: str, name: str) -> None:
     """Open a deployment's page while users ask two versions of it, and keep what is seen.
 
     :param says: what is under way, in the page's words.
@@ -57,11 +57,11 @@ def see_canary(page: Page, site: Site, deployment: str, *, says: str, file: Path
     expect(shown.locator("svg.shares rect.coming")).to_have_count(1)
     lately = shown.get_by_role("table", name="What was answered lately")
     expect(lately.get_by_role("row")).to_have_count(3)  # both versions, below the head
-    page.screenshot(path=file)
+    keep(page, name)
 
 
-def screens(*, otherwise: Path) -> Path:
-    """Return where screenshots go: the folder that MUSTER_SCREENSHOTS names, which stays, or another one."""
-    folder = Path(os.environ.get("MUSTER_SCREENSHOTS") or otherwise)
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder
+def keep(page: Page, name: str, *, full_page: bool = False) -> None:
+    """Draw what a page shows into the folder that MUSTER_SCREENSHOTS names; without that nothing is drawn, which costs."""
+    folder = os.environ.get("MUSTER_SCREENSHOTS")
+    if folder:
+        page.screenshot(path=Path(folder) / name, full_page=full_page)

@@ -1,18 +1,17 @@
-"""What a person does in a browser: triggers ``flights`` from the form, watches it, follows every link, reads a failure."""
+"""What a person does in a browser: triggers a Dag from the form, watches it, follows every link, reads a failure."""
 
 from __future__ import annotations
 
-import json
 import re
-import shutil
 from pathlib import Path
 from urllib.parse import quote, unquote
 
 import pytest
 from playwright.sync_api import BrowserContext, Page, expect
 from tests.airflow.careful import WAITS, answer
-from tests.browser.person import frame, see_canary
-from tests.docs.page import ROOT
+from tests.browser.person import frame, keep, see_canary
+from tests.browser.small import NAME, REQUEST
+from tests.serving import onnx_graph
 from tests.serving.load import Load
 from tests.site import Site
 
@@ -22,42 +21,38 @@ pytestmark = pytest.mark.slow
 
 TEN_MINUTES = 600
 EPOCHS = 5
-PARAMS = {
-    "epochs": str(EPOCHS),
-    "month": "2013-02",
-    "test_from": "2013-02",
-}  # what is learned is others' to test
+PARAMS = {"epochs": str(EPOCHS), "month": "2013-02", "test_from": "2013-02"}
 LINKS = {
-    "features": {"Versions and lineage": "flights/features"},
+    "features": {"Versions and lineage": "small/features"},
     "validate": {"Data Docs": "Expectations"},
-    "train": {"Job": "flights.train", "Versions and lineage": "auc"},
-    "deploy": {"Deployment": "flights/model"},
+    "train": {"Job": "small.train", "Versions and lineage": "auc"},
+    "deploy": {"Deployment": "small/model"},
 }
 
 
 @pytest.fixture(scope="module")
-def run(site: Site, session: BrowserContext, screens: Path) -> str:
-    """The run of ``flights`` that was triggered from the form, with other epochs and months, and ended well.
+def run(site: Site, session: BrowserContext) -> str:
+    """The run that was triggered from the form, with other epochs and months, and ended well.
 
     A page that shows how it goes would keep a core busy for minutes.
     """
     page = session.new_page()
-    page.goto(f"{site.url}/dags/flights")
+    page.goto(f"{site.url}/dags/{NAME}")
     page.get_by_test_id("trigger-dag-button").first.click()
     form = page.get_by_role("dialog")
     expect(form.locator("[name=element_test_from]")).to_have_value("2013-10")
     for name, value in PARAMS.items():
         form.locator(f"[name=element_{name}]").fill(value)
-    page.screenshot(path=screens / "form.png")
+    keep(page, "form.png")
     form.get_by_test_id("trigger-dag-submit").click()
-    page.wait_for_url(re.compile(r"/dags/flights/runs/[^/]+$"))
+    page.wait_for_url(re.compile(rf"/dags/{NAME}/runs/[^/]+$"))
     run_id = unquote(page.url.rpartition("/")[2])
     page.goto("about:blank")
-    assert site.wait("flights", run_id, seconds=TEN_MINUTES) == "success"
+    assert site.wait(NAME, run_id, seconds=TEN_MINUTES) == "success"
     page.go_back()
     state = page.get_by_test_id("state-badge").first  # the run's; its tasks' come after
     expect(state).to_have_text("Success")
-    page.screenshot(path=screens / "run.png")
+    keep(page, "run.png")
     page.close()
     return run_id
 
@@ -67,82 +62,72 @@ def task(site: Site, dag_id: str, run_id: str, task_id: str) -> str:
 
 
 def test_the_params_of_the_form_reached_the_job(page: Page, site: Site, run: str) -> None:
-    page.goto(task(site, "flights", run, "train"))
+    page.goto(task(site, NAME, run, "train"))
     log = page.get_by_test_id("virtualized-list")
     expect(log).to_contain_text(f"epoch={EPOCHS}/{EPOCHS}")
     expect(log).to_contain_text("[rank 0]")
 
 
 @pytest.mark.parametrize("task_id", LINKS)
-def test_every_link_of_a_task_leads_to_what_it_says(
-    task_id: str, page: Page, site: Site, run: str, screens: Path
-) -> None:
-    page.goto(task(site, "flights", run, task_id) + "/details")
-    for link, shows in LINKS[task_id].items():
-        target = page.get_by_role("link", name=link, exact=True)
+def test_every_link_of_a_task_leads_to_what_it_says(task_id: str, page: Page, site: Site, run: str) -> None:
+    page.goto(task(site, NAME, run, task_id) + "/details")
+    endpoint = page.get_by_role("link", name="Endpoint", exact=True)
+    address = endpoint.get_attribute("href") if task_id == "deploy" else None
+    for number, (name, shows) in enumerate(LINKS[task_id].items()):
+        if number:
+            page.go_back()
+        target = page.get_by_role("link", name=name, exact=True)
         expect(target).to_be_visible()
         target.click()
-        inside = frame(page).frame_locator("iframe") if link == "Data Docs" else frame(page)
+        inside = frame(page).frame_locator("iframe") if name == "Data Docs" else frame(page)
         expect(inside.locator("body")).to_contain_text(shows)
-        page.screenshot(path=screens / f"{task_id}-{link.lower().replace(' ', '-')}.png")
-        page.go_back()
+        keep(page, f"{task_id}-{name.lower().replace(' ', '-')}.png")
     if task_id == "deploy":
-        endpoint = page.get_by_role("link", name="Endpoint", exact=True)
-        page.goto(endpoint.get_attribute("href") or "")
-        expect(page.locator("body")).to_contain_text('"probability"')
+        page.goto(address or "")
+        expect(page.locator("body")).to_contain_text('"y"')
 
 
-def test_the_page_shows_what_there_is(page: Page, site: Site, run: str, screens: Path) -> None:
+def test_the_page_shows_what_there_is(page: Page, site: Site, run: str) -> None:
     page.goto(site.url)
     page.get_by_text("Muster", exact=True).click()
     inside = frame(page)
     expect(inside.get_by_role("heading", name="Newest runs")).to_be_visible()
     expect(inside.get_by_role("table", name="Deployments")).to_contain_text("serving")
-    page.screenshot(path=screens / "now.png")
+    keep(page, "now.png")
     inside.get_by_role("link", name="Runs", exact=True).click()
     inside.get_by_role("link", name=run, exact=True).click()
     expect(inside.get_by_role("table", name="Stages over time")).to_contain_text("train")
-    page.screenshot(path=screens / "run-of-muster.png")
+    keep(page, "run-of-muster.png")
     inside.get_by_role("link", name="Jobs", exact=True).click()
-    expect(inside.get_by_text("flights-train-")).to_be_visible()
-    page.screenshot(path=screens / "jobs.png")
+    expect(inside.get_by_text(f"{NAME}-train-")).to_be_visible()
+    keep(page, "jobs.png")
     inside.get_by_role("link", name="Queue", exact=True).click()
     expect(inside.get_by_text("Nothing waits.")).to_be_visible()
     inside.get_by_role("link", name="Volumes", exact=True).click()
-    inside.get_by_role("link", name="flights/model", exact=True).click()
-    page.screenshot(path=screens / "volume.png")
+    inside.get_by_role("link", name=f"{NAME}/model", exact=True).click()
+    keep(page, "volume.png")
     inside.get_by_role("link", name="Deployments", exact=True).click()
-    expect(inside.get_by_role("link", name="flights", exact=True)).to_be_visible()
-    page.screenshot(path=screens / "deployments.png")
-
-
-def again(site: Site, folder: Path) -> str:
-    """Commit the model that serves once more, without what else lies in its version; return the address."""
-    store = FolderStore(site.home / "store")
-    (model,) = store.resolve("volume://flights/model@latest")
-    folder.mkdir()
-    for name in ("model.onnx", "signature.json"):
-        shutil.copyfile(store.path(model.address) / name, folder / name)
-    return store.add(model.volume, folder, partition=model.partition).address
+    expect(inside.get_by_role("link", name=NAME, exact=True)).to_be_visible()
+    keep(page, "deployments.png")
 
 
 def test_a_canary_is_seen_while_users_ask_and_a_person_is_waited_for(
-    page: Page, site: Site, run: str, screens: Path, tmp_path: Path
+    page: Page, site: Site, run: str, tmp_path: Path
 ) -> None:
-    model = again(site, tmp_path / "model")
-    port = int(site.xcom("flights", run, "deploy")["url"].rpartition(":")[2])
-    (asked, *_) = json.loads((ROOT / "dags" / "flights" / "smoke.json").read_text())
-    with Load(port, "/v1/models/flights:predict", {"inputs": asked["inputs"]}) as users:
+    other = onnx_graph.write_line(tmp_path / "model", slope=3.0)
+    model = FolderStore(site.home / "store").add(f"{NAME}/model", other, partition=PARAMS["month"]).address
+    port = int(site.xcom(NAME, run, "deploy")["url"].rpartition(":")[2])
+    with Load(port, f"/v1/models/{NAME}:predict", {"inputs": REQUEST}) as users:
         careful = site.trigger("careful", {"model": model})
         site.wait_task("careful", careful, "approve", WAITS)
         says = f"{model.removeprefix('volume://')} is held at 5 %"
-        see_canary(page, site, "flights", says=says, file=screens / "canary.png")
+        see_canary(page, site, NAME, says=says, name="canary.png")
         answer(site, careful, "Reject")
         assert site.wait("careful", careful) == "failed"
     assert users.failed == {}
 
 
-def test_a_failed_task_says_why_in_its_last_lines(page: Page, site: Site, screens: Path) -> None:
+def test_a_failed_task_says_why_in_its_last_lines(page: Page, site: Site) -> None:
     run_id = site.trigger("broken")
     assert site.wait("broken", run_id) == "failed"
     page.goto(task(site, "broken", run_id, "train"))
@@ -154,8 +139,8 @@ def test_a_failed_task_says_why_in_its_last_lines(page: Page, site: Site, screen
     ):
         expect(log).to_contain_text(line)
     expect(log).to_contain_text("[rank 0] reading rows")
-    page.screenshot(path=screens / "failed.png")
+    keep(page, "failed.png")
     page.get_by_role("link", name="Details", exact=True).click()
     page.get_by_role("link", name="Job", exact=True).click()
     expect(frame(page).locator("body")).to_contain_text("no rows for 2013-02 <b>")
-    page.screenshot(path=screens / "failed-job.png")
+    keep(page, "failed-job.png")

@@ -13,6 +13,7 @@ import pytest
 from playwright.sync_api import Browser, Page, Route, expect
 from tests import searched
 from tests.browser.chromium import PATIENCE
+from tests.browser.person import keep
 
 import muster
 from muster.airflow.plugin import trials
@@ -912,9 +913,7 @@ def a_hostile_search(seen: Seen) -> int:
     return searched.tell(seen.store, seen.search_id, events)
 
 
-def test_a_search_is_watched_sorted_and_ended(
-    page: Page, server: Server, tmp_path: Path, screens: Path
-) -> None:
+def test_a_search_is_watched_sorted_and_ended(page: Page, server: Server, tmp_path: Path) -> None:
     seen = Seen(server, tmp_path)
     end = a_hostile_search(seen)
     cards = [{"node": "gpu-box", "gpus": 2, "which": ["0", "1"]}]
@@ -956,7 +955,7 @@ def test_a_search_is_watched_sorted_and_ended(
         page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
         expect(drawn).to_be_visible()
         assert overflow(page) <= 0
-        page.screenshot(path=screens / f"search-{width}-{scheme}.png", full_page=True)
+        keep(page, f"search-{width}-{scheme}.png", full_page=True)
     page.get_by_role("button", name="Cancel search").click()
     expect(page.get_by_text("End this search and its trials?")).to_be_visible()
     server.answers[f"{seen.where}/cancel"] = (200, {})

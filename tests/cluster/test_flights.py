@@ -199,13 +199,11 @@ def test_the_model_has_its_card(served: Served, flown: Flown, record_property: S
     assert MODEL in [each.address for each in served.store.record(card).inputs["models"]]
 
 
-def test_the_page_shows_the_next_version_while_it_is_a_canary(
-    site: Site, canary: Canary, tmp_path: Path
-) -> None:
+def test_the_page_shows_the_next_version_while_it_is_a_canary(site: Site, canary: Canary) -> None:
     says = f"{canary.model.removeprefix('volume://')} is held at 5 %"
-    file = person.screens(otherwise=tmp_path) / "canary-on-the-cluster.png"
     with person.browser() as browser:
-        person.see_canary(person.log_in(browser, site).new_page(), site, NAME, says=says, file=file)
+        page = person.log_in(browser, site).new_page()
+        person.see_canary(page, site, NAME, says=says, name="canary-on-the-cluster.png")
 
 
 def test_a_person_agrees_and_it_has_everything_step_by_step(

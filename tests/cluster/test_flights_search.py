@@ -125,7 +125,7 @@ def test_the_page_shows_the_search(
         expect(rows).to_have_count(TRIALS + 1)
         expect(rows.nth(1)).to_contain_text("best")
         expect(shown.get_by_role("img", name="Learning curves")).to_be_visible()
-        page.screenshot(path=person.screens(otherwise=folder) / "search-on-the-cluster.png")
+        person.keep(page, "search-on-the-cluster.png")
 
 
 def held(served: Served, ended: Ended) -> float:

@@ -6,10 +6,14 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from muster.core.settings import Settings
 
 ROOT = Path(__file__).parents[2]
 DAG = """\
@@ -49,8 +53,17 @@ def uv(*arguments: str | Path) -> None:
     subprocess.run([find_uv_bin(), *map(str, arguments)], check=True, capture_output=True, text=True)
 
 
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """A folder on the disk of uv's cache: packages are linked there, and copied to any other, 850 MB of them."""
+    cache = Settings.load().cache
+    cache.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=cache, prefix="wheel-") as folder:
+        yield Path(folder)
+
+
 @pytest.mark.slow
-def test_a_dag_of_ones_own_runs_from_the_wheel_alone(tmp_path: Path) -> None:
+def test_a_dag_of_ones_own_runs_from_the_wheel_alone(folder: Path) -> None:
     uv(
         "build",
         "--wheel",
@@ -58,16 +71,16 @@ def test_a_dag_of_ones_own_runs_from_the_wheel_alone(tmp_path: Path) -> None:
         "--python",
         sys.executable,
         "--out-dir",
-        tmp_path / "dist",
+        folder / "dist",
         ROOT,
     )
-    (wheel,) = (tmp_path / "dist").glob("*.whl")
+    (wheel,) = (folder / "dist").glob("*.whl")
     assert "muster/py.typed" in zipfile.ZipFile(wheel).namelist()
-    uv("venv", "--quiet", "--python", sys.executable, tmp_path / "venv")
-    python = tmp_path / "venv" / "bin" / "python"
+    uv("venv", "--quiet", "--python", sys.executable, folder / "venv")
+    python = folder / "venv" / "bin" / "python"
     uv("pip", "install", "--quiet", "--python", python, "-c", ROOT / "requirements.txt", wheel)
 
-    dags = tmp_path / "empty" / "dags" / "mine"
+    dags = folder / "empty" / "dags" / "mine"
     dags.mkdir(parents=True)
     (dags / "dag.py").write_text(DAG)
     (dags / "steps.py").write_text(STEPS)
@@ -77,8 +90,8 @@ def test_a_dag_of_ones_own_runs_from_the_wheel_alone(tmp_path: Path) -> None:
         if not name.startswith(("AIRFLOW", "MUSTER_HOME", "PYTHON"))
     }
     ran = subprocess.run(
-        [tmp_path / "venv" / "bin" / "muster", "run", "mine", "--json"],
-        cwd=tmp_path / "empty",
+        [folder / "venv" / "bin" / "muster", "run", "mine", "--json"],
+        cwd=folder / "empty",
         env=environment,
         capture_output=True,
         text=True,
@@ -88,4 +101,4 @@ def test_a_dag_of_ones_own_runs_from_the_wheel_alone(tmp_path: Path) -> None:
     result = json.loads(ran.stdout)
     states = {stage["task_id"]: stage["state"] for stage in result["stages"]}
     assert states == {"numbers": "success", "total": "success"}
-    assert (tmp_path / "empty" / ".muster" / "store").is_dir()
+    assert (folder / "empty" / ".muster" / "store").is_dir()

@@ -17,7 +17,7 @@ from tests.e2e.author import Author, stages
 
 from muster.volumes.folder import FolderStore
 
-# `make demo` runs the same in CI, and tests/browser runs all of its stages on two months.
+# `make demo` runs the same in CI, and the tests beside this one run the code of its stages.
 pytestmark = [pytest.mark.slow, pytest.mark.data]
 
 
