@@ -44,7 +44,7 @@ class TestClusterService(KilledMirrorContract, MirrorContract):
         store.remove(layout())
 
     @pytest.fixture
-    def target(self, opened: Open, tmp_path: Path) -> tuple[str, ...]:  # noqa: ARG002 - where the store service is
+    def target(self, opened: Open, tmp_path: Path) -> tuple[str, ...]:
         return ("service", store.URL, store.operator_token(layout()), str(tmp_path / "sender"))
 
     def test_it_goes_on_after_the_pod_was_killed(

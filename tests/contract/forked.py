@@ -363,7 +363,7 @@ class _Job:
                 stop_at, kill_at = now, now + self._spec.grace_seconds + _MARGIN_SECONDS
             if kill_at == never and any(member.process.returncode for member in members):
                 stop_at = now + _SETTLE_SECONDS
-                kill_at = stop_at + members[0].replica.ending_seconds
+                kill_at = stop_at + members[0].replica.ending_seconds()
             number = signal.SIGKILL if now >= kill_at else signal.SIGTERM
             for member in running if now >= stop_at else ():
                 member.signal(number)

@@ -424,7 +424,7 @@ def test_of_a_hang_a_replica_whose_worker_is_slow_says_where_its_ranks_stood(pod
             os.kill(os.getppid(), signal.SIGSTOP)
             while not (checkpoints.parent / "gang" / "hang").exists():
                 time.sleep(0.01)
-            time.sleep(2)
+            time.sleep(0.8)
             again.touch()
             os.kill(os.getppid(), signal.SIGCONT)
             time.sleep(600)

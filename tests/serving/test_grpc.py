@@ -18,6 +18,7 @@ from tests.packages import installed
 from tests.serving import onnx_graph, python_model, test_clients
 from tests.serving.conftest import Server
 from tests.serving.grpc_users import Asker, asking, raw, typed, users, values
+from tests.serving.slow_link import slow_link
 from tests.serving.test_clients import BANK, KEY, NOWHERE, SHOP, limits, token
 from tests.serving.test_control import BODY, INFER, Commanded
 from tests.waiting import eventually
@@ -417,6 +418,28 @@ def test_a_server_that_ends_answers_what_it_was_asked_and_the_next_takes_over_fr
         other.private.process.terminate()
         assert client.hear()["status"] == "OK"
         assert other.private.process.wait(30) == 0
+
+
+def test_a_server_that_ends_waits_for_a_request_and_an_answer_on_their_way(
+    start: Any, python: Callable[[str], Path], tmp_path: Path
+) -> None:
+    setup = {"python": str(python("serve")), "memory_gib": 1.0}
+    rows = [1.0] * 4096  # 16 KB each way, at 4 KB a second
+    with bound() as sockets, start(*sockets) as server:
+        load(server, "line", python_model.write_line(tmp_path / "line"), setup=setup)
+        server.share(line=100)
+        server.do("open")
+        with (
+            slow_link(server.grpc_port, bytes_a_second=4_000) as link,
+            asking(python("serve"), link.port) as client,
+        ):
+            client.send("ModelInfer", raw("line", rows))
+            eventually(lambda: link.passed > 4_000)
+            server.private.process.terminate()
+            answer = client.hear()
+        assert answer["status"] == "OK", answer
+        assert len(values(answer)) == len(rows)
+        assert server.private.process.wait(60) == 0
 
 
 def test_words_come_as_they_are(client: Asker) -> None:

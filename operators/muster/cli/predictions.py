@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 
 SHOWN_ROWS = 20
 
-app = group("Predictions: requests and answers that a deployment keeps. Its Dag says so: log=RequestLog(…).")
+app = group(
+    "Predictions: requests and answers that a deployment keeps. Turn it on in the Dag: log=RequestLog(…)."
+)
 
 
 @app.command(

@@ -39,7 +39,7 @@ def adopt_orphans() -> None:
 
 @contextmanager
 def giving_up_orphans() -> Iterator[None]:
-    """For a parent of orphans: what leaves its parent meanwhile belongs to no process of ours, as a daemon does.
+    """Adopt no orphans inside the block: a daemon that is started there belongs to no process of ours.
 
     :raises OSError: the kernel refuses.
     """

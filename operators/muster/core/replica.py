@@ -94,13 +94,12 @@ class Replica:
             before += role.replicas * role.ranks
         raise SpecError(f"no role {self.role!r} in job {self.spec.name}")
 
-    @property
     def ending_seconds(self) -> float:
-        """How long it has to end once another replica has failed: its ranks cannot finish, only clean up.
+        """Return how long it has to end now that another replica has failed: its ranks cannot finish, only clean up.
 
-        After a hang each rank shows where it stands, on a machine that may be busy.
+        After a hang, of which a worker left word, each rank shows where it stands, on a machine that may be busy.
         """
-        hangs = os.path.lexists(Path(self.sealed).with_name(HANG_WORD))
+        hangs = os.path.lexists(Path(self.sealed).parent / HANG_WORD)
         return _HUNG_SECONDS if hangs else min(self.spec.grace_seconds, _PEERS_SECONDS)
 
 

@@ -194,7 +194,7 @@ class Pod:
             self._told = True
             os.kill(self._worker, signal.SIGTERM)
         if over and self._kill_at is None:
-            self._kill_at = time.monotonic() + self._replica.ending_seconds
+            self._kill_at = time.monotonic() + self._replica.ending_seconds()
         if self._kill_at is not None and self._stop_at is None and time.monotonic() >= self._kill_at:
             os.kill(self._worker, signal.SIGKILL)
 

@@ -68,6 +68,11 @@ class _End(asyncio.Protocol):
         if self.other and self.other.transport:
             self.other.transport.write(data)
 
+    @property
+    def unsent(self) -> bool:
+        """Whether bytes wait here until they are taken."""
+        return self.transport is not None and self.transport.get_write_buffer_size() > 0
+
     def pause_writing(self) -> None:
         if self.other and self.other.transport:
             self.other.transport.pause_reading()
@@ -98,6 +103,7 @@ class _Server(_End):
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
+        self._client.note_bytes()
         self._frames.passed(data)
         if self._leaving:
             self.leave()
@@ -129,10 +135,15 @@ class _Client(_End):
 
     def data_received(self, data: bytes) -> None:
         self.heard = self._gate.loop.time()
+        self.note_bytes()
         if self.other:
             super().data_received(data)
         else:  # uvloop reads at once, whatever was told to its transport
             self._early += data
+
+    def note_bytes(self) -> None:
+        """Note that bytes pass, in either direction."""
+        self._gate.passed = self._gate.loop.time()
 
     def pause_writing(self) -> None:
         """Wait for a client that does not read its answers as long as over HTTP."""
@@ -166,12 +177,14 @@ class Gate:
 
     :param behind: that socket's address.
     :ivar empty: set while there is no client.
+    :ivar passed: when bytes passed last, by the clock of the loop.
     """
 
     def __init__(self, behind: str) -> None:
         self.loop = asyncio.get_running_loop()
         self.empty = asyncio.Event()
         self.empty.set()
+        self.passed = 0.0
         self._behind = behind
         self._accepting: asyncio.Server | None = None
         self._clients: set[_Client] = set()
@@ -211,6 +224,11 @@ class Gate:
         self._clients.discard(client)
         if not self._clients:
             self.empty.set()
+
+    def last_passed(self) -> float:
+        """Return when bytes passed last; now, while some wait to be taken."""
+        waits = any(client.unsent or client.server.unsent for client in self._clients)
+        return self.loop.time() if waits else self.passed
 
     def send_off(self) -> None:
         """Have all that are still there ask elsewhere now, also those that were never answered."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import secrets
 import socket
@@ -74,12 +75,15 @@ class GrpcListener:
         self._gate.send_off()
         ends = [
             asyncio.ensure_future(self._gate.empty.wait()),
-            asyncio.ensure_future(self._under_way.quiet()),
+            asyncio.ensure_future(self._under_way.quiet(self._gate.last_passed)),
         ]
         await asyncio.wait(ends, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
         for end in ends:
             end.cancel()
         await self._server.stop(_ABRUPT_SECONDS)  # what is still under way is ended now
+        with contextlib.suppress(TimeoutError):  # what was sent is still on its way to clients
+            async with asyncio.timeout(_ABRUPT_SECONDS):
+                await self._gate.empty.wait()
 
 
 def _tells_no_metadata(record: logging.LogRecord) -> bool:

@@ -173,13 +173,15 @@ def _typed(schema: Mapping[str, Any], value: Any) -> Any:
 
 
 def _absent(dag_id: str, known: list[str], errors: Mapping[str, str], dags: Path) -> str:
-    there = ", ".join(known) or "none"
+    there, near = ", ".join(known) or "none", nearest(dag_id, known)
+    meant = f"; did you mean {near}?" if near else ""
     if errors:  # the Dag is most likely in one of them: that first, and not behind a long list
         broken = [_import_error(file, text) for file, text in sorted(errors.items())]
-        first = f"no Dag {dag_id!r:.60} in {dags}: these files cannot be imported"
+        first = (
+            f"no Dag {dag_id!r:.60} in {dags}{meant}{'; ' if meant else ': '}these files cannot be imported"
+        )
         return "\n".join([first, *broken, *([f"Dags of the other files: {there}"] if known else [])])
-    near = nearest(dag_id, known)
-    return f"no Dag {dag_id!r:.60} in {dags}{f'; did you mean {near}?' if near else ''}; there are {there}"
+    return f"no Dag {dag_id!r:.60} in {dags}{meant}; there are {there}"
 
 
 def _first_line(error: Exception) -> str:

@@ -17,6 +17,7 @@ from muster.airflow.embedded.libcst import leave_libcst
 from muster.airflow.embedded.result import Deployed, Listener, RunResult, Silent, Stage
 from muster.backends.choose import expecting_jobs
 from muster.core.errors import MusterError, SpecError
+from muster.core.names import nearest
 from muster.core.settings import Settings
 
 if TYPE_CHECKING:
@@ -220,12 +221,10 @@ class _Runner:
             return self._go(last, kept=kept, only=wanted.only)
 
     def _check_stage(self, name: str | None) -> None:
-        from difflib import get_close_matches
-
         names = self._loaded.order
         if name is not None and name not in names:
-            near = get_close_matches(name, names, n=1)
-            hint = f"; did you mean {near[0]}?" if near else f"; its stages are {', '.join(names)}"
+            near = nearest(name, names)
+            hint = f"; did you mean {near}?" if near else f"; its stages are {', '.join(names)}"
             raise SpecError(f"Dag {self._loaded.dag.dag_id} has no stage {name!r:.80}{hint}")
 
     def _make_ready(self, run_id: str) -> None:

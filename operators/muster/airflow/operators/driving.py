@@ -122,7 +122,13 @@ class ReleasingOperator(MusterOperator):
             with suppress(MusterError):  # the refusal is what counts
                 maker = task.backend.store.record(model).origin
         text = refusal_text(
-            status, outcome, name=spec.name, model=model, smoke=smoke_source(self.smoke), maker=maker
+            status,
+            outcome,
+            name=spec.name,
+            model=model,
+            smoke=smoke_source(self.smoke),
+            maker=maker,
+            again=task.origin.again,
         )
         passed_by = outcome.ending is Ending.SUPERSEDED and _backfills(task)
         raise self._skipped(text) if passed_by else AirflowFailException(text)

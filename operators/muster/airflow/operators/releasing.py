@@ -123,30 +123,30 @@ def refusal_text(
     model: str,
     smoke: str | None = None,
     maker: Origin | None = None,
+    again: str = "",
 ) -> str:
     """Four lines: the version that was not released, the broken rule with its figures, what serves now, where to look.
 
     :param status: None where the deployment is gone.
     :param smoke: the file of the smoke requests, named where one of them is the reason.
     :param maker: the task that made the version, named as what is to be run again once it is mended.
+    :param again: how to run the task that releases again, once its Dag is mended; :attr:`.Origin.again`.
     """
     where = f"; that request stands in {smoke}" if smoke and "smoke request" in (outcome.reason or "") else ""
     return (
         f"release {outcome.ending.value}: {short(model)} as {name}\n"
         f"{one_line(outcome.reason or 'no reason was given')}{where}\n"
         f"{serving(status)}\n"
-        f"all of it: muster deployments show {name}{_made_again(maker)}"
+        f"all of it: muster deployments show {name}{_made_again(maker, again)}"
     )
 
 
-def _made_again(maker: Origin | None) -> str:
+def _made_again(maker: Origin | None, again: str) -> str:
     if maker is None or not maker.run_id:
         return ""
-    model, dag = f"clear {maker.task_id}", "clear this task"
-    if maker.by_muster_run:
-        run = f"muster run {maker.dag_id}"
-        model, dag = f"`{run} --from {maker.task_id}`", f"`{run} --resume`"
-    return f"; a mended model: {model}, a mended Dag: {dag}"
+    run = f"`muster run {maker.dag_id} --from {maker.task_id}`"
+    model = run if maker.by_muster_run else f"clear {maker.task_id}"
+    return f"; a mended model: {model}" + (f", a mended Dag: {again}" if again else "")
 
 
 def serving(status: DeploymentStatus | None) -> str:

@@ -101,7 +101,7 @@ class Gang:
         if self._stop_at is None and any(member.code or member.overrun for member in self.members):
             self._stop_at = now + _SETTLE_SECONDS
         if self._stop_at is not None and self._kill_at is None and now >= self._stop_at:
-            self._stop(now + self.replicas[0].ending_seconds)
+            self._stop(now + self.replicas[0].ending_seconds())
         if self._kill_at is not None and now >= self._kill_at:
             for member in self.members:
                 member.signal(signal.SIGKILL)

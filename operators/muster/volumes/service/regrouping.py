@@ -31,7 +31,7 @@ from muster.volumes.service.starts import AS_IT_WAS, IN_PLACE, GangStarts
 from muster.volumes.sizes import as_begun
 
 PEERS_SECONDS = 20.0
-"""How long the other replicas may take to stop, once one is gone: of ranks that are told to end, 3, and 10 after a hang."""
+"""How long the other replicas may take to stop, once one is gone: of ranks that are told to end, :meth:`.Replica.ending_seconds` at most."""
 
 ASKER_SECONDS = 20.0
 """How long a gang that was asked to stop for another size waits for it, before it goes on as it was in the same pods."""

@@ -34,7 +34,7 @@ appender.console.name = console
 appender.console.target = SYSTEM_ERR
 appender.console.layout.type = PatternLayout
 appender.console.layout.pattern = %d{HH:mm:ss} %p %c{1}: %m%n%ex{short}
-QUIETlogger.worker.name = org.apache.spark.deploy.worker.Worker
+logger.worker.name = org.apache.spark.deploy.worker.Worker
 logger.worker.level = info
 logger.worker.additivity = false
 logger.worker.appenderRef.console.ref = console
@@ -54,12 +54,13 @@ appender.lost.layout.pattern = an executor of Spark's was lost at %d{yyyy-MM-dd 
 
 An executor ends with exit status 0 when it is told to, and with 1 where its driver has ended or it cannot start: neither is lost.
 """
-_QUIET = """appender.console.filter.gone.type = RegexFilter
-appender.console.filter.gone.regex = (Connection to master failed|Failed to connect to master|Failed to send (RPC|ExecutorStateChanged)|RECEIVED SIGNAL TERM).*
+_WORKER = "worker-log4j2.properties"
+_MASTER_GONE = """appender.console.filter.gone.type = RegexFilter
+appender.console.filter.gone.regex = (Connection to master failed|Failed to send (RPC|ExecutorStateChanged)|RECEIVED SIGNAL TERM).*
 appender.console.filter.gone.onMatch = DENY
 appender.console.filter.gone.onMismatch = NEUTRAL
 """
-"""What a worker says when the master has gone: at each end, well or not, and the driver's end is told by the first replica."""
+"""Leaves out what a worker says when the master has gone: at each end, well or not. The first replica tells the driver's end."""
 # Spark asks for a module with faster arithmetic on vectors, which a JRE may lack, and goes on without it.
 _JAVA = """#!/bin/sh
 for word; do
@@ -89,7 +90,9 @@ def environment(
     ) as file:
         file.writelines(_lines(_settings(replica)))
     with open(os.path.join(folder, "log4j2.properties"), "w", encoding="utf-8") as file:
-        file.write(_LOG.replace("QUIET", "" if engine.drives(replica) else _QUIET))
+        file.write(_LOG)
+    with open(os.path.join(folder, _WORKER), "w", encoding="utf-8") as file:
+        file.write(_LOG + _MASTER_GONE)
     return {
         "SPARK_HOME": home,
         "SPARK_CONF_DIR": folder,
@@ -97,6 +100,8 @@ def environment(
         "SPARK_LOCAL_IP": engine.own_address(replica),
         "SPARK_DAEMON_MEMORY": "256m",
         "SPARK_NO_DAEMONIZE": "1",
+        # Of master and workers alone: an executor's log, which is a file, says all.
+        "SPARK_DAEMON_JAVA_OPTS": f"-Dlog4j2.configurationFile=file://{os.path.join(folder, _WORKER)}",
         "PYSPARK_PYTHON": sys.executable,
         **_java(folder, base),
     }

@@ -91,19 +91,20 @@ def test_a_refusal_for_a_smoke_request_names_its_file() -> None:
 @pytest.mark.parametrize(
     ("run_id", "told"),
     [
-        ("muster__1", "; a mended model: `muster run f --from train`, a mended Dag: `muster run f --resume`"),
-        ("manual__1", "; a mended model: clear train, a mended Dag: clear this task"),
+        ("muster__1", "; a mended model: `muster run f --from train`, a mended Dag: clear the task"),
+        ("manual__1", "; a mended model: clear train, a mended Dag: clear the task"),
         ("", ""),
     ],
 )
 def test_a_refusal_says_how_the_model_is_made_again(run_id: str, told: str) -> None:
     outcome = Outcome(ending=Ending.ROLLED_BACK, revision="r2", reason="the graph's outputs are variable")
     maker = Origin(dag_id="f", run_id=run_id, task_id="train")
-    text = refusal_text(None, outcome, name="f", model=MODEL, maker=maker)
+    text = refusal_text(None, outcome, name="f", model=MODEL, maker=maker, again=RELEASING.again)
     assert text.splitlines()[3] == f"all of it: muster deployments show f{told}"
 
 
 MODEL = "volume://f/model@2"
+RELEASING = Origin(dag_id="release", run_id="manual__2", task_id="deploy")  # another Dag than the model's
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,7 @@ from muster.core.deployment import Revision
 from muster.core.errors import BackendError, Conflict
 
 _SERVICE = "kubernetes.io/service-name"  # Kubernetes labels an EndpointSlice with it
-_GONE_SECONDS, _LOOK_SECONDS = 60.0, 0.2  # the first beyond what pods get for requests under way
+_GONE_SECONDS, _LOOK_SECONDS = 60.0, 0.2  # the first is added to the grace period of the pods
 _OWNED_SECONDS = 30.0  # until a garbage collector has taken away what went with an object that was deleted
 
 
@@ -317,5 +317,5 @@ def _owners(document: Document) -> list[str]:
 
 
 def _grace_seconds(document: Document) -> float:
-    """What a pod gets to end; an object that is none ends at once."""
-    return float((document.get("spec") or {}).get("terminationGracePeriodSeconds") or 0.0)
+    """What a pod that is being deleted gets to end; other objects have no such time."""
+    return float(document["metadata"].get("deletionGracePeriodSeconds") or 0.0)

@@ -708,6 +708,31 @@ class TestRetire:
         there.deployments(let_go).retire("lines")
         assert there.cluster.all(there.platform.kind) == []
 
+    def test_it_waits_as_long_as_its_pods_may_take(
+        self, there: World, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        serve(there)
+        objects, began = there.cluster.objects, there.now
+
+        def begins(*_: object, **__: object) -> None:
+            del objects[there.platform.kind.plural, "lines-r1"]
+            for pod in there.cluster.all(POD):
+                pod["metadata"] |= {
+                    "deletionTimestamp": "2026-11-27T03:00:00Z",
+                    "deletionGracePeriodSeconds": 300,
+                }
+                del pod["spec"]  # of a head
+
+        def ends(seconds: float) -> None:
+            there.sleep(seconds)
+            if there.now > began + 290:
+                for pod in there.cluster.all(POD):
+                    del objects[POD.plural, pod["metadata"]["name"]]
+
+        monkeypatch.setattr(Revisions, "delete", begins)
+        there.deployments(ends).retire("lines")
+        assert there.now > began + 290
+
     def test_what_was_cut_off_is_still_there_to_be_retired(self, there: World) -> None:
         serve(there)
         there.cluster.forbidden.add(("delete", there.platform.kind.plural))
