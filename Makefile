@@ -94,7 +94,7 @@ test-nfs: $(READY)  ## The store's tests on what an NFS client sees (root, FUSE)
 test-releases: $(READY)  ## This release beside earlier ones, which are built of the repository's history
 	$(PYTEST) -m "releases and not soak" -n 2 --dist loadfile
 
-test-data: $(READY)  ## Spark, Ray and Dask as gangs, real S3 and Kafka servers (needs Debian's maven; all are built once), the whole year of flights
+test-data: $(READY)  ## Spark, Ray and Dask as gangs, real Kafka and object stores (Debian's maven and npm; all are built once), the whole year of flights
 	$(PYTEST) -m "data and not cluster and not soak $(LESS)" -n 3 --dist loadfile --durations=15
 
 bench: $(READY)  ## Ratios against the same stages run by hand, side by side

@@ -10,12 +10,8 @@ from typing import Any
 import pytest
 from tests.ingest.clouds import KEY, Azure, Cloud, Gcs
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.data,
-    pytest.mark.nightly,
-    pytest.mark.skipif(shutil.which("npm") is None, reason="Azurite comes with npm"),
-]
+pytestmark = [pytest.mark.slow, pytest.mark.data, pytest.mark.nightly]
+NPM = pytest.mark.skipif(shutil.which("npm") is None, reason="Azurite comes with npm")
 
 BEFORE = {
     "lake/events/a.csv": "a",
@@ -26,7 +22,9 @@ BEFORE = {
 AFTER = {"lake/events/a.csv": "changed", "lake/events/d/b.csv": None, "lake/events/new.csv": "n"}
 
 
-@pytest.fixture(scope="module", params=[Gcs, Azure], ids=["gs", "abfs"])
+@pytest.fixture(
+    scope="module", params=[pytest.param(Gcs, id="gs"), pytest.param(Azure, id="abfs", marks=NPM)]
+)
 def cloud(
     request: pytest.FixtureRequest, python: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Cloud]:
@@ -60,6 +58,7 @@ def test_a_bucket_or_prefix_that_is_not_there_is_called_that(
     assert "is not there" in said["message"], said
 
 
+@NPM
 def test_a_key_that_is_wrong_is_named_by_its_connection_and_not_shown(
     ingest: Any, python: Path, tmp_path: Path
 ) -> None:

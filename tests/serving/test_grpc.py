@@ -420,6 +420,7 @@ def test_a_server_that_ends_answers_what_it_was_asked_and_the_next_takes_over_fr
         assert other.private.process.wait(30) == 0
 
 
+@pytest.mark.data
 def test_a_server_that_ends_waits_for_a_request_and_an_answer_on_their_way(
     start: Any, python: Callable[[str], Path], tmp_path: Path
 ) -> None:
@@ -433,7 +434,7 @@ def test_a_server_that_ends_waits_for_a_request_and_an_answer_on_their_way(
             slow_link(server.grpc_port, bytes_a_second=4_000) as link,
             asking(python("serve"), link.port) as client,
         ):
-            client.send("ModelInfer", raw("line", rows))
+            client.send("ModelInfer", raw("line", rows), seconds=60)
             eventually(lambda: link.passed > 4_000)
             server.private.process.terminate()
             answer = client.hear()

@@ -1,0 +1,39 @@
+"""What a replica knows of its gang's end."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from muster.core.job import JobSpec, Role
+from muster.core.replica import HANG_WORD, Replica
+
+
+@pytest.mark.parametrize(
+    ("grace_seconds", "hangs", "seconds"), [(0.5, False, 0.5), (30, False, 3), (0.5, True, 10)]
+)
+def test_ranks_that_hang_have_longer_to_say_where_they_stand(
+    grace_seconds: float, hangs: bool, seconds: float, tmp_path: Path
+) -> None:
+    role = Role(command=("python", "-c", "pass"))
+    spec = JobSpec(
+        name="a.b", image="python", image_digest="0" * 64, roles=(role,), grace_seconds=grace_seconds
+    )
+    replica = Replica(
+        job_id="a-b-1",
+        spec=spec,
+        attempt=1,
+        role=role.name,
+        index=0,
+        code=None,
+        inputs={},
+        staging={},
+        checkpoints="",
+        scratch="",
+        sealed=str(tmp_path / "main-0.part-manifest"),
+        report="",
+    )
+    if hangs:
+        (tmp_path / HANG_WORD).touch()
+    assert replica.ending_seconds() == seconds
