@@ -18,7 +18,7 @@ def test_ranks_that_hang_have_longer_to_say_where_they_stand(
 ) -> None:
     role = Role(command=("python", "-c", "pass"))
     spec = JobSpec(
-        name="a.b", image="python", image_digest="0" * 64, roles=(role,), grace_seconds=grace_seconds
+        name="a.b", image="python", image_digest="b3:" + "0" * 64, roles=(role,), grace_seconds=grace_seconds
     )
     replica = Replica(
         job_id="a-b-1",
