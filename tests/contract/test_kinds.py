@@ -43,7 +43,7 @@ class KindsContract(Lines):
         return KINDS[request.param]
 
     @pytest.fixture
-    def spec(self, store: Any, volume: str, name: str, image: str, kind: Kind) -> Spec:  # type: ignore[override]
+    def spec(self, store: Any, volume: str, name: str, image: str, kind: Kind) -> Spec:
         """Writes a spec of a new version, and of what it is expected to answer."""
         own = put_image(store, kind.image)
 
