@@ -64,7 +64,7 @@ def build() -> None:
 
 def build_kinds() -> None:
     """Build the environments of the models in ``test_kinds.py``, of which Hugging Face's has torch."""
-    for kind in KINDS.values():
+    for kind in KINDS:
         python_of(kind.image)
 
 

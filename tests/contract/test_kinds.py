@@ -12,12 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.contract.test_deployments import STEPS, Lines, OnThisMachine
+from tests.contract.test_deployments import STEPS, Lines, OnThisMachine, finish
 from tests.serving.kinds import KINDS, NEAR, Kind, Made
 from tests.serving.load import Load, lost
 from tests.waiting import eventually
 
-from muster.backends.releases.decision import Ending
+from muster.backends.releases.decision import Ending, Outcome
+from muster.backends.releases.driver import Driver
 from muster.backends.releases.manual import roll_back
 from muster.backends.releases.plan import Rules
 from muster.core.deployment import DeploymentSpec, SmokeRequest, Workers, needs_workers
@@ -28,6 +29,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.data, pytest.mark.nightly]
 
 RELEASED = "kinds of models, each released in steps, refused and rolled back under load: requests that were lost, seconds"
 QUIET = replace(STEPS, rules=Rules(max_p95_ratio=None))  # of a machine that others use, too
+LOAD_SECONDS = 300.0  # torch, on a machine that others use, too
 BETWEEN = 100  # requests before the first release, and after the last
 Spec = Callable[[Made, SmokeRequest], DeploymentSpec]
 
@@ -38,9 +40,12 @@ class KindsContract(Lines):
     The ONNX model has the shape of that of ``dags/flights``, and random weights: to train that one takes minutes.
     """
 
-    @pytest.fixture(params=list(KINDS))
+    def finish(self, driver: Driver) -> Outcome:
+        return finish(driver, seconds=2 * LOAD_SECONDS)
+
+    @pytest.fixture(params=KINDS, ids=[kind.name for kind in KINDS])
     def kind(self, request: pytest.FixtureRequest) -> Kind:
-        return KINDS[request.param]
+        return request.param  # type: ignore[no-any-return]
 
     @pytest.fixture
     def spec(self, store: Any, volume: str, name: str, image: str, kind: Kind) -> Spec:
@@ -56,7 +61,7 @@ class KindsContract(Lines):
                 image_digest=image,
                 smoke=(expected,),
                 resources=Resources(memory_gib=kind.memory_gib),
-                load_timeout_seconds=300.0,
+                load_timeout_seconds=LOAD_SECONDS,
                 workers=Workers(image=kind.image.name, image_digest=own) if inside else None,
             )
 
@@ -90,7 +95,6 @@ class KindsContract(Lines):
         kind: Kind,
         tmp_path: Path,
         record_property: Callable[[str, object], None],
-        request: pytest.FixtureRequest,
     ) -> None:
         old, new = (kind.make(tmp_path / f"seed-{seed}", seed) for seed in (1, 2))
         first = self.release(deployments, spec(old, old.smoke))
@@ -110,9 +114,7 @@ class KindsContract(Lines):
             sent = load.sent
             eventually(lambda: load.sent > sent + BETWEEN)
             seconds = time.monotonic() - began
-        shares = ", ".join(f"{what.partition(' ')[2]} {n / load.sent:.0%}" for what, n in load.answers.items())
-        label = request.node.callspec.params["kind"]
-        record_property(RELEASED, f"{label:14} {lost(load):20} {seconds:6.1f} s  {shares}; {wrong.reason}")
+        record_property(RELEASED, f"{kind.name:14} {lost(load):20} {seconds:6.1f} s  {wrong.reason}")
         assert (wrong.ending, champion, back) == (Ending.ROLLED_BACK, second.revision, first.revision), wrong
         assert wrong.reason.startswith("smoke request 'row': output '"), wrong
         for made, answer in zip((old, new, old), answers, strict=True):

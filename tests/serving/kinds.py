@@ -2,9 +2,10 @@
 
 ::
 
-    version = KINDS["xgboost"].make(folder, 1)
-    version.asked  # one row
-    version.answer  # what XGBoost says of it
+    for kind in KINDS:
+        version = kind.make(folder / kind.name, 1)
+        version.asked  # one row
+        version.answer  # what its library says of it
 """
 
 from __future__ import annotations
@@ -88,7 +89,8 @@ class Made:
         """The row, and that each number of the answer is expected."""
         numbers = {name: value for name, value in self.answer.items() if isinstance(value, float)}
         expect = {name: {"min": value - NEAR, "max": value + NEAR} for name, value in numbers.items()}
-        return SmokeRequest(name="row", inputs={n: (value,) for n, value in self.asked.items()}, expect=expect)
+        inputs = {name: (value,) for name, value in self.asked.items()}
+        return SmokeRequest(name="row", inputs=inputs, expect=expect)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,6 +101,7 @@ class Kind:
     :param make: writes a version below a folder; those of two seeds answer one row differently.
     """
 
+    name: str
     image: Path
     make: Callable[[Path, int], Made]
     memory_gib: float = 2.0
@@ -174,15 +177,15 @@ def _python(folder: Path, seed: int) -> Made:
 
 
 def _pipeline(folder: Path, seed: int) -> Made:
-    texts = ["the flight was late", "early", "was the flight early"]  # of one alone the weights would say nothing
+    texts = ["the flight was late", "early", "was the flight early"]  # of one alone, each label is as likely
     answer, *_ = classify(folder, texts, seed=seed)
     return Made(folder=folder, asked={"text": texts[0]}, answer=answer)
 
 
-KINDS: Mapping[str, Kind] = {
-    "ONNX": Kind(image=_image("serve"), make=_flights),
-    "scikit-learn": Kind(image=_image("tables"), make=_table("sklearn")),
-    "XGBoost": Kind(image=_image("tables"), make=_table("xgboost")),
-    "predict.py": Kind(image=_image("serve"), make=_python),
-    "Hugging Face": Kind(image=HUGGING_FACE, make=_pipeline, memory_gib=3.0),
-}
+KINDS = (
+    Kind(name="ONNX", image=_image("serve"), make=_flights),
+    Kind(name="scikit-learn", image=_image("tables"), make=_table("sklearn")),
+    Kind(name="XGBoost", image=_image("tables"), make=_table("xgboost")),
+    Kind(name="predict.py", image=_image("serve"), make=_python),
+    Kind(name="Hugging Face", image=HUGGING_FACE, make=_pipeline, memory_gib=3.0),
+)
