@@ -95,13 +95,13 @@ test-releases: $(READY)  ## This release beside earlier ones, which are built of
 	$(PYTEST) -m "releases and not soak" -n 2 --dist loadfile
 
 test-data: $(READY)  ## Spark, Ray and Dask as gangs, real Kafka and object stores (Debian's maven and npm; all are built once), the whole year of flights
-	$(PYTEST) -m "data and not cluster and not soak $(LESS)" -n 3 --dist loadfile --durations=15
+	$(PYTEST) -m "data and not cluster and not soak $(LESS)" -n 3 --dist loadfile --durations=15 -p tests.cluster.figures
 
 bench: $(READY)  ## Ratios against the same stages run by hand, side by side
 	$(BIN)/python -m benchmarks
 
 lock: $(READY)  ## Resolve every lock again from its .in file
-	@for folder in . images/*/ starter/dags/starter/images/*/ tests/cluster/go/ tests/contract/s3/ tests/ingest/kafka/ tests/serving/triton/ tests/serving/hugging_face/ benchmarks/mlserver/; do \
+	@for folder in . images/*/ starter/dags/starter/images/*/ tests/cluster/go/ tests/contract/s3/ tests/ingest/kafka/ tests/serving/triton/ tests/serving/hugging-face/ benchmarks/mlserver/; do \
 	  test -f $$folder/requirements.in || continue; \
 	  echo "$$folder"; \
 	  $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \

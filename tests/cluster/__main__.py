@@ -121,6 +121,8 @@ def _test(layout: Layout, asked: argparse.Namespace) -> int:
     programs.build(programs=programs.TOOLS)  # those of the chart: inside a cluster nothing can be had
     if serving.is_asked_for(asked.words):
         serving.build()
+        if serving.kinds_are_asked_for(asked.words):
+            serving.build_kinds()
         with suppress(chromium.NoChromium):  # the test that needs one says so
             chromium.find()
     plugins = [word for plugin in (figures, aftermath) for word in ("-p", plugin.__name__)]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import http.client
 import secrets
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -137,15 +136,6 @@ def standing(served: Served, folder: Path) -> Iterator[Line]:
     finally:
         line.deployments.retire(line.name)
     eventually(lambda: deploying.left(served.of) == "")
-
-
-def lost(load: Load) -> str:
-    """What users saw but answers: ``0 of 12000`` or ``3 of 12000: 2 HTTP 502, 1 TimeoutError``."""
-    kinds = Counter[str]()
-    for what, number in load.failed.items():
-        kinds[what.partition(":")[0]] += number
-    told = ", ".join(f"{number} {what}" for what, number in kinds.most_common())
-    return f"{kinds.total()} of {load.sent}" + (f": {told}" if told else "")
 
 
 def last_change(look: Callable[[], int], *, quiet_seconds: float = 2.0) -> float:

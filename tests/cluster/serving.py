@@ -23,6 +23,7 @@ from tests.cluster.daemons import Daemon
 from tests.cluster.layout import API_URL, CONTROL_ADDRESS, NODES, Layout
 from tests.cluster.probes import answers
 from tests.packages import installed
+from tests.serving.kinds import KINDS, python_of
 
 from muster.core.errors import BackendError
 from muster.core.locks import locked
@@ -47,6 +48,7 @@ _TESTS = (
     "test_installing.py",
     "test_seldon.py",
     "test_streams.py",
+    "test_kinds.py",
 )
 _TRITON = Path(__file__).parents[1] / "serving" / "triton" / "requirements.txt"
 
@@ -60,12 +62,26 @@ def build() -> None:
     installed(_TRITON)
 
 
-def is_asked_for(words: Sequence[str]) -> bool:
-    """Whether tests that need it are among those that pytest is told to run: all of them, or some files."""
+def build_kinds() -> None:
+    """Build the environments of the models in ``test_kinds.py``, of which Hugging Face's has torch."""
+    for kind in KINDS:
+        python_of(kind.image)
+
+
+def kinds_are_asked_for(words: Sequence[str]) -> bool:
+    """Whether that test, which is nightly, is among those that pytest is told to run."""
+    return is_asked_for(words, tests=("test_kinds.py",)) and not any("not nightly" in word for word in words)
+
+
+def is_asked_for(words: Sequence[str], tests: Sequence[str] = _TESTS) -> bool:
+    """Whether one of these tests is among those that pytest is told to run: all of them, or some files.
+
+    :param tests: those that need what :func:`up` brings up, unless they are given.
+    """
     paths = [Path(word.partition("::")[0]) for word in words]
     named = [path for path in paths if path.exists()]
-    tests = [Path(__file__).with_name(name) for name in _TESTS]
-    return not named or any(test.resolve().is_relative_to(path.resolve()) for test in tests for path in named)
+    files = [Path(__file__).with_name(name) for name in tests]
+    return not named or any(file.resolve().is_relative_to(path.resolve()) for file in files for path in named)
 
 
 def up(layout: Layout) -> None:

@@ -18,10 +18,10 @@ import pytest
 from tests.cluster import daemons, deploying, kubectl, serving
 from tests.cluster.accounts import NAMESPACE
 from tests.cluster.clearing import MADE
-from tests.cluster.lines import CANARY, SMALL, Line, last_change, lost
+from tests.cluster.lines import CANARY, SMALL, Line, last_change
 from tests.contract.test_deployments import finish
 from tests.serving.bad_lines import answers_500, answers_wrongly, crashes, eats_memory, other_shape, slow
-from tests.serving.load import Load
+from tests.serving.load import Load, lost
 from tests.waiting import eventually
 
 from muster.airflow.operators.releasing import refusal_text

@@ -17,11 +17,10 @@ from tests.airflow.careful import WAITS, answer, careful
 from tests.browser import person
 from tests.cluster import author, deploying, kubectl, left, serving
 from tests.cluster.deploying import Served
-from tests.cluster.lines import lost
 from tests.cluster.places import places, ran
 from tests.docs.page import ROOT
 from tests.e2e.author import MUSTER, Author, stages
-from tests.serving.load import Load
+from tests.serving.load import Load, lost
 from tests.site import ENDED, Site
 from tests.waiting import eventually
 

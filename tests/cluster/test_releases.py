@@ -13,11 +13,11 @@ import pytest
 from tests.cluster import author, deploying, kubectl, metrics
 from tests.cluster.accounts import NAMESPACE
 from tests.cluster.driving import BY, Task, driven
-from tests.cluster.lines import CANARY, QUIET, Line, lost
+from tests.cluster.lines import CANARY, QUIET, Line
 from tests.contract.test_deployments import finish
 from tests.e2e.author import Author
 from tests.serving import onnx_graph
-from tests.serving.load import Load
+from tests.serving.load import Load, lost
 from tests.waiting import eventually
 
 from muster.backends.releases.decision import Ending, Outcome

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from tests.serving import onnx_graph
 from tests.serving.load import Load
-from tests.waiting import eventually
+from tests.waiting import GUARD_SECONDS, eventually
 
 from muster.backends.local.serving.platform import local_deployments
 from muster.backends.releases.decision import Ending, Outcome
@@ -58,8 +58,8 @@ def smoke(*, of_two: float) -> tuple[SmokeRequest, ...]:
     return (SmokeRequest(name="two", inputs={"x": (2.0,)}, expect=expect),)
 
 
-def finish(driver: Driver) -> Outcome:
-    """Drive a release to its end."""
+def finish(driver: Driver, *, seconds: float = GUARD_SECONDS) -> Outcome:
+    """Drive a release to its end, which comes within so many seconds."""
     found: list[Outcome] = []
 
     def ended() -> bool:
@@ -67,7 +67,7 @@ def finish(driver: Driver) -> Outcome:
             found.append(outcome)
         return bool(found)
 
-    eventually(ended)
+    eventually(ended, seconds=seconds)
     return found[0]
 
 

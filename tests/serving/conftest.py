@@ -16,14 +16,10 @@ from typing import Any
 
 import pytest
 from tests.ports import free_port
+from tests.serving.kinds import fit, python_of
 from tests.waiting import GUARD_SECONDS, until
 
-from muster.core.settings import Settings
 from muster.core.shipped import shipped
-from muster.images.environment import Environments
-from muster.images.folders import put_image
-from muster.images.worker_archive import worker_folder
-from muster.volumes.folder import FolderStore
 
 
 @dataclass(frozen=True)
@@ -61,27 +57,16 @@ class Server:
 
 
 @pytest.fixture(scope="session")
-def python(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+def python() -> Callable[[str], Path]:
     """Gives the Python of a shipped image's environment, built once."""
-    settings = Settings.load()
-
-    def ensure(image: str) -> Path:
-        folder = shipped("images") / image
-        digest = put_image(FolderStore(tmp_path_factory.mktemp("store")), folder)
-        return Environments(settings.cache).ensure(image, folder, digest)
-
-    return ensure
+    return lambda image: python_of(shipped("images") / image)
 
 
 @pytest.fixture(scope="session")
-def fitted(python: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+def fitted(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Versions that were written in the image ``tables``, where muster is what a job has of it."""
     folder = tmp_path_factory.mktemp("fitted")
-    subprocess.run(
-        [python("tables"), Path(__file__).with_name("fit_tables.py"), folder],
-        env={**os.environ, "PYTHONPATH": str(worker_folder(Settings.load().cache))},
-        check=True,
-    )
+    fit(folder)
     return folder
 
 

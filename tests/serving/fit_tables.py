@@ -1,6 +1,7 @@
 """Runs in the image ``tables``, as a job's code does: fits small models and writes each as a version, with its signature.
 
-``python fit_tables.py FOLDER`` writes FOLDER/NAME for each, and FOLDER/expected.json: rows, and what each answers them.
+``python fit_tables.py FOLDER SEED`` writes FOLDER/NAME for each, and FOLDER/expected.json: rows, and what each answers
+them. Each seed has rows of its own.
 """
 
 from __future__ import annotations
@@ -27,9 +28,9 @@ import muster
 ZONES = ["airport", "centre", "harbour"]
 
 
-def rows() -> pd.DataFrame:
-    """The same 400 rows each time."""
-    random = np.random.default_rng(7)
+def rows(seed: int) -> pd.DataFrame:
+    """The 400 rows of a seed."""
+    random = np.random.default_rng(seed)
     return pd.DataFrame(
         {
             "zone": pd.Categorical(random.choice(ZONES, 400), categories=ZONES),
@@ -40,7 +41,7 @@ def rows() -> pd.DataFrame:
 
 
 def main() -> None:
-    root, frame = Path(sys.argv[1]), rows()
+    root, frame = Path(sys.argv[1]), rows(int(sys.argv[2]))
     late = ((frame["hour"] > 12) ^ (frame["zone"] == "centre")).astype(int).to_numpy()
     codes = np.column_stack([frame["zone"].cat.codes, frame["hour"], frame["area"]]).astype("float32")
     few = frame.head(5)

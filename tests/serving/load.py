@@ -95,3 +95,12 @@ class Load:
             closing,
             f"revision {json.loads(body).get('model_version', '')}",
         )  # V1's answers do not say which
+
+
+def lost(load: Load) -> str:
+    """What users saw but answers: ``0 of 12000`` or ``3 of 12000: 2 HTTP 502, 1 TimeoutError``."""
+    kinds = Counter[str]()
+    for what, number in load.failed.items():
+        kinds[what.partition(":")[0]] += number
+    told = ", ".join(f"{number} {what}" for what, number in kinds.most_common())
+    return f"{kinds.total()} of {load.sent}" + (f": {told}" if told else "")

@@ -1,6 +1,6 @@
-"""Writes a small classifier of texts with random weights, and prints what it answers: ``make_pipeline.py FOLDER``, with texts as JSON on stdin.
+"""Writes a small classifier of texts with random weights, and prints what it answers: ``make_pipeline.py FOLDER SEED``, with texts as JSON on stdin.
 
-It runs beside the packages of hugging_face/. Its tokenizer knows ten words; nothing is downloaded.
+It runs beside the packages of hugging-face/. Its tokenizer knows ten words; nothing is downloaded.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ LONGEST = 16
 folder = Path(sys.argv[1])
 vocabulary = folder / "words.txt"
 vocabulary.write_text("\n".join(WORDS))
-torch.manual_seed(3)
+torch.manual_seed(int(sys.argv[2]))
 config = BertConfig(
     vocab_size=len(WORDS),
     hidden_size=16,

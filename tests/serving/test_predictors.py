@@ -11,13 +11,10 @@ from typing import Any
 
 import pytest
 from tests.serving.conftest import Front
+from tests.serving.kinds import HUGGING_FACE, classify, python_of
 from tests.serving.python_model import write_signature
 
 from muster.core.deployment import PREDICTED, needs_workers
-from muster.core.settings import Settings
-from muster.images.environment import Environments
-from muster.images.folders import put_image
-from muster.volumes.folder import FolderStore
 
 pytestmark = [pytest.mark.slow, pytest.mark.data]
 
@@ -96,28 +93,12 @@ def test_a_program_of_torch_export_answers(
 def test_a_pipeline_of_hugging_face_answers_as_it_does_where_it_was_made(
     front: Front, tmp_path: Path
 ) -> None:
-    folder = Path(__file__).with_name("hugging_face")
-    python = Environments(Settings.load().cache).ensure(
-        "hugging_face", folder, put_image(FolderStore(tmp_path / "store"), folder)
-    )
     version = tmp_path / "version"
-    version.mkdir()
     texts = ["the flight was late", "early", "a word that it does not know", "late " * 40, ""]
-    made = subprocess.run(
-        [python, Path(__file__).with_name("make_pipeline.py"), version],
-        input=json.dumps(texts),
-        capture_output=True,
-        check=True,
-        text=True,
-    )
-    expected = json.loads(made.stdout)
+    expected = classify(version, texts)
     assert {each["label"] for each in expected} == {"early", "late"}
-    outputs: list[dict[str, object]] = [
-        {"name": "label", "datatype": "BYTES"},
-        {"name": "score", "datatype": "FP32", "min": 0, "max": 1},
-    ]
-    write_signature(version, [{"name": "text", "datatype": "BYTES"}], outputs)
-    assert front.load("texts", version, python=str(python), memory_gib=8.0, most=8) == ""
+    python = str(python_of(HUGGING_FACE))
+    assert front.load("texts", version, python=python, memory_gib=8.0, most=8) == ""
     status, answer = front.ask("texts", *texts, name="text")
     assert status == 200, answer
     assert answer["label"] == [each["label"] for each in expected]
