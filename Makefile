@@ -15,8 +15,8 @@ PYTEST := $(BIN)/python -m pytest
 # What each needs more than this machine and this folder has a command of its own.
 HERE := not soak and not horovod and not gpu and not cluster and not chart and not nfs and not releases and not data
 
-# Tests commit thousands of times, and each commit waits for its disk. Where memory has room for their files, these are
-# there: no power is cut. `make test IN_MEMORY=` has them on the disk.
+# The fast tests commit thousands of times, and each commit waits for its disk. Where memory has room for their files, these
+# are there: no power is cut. `make check IN_MEMORY=` has them on the disk.
 IN_MEMORY = $(shell awk '$$2 == "/dev/shm" && $$4 !~ /noexec/ {found = 1} END {exit !found}' /proc/mounts && \
   df -k --output=avail /dev/shm | awk 'NR == 2 && $$1 > 8 * 2^20 {print "TMPDIR=/dev/shm"}')
 
@@ -47,7 +47,7 @@ up: $(READY)  ## Airflow on 127.0.0.1:8080 with the Dags of dags/, until Ctrl-C
 # Files with slow tests come first (tests/conftest.py): begun last, one long file keeps a core idle. Six at a time on two
 # cores, since most of the slow tests wait for processes of Airflow and of jobs.
 test: $(READY)  ## Run the tests, slow ones included (below 13 minutes warm)
-	$(IN_MEMORY) $(PYTEST) -m "$(HERE)" -n 6 --dist loadfile --no-loadscope-reorder
+	$(PYTEST) -m "$(HERE)" -n 6 --dist loadfile --no-loadscope-reorder
 
 # Beside each other: mypy keeps one core busy.
 check: $(READY)  ## Lint, types, layers and the fast tests
