@@ -1,7 +1,7 @@
 """Makes the rows of :mod:`benchmarks.scoring`, and asks a model server for some of them; runs in the image ``serve``.
 
 ``scoring_in_image.py rows MODEL FOLDER ROWS`` writes Parquet files for the model's signature; numbers are eighths, so that a row takes 8 bytes.
-``scoring_in_image.py sample MODEL ROWS PREDICTIONS PORT NUMBER`` prints what came of asking for so many rows, as JSON.
+``scoring_in_image.py sample MODEL ROWS PREDICTIONS PORT NUMBER`` asks the server at PORT for NUMBER rows, and prints as JSON how many of its answers equal the predictions.
 """
 
 from __future__ import annotations

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import json
 import shutil
-import subprocess
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +17,7 @@ from tests.cluster import author, kubectl, left
 from tests.cluster.deploying import Served
 from tests.cluster.places import places, ran
 from tests.docs.page import ROOT
-from tests.e2e.author import MUSTER, Author, stages
+from tests.e2e.author import Author, stages
 from tests.site import Site
 
 pytestmark = [pytest.mark.cluster, pytest.mark.nightly]
@@ -58,15 +57,7 @@ def ended(served: Served, tmp_path_factory: pytest.TempPathFactory) -> Ended:
         Author(folder, MUSTER_CLUSTER=str(file)) as user,
         places(served.of, folder / "places") as seen,
     ):
-        done = subprocess.run(
-            [MUSTER, "run", "flights_search", "--json"],
-            cwd=folder,
-            env=user.environment,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=SECONDS,
-        )
+        done = user.muster("run", "flights_search", "--json", seconds=SECONDS)
         print(done.stderr[-20000:])
         (search_id,) = served.store.searches()
         print(user.muster("search", "show", search_id, "--trials", str(TRIALS)).stdout)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -13,7 +12,7 @@ from tests.cluster.deploying import Served
 from tests.cluster.places import places, ran
 from tests.cluster.test_flights_search import copy_dags
 from tests.dags.flights.conftest import Probe, probe, python_of  # noqa: F401 - fixtures
-from tests.e2e.author import MUSTER, Author, stages
+from tests.e2e.author import Author, stages
 
 pytestmark = [pytest.mark.cluster, pytest.mark.nightly]
 
@@ -41,15 +40,7 @@ def test_it_runs_from_the_rows_to_a_prediction_and_has_the_rows_of_duckdb(
     ):
 
         def run(*words: str) -> dict[str, dict[str, object]]:
-            done = subprocess.run(
-                [MUSTER, "run", *words, "--json"],
-                cwd=folder,
-                env=user.environment,
-                capture_output=True,
-                text=True,
-                check=False,
-                timeout=SECONDS,
-            )
+            done = user.muster("run", *words, "--json", seconds=SECONDS)
             print(done.stderr[-20_000:])
             assert done.returncode == 0, done.stderr[-4000:]
             return stages(json.loads(done.stdout))

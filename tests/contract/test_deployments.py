@@ -59,7 +59,7 @@ def smoke(*, of_two: float) -> tuple[SmokeRequest, ...]:
 
 
 def finish(driver: Driver, *, seconds: float = GUARD_SECONDS) -> Outcome:
-    """Drive a release to its end, which comes within so many seconds."""
+    """Drive a release to its end; fail where it has not ended after `seconds`."""
     found: list[Outcome] = []
 
     def ended() -> bool:

@@ -423,8 +423,8 @@ def test_of_a_hang_a_replica_whose_worker_is_slow_says_where_its_ranks_stood(pod
                 time.sleep(600)
             os.kill(os.getppid(), signal.SIGSTOP)
             while not (checkpoints.parent / "gang" / "hang").exists():
-                time.sleep(0.01)
-            time.sleep(0.8)
+                time.sleep(0.01)  # the pace of looking
+            time.sleep(0.8)  # longer than the grace, as a worker that gets no CPU
             again.touch()
             os.kill(os.getppid(), signal.SIGCONT)
             time.sleep(600)

@@ -49,7 +49,7 @@ def parts(count, act="", path=""):
     try:
         for number in range(count):
             while act == "wait" and number and not Path(f"{path}.{number}").exists():
-                time.sleep(0.01)
+                time.sleep(0.01)  # the pace of looking
             yield part(f"w{number}")
     finally:
         if act == "run":

@@ -75,8 +75,8 @@ class Author:
         self._started.append(process)
         return process
 
-    def muster(self, *words: str) -> subprocess.CompletedProcess[str]:
-        """Run ``muster WORDS`` to its end."""
+    def muster(self, *words: str, seconds: float = 300) -> subprocess.CompletedProcess[str]:
+        """Run ``muster WORDS`` to its end. :param seconds: how long that may take."""
         return subprocess.run(
             [MUSTER, *words],
             cwd=self.folder,
@@ -84,7 +84,7 @@ class Author:
             capture_output=True,
             text=True,
             check=False,
-            timeout=300,
+            timeout=seconds,
         )
 
     def ask(self, *words: str) -> Any:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from tests.ingest.clouds import KEY, Azure, Cloud, Gcs
+from tests.ingest.test_sources import contents
 
 pytestmark = [pytest.mark.slow, pytest.mark.data, pytest.mark.nightly]
 NPM = pytest.mark.skipif(shutil.which("npm") is None, reason="Azurite comes with npm")
@@ -31,11 +32,6 @@ def cloud(
     folder = tmp_path_factory.mktemp("cloud") / "server"
     with request.param(python, folder) as server:
         yield server
-
-
-def contents(folder: Path) -> dict[str, str]:
-    files = (path for path in folder.rglob("*") if path.is_file() and not path.name.startswith(".muster"))
-    return {str(path.relative_to(folder)): path.read_text() for path in files}
 
 
 def test_only_what_changed_is_fetched(ingest: Any, cloud: Cloud, tmp_path: Path) -> None:

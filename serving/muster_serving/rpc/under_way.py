@@ -37,4 +37,4 @@ class UnderWay:
         now = asyncio.get_running_loop().time
         began = now()
         while self._calls or now() < max(began, self._ended, last_passed()) + _QUIET_SECONDS:
-            await asyncio.sleep(_LOOK_SECONDS)
+            await asyncio.sleep(_LOOK_SECONDS)  # the pace of looking
