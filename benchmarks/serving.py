@@ -1,8 +1,8 @@
 """Server CPU per request for a model like the flights model: our server beside KServe's default and a bare loop.
 
 Twelve inputs, three of them embedded, 28-128-64-1, one row a request over eight kept connections, one
-process. The servers take turns; CPU is user and system time of the server's process from
-``/proc/PID/stat``. The model is untrained and made for the benchmark. The cost of metrics and shares is the ratio to
+process. The servers take turns, short ones, since a shared machine is faster and slower by turns of its own; CPU is user and
+system time of the server's process. The model is untrained and made for the benchmark. The cost of metrics and shares is the ratio to
 the same server without metrics and with one revision.
 
 ``python -m benchmarks.serving [--rounds N] [--requests N] [--json]``
@@ -77,8 +77,8 @@ class Cost:
 def main(arguments: Sequence[str]) -> int:
     """Measure, print, and return 1 if a promise is missed."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.serving")
-    parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--requests", type=int, default=8000)
+    parser.add_argument("--rounds", type=int, default=36)
+    parser.add_argument("--requests", type=int, default=2000)
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory() as folder:

@@ -32,6 +32,7 @@ DEADLINE_SECONDS = 300
 PACE_SECONDS = 0.01  # between two attempts to reach the server
 BY_HAND = Path(__file__).with_name("serving_by_hand.py")
 JSON = {"Content-Type": "application/json"}
+_CPU_CLOCK = 2
 
 
 @dataclass(frozen=True)
@@ -187,6 +188,8 @@ def request() -> dict[str, Any]:
 
 
 def cpu_seconds(pid: int) -> float:
-    """Return a process's user and system time; fields 14 and 15 of proc(5)'s stat."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    """Return a process's user and system time, to the nanosecond: proc(5)'s stat counts hundredths.
+
+    The number of a process's CPU clock is clock_getcpuclockid(3)'s: the process's, inverted, and three bits of which clock.
+    """
+    return time.clock_gettime(~pid << 3 | _CPU_CLOCK)
