@@ -7,10 +7,16 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
+from email.message import Message
+from http.client import HTTPConnection
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 from tests.unit.volumes.service.gang import IMAGE, Gang
@@ -38,11 +44,12 @@ class Pods:
     running: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
     def start(
-        self, index: int = 0, *, restart: str = "0", before: Sequence[str] = ()
+        self, index: int = 0, *, restart: str = "0", before: Sequence[str] = (), url: str = ""
     ) -> subprocess.Popen[bytes]:
         """Start the first process of a pod, as it is started after the init container.
 
         :param before: words before its command.
+        :param url: of the service, where it is not reached directly.
         """
         self.gang.bundle(index, restart=restart).raise_for_status()
         own = self.root / f"pod-{index}-{restart}"
@@ -73,7 +80,7 @@ class Pods:
                 env={
                     "PATH": os.environ["PATH"],
                     "PASSWORD": SECRET,
-                    "MUSTER_STORE_URL": self.gang.service.url,
+                    "MUSTER_STORE_URL": url or self.gang.service.url,
                     "MUSTER_TOKEN_FILE": str(own / "token"),
                     "MUSTER_TERMINATION_LOG": str(own / "termination-log"),
                 },
@@ -192,6 +199,59 @@ def test_a_gang_seals_and_the_service_commits(pods_of):
     assert sorted(path.name for path in committed.iterdir()) == ["0", "1", "2", "3"]
     assert whole(pods.logged(), ranks=4, count=3)
     assert sorted(pods.printed(0) + pods.printed(1)) == sorted(pods.logged())
+    assert pods.said() == Report(exit_code=ExitCode.SEALED)
+
+
+class NewsFirst(ThreadingHTTPServer):
+    """A way to a service: how the gang goes on is asked once a replica has sealed, and told before the seal's answer."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__(("127.0.0.1", 0), _Passing)
+        self.service = urlsplit(url).netloc
+        self.url = f"http://127.0.0.1:{self.server_port}"
+        self.sealed, self.told = threading.Event(), threading.Event()
+
+    def pass_on(self, method: str, path: str, headers: Message, body: bytes) -> tuple[int, bytes]:
+        if "/outlook" in path:
+            assert self.sealed.wait(SECONDS)
+        with closing(HTTPConnection(self.service, timeout=SECONDS)) as connection:
+            connection.request(method, path, body, {"Authorization": headers["Authorization"]})
+            response = connection.getresponse()
+            found = response.status, response.read()
+        if path.endswith("/seal"):
+            self.sealed.set()
+            assert self.told.wait(SECONDS)
+        return found
+
+
+class _Passing(BaseHTTPRequestHandler):
+    def do_POST(self) -> None:
+        server = self.server
+        assert isinstance(server, NewsFirst)
+        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        code, answer = server.pass_on(self.command, self.path, self.headers, body)
+        self.send_response(code)
+        self.send_header("Content-Length", str(len(answer)))
+        self.end_headers()
+        self.wfile.write(answer)
+        self.close_connection = True
+        if "/outlook" in self.path:
+            server.told.set()
+
+    do_GET = do_PUT = do_POST  # noqa: N815 - http.server's names
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+
+def test_the_last_replica_to_seal_hears_that_the_job_is_over_and_has_sealed(pods_of):
+    pods = pods_of(counting(1))
+    with NewsFirst(pods.gang.service.url) as between:
+        threading.Thread(target=between.serve_forever, daemon=True).start()
+        process = pods.start(url=between.url)
+        assert process.wait(SECONDS) == ExitCode.SEALED, pods.printed()
+        between.shutdown()
+    assert pods.printed() == ["[rank 0] line 0"]
     assert pods.said() == Report(exit_code=ExitCode.SEALED)
 
 

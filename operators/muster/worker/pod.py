@@ -135,6 +135,7 @@ class Pod:
         self._status: int | None = None
         self._stop_at: float | None = None
         self._told = False
+        self._sealed = False
         self._kill_at: float | None = None
         self._killed_before = outcome.oom_kills()
         with open(outlets.token_file, encoding="ascii") as file:
@@ -250,7 +251,9 @@ class Pod:
         code: int = report.exit_code
         if report.exit_code is not ExitCode.SEALED and not self._is_stale:
             code = self._regroup(report)
-        if self._is_stale:
+        if (
+            self._is_stale and not self._sealed
+        ):  # the job's last seal is its end, which the herald hears of, too
             report = self._fail(Cause.CANCELLED, f"this start of the gang is over: {self._is_stale}")
             code = report.exit_code
         self._leave_word(report)
@@ -376,6 +379,7 @@ class Pod:
                 until - time.monotonic(), first=_FIRST_PAUSE_SECONDS, longest=_LONGEST_PAUSE_SECONDS
             )
             patience.persist(lambda: self._service.seal(dumps(report), part))
+            self._sealed = True
         except Stale as error:
             return self._fail(Cause.CANCELLED, f"this start of the gang is over: {error}")
         except (Refused, OSError) as error:
