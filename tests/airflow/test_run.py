@@ -198,7 +198,7 @@ def test_a_stage_that_succeeded_is_run_again_with_what_follows_it_or_alone(
     write_dag: Write, dag_folder: Path, run: Run, seen: Any
 ) -> None:
     write_chain(write_dag, dag_folder)
-    with pytest.raises(SpecError, match="has no run to resume"):
+    with pytest.raises(SpecError, match="has no run yet that could go on: begin one, `muster run "):
         run(start="second")
     run()
     anew = run(start="second")
@@ -245,7 +245,7 @@ def test_a_kept_task_whose_version_answers_no_more_is_warned_of_and_strictly_run
 
 def test_a_run_that_nobody_left_cannot_be_resumed(write_dag: Write, dag_folder: Path, run: Run) -> None:
     write_chain(write_dag, dag_folder)
-    with pytest.raises(SpecError, match="has no run to resume"):
+    with pytest.raises(SpecError, match="has no run yet that could go on: begin one, `muster run "):
         run(resume="keep")
 
 

@@ -46,7 +46,7 @@ def test_it_runs_from_the_rows_to_a_prediction_and_has_the_rows_of_duckdb(
             return stages(json.loads(done.stdout))
 
         spark = run("flights_spark")
-        duckdb = run("flights", "--only", "features")
+        duckdb = run("flights")
     for name, stage in spark.items():
         nodes = ", ".join(sorted(ran(seen).get(str(stage.get("job_id")), set())))
         record_property(RAN, f"{name:10} {stage['seconds']:7.1f} s  {nodes}")

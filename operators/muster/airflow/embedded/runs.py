@@ -76,7 +76,8 @@ class Runs:
         """Return the newest run. :raises SpecError: there is none yet."""
         runs = self._all()
         if not runs:
-            raise SpecError(f"Dag {self._loaded.dag.dag_id} has no run to resume: leave --resume out")
+            dag_id = self._loaded.dag.dag_id
+            raise SpecError(f"Dag {dag_id} has no run yet that could go on: begin one, `muster run {dag_id}`")
         return runs[-1]
 
     def reopen(self, run: DagRun, *, again: Collection[str]) -> frozenset[str]:
