@@ -79,7 +79,10 @@ def try_apart(
         trial = start(words, python, log, memory_gib=memory_gib)
         while trial.poll() is None:
             if time.monotonic() > deadline:
-                raise DeploymentError("a trial load did not end in time")
+                seconds = spec.load_timeout_seconds
+                raise DeploymentError(
+                    f"its trial, which loads it and asks the smoke requests, took more than {seconds:g} s (load_timeout)"
+                )
             yield
         if trial.returncode < 0:
             raise DeploymentError(f"loading it ended a process by {signal_name(-trial.returncode)}")
