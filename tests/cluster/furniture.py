@@ -21,12 +21,13 @@ _WHEN_ASKED_FOR = frozenset({"Deployment", "Service", "CronJob", "ConfigMap", "P
 
 def objects(*kinds: str, name: str = "") -> list[Document]:
     """Return those of some kinds. :param name: of the one that is wanted; all of them where not given."""
-    return [each for each in _all() if each["kind"] in kinds and name in ("", each["metadata"]["name"])]
+    found = (each for each in _read() if each["kind"] in kinds and name in ("", each["metadata"]["name"]))
+    return [deepcopy(each) for each in found]  # tests change them
 
 
 def standing() -> list[Document]:
     """Return all that is there whenever the cluster is: whatever runs no pods."""
-    return [_of_any_store(each) for each in _all() if each["kind"] not in _WHEN_ASKED_FOR]
+    return [_of_any_store(each) for each in deepcopy(_read()) if each["kind"] not in _WHEN_ASKED_FOR]
 
 
 def _of_any_store(document: Document) -> Document:
@@ -47,10 +48,6 @@ def _of_any_store(document: Document) -> Document:
 def of_the_whole_cluster() -> list[Document]:
     """Return what of that is in no namespace."""
     return [each for each in standing() if "namespace" not in each["metadata"]]
-
-
-def _all() -> list[Document]:
-    return deepcopy(_read())  # tests change them
 
 
 @cache

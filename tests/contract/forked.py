@@ -6,7 +6,6 @@ watched, cancelled and swept it takes from :mod:`muster.backends.jobs`.
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import shutil
 import signal
@@ -22,6 +21,8 @@ from multiprocessing import connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
+
+from tests.forks import forks
 
 from muster.backends.jobs.checks import check_inputs, from_environment, lease_inputs, secret_values
 from muster.backends.jobs.ending import decide, is_decided, record
@@ -44,10 +45,7 @@ from muster.images.worker_archive import worker_folder
 from muster.volumes.folder import FolderStore
 from muster.volumes.held import give_back
 
-_FORKS = multiprocessing.get_context(
-    "forkserver"
-)  # a process without threads is forked, not that of the caller
-_FORKS.set_forkserver_preload([__name__])
+_FORKS = forks(__name__)  # a process without threads is forked, not that of the caller
 _LOOK_SECONDS, _SETTLE_SECONDS, _MARGIN_SECONDS = 0.05, 0.5, 2.0
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 _AGAIN = "run it again"

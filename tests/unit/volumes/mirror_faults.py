@@ -6,7 +6,6 @@ JSON line. A step is a system call that changes something; Python's audit hooks 
 """
 
 import json
-import multiprocessing
 import os
 import random
 import shutil
@@ -17,6 +16,7 @@ from pathlib import Path
 sys.path.append(str(Path(__file__).parents[3]))
 
 from tests.contract.mirrored import assert_restores, facts, fill, mirror
+from tests.forks import forks
 from tests.unit.volumes.commit_faults import fate
 
 from muster.core.address import pinned
@@ -26,8 +26,7 @@ from muster.volumes.mirrors.folder import FolderHome
 from muster.volumes.mirrors.open_layout import OpenHome
 
 # A clean process is forked for each run: threads that have hashed a large file do not outlive a fork.
-_FORKS = multiprocessing.get_context("forkserver")
-_FORKS.set_forkserver_preload(["tests.unit.volumes.mirror_faults"])
+_FORKS = forks("tests.unit.volumes.mirror_faults")
 
 
 def main(folder, kind, steps, seed):

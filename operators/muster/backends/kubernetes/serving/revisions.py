@@ -33,7 +33,8 @@ from muster.core.deployment import Revision
 from muster.core.errors import BackendError, Conflict
 
 _SERVICE = "kubernetes.io/service-name"  # Kubernetes labels an EndpointSlice with it
-_GONE_SECONDS, _LOOK_SECONDS = 60.0, 0.2  # the first is added to the grace period of the pods
+_GONE_SECONDS = 60.0  # beside the grace period of the pods
+_LOOK_SECONDS, _LONGEST_LOOK_SECONDS, _GROWTH = 0.2, 2.0, 1.1
 _OWNED_SECONDS = 30.0  # until a garbage collector has taken away what went with an object that was deleted
 
 
@@ -228,7 +229,7 @@ class Revisions:
 
     def await_gone(self, name: str) -> None:
         """Return when no object of a revision and no pod of a deployment is left. :raises BackendError: one does not end."""
-        began, seconds = self._now(), _GONE_SECONDS
+        began, seconds, pause = self._now(), _GONE_SECONDS, _LOOK_SECONDS
         while left := [*self._left(self._platform.kind, name), *self._left(POD, name)]:
             seconds = max([seconds, *(_GONE_SECONDS + _grace_seconds(each) for each in left)])
             if self._now() > began + seconds:
@@ -237,7 +238,8 @@ class Revisions:
                     f"deployment {name}: after {seconds:g} s there still are {shown}: "
                     f"is {self._platform.title}'s controller running? see `kubectl describe pod`, then retire it again"
                 )
-            self._sleep(_LOOK_SECONDS)
+            self._sleep(pause)
+            pause = min(pause * _GROWTH, _LONGEST_LOOK_SECONDS)
 
     def _left(self, kind: Kind, name: str) -> tuple[Document, ...]:
         wanted = selector(names.of_deployment(name))
