@@ -54,7 +54,7 @@ check: $(READY)  ## Lint, types, layers and the fast tests
 	@$(MAKE) --no-print-directory -j 2 --output-sync=target lint fast
 
 fast: $(READY)
-	$(IN_MEMORY) $(PYTEST) -q -m "not slow and $(HERE)" -n 3 --dist loadfile \
+	$(IN_MEMORY) $(PYTEST) -q -m "not slow and $(HERE)" -n 4 --dist loadfile \
 	  -o tmp_path_retention_policy=failed -o tmp_path_retention_count=1
 
 lint: $(READY)  ## Lint, types and layers

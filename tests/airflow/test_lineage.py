@@ -31,7 +31,7 @@ from muster.volumes.folder import FolderStore
 @pytest.fixture(scope="module")
 def collector() -> Iterator[Collector]:
     with Collector() as server:
-        thread = threading.Thread(target=server.serve_forever)
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
         thread.start()
         yield server
         server.shutdown()

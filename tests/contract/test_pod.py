@@ -247,7 +247,7 @@ class _Passing(BaseHTTPRequestHandler):
 def test_the_last_replica_to_seal_hears_that_the_job_is_over_and_has_sealed(pods_of):
     pods = pods_of(counting(1))
     with NewsFirst(pods.gang.service.url) as between:
-        threading.Thread(target=between.serve_forever, daemon=True).start()
+        threading.Thread(target=between.serve_forever, args=(0.01,), daemon=True).start()
         process = pods.start(url=between.url)
         assert process.wait(SECONDS) == ExitCode.SEALED, pods.printed()
         between.shutdown()

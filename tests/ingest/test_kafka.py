@@ -315,7 +315,7 @@ class Registry(BaseHTTPRequestHandler):
 def registry(broker: Broker) -> Iterator[dict[str, str]]:
     """The extra of a connection with a registry."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), Registry)
-    thread = threading.Thread(target=server.serve_forever)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
     thread.start()
     yield {
         **broker.connection,

@@ -45,7 +45,7 @@ class Model(BaseHTTPRequestHandler):
 @pytest.fixture
 def doubles() -> Iterator[muster.Deployment]:
     with HTTPServer(("127.0.0.1", 0), Model) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
         yield asked_at(f"http://127.0.0.1:{server.server_port}")
         server.shutdown()
 

@@ -45,7 +45,7 @@ def telling(text: str) -> Iterator[Told]:
             return
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever)
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
         thread.start()
         told.url = f"http://127.0.0.1:{server.server_port}/metrics"
         try:
