@@ -31,10 +31,11 @@ from muster.backends.releases.book import Entry, number
 from muster.backends.releases.tokens import new_token
 from muster.core.deployment import Revision
 from muster.core.errors import BackendError, Conflict
+from muster.core.patience import Patience
 
 _SERVICE = "kubernetes.io/service-name"  # Kubernetes labels an EndpointSlice with it
 _GONE_SECONDS = 60.0  # beside the grace period of the pods
-_LOOK_SECONDS, _LONGEST_LOOK_SECONDS, _GROWTH = 0.2, 2.0, 1.1
+_LOOK_SECONDS, _LONGEST_LOOK_SECONDS = 0.2, 2.0
 _OWNED_SECONDS = 30.0  # until a garbage collector has taken away what went with an object that was deleted
 
 
@@ -229,17 +230,22 @@ class Revisions:
 
     def await_gone(self, name: str) -> None:
         """Return when no object of a revision and no pod of a deployment is left. :raises BackendError: one does not end."""
-        began, seconds, pause = self._now(), _GONE_SECONDS, _LOOK_SECONDS
+        patience = Patience(
+            _GONE_SECONDS,
+            first=_LOOK_SECONDS,
+            longest=_LONGEST_LOOK_SECONDS,
+            clock=self._now,
+            sleep=self._sleep,
+        )
         while left := [*self._left(self._platform.kind, name), *self._left(POD, name)]:
-            seconds = max([seconds, *(_GONE_SECONDS + _grace_seconds(each) for each in left)])
-            if self._now() > began + seconds:
+            graces = (_GONE_SECONDS + _grace_seconds(each) for each in left)
+            patience.seconds = max(patience.seconds, *graces)
+            if not patience.wait():
                 shown = ", ".join(each["metadata"]["name"] for each in left[:3])
                 raise BackendError(
-                    f"deployment {name}: after {seconds:g} s there still are {shown}: "
+                    f"deployment {name}: after {patience.seconds:g} s there still are {shown}: "
                     f"is {self._platform.title}'s controller running? see `kubectl describe pod`, then retire it again"
                 )
-            self._sleep(pause)
-            pause = min(pause * _GROWTH, _LONGEST_LOOK_SECONDS)
 
     def _left(self, kind: Kind, name: str) -> tuple[Document, ...]:
         wanted = selector(names.of_deployment(name))
