@@ -8,7 +8,7 @@ import subprocess
 import sys
 import textwrap
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from email.message import Message
@@ -210,10 +210,13 @@ class NewsFirst(ThreadingHTTPServer):
         self.service = urlsplit(url).netloc
         self.url = f"http://127.0.0.1:{self.server_port}"
         self.sealed, self.told = threading.Event(), threading.Event()
+        self.before_seal: Callable[[], object] = lambda: None
 
     def pass_on(self, method: str, path: str, headers: Message, body: bytes) -> tuple[int, bytes]:
         if "/outlook" in path:
             assert self.sealed.wait(SECONDS)
+        if path.endswith("/seal"):
+            self.before_seal()
         with closing(HTTPConnection(self.service, timeout=SECONDS)) as connection:
             connection.request(method, path, body, {"Authorization": headers["Authorization"]})
             response = connection.getresponse()
@@ -253,6 +256,18 @@ def test_the_last_replica_to_seal_hears_that_the_job_is_over_and_has_sealed(pods
         between.shutdown()
     assert pods.printed() == ["[rank 0] line 0"]
     assert pods.said() == Report(exit_code=ExitCode.SEALED)
+
+
+def test_a_replica_whose_seal_comes_too_late_says_so_once(pods_of):
+    pods = pods_of(counting(1))
+    with NewsFirst(pods.gang.service.url) as between:
+        threading.Thread(target=between.serve_forever, args=(0.01,), daemon=True).start()
+        between.before_seal = lambda: pods.gang.bundle(restart="1").raise_for_status()
+        assert pods.start(url=between.url).wait(SECONDS) == ExitCode.STOPPED, pods.printed()
+        between.shutdown()
+    _, said = pods.printed()
+    assert said.startswith("[muster] this start of the gang is over: ")
+    assert said.endswith(pods.said().verdict.message)
 
 
 @pytest.mark.slow

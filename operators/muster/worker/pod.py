@@ -135,7 +135,7 @@ class Pod:
         self._status: int | None = None
         self._stop_at: float | None = None
         self._told = False
-        self._sealed = False
+        self._sealed, self._refused_seal = False, ""
         self._kill_at: float | None = None
         self._killed_before = outcome.oom_kills()
         with open(outlets.token_file, encoding="ascii") as file:
@@ -204,7 +204,7 @@ class Pod:
 
     @property
     def _is_stale(self) -> str:
-        return self._courier.stale or self._herald.stale
+        return self._refused_seal or self._courier.stale or self._herald.stale
 
     def _reap(self) -> None:
         """Reap every child that has ended: a pod's first process inherits every orphan."""
@@ -251,9 +251,8 @@ class Pod:
         code: int = report.exit_code
         if report.exit_code is not ExitCode.SEALED and not self._is_stale:
             code = self._regroup(report)
-        if (
-            self._is_stale and not self._sealed
-        ):  # the job's last seal is its end, which the herald hears of, too
+        # The last seal ends the job, and the herald of the replica that sealed hears that, too.
+        if self._is_stale and not self._sealed:
             report = self._fail(Cause.CANCELLED, f"this start of the gang is over: {self._is_stale}")
             code = report.exit_code
         self._leave_word(report)
@@ -381,7 +380,7 @@ class Pod:
             patience.persist(lambda: self._service.seal(dumps(report), part))
             self._sealed = True
         except Stale as error:
-            return self._fail(Cause.CANCELLED, f"this start of the gang is over: {error}")
+            self._refused_seal = str(error)
         except (Refused, OSError) as error:
             return self._unsealed(str(error))
         return report
