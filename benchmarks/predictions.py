@@ -35,7 +35,7 @@ SCORE_LIMIT = 1 / 0.9
 FOUND_LIMIT = 0.99
 FALSE_LIMIT = 0.01
 TURNS = 6
-"""A round of the log is so many short turns: a shared machine is faster and slower by turns of its own."""
+"""Each round of the log is measured in this many short turns, since the speed of a shared machine changes within seconds."""
 SHARES = {"no log": None, "a tenth is kept": 0.1, "all are kept": 1.0}
 
 

@@ -1,8 +1,8 @@
 """Server CPU per request for a model like the flights model: our server beside KServe's default and a bare loop.
 
 Twelve inputs, three of them embedded, 28-128-64-1, one row a request over eight kept connections, one
-process. The servers take turns, short ones, since a shared machine is faster and slower by turns of its own; CPU is user and
-system time of the server's process. The model is untrained and made for the benchmark. The cost of metrics and shares is the ratio to
+process. The servers take short turns, since the speed of a shared machine changes within seconds; CPU is user and system
+time of the server's process. The model is untrained and made for the benchmark. The cost of metrics and shares is the ratio to
 the same server without metrics and with one revision.
 
 ``python -m benchmarks.serving [--rounds N] [--requests N] [--json]``

@@ -190,6 +190,6 @@ def request() -> dict[str, Any]:
 def cpu_seconds(pid: int) -> float:
     """Return a process's user and system time, to the nanosecond: proc(5)'s stat counts hundredths.
 
-    The number of a process's CPU clock is clock_getcpuclockid(3)'s: the process's, inverted, and three bits of which clock.
+    The clock's number is what clock_getcpuclockid(3) returns: the inverted process id, then 2 in three bits.
     """
     return time.clock_gettime(~pid << 3 | _CPU_CLOCK)

@@ -12,7 +12,7 @@ _IMPORTED: list[str] = []
 
 
 def forks(module: str) -> ForkServerContext:
-    """Return what starts them, and have the clean process import a module, too; call it while modules are imported."""
+    """Return the context that starts them, and have the clean process import `module`; call it where a module is imported."""
     context = multiprocessing.get_context("forkserver")
     _IMPORTED.append(module)
     context.set_forkserver_preload(list(_IMPORTED))

@@ -203,7 +203,11 @@ def test_a_gang_seals_and_the_service_commits(pods_of):
 
 
 class NewsFirst(ThreadingHTTPServer):
-    """A way to a service: how the gang goes on is asked once a replica has sealed, and told before the seal's answer."""
+    """A proxy of a store service. It holds back the question how the gang goes on until a replica has sealed, and the
+    answer to the seal until that question is answered.
+
+    :ivar before_seal: called before a seal is passed on.
+    """
 
     def __init__(self, url: str) -> None:
         super().__init__(("127.0.0.1", 0), _Passing)

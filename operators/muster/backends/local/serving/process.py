@@ -80,9 +80,7 @@ def try_apart(
         while trial.poll() is None:
             if time.monotonic() > deadline:
                 seconds = spec.load_timeout_seconds
-                raise DeploymentError(
-                    f"its trial, which loads it and asks the smoke requests, took more than {seconds:g} s (load_timeout)"
-                )
+                raise DeploymentError(f"it was not loaded and tried within {seconds:g} s (load_timeout)")
             yield
         if trial.returncode < 0:
             raise DeploymentError(f"loading it ended a process by {signal_name(-trial.returncode)}")
