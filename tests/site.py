@@ -341,12 +341,6 @@ class Site(Author):
         shown = self.ask_api("GET", path, params={"map_index": map_index, "full_content": True})
         return "\n".join(_line(event) for event in shown["content"])
 
-    def links(self, dag_id: str, run_id: str, task_id: str) -> dict[str, str]:
-        """The address of each link that the task's page shows."""
-        path = f"dags/{dag_id}/dagRuns/{run_id}/taskInstances/{task_id}/links"
-        found = self.ask_api("GET", path)["extra_links"]
-        return {name: address for name, address in found.items() if address}
-
     def xcom(
         self, dag_id: str, run_id: str, task_id: str, key: str = "return_value", *, map_index: int = -1
     ) -> Any:
