@@ -64,7 +64,8 @@ lint: $(READY)  ## Lint, types and layers
 	$(BIN)/lint-imports --no-cache
 
 soak: $(READY)  ## Many faults and long loads, those of a cluster too (root; some hours)
-	$(PYTEST) -m "soak and not cluster"
+	$(PYTEST) -m "soak and not cluster and not data"
+	$(PYTEST) -m "soak and data and not cluster" -n 4 --dist=load -p tests.cluster.figures
 	$(BIN)/python -m tests.cluster test --clusters 2 -m "soak and cluster" --dist=load
 
 cluster-up: $(READY)  ## Bring up a Kubernetes for the tests (root; the first time builds its programs, 15 to 25 minutes)

@@ -56,11 +56,16 @@ An executor ends with exit status 0 when it is told to, and with 1 where its dri
 """
 _WORKER = "worker-log4j2.properties"
 _MASTER_GONE = """appender.console.filter.gone.type = RegexFilter
-appender.console.filter.gone.regex = (Connection to master failed|Failed to send (RPC|ExecutorStateChanged)|RECEIVED SIGNAL TERM).*
+appender.console.filter.gone.regex = (Connection to master failed|Failed to send ExecutorStateChanged|RECEIVED SIGNAL TERM).*
 appender.console.filter.gone.onMatch = DENY
 appender.console.filter.gone.onMismatch = NEUTRAL
+logger.network.name = org.apache.spark.network
+logger.network.level = off
 """
-"""Leaves out what a worker says when the master has gone: at each end, well or not. The first replica tells the driver's end."""
+"""Leaves out what a worker says when the master has gone: at each end, well or not. The first replica tells the driver's end.
+
+What its connections say is left out whole, for they say it in a dozen ways. A worker that does not find its master says so itself.
+"""
 # Spark asks for a module with faster arithmetic on vectors, which a JRE may lack, and goes on without it.
 _JAVA = """#!/bin/sh
 for word; do
