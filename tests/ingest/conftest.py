@@ -33,7 +33,14 @@ def ingest(python: Path, tmp_path: Path) -> Callable[..., Any]:
     """Run the program with a version before, into a folder of checkpoints, with the fields and the extra of a connection."""
 
     def run(
-        target: str, source: str, *, before: str = "", fields: Any = None, extra: Any = None, **what: Any
+        target: str,
+        source: str,
+        *,
+        before: str = "",
+        fields: Any = None,
+        extra: Any = None,
+        program: str = "drive.py",
+        **what: Any,
     ) -> Any:
         (tmp_path / target).mkdir(exist_ok=True)
         fields, extra = fields or {}, extra or {}
@@ -46,7 +53,7 @@ def ingest(python: Path, tmp_path: Path) -> Callable[..., Any]:
         ended = subprocess.run(
             [
                 python,
-                ROOT / "tests" / "ingest" / "drive.py",
+                ROOT / "tests" / "ingest" / program,
                 str(tmp_path / before) if before else "",
                 str(tmp_path / target),
                 json.dumps(given),

@@ -509,6 +509,16 @@ def test_a_user_over_tls(
     assert "certificate" in told["message"]
 
 
+def test_a_client_that_tells_no_offset_or_hears_nothing_is_asked_again(
+    steps: Any, take: Any, topic: str, rows: Any
+) -> None:
+    steps(("put", topic, [*several(3), *several(2, partition=1, first=3)]))
+    told = take("one", program="drive_deaf.py")
+    assert (told["rows"], told["made"]) == (5, 2)
+    assert told["asked"] > 2
+    assert rows("n", "one") == [[0], [1], [2], [3], [4]]
+
+
 def test_a_broker_that_is_away_and_comes_back(
     steps: Any, take: Any, topic: str, broker: Broker, rows: Any
 ) -> None:

@@ -9,10 +9,12 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, wait
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 from confluent_kafka import (
+    OFFSET_INVALID,
     Consumer,
     IsolationLevel,
     KafkaError,
@@ -29,6 +31,11 @@ from muster_ingest.fetching import Patience
 from muster_ingest.rows import Message
 
 _ANSWER_SECONDS, _ANSWER_POLL_SECONDS, _POLL_SECONDS = 10.0, 0.05, 0.5
+SILENT_SECONDS = 15.0
+"""What a client may hear nothing, before another one takes its place.
+
+Where a broker has gone and come back, a client with assigned partitions sometimes asks it for none again (librdkafka, issue 5153).
+"""
 _AT_ONCE = 200
 """Messages that are taken together: of 1 MiB each, which is the most that a broker takes unless it is told otherwise, 200 MiB."""
 _OWN: dict[str, Any] = {
@@ -164,28 +171,34 @@ class Topic:
         :raises IngestError: the broker dropped some of them meanwhile. :raises SourceAway: it did not answer for so long.
         """
         left = {partition for partition, span in spans.items() if not span.done}
-        if not left:
-            return
+        heard = time.monotonic()
+        while left:
+            with self._consumer({each: spans[each].at for each in left}) as consumer:
+                begun = time.monotonic()
+                while left and time.monotonic() - max(begun, heard) < SILENT_SECONDS:
+                    raws = consumer.consume(_AT_ONCE, _POLL_SECONDS)
+                    self._refuse_denied()
+                    for raw in raws:
+                        if not _is_answer(raw):
+                            self._judge(raw.error(), raw.partition())
+                        elif message := _message(raw, spans[raw.partition()]):
+                            yield message
+                    if any(_is_answer(raw) for raw in raws):
+                        heard = time.monotonic()
+                    elif time.monotonic() - heard > self._patience_seconds:
+                        raise self._away(time.monotonic() - heard)
+                    done = {each for each in left if spans[each].done}
+                    if done:
+                        consumer.pause([TopicPartition(self.name, each) for each in done])
+                        left -= done
+
+    @contextmanager
+    def _consumer(self, at: Mapping[int, int]) -> Iterator[Consumer]:
+        """Have a client that reads some partitions from their offsets on."""
         consumer = Consumer({**self._config, "error_cb": self._note}, logger=_quiet())
         try:
-            consumer.assign([TopicPartition(self.name, each, spans[each].at) for each in left])
-            heard = time.monotonic()
-            while left:
-                raws = consumer.consume(_AT_ONCE, _POLL_SECONDS)
-                if any(_is_answer(raw) for raw in raws):
-                    heard = time.monotonic()
-                elif time.monotonic() - heard > self._patience_seconds:
-                    raise self._away(time.monotonic() - heard)
-                self._refuse_denied()
-                for raw in raws:
-                    if not _is_answer(raw):
-                        self._judge(raw.error(), raw.partition())
-                    elif message := _message(raw, spans[raw.partition()]):
-                        yield message
-                done = {each for each in left if spans[each].done}
-                if done:
-                    consumer.pause([TopicPartition(self.name, each) for each in done])
-                    left -= done
+            consumer.assign([TopicPartition(self.name, each, offset) for each, offset in at.items()])
+            yield consumer
         finally:
             consumer.close()
 
@@ -226,17 +239,20 @@ class Topic:
             raise self.refused(KafkaException(self._denied))
 
     def _offsets(self, partitions: list[int], spec: OffsetSpec) -> dict[int, int]:
-        def ask() -> dict[Any, Any]:
+        def ask() -> dict[int, int]:
             asked = {TopicPartition(self.name, each): spec for each in partitions}
             committed = IsolationLevel.READ_COMMITTED
-            return self._answer(
+            told = self._answer(
                 self._admin.list_offsets(
                     asked, isolation_level=committed, request_timeout=self._answer_seconds
                 )
             )
+            found = {place.partition: result.offset for place, result in told.items()}
+            if OFFSET_INVALID in found.values():  # what the client tells where the broker goes in the middle
+                raise TimeoutError("the broker has told no offset")
+            return found
 
-        found = self._ask("its offsets", ask)
-        return {place.partition: result.offset for place, result in found.items()}
+        return dict(self._ask("its offsets", ask))
 
     def _ask(self, what: str, question: Callable[[], Any]) -> Any:
         try:

@@ -7,7 +7,7 @@ begins again after a crash finds it.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -33,12 +33,10 @@ def named(layout: Layout, draft: Draft) -> Draft:
     """
     if draft.base is None:
         return draft
-    noted = draft.folder.parent.with_name(f"carried-{draft.folder.parent.name}")
-    listed = draft.folder / CARRIED
+    noted, listed = _beside(draft, "carried"), draft.folder / CARRIED
     if listed.is_file() and not listed.is_symlink():
         write_whole(noted, listed.read_bytes())
         listed.unlink()
-    written = {path: size for path, size in draft.files.items() if path != CARRIED}
     if not noted.is_file():
         return draft
     base = _folder(layout, draft.base)
@@ -48,22 +46,30 @@ def named(layout: Layout, draft: Draft) -> Draft:
         raise StoreError(
             f"output {draft.output!r} begins with {draft.base.address}, which cannot be read: {error}"
         ) from error
-    draft = replace(
-        draft, files=written | {path: entry.size_bytes for path, entry in carried.items()}, carried=carried
-    )
-    _refuse_overlap(draft, written)
-    return draft
+    written = {path: size for path, size in draft.files.items() if path != CARRIED}
+    checked = _beside(draft, "checked")
+    if (
+        not checked.exists()
+    ):  # once: a commit that is cut off later leaves files in the draft that it took over
+        _refuse_overlap(draft, written, carried)
+        checked.touch()
+    sizes = {path: entry.size_bytes for path, entry in carried.items()}
+    return replace(draft, files=written | sizes, carried=carried)
 
 
 def drop(draft: Draft) -> None:
     """Delete what a draft took over: its own files may go back to a job, which could change the base by a link to it."""
-    noted = draft.folder.parent.with_name(f"carried-{draft.folder.parent.name}")
+    noted = _beside(draft, "carried")
     if draft.base is None or not noted.is_file():
         return
     unlock(draft.folder)
     for path in noted.read_text(encoding="utf-8", errors="replace").split("\n")[:-1]:
         with suppress(BadOutput, FileNotFoundError, NotADirectoryError):
             (draft.folder / check_path(path, output=draft.output)).unlink()
+
+
+def _beside(draft: Draft, what: str) -> Path:
+    return draft.folder.parent.with_name(f"{what}-{draft.folder.parent.name}")
 
 
 def _listed(draft: Draft, noted: Path, entries: Mapping[str, Entry]) -> dict[str, Entry]:
@@ -79,10 +85,10 @@ def _listed(draft: Draft, noted: Path, entries: Mapping[str, Entry]) -> dict[str
     return found
 
 
-def _refuse_overlap(draft: Draft, written: Iterable[str]) -> None:
+def _refuse_overlap(draft: Draft, written: Iterable[str], carried: Collection[str]) -> None:
     """Refuse a path that is both written and taken over, or a file where the other has a folder."""
     own = set(written)
-    for one, others in ((own, draft.carried.keys()), (draft.carried.keys(), own)):
+    for one, others in ((own, carried), (carried, own)):
         for path in one:
             above = path
             while above:

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from conftest import Work
 from muster.core.errors import NotFound, StoreError
-from muster.core.job import CARRIED, Output
+from muster.core.job import CARRIED, CHECKPOINTS, Output
 from muster.volumes import fsck
 from muster.volumes.folder import FolderStore
 
@@ -27,6 +27,7 @@ JOB = "flights-1"
 EXPECTED = {
     "features@3": {"kept": b"same", "d/new": b"22", "mine/0": b"0", "mine/1": b"1"},
     "more@2": {"stays": b"1", "d/stays": b"2", "new": b"3"},
+    "state@2": {"a": b"1", "d/b": b"2", "c": b"33"},
     "months@2013-01": {"x": b"1"},
     "months@2013-02": {"x": b"2"},
 }
@@ -58,17 +59,20 @@ def prepare(root):
     work.run("a-1", {"kept": b"same", "old": b"gone"}, volume="features")
     work.run("a-2", {"kept": b"same", "d/new": b"1"}, volume="features")
     before = work.run("a-3", {"stays": b"1", "d/stays": b"2", "goes": b"4"}, volume="more")
+    state = work.run("a-4", {"a": b"1", "d/b": b"2", "goes": b"3"}, volume="state")
     spec = work.spec(
         replicas=2,
-        inputs={"before": before},
+        inputs={"before": before, "state": state},
         features="features",
         months=Output(volume="months", partition="*"),
         more=Output(volume="more", base="before", after=1, retires=(1,)),
+        **{CHECKPOINTS: Output(volume="state", base="state", after=1)},
     )
     first = {
         "features": {"kept": b"same", "d/new": b"22", "mine/0": b"0"},
         "months": {"2013-01/x": b"1"},
         "more": {CARRIED: b"stays\nd/stays\n", "new": b"3"},
+        CHECKPOINTS: {CARRIED: b"a\nd/b\n", "c": b"33"},
     }
     second = {"features": {"mine/1": b"1"}, "months": {"2013-02/x": b"2"}}
     work.seal(JOB, spec, first, second)
@@ -128,9 +132,12 @@ def finish(root, step):
         data = store.path(address)
         found = {str(path.relative_to(data)): path.read_bytes() for path in data.rglob("*") if path.is_file()}
         assert found == files, f"step {step}: {address} holds {found}"
-    assert [len(store.versions(volume)) for volume in ("features", "months", "more")] == [3, 2, 2], (
-        f"step {step}"
-    )
+    assert [len(store.versions(volume)) for volume in ("features", "months", "more", "state")] == [
+        3,
+        2,
+        2,
+        2,
+    ], f"step {step}"
     assert store.resolve("more@1")[0].retired == "replaced by more@2", f"step {step}"
     problems = fsck.check(store, deep=True).problems
     assert not problems, f"step {step}: {problems}"

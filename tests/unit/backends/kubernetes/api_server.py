@@ -1,17 +1,25 @@
-"""A small HTTP server that answers as an API server would, one scripted answer a request."""
+"""A small HTTP server that answers as an API server would, one scripted answer a request.
+
+Tests of the client ask it over HTTP. Those of what is asked take :meth:`ApiServer.near`, which costs half as much.
+"""
 
 from __future__ import annotations
 
+import io
 import json
 import ssl
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from http.client import RemoteDisconnected
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
+
+from urllib3 import BaseHTTPResponse, HTTPResponse, PoolManager, Timeout
+from urllib3.exceptions import ProtocolError, ReadTimeoutError
 
 from muster.backends.kubernetes.api.access import ClientAccess
 
@@ -67,6 +75,55 @@ class ApiServer:
         configuration.api_key["authorization"] = "Bearer secret-token"
         return ClientAccess(ApiClient(configuration))
 
+    def near(self) -> ClientAccess:
+        """Return an access by which a request is a call in this process; what is read as it comes is still HTTP's."""
+        access = self.api()
+        access.api.rest_client.pool_manager = _Near(self)
+        return access
+
+
+class _Near(PoolManager):
+    """Asks a server of this process without a socket."""
+
+    def __init__(self, server: ApiServer) -> None:
+        super().__init__(retries=False)
+        self._server = server
+
+    def request(  # type: ignore[override] # as the transport asks
+        self,
+        method: str,
+        url: str,
+        *,
+        body: bytes | None,
+        headers: Mapping[str, str],
+        preload_content: bool,
+        timeout: Timeout,
+    ) -> BaseHTTPResponse:
+        if not preload_content:
+            return super().request(
+                method, url, body=body, headers=headers, preload_content=False, timeout=timeout
+            )
+        answer = self._server.answer(_asked(method, url.removeprefix(self._server.host), body, headers))
+        if answer.code == 0:
+            raise ProtocolError("Connection aborted.", RemoteDisconnected("closed without an answer"))
+        if answer.hold is not None and not answer.hold.wait(timeout.read_timeout):
+            pool = self.connection_from_url(url)
+            raise ReadTimeoutError(pool, url, f"Read timed out. (read timeout={timeout.read_timeout})")
+        return HTTPResponse(
+            io.BytesIO(_body(answer)), status=answer.code, headers={"Content-Type": "application/json"}
+        )
+
+
+def _asked(method: str, target: str, body: bytes | None, headers: Mapping[str, str]) -> Asked:
+    parts = urlsplit(target)
+    query = {name: values[-1] for name, values in parse_qs(parts.query).items()}
+    titled = {name.title(): text for name, text in headers.items()}
+    return Asked(method, parts.path, query, json.loads(body) if body else None, titled)
+
+
+def _body(answer: Answer) -> bytes:
+    return answer.body if isinstance(answer.body, bytes) else json.dumps(answer.body).encode()
+
 
 def _handler(scripted: ApiServer) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
@@ -74,18 +131,8 @@ def _handler(scripted: ApiServer) -> type[BaseHTTPRequestHandler]:
         disable_nagle_algorithm = True  # head and body are two writes, and 40 ms apart with it
 
         def handle_one(self) -> None:
-            parts = urlsplit(self.path)
             data = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-            query = {name: values[-1] for name, values in parse_qs(parts.query).items()}
-            body = json.loads(data) if data else None
-            asked = Asked(
-                self.command,
-                parts.path,
-                query,
-                body,
-                {name.title(): text for name, text in self.headers.items()},
-            )
-            self._send(scripted.answer(asked))
+            self._send(scripted.answer(_asked(self.command, self.path, data, dict(self.headers))))
 
         do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = handle_one  # noqa: N815 - http.server's names
 
@@ -98,7 +145,7 @@ def _handler(scripted: ApiServer) -> type[BaseHTTPRequestHandler]:
             if answer.lines or answer.hold or answer.cut:
                 self._stream(answer)
                 return
-            data = answer.body if isinstance(answer.body, bytes) else json.dumps(answer.body).encode()
+            data = _body(answer)
             self.send_header("Content-Type", "application/json")
             self.send_header("Content-Length", str(len(data)))
             self.end_headers()

@@ -69,7 +69,7 @@ class World:
             self.slept.append(seconds)
 
         backend = KubernetesBackend(
-            Client(self.server.api(), clock=lambda: now[0], sleep=sleep),
+            Client(self.server.near(), clock=lambda: now[0], sleep=sleep),
             site=ClusterSite(
                 namespace=NAMESPACE,
                 claim="muster-store",

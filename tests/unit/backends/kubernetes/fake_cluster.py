@@ -57,10 +57,8 @@ class FakeCluster:
     def __call__(self, asked: Asked) -> Answer:
         if self.away:
             return Answer(code=0)
-        if self.starts and asked.path in ("/apis", "/readyz"):
-            return status(403, "Forbidden", f'forbidden: User "muster" cannot get path "{asked.path}"')
-        if asked.path == "/apis":
-            return Answer(body=_groups(self.missing))
+        if asked.path in ("/apis", "/readyz"):
+            return self._about_itself(asked.path)
         kind, name, _ = _read(asked.path)
         if self.starts:
             return _forbidden(_VERBS.get(asked.method) or _reading(asked, name), kind)
@@ -80,6 +78,11 @@ class FakeCluster:
             return Answer(hold=self.closing)
         with self._lock:
             return self._answer(verb, kind, name, asked)
+
+    def _about_itself(self, path: str) -> Answer:
+        if self.starts:
+            return status(403, "Forbidden", f'forbidden: User "muster" cannot get path "{path}"')
+        return Answer(body=_groups(self.missing) if path == "/apis" else b"ok")
 
     def put(self, document: Document) -> Document:
         """Have an object, as a controller or a test makes it."""

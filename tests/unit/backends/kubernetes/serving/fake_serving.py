@@ -325,7 +325,7 @@ def world(folder: Path, platform: Platform = Platform.KSERVE) -> Iterator[World]
         yield World(
             cluster=cluster,
             store=store,
-            client=Client(server.api(), patience_seconds=0.0),
+            client=Client(server.near(), patience_seconds=0.0),
             folder=folder,
             image=put_image(store, folder / "image"),
             site=replace(SITE, serving=platform),
