@@ -17,6 +17,10 @@ from tests.waiting import until
 
 from muster.volumes.folder import FolderStore
 
+pytestmark = (
+    pytest.mark.data
+)  # three minutes of runs; test_deploy.py and unit/backends/releases/test_book.py keep its rules
+
 MONTHS = """
     from datetime import UTC, datetime
     from airflow.sdk import Param, dag

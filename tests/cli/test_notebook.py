@@ -115,6 +115,8 @@ def test_a_notebook_reads_versions_of_this_machine(tmp_path: Path, environment: 
     reads(tmp_path, environment)
 
 
+@pytest.mark.data
+@pytest.mark.nightly  # tests/cluster/test_notebook.py has another service
 def test_a_notebook_reads_versions_of_a_store_service(
     tmp_path: Path, environment: dict[str, str], cluster: Mapping[str, str]
 ) -> None:

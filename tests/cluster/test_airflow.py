@@ -151,7 +151,9 @@ def test_a_verdict_ends_the_tasks_log(here: Layout, author: Author) -> None:
         ({"claim": "elsewhere"}, "elsewhere"),
         ({"token_file": "nowhere"}, "token_file .*nowhere cannot be read"),
         ({"image_perfix": "x"}, "unknown setting 'image_perfix'"),
-        ({"store_url": "http://10.96.0.99"}, "10.96.0.99 does not answer"),
+        pytest.param(
+            {"store_url": "http://10.96.0.99"}, "10.96.0.99 does not answer", marks=pytest.mark.nightly
+        ),  # a minute and a half
     ],
 )
 def test_what_is_wrong_is_said_before_anything_starts(

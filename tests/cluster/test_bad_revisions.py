@@ -63,6 +63,8 @@ def refused(line: Line, spec: DeploymentSpec, plan: Plan, show: Show, what: str)
     return outcome, load
 
 
+ANYWHERE = {"500", "wrong", "shape", "eats memory"}
+"""What is refused by rules that no cluster is needed for: ``tests/contract/test_deployments.py`` keeps them."""
 REFUSED: dict[str, tuple[Callable[[Path], Path] | None, dict[str, Any], tuple[str, ...]]] = {
     "crashes": (crashes, {}, ("before it had any traffic",)),
     "500": (answers_500, {}, ("smoke request 'two': HTTP 500",)),
@@ -87,7 +89,9 @@ REFUSED: dict[str, tuple[Callable[[Path], Path] | None, dict[str, Any], tuple[st
 }
 
 
-@pytest.mark.parametrize("what", REFUSED)
+@pytest.mark.parametrize(
+    "what", [pytest.param(what, marks=[pytest.mark.nightly] if what in ANYWHERE else []) for what in REFUSED]
+)
 def test_one_that_will_not_do_is_refused_and_users_see_nothing_of_it(
     line: Line, record_property: Show, what: str
 ) -> None:
@@ -100,6 +104,7 @@ def test_one_that_will_not_do_is_refused_and_users_see_nothing_of_it(
     assert set(load.answers) == {f"revision {before}"}
 
 
+@pytest.mark.nightly
 def test_one_that_is_slow_is_taken_back(line: Line, record_property: Show) -> None:
     plan = replace(PATIENT, rules=Rules(fewest_requests=20))
     spec = line.spec(slow(line.folder), smoke=(), resources=replace(SMALL, memory_gib=1))
@@ -108,6 +113,7 @@ def test_one_that_is_slow_is_taken_back(line: Line, record_property: Show) -> No
     assert load.failed == {}
 
 
+@pytest.mark.nightly
 def test_one_that_was_let_through_harms_within_its_share_alone(line: Line, record_property: Show) -> None:
     before = line.champion
     driver = line.begin(line.spec(answers_500(line.folder), smoke=()), PATIENT)
@@ -178,6 +184,7 @@ def told_by_the_gateway(load: Load) -> int:
     return sum(number for what, number in answers.items() if what.startswith(("HTTP 502", "HTTP 504")))
 
 
+@pytest.mark.nightly
 def test_a_version_that_is_gone(line: Line, record_property: Show) -> None:
     spec = line.spec(load_timeout_seconds=15.0)
     gone = replace(spec, model=replace(spec.model, address=f"volume://lines/{line.name}@99"))

@@ -142,6 +142,7 @@ class Fault:
     :param in_place: it does so in the pods that it has.
     :param heal: what is done when it has ended.
     :param soak: not even one of it in make test-cluster: it takes too long.
+    :param nightly: not even one of it in CI, since it takes long, and others show in part what it does.
     :param within_seconds: of the fault the whole gang is to run again; held in soak.
     """
 
@@ -152,6 +153,7 @@ class Fault:
     in_place: bool = False
     within_seconds: float | None = None
     soak: bool = False
+    nightly: bool = False
 
 
 def faults() -> dict[str, Fault]:
@@ -163,7 +165,7 @@ def faults() -> dict[str, Fault]:
         "pod deleted": Fault(strike=delete_a_pod, counts=True),
         "node without power": Fault(strike=lost.strike, heal=lost.heal, within_seconds=NODE_SECONDS),
         "node without network": Fault(strike=cut.strike, heal=cut.heal, within_seconds=NODE_SECONDS),
-        "only node of its class": Fault(strike=only.strike),
+        "only node of its class": Fault(strike=only.strike, nightly=True),
         "preempted": Fault(strike=preempt, heal=sweep_up),
         "Kueue restarted": Fault(strike=restart("kueue"), again=False),
         "store service killed": Fault(strike=kill_the_store, again=False),
@@ -234,7 +236,8 @@ def test_nothing_happens(
 def asked() -> Iterator[Any]:
     """Each fault once, and many times in soak."""
     for name, fault in FAULTS.items():
-        yield pytest.param(name, 0, marks=[pytest.mark.soak] if fault.soak else [])
+        marks = [pytest.mark.soak] * fault.soak + [pytest.mark.nightly] * fault.nightly
+        yield pytest.param(name, 0, marks=marks)
         for number in range(1, MANY + 1):
             yield pytest.param(name, number, marks=pytest.mark.soak)
 

@@ -49,6 +49,7 @@ class PythonLines(Lines):
 
 
 @pytest.mark.data
+@pytest.mark.nightly  # all of the contract, which ONNX models keep in `make test`
 class TestLocalDeploymentsOfPython(PythonLines, OnThisMachine, DeploymentsContract):
     """The whole contract, with one worker and with a batch."""
 

@@ -195,6 +195,7 @@ class ElasticContract(Named):
             in log_of(backend, self.own("gang"))
         )
 
+    @pytest.mark.nightly
     def test_it_gives_to_a_job_that_waits_what_it_can_do_without(
         self, backend: Backend, training: Made
     ) -> None:
@@ -214,6 +215,7 @@ class ElasticContract(Named):
             backend, self.own("gang")
         )
 
+    @pytest.mark.nightly
     def test_what_it_has_given_room_outlives_it(self, backend: Backend, training: Made) -> None:
         backend.submit(training(), job_id=self.own("gang"))
         self.wait(lambda: trains(backend, self.own("gang"), ranks=4))
@@ -225,6 +227,7 @@ class ElasticContract(Named):
         status = backend.status(self.own("other"))
         assert (status.state, status.alive) == (JobState.RUNNING, True), status
 
+    @pytest.mark.nightly
     def test_one_gang_alone_makes_room_for_a_job_that_waits(self, backend: Backend, training: Made) -> None:
         role = replace(training().roles[0], replicas=2, least_replicas=1)
         names = [self.own("gang"), self.own("second")]
@@ -243,6 +246,7 @@ class ElasticContract(Named):
         )
         assert sorted(sizes(backend, name) for name in names) == [[2], [2, 1]]
 
+    @pytest.mark.nightly
     def test_it_never_has_fewer_than_its_least_number(self, backend: Backend, training: Made) -> None:
         backend.submit(training(), job_id=self.own("gang"))
         self.wait(lambda: trains(backend, self.own("gang"), ranks=4))
@@ -402,6 +406,7 @@ class TestElasticOnCluster(ElasticContract):
         assert staging is not None
         return self.here.claim / staging.checkpoints.relative_to("/claim")
 
+    @pytest.mark.nightly
     def test_it_keeps_its_place_where_the_next_in_line_would_take_it(
         self, backend: Backend, training: Made
     ) -> None:
@@ -418,6 +423,7 @@ class TestElasticOnCluster(ElasticContract):
         self.finish(backend, self.own("gang"))
         assert sizes(backend, self.own("gang")) == before
 
+    @pytest.mark.nightly
     def test_it_goes_on_as_it_was_where_who_had_it_stop_is_gone(
         self, backend: Backend, training: Made
     ) -> None:

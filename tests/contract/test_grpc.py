@@ -147,6 +147,7 @@ class TestGrpcOnThisMachine(Grpc):
 
 
 @pytest.mark.data
+@pytest.mark.nightly
 class TestGrpcOfPython(PythonLines, Grpc):
     """Of models in workers."""
 

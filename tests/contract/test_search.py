@@ -154,6 +154,7 @@ class SearchContract(Named):
         follows = backend.store.ledger.spec(again[0].jobs[1]).follows
         assert follows == again[0].jobs[0]
 
+    @pytest.mark.nightly
     def test_a_driver_that_is_killed_after_any_event_is_replaced_and_nothing_is_done_twice(
         self, backend: Backend, begin: Begin, monkeypatch: pytest.MonkeyPatch
     ) -> None:

@@ -21,7 +21,7 @@ RUN = [
     and any(isinstance(s, Typed) and not s.note.startswith("not") for s in steps(page))
 ]
 
-LONG = {  # seconds of CPU each; what they type is run by these tests, too, and `make test-data` types it
+LONG = {  # seconds of CPU each; what they type is run by these tests, too, and `make test-data` types it, CI does not
     "howto/cache.md": "airflow/test_cache.py, unit/cli/test_cache.py",
     "howto/elastic.md": "contract/test_elastic.py",
     "howto/functions.md": "airflow/test_authoring.py, airflow/test_decorators.py",
@@ -47,7 +47,11 @@ def reader(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Author]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.data] if name in LONG else []) for name in RUN]
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.data, pytest.mark.nightly] if name in LONG else [])
+        for name in RUN
+    ],
 )
 def test_the_examples_run(name: str, reader: Author) -> None:
     try:

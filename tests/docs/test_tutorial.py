@@ -23,7 +23,8 @@ def test_the_examples_run(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.data  # tests/e2e/test_faults.py kills a rank of a gang that imports no torch
+@pytest.mark.data
+@pytest.mark.nightly  # tests/e2e/test_faults.py kills a rank of a gang that imports no torch
 def test_a_rank_is_killed_at_the_end(tmp_path: Path) -> None:
     """The run is in one terminal, and in the other who looks for the pid of rank 1 and kills it."""
     typed = [step for step in steps(TUTORIAL) if isinstance(step, Typed)]

@@ -18,7 +18,7 @@ from tests.e2e.author import Author, stages
 from muster.volumes.folder import FolderStore
 
 # `make demo` runs the same in CI, and the tests beside this one run the code of its stages.
-pytestmark = [pytest.mark.slow, pytest.mark.data]
+pytestmark = [pytest.mark.slow, pytest.mark.data, pytest.mark.nightly]
 
 
 @dataclass(frozen=True)
