@@ -12,7 +12,7 @@ import pytest
 from moto.server import ThreadedMotoServer
 from s3fs import S3FileSystem
 from tests.contract.mirror_kills import KilledMirrorContract
-from tests.contract.mirrored import fill, mirror
+from tests.contract.mirrored import assert_restores, bytes_of, fill, mirror, put
 from tests.contract.test_mirrors import MirrorContract
 from tests.ingest.s3 import USER, WORD, ObjectStore
 
@@ -57,9 +57,32 @@ class TestS3(MirrorContract):
             mirror(FolderHome(source), OpenHome("s3://away/muster", away))
         assert SECRET not in str(raised.value)
 
+    def test_a_change_of_a_large_file_moves_as_much(
+        self, source: FolderStore, opened: Callable[[], Home], tmp_path: Path
+    ) -> None:
+        moves_what_changed(source, opened, tmp_path)
+
+
+def moves_what_changed(source: FolderStore, opened: Callable[[], Home], tmp_path: Path) -> None:
+    """Mirror a large file, and again with a mebibyte that is put in: S3's smallest part travels."""
+    before = bytes_of("large", 90 << 20)
+    inserted = before[: 40 << 20] + bytes_of("new", 1 << 20) + before[40 << 20 :]
+    put(source, tmp_path / "put", "flights/table", {"rows": before})
+    mirror(FolderHome(source), opened())
+    put(source, tmp_path / "put", "flights/table", {"rows": inserted})
+    done = mirror(FolderHome(source), opened())
+    assert done.whole
+    assert done.sent_bytes <= 5.1 * (1 << 20)
+    assert_restores(source, opened(), tmp_path / "restored")
+
 
 class TestKilledOnS3(KilledMirrorContract):
     """On a server over a folder, which the killed processes ask."""
+
+    def test_a_change_of_a_large_file_moves_as_much(
+        self, source: FolderStore, opened: Callable[[], Home], tmp_path: Path
+    ) -> None:
+        moves_what_changed(source, opened, tmp_path)
 
     @pytest.fixture
     def source(self, tmp_path: Path) -> FolderStore:

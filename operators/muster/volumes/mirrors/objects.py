@@ -6,18 +6,21 @@ An object store writes an object whole or not at all; elsewhere a file is writte
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
 from muster.core.errors import MusterError, SpecError, StoreError
 from muster.volumes.durability import is_local, sync_all
+from muster.volumes.mirrors import patching
+from muster.volumes.mirrors.delta import Stretch
 from muster.volumes.tree import make_folders
 
 PIECE_BYTES = 8 << 20
 """The parts in which a large object is written."""
 
+_COPY_STRETCHES = frozenset({"s3", "s3a"})
 _WHOLE_PUTS = frozenset({"s3", "s3a", "gcs", "gs", "abfs", "abfss", "az", "adl", "oci", "oss", "memory"})
 
 
@@ -26,6 +29,7 @@ class Objects:
 
     :ivar where: the URL, as messages show it.
     :ivar folder: where this is a folder of this machine; else None.
+    :ivar copies_stretches: whether :meth:`send_changed` can do what it is for.
     :param options: for the file system, such as an endpoint; never shown.
     :raises SpecError: fsspec, or the package of this kind of store, does not know it.
     """
@@ -42,6 +46,7 @@ class Objects:
         protocol = self._fs.protocol if isinstance(self._fs.protocol, str) else self._fs.protocol[0]
         self.folder = Path(self._root) if protocol in ("file", "local") else None
         self._puts_whole = protocol in _WHOLE_PUTS
+        self.copies_stretches = protocol in _COPY_STRETCHES
 
     def names(self, prefix: str, folders: Collection[str] = ()) -> list[str]:
         """Return the names of all objects below a prefix, relative to it.
@@ -90,6 +95,19 @@ class Objects:
         """Write an object with the bytes of a file of this machine."""
         with self._written(name) as part:
             self._fs.put_file(path, part)
+
+    def send_changed(self, path: str, name: str, *, before: str, stretches: Iterable[Stretch]) -> int | None:
+        """Write an object with the bytes of a file of this machine, those that another object holds by a copy within the store.
+
+        :param before: the name of that object. `stretches`: of the file, and where that object holds the same.
+        :returns: how many bytes were sent; None where that spares little, or the object is not there: nothing was written.
+        """
+        found = patching.parts(stretches)
+        size = sum(each.size for each in found)
+        if 2 * patching.sent(found) > size or not self.exists(before):
+            return None
+        patching.patch(self._fs, self._key(name), before=self._key(before), path=path, found=found)
+        return patching.sent(found)
 
     @contextmanager
     def writing(self, name: str) -> Iterator[IO[bytes]]:

@@ -46,7 +46,9 @@ from muster.volumes.mirrors.base import (
     stretches,
 )
 from muster.volumes.mirrors.cut import Cut
+from muster.volumes.mirrors.delta import delta
 from muster.volumes.mirrors.objects import PIECE_BYTES, Objects
+from muster.volumes.mirrors.patching import LEAST_BYTES
 from muster.volumes.tree import make_folders
 
 STREAMS = 8
@@ -239,7 +241,7 @@ class OpenHome:
                 self._fresh[documents.place] = [
                     e for p, e in documents.entries.items() if p not in copies or p in missing
                 ]
-                self._fetch(documents, missing, source, pool, tell)
+                self._fetch(documents, missing, source, pool, tell, base)
 
     def _copy(self, base: Documents | None, same: Entry, documents: Documents, entry: Entry) -> bool:
         """Have the store copy a file that it has; whether it could."""
@@ -253,8 +255,10 @@ class OpenHome:
         source: Source,
         pool: ThreadPoolExecutor,
         tell: Tell,
+        base: Documents | None,
     ) -> None:
         folder, writing = source.local(documents.place), deque[Future[int]]()
+        before = source.local(base.place) if base is not None else None
 
         def later(work: Callable[..., int], *arguments: Any) -> None:
             writing.append(pool.submit(work, *arguments))
@@ -263,7 +267,10 @@ class OpenHome:
 
         if folder is not None:
             for entry in missing.values():
-                later(self._send, documents, entry, f"{folder}/{entry.path}")
+                known = None
+                if base is not None and before is not None and (old := base.entries.get(entry.path)):
+                    known = f"{before}/{old.path}", self._data(base, old)
+                later(self._send, documents, entry, f"{folder}/{entry.path}", known)
         else:
             for run in runs(ordered(documents), missing):
                 cut = Cut(source.read(documents, run))
@@ -276,15 +283,25 @@ class OpenHome:
         while writing:
             tell(writing.popleft().result())
 
-    def _send(self, documents: Documents, entry: Entry, path: str) -> int:
-        """Write a file of this machine. :raises Corrupt: it has not the bytes of the manifest."""
+    def _send(self, documents: Documents, entry: Entry, path: str, known: tuple[str, str] | None) -> int:
+        """Write a file of this machine, and return how many bytes travelled.
+
+        :param known: a file of this machine with other bytes, and the name of the object with the same ones.
+        :raises Corrupt: it has not the bytes of the manifest.
+        """
         try:
             found = hash_file(path)
         except FileNotFoundError as error:
             raise Corrupt(f"{path} is gone: run `muster volumes fsck` where it comes from") from error
         if found != entry.hash:
             raise _changed(entry)
-        self._objects.send(path, self._data(documents, entry))
+        name = self._data(documents, entry)
+        if known is not None and self._objects.copies_stretches and entry.size_bytes >= LEAST_BYTES:
+            before, other = known
+            sent = self._objects.send_changed(path, name, before=other, stretches=delta(before, path))
+            if sent is not None:
+                return sent
+        self._objects.send(path, name)
         return entry.size_bytes
 
     def _write_small(self, documents: Documents, entry: Entry, data: bytes) -> int:
