@@ -111,6 +111,7 @@ def reads(folder: Path, environment: Mapping[str, str], *, volume: str = "lab/ro
     assert printed(folder / "report.ipynb") == SAID.replace("lab/rows", volume)
 
 
+@pytest.mark.data  # libraries of every kind; those below are of one
 def test_a_notebook_reads_versions_of_this_machine(tmp_path: Path, environment: dict[str, str]) -> None:
     reads(tmp_path, environment)
 
