@@ -40,6 +40,7 @@ def ingest(python: Path, tmp_path: Path) -> Callable[..., Any]:
         fields: Any = None,
         extra: Any = None,
         program: str = "drive.py",
+        meanwhile: Callable[[], None] | None = None,
         **what: Any,
     ) -> Any:
         (tmp_path / target).mkdir(exist_ok=True)
@@ -50,7 +51,7 @@ def ingest(python: Path, tmp_path: Path) -> Callable[..., Any]:
             variable: value if isinstance(value := values[name], str) else json.dumps(value)
             for variable, name in variables(fields, list(extra)).items()
         }
-        ended = subprocess.run(
+        begun = subprocess.Popen(
             [
                 python,
                 ROOT / "tests" / "ingest" / program,
@@ -59,14 +60,23 @@ def ingest(python: Path, tmp_path: Path) -> Callable[..., Any]:
                 json.dumps(given),
             ],
             env={"PATH": os.environ["PATH"], "PYTHONPATH": str(IMAGE), **environment},
-            capture_output=True,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
             text=True,
-            timeout=120,
-            check=False,
         )
-        assert ended.returncode == 0, ended.stderr[-3000:]
+        try:
+            if meanwhile is not None:  # it has printed a line, and waits for one
+                assert begun.stdout is not None
+                begun.stdout.readline()
+                meanwhile()
+            said, errors = begun.communicate("\n", timeout=120)
+        finally:
+            begun.kill()
+            begun.wait()
+        assert begun.returncode == 0, errors[-3000:]
         for value in fields.values():
-            assert len(value) < 6 or value not in ended.stdout
-        return json.loads(ended.stdout.splitlines()[-1])
+            assert len(value) < 6 or value not in said
+        return json.loads(said.splitlines()[-1])
 
     return run

@@ -519,6 +519,19 @@ def test_a_client_that_tells_no_offset_or_hears_nothing_is_asked_again(
     assert rows("n", "one") == [[0], [1], [2], [3], [4]]
 
 
+def test_a_broker_that_goes_and_comes_back_between_two_questions(
+    steps: Any, take: Any, topic: str, broker: Broker, rows: Any
+) -> None:
+    steps(("put", topic, several(3)))
+
+    def again() -> None:
+        broker.stop()
+        broker.start()
+
+    assert take("one", program="drive_between.py", patience_seconds=60, meanwhile=again)["rows"] == 3
+    assert rows("n", "one") == [[0], [1], [2]]
+
+
 def test_a_broker_that_is_away_and_comes_back(
     steps: Any, take: Any, topic: str, broker: Broker, rows: Any
 ) -> None:

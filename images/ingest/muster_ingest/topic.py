@@ -124,11 +124,7 @@ class Topic:
         self.patience = Patience(self, patience_seconds)
         self._denied: KafkaError | None = None
         self._config = self._checked()
-        try:
-            own = {name: value for name, value in self._config.items() if name not in _OWN}
-            self._admin = AdminClient({**own, "error_cb": self._note}, logger=_quiet())
-        except KafkaException as error:
-            raise IngestError(f"{source}: {connection.named} cannot be used: {self._said(error)}") from None
+        self._admin = self._client()
 
     def look(self) -> tuple[str, list[int]]:
         """Return the topic's id, which another topic of the same name does not have, and its partitions.
@@ -249,7 +245,7 @@ class Topic:
             )
             found = {place.partition: result.offset for place, result in told.items()}
             if OFFSET_INVALID in found.values():  # what the client tells where the broker goes in the middle
-                raise TimeoutError("the broker has told no offset")
+                raise TimeoutError("no offset was told")
             return found
 
         return dict(self._ask("its offsets", ask))
@@ -260,12 +256,26 @@ class Topic:
         except KafkaException as error:
             raise self._meant(error) from None
 
+    def _client(self) -> AdminClient:
+        """Return a client that answers questions. :raises IngestError: the connection will not do."""
+        own = {name: value for name, value in self._config.items() if name not in _OWN}
+        try:
+            return AdminClient({**own, "error_cb": self._note}, logger=_quiet())
+        except KafkaException as error:
+            said = self._said(error)
+            raise IngestError(f"{self.source}: {self._connection.named} cannot be used: {said}") from None
+
     def _answer(self, futures: Mapping[Any, Future[Any]]) -> dict[Any, Any]:
         """Wait for answers, and for what the client tells beside them."""
         while wait(futures.values(), _ANSWER_POLL_SECONDS).not_done:
             self._admin.poll(0)
             self._refuse_denied()
-        return {key: future.result() for key, future in futures.items()}
+        try:
+            return {key: future.result() for key, future in futures.items()}
+        except KafkaException:
+            # One that knew a broker before it went is refused by the one that came back, each time (FENCED_LEADER_EPOCH).
+            self._admin = self._client()
+            raise
 
     def _away(self, seconds: float) -> SourceAway:
         return SourceAway(
