@@ -216,6 +216,7 @@ class StoreContract:
         assert store.count("flights/features") == 1
         assert not store.check(deep=True).problems
 
+    @pytest.mark.parametrize("name", ["features", CHECKPOINTS])
     @pytest.mark.parametrize(
         "files",
         [
@@ -226,10 +227,12 @@ class StoreContract:
             {".muster-carried": b"d/b\n", "d": b"2"},
         ],
     )
-    def test_what_cannot_be_taken_over_is_refused(self, store, files):
+    def test_what_cannot_be_taken_over_is_refused_each_time(self, store, again, name, files):
         (first,) = run(store, "a-1", ONE, {"features": {"a": b"1", "d/b": b"2"}})["features"]
         with pytest.raises(BadOutput):
-            run(store, "a-2", follows(first), {"features": files})
+            run(store, "a-2", follows(first, name=name), {name: files})
+        with pytest.raises(BadOutput):
+            again.commit("a-2", attempt=1)
         assert store.count("flights/features") == 1
 
     def test_a_commit_that_was_overtaken_is_refused(self, store, again):

@@ -95,8 +95,8 @@ class Broker:
             "log.retention.ms": "-1",
             "log.cleaner.enable": "false",
             # One that was killed may come back once its controller takes it for gone: nine seconds, unless it is told otherwise.
-            "broker.session.timeout.ms": "1000",
-            "broker.heartbeat.interval.ms": "250",
+            "broker.session.timeout.ms": "3000",
+            "broker.heartbeat.interval.ms": "500",
         }
         if pem is not None:
             found["listeners"] += f",SASL_SSL://127.0.0.1:{safe}"

@@ -519,6 +519,13 @@ def test_a_client_that_tells_no_offset_or_hears_nothing_is_asked_again(
     assert rows("n", "one") == [[0], [1], [2], [3], [4]]
 
 
+def test_a_topic_that_ends_too_early_ends_the_patience(steps: Any, take: Any, topic: str) -> None:
+    steps(("put", topic, several(3)))
+    told = take("one", program="drive_short.py", patience_seconds=3)
+    assert told["error"] == "SourceAway"
+    assert "does not answer, for 3 s" in told["message"]
+
+
 def test_a_broker_that_goes_and_comes_back_between_two_questions(
     steps: Any, take: Any, topic: str, broker: Broker, rows: Any
 ) -> None:

@@ -32,7 +32,7 @@ from muster_ingest.rows import Message
 
 _ANSWER_SECONDS, _ANSWER_POLL_SECONDS, _POLL_SECONDS = 10.0, 0.05, 0.5
 SILENT_SECONDS = 15.0
-"""What a client may hear nothing, before another one takes its place.
+"""Seconds without an answer after which another client takes over; each time without one, twice as many.
 
 Where a broker has gone and come back, a client with assigned partitions sometimes asks it for none again (librdkafka, issue 5153).
 """
@@ -167,11 +167,11 @@ class Topic:
         :raises IngestError: the broker dropped some of them meanwhile. :raises SourceAway: it did not answer for so long.
         """
         left = {partition for partition, span in spans.items() if not span.done}
-        heard = time.monotonic()
+        heard, silent = time.monotonic(), SILENT_SECONDS
         while left:
             with self._consumer({each: spans[each].at for each in left}) as consumer:
                 begun = time.monotonic()
-                while left and time.monotonic() - max(begun, heard) < SILENT_SECONDS:
+                while left and time.monotonic() - max(begun, heard) < silent:
                     raws = consumer.consume(_AT_ONCE, _POLL_SECONDS)
                     self._refuse_denied()
                     for raw in raws:
@@ -179,14 +179,15 @@ class Topic:
                             self._judge(raw.error(), raw.partition())
                         elif message := _message(raw, spans[raw.partition()]):
                             yield message
-                    if any(_is_answer(raw) for raw in raws):
-                        heard = time.monotonic()
+                    if any(_brings_on(raw, spans) for raw in raws):
+                        heard, silent = time.monotonic(), SILENT_SECONDS
                     elif time.monotonic() - heard > self._patience_seconds:
                         raise self._away(time.monotonic() - heard)
                     done = {each for each in left if spans[each].done}
                     if done:
                         consumer.pause([TopicPartition(self.name, each) for each in done])
                         left -= done
+            silent *= 2
 
     @contextmanager
     def _consumer(self, at: Mapping[int, int]) -> Iterator[Consumer]:
@@ -244,7 +245,7 @@ class Topic:
                 )
             )
             found = {place.partition: result.offset for place, result in told.items()}
-            if OFFSET_INVALID in found.values():  # what the client tells where the broker goes in the middle
+            if OFFSET_INVALID in found.values():  # librdkafka's answer when the connection breaks
                 raise TimeoutError("no offset was told")
             return found
 
@@ -350,9 +351,15 @@ def _is_answer(raw: Raw) -> bool:
     return error is None or error.code() == KafkaError._PARTITION_EOF
 
 
+def _brings_on(raw: Raw, spans: Mapping[int, Span]) -> bool:
+    """Whether the broker brought what was wanted; each new client hears again of an end that comes too early."""
+    return raw.error() is None or (_is_answer(raw) and spans[raw.partition()].done)
+
+
 def _quiet() -> logging.Logger:
     """Return a log that is not shown: the client tells each lost connection there, and its errors come by other ways, too."""
     log = logging.getLogger("muster_ingest.librdkafka")
-    log.addHandler(logging.NullHandler())
+    if not log.handlers:
+        log.addHandler(logging.NullHandler())
     log.propagate = False
     return log

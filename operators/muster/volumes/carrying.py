@@ -33,33 +33,33 @@ def named(layout: Layout, draft: Draft) -> Draft:
     """
     if draft.base is None:
         return draft
-    noted, listed = _beside(draft, "carried"), draft.folder / CARRIED
-    if listed.is_file() and not listed.is_symlink():
-        write_whole(noted, listed.read_bytes())
-        listed.unlink()
-    if not noted.is_file():
+    noted, listed = _noted(draft), draft.folder / CARRIED
+    fresh = listed.is_file() and not listed.is_symlink()
+    if not fresh and not noted.is_file():
         return draft
+    text = (listed if fresh else noted).read_bytes()
+    # What is noted was checked: a commit that was cut off later has left files in the draft that it took over.
+    checked = noted.is_file() and noted.read_bytes() == text
     base = _folder(layout, draft.base)
     try:
-        carried = _listed(draft, noted, listing.read(base / "MANIFEST"))
+        carried = _listed(draft, text, listing.read(base / "MANIFEST"))
     except (Corrupt, OSError) as error:
         raise StoreError(
             f"output {draft.output!r} begins with {draft.base.address}, which cannot be read: {error}"
         ) from error
     written = {path: size for path, size in draft.files.items() if path != CARRIED}
-    checked = _beside(draft, "checked")
-    if (
-        not checked.exists()
-    ):  # once: a commit that is cut off later leaves files in the draft that it took over
+    if not checked:
         _refuse_overlap(draft, written, carried)
-        checked.touch()
+        write_whole(noted, text)
+    if fresh:
+        listed.unlink()
     sizes = {path: entry.size_bytes for path, entry in carried.items()}
     return replace(draft, files=written | sizes, carried=carried)
 
 
 def drop(draft: Draft) -> None:
     """Delete what a draft took over: its own files may go back to a job, which could change the base by a link to it."""
-    noted = _beside(draft, "carried")
+    noted = _noted(draft)
     if draft.base is None or not noted.is_file():
         return
     unlock(draft.folder)
@@ -68,14 +68,15 @@ def drop(draft: Draft) -> None:
             (draft.folder / check_path(path, output=draft.output)).unlink()
 
 
-def _beside(draft: Draft, what: str) -> Path:
-    return draft.folder.parent.with_name(f"{what}-{draft.folder.parent.name}")
+def _noted(draft: Draft) -> Path:
+    """The job's list, beside the draft."""
+    return draft.folder.parent.with_name(f"carried-{draft.folder.parent.name}")
 
 
-def _listed(draft: Draft, noted: Path, entries: Mapping[str, Entry]) -> dict[str, Entry]:
+def _listed(draft: Draft, text: bytes, entries: Mapping[str, Entry]) -> dict[str, Entry]:
     assert draft.base is not None
     found = {}
-    for path in noted.read_text(encoding="utf-8", errors="replace").split("\n")[:-1]:
+    for path in text.decode("utf-8", "replace").split("\n")[:-1]:
         entry = entries.get(path)
         if entry is None:
             raise BadOutput(
