@@ -17,9 +17,8 @@ from tests.waiting import until
 
 from muster.volumes.folder import FolderStore
 
-pytestmark = (
-    pytest.mark.data
-)  # three minutes of runs; test_deploy.py and unit/backends/releases/test_book.py keep its rules
+# Three minutes of runs; test_deploy.py and unit/backends/releases/test_book.py keep the rules.
+pytestmark = pytest.mark.data
 
 MONTHS = """
     from datetime import UTC, datetime

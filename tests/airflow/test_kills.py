@@ -16,10 +16,8 @@ from tests.waiting import until
 from muster.core.status import JobState
 from muster.volumes.folder import FolderStore
 
-pytestmark = [
-    pytest.mark.data,
-    pytest.mark.nightly,
-]  # test_deferral.py and test_up.py kill each of these once
+# test_deferral.py and test_up.py kill each of these once.
+pytestmark = [pytest.mark.data, pytest.mark.nightly]
 INLINE_WAIT_SECONDS = 5
 HEAD = """
     from datetime import datetime, timedelta

@@ -153,7 +153,7 @@ def test_a_verdict_ends_the_tasks_log(here: Layout, author: Author) -> None:
         ({"image_perfix": "x"}, "unknown setting 'image_perfix'"),
         pytest.param(
             {"store_url": "http://10.96.0.99"}, "10.96.0.99 does not answer", marks=pytest.mark.nightly
-        ),  # a minute and a half
+        ),  # a minute and a half; unit/cli/checks/test_cluster.py
     ],
 )
 def test_what_is_wrong_is_said_before_anything_starts(

@@ -63,8 +63,8 @@ def refused(line: Line, spec: DeploymentSpec, plan: Plan, show: Show, what: str)
     return outcome, load
 
 
-ANYWHERE = {"500", "wrong", "shape", "eats memory"}
-"""What is refused by rules that no cluster is needed for: ``tests/contract/test_deployments.py`` keeps them."""
+ANYWHERE = {"500", "wrong", "shape"}
+"""What the smoke requests find, as on one machine: ``tests/contract/test_deployments.py``, ``tests/airflow/test_release_faults.py``."""
 REFUSED: dict[str, tuple[Callable[[Path], Path] | None, dict[str, Any], tuple[str, ...]]] = {
     "crashes": (crashes, {}, ("before it had any traffic",)),
     "500": (answers_500, {}, ("smoke request 'two': HTTP 500",)),
@@ -104,7 +104,7 @@ def test_one_that_will_not_do_is_refused_and_users_see_nothing_of_it(
     assert set(load.answers) == {f"revision {before}"}
 
 
-@pytest.mark.nightly
+@pytest.mark.nightly  # rules of a release, as on one machine: unit/backends/releases/test_driver.py
 def test_one_that_is_slow_is_taken_back(line: Line, record_property: Show) -> None:
     plan = replace(PATIENT, rules=Rules(fewest_requests=20))
     spec = line.spec(slow(line.folder), smoke=(), resources=replace(SMALL, memory_gib=1))
@@ -113,7 +113,7 @@ def test_one_that_is_slow_is_taken_back(line: Line, record_property: Show) -> No
     assert load.failed == {}
 
 
-@pytest.mark.nightly
+@pytest.mark.nightly  # the same
 def test_one_that_was_let_through_harms_within_its_share_alone(line: Line, record_property: Show) -> None:
     before = line.champion
     driver = line.begin(line.spec(answers_500(line.folder), smoke=()), PATIENT)
@@ -184,7 +184,6 @@ def told_by_the_gateway(load: Load) -> int:
     return sum(number for what, number in answers.items() if what.startswith(("HTTP 502", "HTTP 504")))
 
 
-@pytest.mark.nightly
 def test_a_version_that_is_gone(line: Line, record_property: Show) -> None:
     spec = line.spec(load_timeout_seconds=15.0)
     gone = replace(spec, model=replace(spec.model, address=f"volume://lines/{line.name}@99"))

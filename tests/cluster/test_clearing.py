@@ -107,7 +107,7 @@ def groups_called(name: str) -> list[str]:
     return [f"{top}/{each}" for top, folders, _ in walked for each in folders if each.startswith(name)]
 
 
-@pytest.mark.nightly
+@pytest.mark.nightly  # the two below clear one away
 def test_two_clusters_and_one_goes_after_half_of_it_was_killed(second: Layout) -> None:
     before = links()
     run("up", second)

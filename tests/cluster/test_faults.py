@@ -142,7 +142,7 @@ class Fault:
     :param in_place: it does so in the pods that it has.
     :param heal: what is done when it has ended.
     :param soak: not even one of it in make test-cluster: it takes too long.
-    :param nightly: not even one of it in CI, since it takes long, and others show in part what it does.
+    :param nightly: left out of CI: it takes long, and others show in part what it does.
     :param within_seconds: of the fault the whole gang is to run again; held in soak.
     """
 

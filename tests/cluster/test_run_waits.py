@@ -116,7 +116,7 @@ def runs(here: Layout, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run
         kubectl.until("nothing is left", lambda: not left.of_anybody(here), seconds=180)
 
 
-@pytest.mark.nightly
+@pytest.mark.nightly  # unit/backends/kubernetes/lifecycle/test_jobs.py has the words, contract/test_preemption.py the queue
 def test_a_queue_that_is_short_is_told_and_how_long_was_waited(runs: Runs) -> None:
     runs.start("holds", gpus=8, gpu_class=A100)
     runs.reads("holds", "hold: started")

@@ -12,18 +12,25 @@ import pytest
 from moto.server import ThreadedMotoServer
 from s3fs import S3FileSystem
 from tests.contract.mirror_kills import KilledMirrorContract
-from tests.contract.mirrored import assert_restores, bytes_of, fill, mirror, put
+from tests.contract.mirrored import assert_restores, bytes_of, damage, fill, mirror, put
 from tests.contract.test_mirrors import MirrorContract
 from tests.ingest.s3 import USER, WORD, ObjectStore
 
 from muster.core.errors import StoreError
 from muster.volumes.folder import FolderStore
+from muster.volumes.mirrors import open_layout
 from muster.volumes.mirrors.base import Home
 from muster.volumes.mirrors.folder import FolderHome
 from muster.volumes.mirrors.open_layout import OpenHome
 
 _BUCKETS = itertools.count()
 SECRET = "not-to-be-shown"
+
+
+@pytest.fixture(autouse=True)
+def smaller(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have smaller files count as large."""
+    monkeypatch.setattr(open_layout, "LEAST_WHOLE_BYTES", LEAST_BYTES)
 
 
 @pytest.fixture(scope="module")
@@ -62,11 +69,49 @@ class TestS3(MirrorContract):
     ) -> None:
         moves_what_changed(source, opened, tmp_path)
 
+    @pytest.mark.parametrize("how", ["refused", "rotten"])
+    def test_where_a_change_cannot_be_moved_alone_the_file_is(
+        self,
+        source: FolderStore,
+        opened: Callable[[], Home],
+        options: dict[str, Any],
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+        how: str,
+    ) -> None:
+        """A store does not know the calls, or the version before is damaged where it comes from."""
+        before = bytes_of("large", LEAST_BYTES)
+        address = put(source, tmp_path / "put", "flights/table", {"rows": before})
+        mirror(FolderHome(source), opened())
+        known = S3FileSystem.call_s3
+        asked = list[str]()
+
+        def refuses(store: S3FileSystem, call: str, **given: Any) -> Any:
+            asked.append(call)
+            if call == "upload_part_copy":
+                raise OSError("a header that you provided implies functionality that is not implemented")
+            return known(store, call, **given)
+
+        monkeypatch.setattr(S3FileSystem, "call_s3", refuses)
+        put(source, tmp_path / "put", "flights/table", {"rows": before + b"1"})
+        if how == "rotten":
+            damage(source.path(address) / "rows", before[1:] + b"1")
+        assert mirror(FolderHome(source), opened()).versions == ["volume://flights/table@2"]
+        assert asked == ([*CALLS, "abort_multipart_upload"] if how == "refused" else [])
+        there = S3FileSystem(**options).cat_file(
+            f"{opened().where.removeprefix('s3://')}/flights/table/2/data/rows"
+        )
+        assert there == before + b"1"
+
+
+LEAST_BYTES = 12 << 20
+CALLS = ("create_multipart_upload", "upload_part_copy")
+
 
 def moves_what_changed(source: FolderStore, opened: Callable[[], Home], tmp_path: Path) -> None:
     """Mirror a large file, and again with a mebibyte that is put in: S3's smallest part travels."""
-    before = bytes_of("large", 90 << 20)
-    inserted = before[: 40 << 20] + bytes_of("new", 1 << 20) + before[40 << 20 :]
+    before = bytes_of("large", 24 << 20)
+    inserted = before[: 10 << 20] + bytes_of("new", 1 << 20) + before[10 << 20 :]
     put(source, tmp_path / "put", "flights/table", {"rows": before})
     mirror(FolderHome(source), opened())
     put(source, tmp_path / "put", "flights/table", {"rows": inserted})

@@ -368,7 +368,7 @@ class TestEnginesOnThisMachine(EnginesContract):
         with history(places, job_id) as page:
             eventually(lambda: applications(page) == [("waits", True)], seconds=PAGE_SECONDS)
 
-    @pytest.mark.nightly
+    @pytest.mark.nightly  # a minute; contract/test_backend.py has a rank that needs too much
     def test_a_driver_out_of_memory_is_told_as_that_and_its_event_log_stays(
         self, backend: Backend, gang: Made, places: Places
     ) -> None:

@@ -147,7 +147,7 @@ class TestGrpcOnThisMachine(Grpc):
 
 
 @pytest.mark.data
-@pytest.mark.nightly
+@pytest.mark.nightly  # the contract that ONNX models keep above
 class TestGrpcOfPython(PythonLines, Grpc):
     """Of models in workers."""
 

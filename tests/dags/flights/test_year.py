@@ -17,7 +17,7 @@ from tests.e2e.author import Author, stages
 
 from muster.volumes.folder import FolderStore
 
-# `make demo` runs the same in CI, and the tests beside this one run the code of its stages.
+# `make demo` runs the same in CI, with its suite and its gate, and the tests beside this one run the code of its stages.
 pytestmark = [pytest.mark.slow, pytest.mark.data, pytest.mark.nightly]
 
 

@@ -29,8 +29,10 @@ def test_a_small_change_is_filled_up_from_what_follows():
 
 
 def test_what_is_too_small_to_be_copied_travels():
-    found = parts([Stretch(0, MIB, None), Stretch(MIB, 9 * MIB, 0), Stretch(10 * MIB, MIB, None)])
-    assert found == [Stretch(0, 11 * MIB, None)]
+    found = parts([Stretch(0, MIB, None), Stretch(MIB, 8 * MIB, 0), Stretch(9 * MIB, MIB, None)])
+    assert found == [Stretch(0, 10 * MIB, None)]
+    found = parts([Stretch(0, 5 * MIB, None), Stretch(5 * MIB, 5 * MIB, 0)])
+    assert found == [Stretch(0, 5 * MIB, None), Stretch(5 * MIB, 5 * MIB, 0)]
 
 
 def test_the_last_part_may_be_small():
@@ -38,9 +40,9 @@ def test_the_last_part_may_be_small():
 
 
 def test_large_parts_are_cut_evenly():
-    found = parts([Stretch(0, 17 * MIB, None), Stretch(17 * MIB, 1025 * MIB, 3)])
-    assert [each.size for each in found] == [8.5 * MIB, 8.5 * MIB, 512.5 * MIB, 512.5 * MIB]
-    assert [each.first for each in found] == [None, None, 3, 3 + 512.5 * MIB]
+    found = parts([Stretch(0, 17 * MIB, None), Stretch(17 * MIB, 129 * MIB, 3)])
+    assert [each.size for each in found] == [8.5 * MIB, 8.5 * MIB, 64.5 * MIB, 64.5 * MIB]
+    assert [each.first for each in found] == [None, None, 3, 3 + 64.5 * MIB]
 
 
 def test_whatever_the_stretches_are_each_byte_is_in_one_part_that_may_be():

@@ -20,7 +20,7 @@ from muster.volumes.tree import make_folders
 PIECE_BYTES = 8 << 20
 """The parts in which a large object is written."""
 
-_COPY_STRETCHES = frozenset({"s3", "s3a"})
+_COPY_RANGES = frozenset({"s3", "s3a"})
 _WHOLE_PUTS = frozenset({"s3", "s3a", "gcs", "gs", "abfs", "abfss", "az", "adl", "oci", "oss", "memory"})
 
 
@@ -29,7 +29,7 @@ class Objects:
 
     :ivar where: the URL, as messages show it.
     :ivar folder: where this is a folder of this machine; else None.
-    :ivar copies_stretches: whether :meth:`send_changed` can do what it is for.
+    :ivar copies_ranges: whether the store makes objects of ranges of others.
     :param options: for the file system, such as an endpoint; never shown.
     :raises SpecError: fsspec, or the package of this kind of store, does not know it.
     """
@@ -46,7 +46,8 @@ class Objects:
         protocol = self._fs.protocol if isinstance(self._fs.protocol, str) else self._fs.protocol[0]
         self.folder = Path(self._root) if protocol in ("file", "local") else None
         self._puts_whole = protocol in _WHOLE_PUTS
-        self.copies_stretches = protocol in _COPY_STRETCHES
+        # A store that wants all parts of one size is told so to s3fs.
+        self.copies_ranges = protocol in _COPY_RANGES and not getattr(self._fs, "fixed_upload_size", False)
 
     def names(self, prefix: str, folders: Collection[str] = ()) -> list[str]:
         """Return the names of all objects below a prefix, relative to it.
@@ -100,14 +101,17 @@ class Objects:
         """Write an object with the bytes of a file of this machine, those that another object holds by a copy within the store.
 
         :param before: the name of that object. `stretches`: of the file, and where that object holds the same.
-        :returns: how many bytes were sent; None where that spares little, or the object is not there: nothing was written.
+        :returns: how many bytes were sent; None where that spares little, or the store cannot: nothing was written.
         """
         found = patching.parts(stretches)
-        size = sum(each.size for each in found)
-        if 2 * patching.sent(found) > size or not self.exists(before):
+        size, sent = sum(each.size for each in found), patching.sent(found)
+        if 2 * sent > size or len(found) > patching.MOST_PARTS:
             return None
-        patching.patch(self._fs, self._key(name), before=self._key(before), path=path, found=found)
-        return patching.sent(found)
+        try:
+            patching.patch(self._fs, self._key(name), before=self._key(before), path=path, found=found)
+        except Exception:  # stores that speak S3 do not all know these calls, and what is away says so of the whole file, too
+            return None
+        return sent
 
     @contextmanager
     def writing(self, name: str) -> Iterator[IO[bytes]]:

@@ -18,9 +18,11 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -48,13 +50,22 @@ from muster.volumes.mirrors.base import (
 from muster.volumes.mirrors.cut import Cut
 from muster.volumes.mirrors.delta import delta
 from muster.volumes.mirrors.objects import PIECE_BYTES, Objects
-from muster.volumes.mirrors.patching import LEAST_BYTES
+from muster.volumes.mirrors.patching import LEAST_WHOLE_BYTES
 from muster.volumes.tree import make_folders
 
 STREAMS = 8
 FORMAT = 1
 
 _INDEX = "_muster"
+
+
+@dataclass(frozen=True)
+class _Before:
+    """A file in the version before: on this machine, what it is to hold, and its object's name."""
+
+    path: str
+    digest: str
+    name: str
 
 
 class OpenHome:
@@ -70,6 +81,7 @@ class OpenHome:
         self.where = self._objects.where
         self._fresh: dict[Place, list[Entry]] = {}
         self._lent: list[TemporaryDirectory[str]] = []
+        self._cutting = threading.Lock()  # of one large file at a time: its pieces are held in memory
 
     def owner(self) -> str:
         """Return the uuid of the store that gave the versions their numbers; empty where there is none yet."""
@@ -267,10 +279,10 @@ class OpenHome:
 
         if folder is not None:
             for entry in missing.values():
-                known = None
-                if base is not None and before is not None and (old := base.entries.get(entry.path)):
-                    known = f"{before}/{old.path}", self._data(base, old)
-                later(self._send, documents, entry, f"{folder}/{entry.path}", known)
+                old = None
+                if base is not None and before is not None and (same := base.entries.get(entry.path)):
+                    old = _Before(f"{before}/{same.path}", same.hash, self._data(base, same))
+                later(self._send, documents, entry, f"{folder}/{entry.path}", old)
         else:
             for run in runs(ordered(documents), missing):
                 cut = Cut(source.read(documents, run))
@@ -283,10 +295,10 @@ class OpenHome:
         while writing:
             tell(writing.popleft().result())
 
-    def _send(self, documents: Documents, entry: Entry, path: str, known: tuple[str, str] | None) -> int:
+    def _send(self, documents: Documents, entry: Entry, path: str, old: _Before | None) -> int:
         """Write a file of this machine, and return how many bytes travelled.
 
-        :param known: a file of this machine with other bytes, and the name of the object with the same ones.
+        :param old: the same file in the version before.
         :raises Corrupt: it has not the bytes of the manifest.
         """
         try:
@@ -295,14 +307,26 @@ class OpenHome:
             raise Corrupt(f"{path} is gone: run `muster volumes fsck` where it comes from") from error
         if found != entry.hash:
             raise _changed(entry)
-        name = self._data(documents, entry)
-        if known is not None and self._objects.copies_stretches and entry.size_bytes >= LEAST_BYTES:
-            before, other = known
-            sent = self._objects.send_changed(path, name, before=other, stretches=delta(before, path))
-            if sent is not None:
-                return sent
-        self._objects.send(path, name)
-        return entry.size_bytes
+        name, sent = self._data(documents, entry), None
+        if old is not None and self._objects.copies_ranges and entry.size_bytes >= LEAST_WHOLE_BYTES:
+            sent = self._send_changed(path, name, old)
+        if sent is None:
+            self._objects.send(path, name)
+            sent = entry.size_bytes
+        return sent
+
+    def _send_changed(self, path: str, name: str, old: _Before) -> int | None:
+        """Write what differs from the version before; None where the whole file has to be sent."""
+        if not self._objects.exists(old.name):
+            return None
+        try:
+            with self._cutting:
+                if hash_file(old.path) != old.digest:
+                    return None  # fsck reports it
+                cut = list(delta(old.path, path))
+        except FileNotFoundError:
+            return None
+        return self._objects.send_changed(path, name, before=old.name, stretches=cut)
 
     def _write_small(self, documents: Documents, entry: Entry, data: bytes) -> int:
         if blake3(data).hexdigest() != entry.hash:

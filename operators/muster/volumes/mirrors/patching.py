@@ -1,7 +1,8 @@
 """A large object made of stretches of one that its store has already, and of new bytes, so that only these travel.
 
 S3 makes an object of parts, each sent or copied within the store (UploadPart and UploadPartCopy of its API). It takes parts of 5 MiB to
-5 GiB, 10,000 of them, and the last one may be smaller; so a small change costs 5 MiB.
+5 GiB, 10,000 of them, and the last one may be smaller; so a small change costs 5 MiB. Parts of an upload that a kill left lie there unseen,
+and are paid for, until a rule of the bucket deletes them (AbortIncompleteMultipartUpload).
 """
 
 from __future__ import annotations
@@ -15,8 +16,9 @@ from typing import Any
 from muster.volumes.mirrors.delta import Stretch
 
 LEAST_PART_BYTES = 5 << 20
-SENT_PART_BYTES, COPIED_PART_BYTES = 16 << 20, 1 << 30
-LEAST_BYTES = 16 * LEAST_PART_BYTES
+SENT_PART_BYTES, COPIED_PART_BYTES = 16 << 20, 128 << 20
+MOST_PARTS = 10_000
+LEAST_WHOLE_BYTES = 16 * LEAST_PART_BYTES
 """Smaller files travel whole: what is asked for costs more than it spares."""
 
 
@@ -24,17 +26,16 @@ def parts(stretches: Iterable[Stretch]) -> list[Stretch]:
     """Return the parts of an object, in order: each has at least 5 MiB, but for the last one."""
     found = list[Stretch]()
     for each in stretches:
-        if each.first is not None and each.size < 2 * LEAST_PART_BYTES:
-            each = replace(each, first=None)  # what a part before it is filled up from must stay a part
-        last = found[-1] if found else None
-        if last is not None and last.first is None and each.first is not None:
-            lacking = max(0, LEAST_PART_BYTES - last.size)
-            found[-1] = replace(last, size=last.size + lacking)
-            each = Stretch(each.at + lacking, each.size - lacking, each.first + lacking)
-        elif last is not None and last.first is None:
+        last = found[-1] if found and found[-1].first is None else None
+        lacking = 0 if last is None else max(0, LEAST_PART_BYTES - last.size)
+        if each.first is not None and each.size >= lacking + LEAST_PART_BYTES:
+            if last is not None:  # it is filled up from what follows
+                found[-1] = replace(last, size=last.size + lacking)
+            found.append(Stretch(each.at + lacking, each.size - lacking, each.first + lacking))
+        elif last is not None:
             found[-1] = replace(last, size=last.size + each.size)
-            continue
-        found.append(each)
+        else:
+            found.append(replace(each, first=None))
     return [part for each in found for part in _evenly(each)]
 
 
@@ -78,6 +79,6 @@ def patch(store: Any, key: str, *, before: str, path: str, found: Iterable[Stret
                 done.append({"PartNumber": number, "ETag": answer["ETag"]})
         store.call_s3("complete_multipart_upload", MultipartUpload={"Parts": done}, UploadId=upload, **place)
     except BaseException:
-        with suppress(Exception):  # what is raised is the reason; stores delete parts that nobody completes
+        with suppress(Exception):  # what is raised is the reason
             store.call_s3("abort_multipart_upload", UploadId=upload, **place)
         raise

@@ -64,7 +64,8 @@ logger.network.level = off
 """
 """Leaves out what a worker says when the master has gone: at each end, well or not. The first replica tells the driver's end.
 
-What its connections say is left out whole, for they say it in a dozen ways. A worker that does not find its master says so itself.
+What the connections of workers and of the master say is left out whole, since they say it in a dozen ways: what breaks one in the middle of a run is in
+the log of the executor or of the driver that needed it, and a worker that does not find its master says so itself.
 """
 # Spark asks for a module with faster arithmetic on vectors, which a JRE may lack, and goes on without it.
 _JAVA = """#!/bin/sh

@@ -104,6 +104,8 @@ class _Near(PoolManager):
                 method, url, body=body, headers=headers, preload_content=False, timeout=timeout
             )
         answer = self._server.answer(_asked(method, url.removeprefix(self._server.host), body, headers))
+        assert not answer.lines, "what is read as it comes is asked for as a stream"
+        assert not answer.cut, "what is read as it comes is asked for as a stream"
         if answer.code == 0:
             raise ProtocolError("Connection aborted.", RemoteDisconnected("closed without an answer"))
         if answer.hold is not None and not answer.hold.wait(timeout.read_timeout):
