@@ -20,8 +20,11 @@ from muster.core.errors import StoreError
 from muster.volumes.folder import FolderStore
 from muster.volumes.mirrors import open_layout
 from muster.volumes.mirrors.base import Home
+from muster.volumes.mirrors.delta import Stretch
 from muster.volumes.mirrors.folder import FolderHome
+from muster.volumes.mirrors.objects import Objects
 from muster.volumes.mirrors.open_layout import OpenHome
+from muster.volumes.mirrors.patching import MOST_PARTS
 
 _BUCKETS = itertools.count()
 SECRET = "not-to-be-shown"
@@ -30,7 +33,7 @@ SECRET = "not-to-be-shown"
 @pytest.fixture(autouse=True)
 def smaller(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have smaller files count as large."""
-    monkeypatch.setattr(open_layout, "LEAST_WHOLE_BYTES", LEAST_BYTES)
+    monkeypatch.setattr(open_layout, "LEAST_PATCHED_BYTES", LEAST_BYTES)
 
 
 @pytest.fixture(scope="module")
@@ -102,6 +105,22 @@ class TestS3(MirrorContract):
             f"{opened().where.removeprefix('s3://')}/flights/table/2/data/rows"
         )
         assert there == before + b"1"
+
+    def test_what_the_store_cannot_copy_is_known_before_it_is_asked(
+        self, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        assert Objects("s3://a/b", options).copies_ranges
+        assert not Objects("s3://a/b", {**options, "fixed_upload_size": True}).copies_ranges
+        stretches = [
+            Stretch(at * (15 << 20) + low, size, first)
+            for at in range(MOST_PARTS)
+            for low, size, first in ((0, 14 << 20, at * (14 << 20)), (14 << 20, 1 << 20, None))
+        ]
+        asked = list[str]()
+        monkeypatch.setattr(S3FileSystem, "call_s3", lambda _, call, **given: asked.append(call))
+        many = Objects("s3://a/b", options)
+        assert many.send_changed("rows", "new", before="old", stretches=stretches) is None
+        assert asked == []
 
 
 LEAST_BYTES = 12 << 20

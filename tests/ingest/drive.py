@@ -5,17 +5,18 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 from muster_ingest import ingest
 
 
-def main(before: str, target: str, what: str) -> None:
-    """Ingest, and say how it ended."""
+def told(before: str, target: str, what: str) -> dict[str, Any]:
+    """Ingest, and return how it ended."""
     try:
-        told = ingest([Path(before)] if before else [], Path(target), what=json.loads(what))
+        return dict(ingest([Path(before)] if before else [], Path(target), what=json.loads(what)))
     except Exception as error:  # whatever it is, the test looks at it
-        told = {"error": type(error).__name__, "message": str(error)}
-    print(json.dumps(told))
+        return {"error": type(error).__name__, "message": str(error)}
 
 
-main(*sys.argv[1:])
+if __name__ == "__main__":
+    print(json.dumps(told(*sys.argv[1:])))

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
-from pathlib import Path
 
-from muster_ingest import ingest
+from drive import told
 from muster_ingest.topic import Topic
 
 ends = Topic.ends
@@ -19,10 +18,5 @@ def waits(topic: Topic, partitions: list[int]) -> dict[int, int]:
     return ends(topic, partitions)
 
 
-def main(before: str, target: str, what: str) -> None:
-    """Ingest, and say how it ended."""
-    Topic.ends = waits  # type: ignore[method-assign]
-    print(json.dumps(ingest([Path(before)] if before else [], Path(target), what=json.loads(what))))
-
-
-main(*sys.argv[1:])
+Topic.ends = waits  # type: ignore[method-assign]
+print(json.dumps(told(*sys.argv[1:])))

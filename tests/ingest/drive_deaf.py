@@ -9,14 +9,13 @@ import json
 import sys
 import threading
 from concurrent.futures import Future
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import muster_ingest.topic
 from confluent_kafka import OFFSET_INVALID, Consumer
 from confluent_kafka.admin import AdminClient
-from muster_ingest import ingest
+from drive import told
 
 SILENT_SECONDS = 1.0
 asked, made = 0, 0
@@ -30,10 +29,10 @@ class Forgetful(AdminClient):
         asked += 1
         if asked > 1:
             return super().list_offsets(places, **how)
-        told: dict[Any, Future[Any]] = {place: Future() for place in places}
-        for future in told.values():
+        answers: dict[Any, Future[Any]] = {place: Future() for place in places}
+        for future in answers.values():
             future.set_result(SimpleNamespace(offset=OFFSET_INVALID))
-        return told
+        return answers
 
 
 class Deaf(Consumer):
@@ -52,12 +51,7 @@ class Deaf(Consumer):
         return []
 
 
-def main(before: str, target: str, what: str) -> None:
-    """Ingest, and say how it ended."""
-    muster_ingest.topic.AdminClient, muster_ingest.topic.Consumer = Forgetful, Deaf
-    muster_ingest.topic.SILENT_SECONDS = SILENT_SECONDS
-    told = ingest([Path(before)] if before else [], Path(target), what=json.loads(what))
-    print(json.dumps({"asked": asked, "made": made, **told}))
-
-
-main(*sys.argv[1:])
+muster_ingest.topic.AdminClient, muster_ingest.topic.Consumer = Forgetful, Deaf
+muster_ingest.topic.SILENT_SECONDS = SILENT_SECONDS
+ended = told(*sys.argv[1:])
+print(json.dumps({"asked": asked, "made": made, **ended}))

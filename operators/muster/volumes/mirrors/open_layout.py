@@ -50,7 +50,7 @@ from muster.volumes.mirrors.base import (
 from muster.volumes.mirrors.cut import Cut
 from muster.volumes.mirrors.delta import delta
 from muster.volumes.mirrors.objects import PIECE_BYTES, Objects
-from muster.volumes.mirrors.patching import LEAST_WHOLE_BYTES
+from muster.volumes.mirrors.patching import LEAST_PATCHED_BYTES
 from muster.volumes.tree import make_folders
 
 STREAMS = 8
@@ -308,7 +308,7 @@ class OpenHome:
         if found != entry.hash:
             raise _changed(entry)
         name, sent = self._data(documents, entry), None
-        if old is not None and self._objects.copies_ranges and entry.size_bytes >= LEAST_WHOLE_BYTES:
+        if old is not None and self._objects.copies_ranges and entry.size_bytes >= LEAST_PATCHED_BYTES:
             sent = self._send_changed(path, name, old)
         if sent is None:
             self._objects.send(path, name)

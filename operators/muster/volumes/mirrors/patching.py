@@ -18,7 +18,7 @@ from muster.volumes.mirrors.delta import Stretch
 LEAST_PART_BYTES = 5 << 20
 SENT_PART_BYTES, COPIED_PART_BYTES = 16 << 20, 128 << 20
 MOST_PARTS = 10_000
-LEAST_WHOLE_BYTES = 16 * LEAST_PART_BYTES
+LEAST_PATCHED_BYTES = 16 * LEAST_PART_BYTES
 """Smaller files travel whole: what is asked for costs more than it spares."""
 
 
