@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import http.server
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Iterator
+from email.utils import formatdate
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +64,38 @@ def test_the_folders_of_a_web_server(ingest: Any, web: str, folder: Path, tmp_pa
     told = ingest("two", f"{web}/", before="one")
     assert contents(tmp_path / "two")["a.csv"] == "other"
     assert told["files"] == 3
+
+
+class Hasty(http.server.BaseHTTPRequestHandler):
+    """Serves a file that changes once more within the second of its last change, to as many bytes."""
+
+    def do_HEAD(self) -> None:
+        self._answer()
+
+    def do_GET(self) -> None:
+        self.wfile.write(self._answer())
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+    def _answer(self) -> bytes:
+        now = time.time()
+        self.server.changed = getattr(self.server, "changed", int(now) + 1)  # type: ignore[attr-defined]
+        changed = int(self.server.changed)  # type: ignore[attr-defined]
+        body = b"last" if now >= changed + 1 else b"once"
+        self.send_response(200)
+        self.send_header("Last-Modified", formatdate(changed, usegmt=True))
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        return body
+
+
+def test_a_change_within_the_second_of_the_one_before_is_not_missed(ingest: Any, tmp_path: Path) -> None:
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Hasty) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        ingest("one", f"http://127.0.0.1:{server.server_port}/a.csv")
+        server.shutdown()
+    assert contents(tmp_path / "one") == {"a.csv": "last"}
 
 
 def test_one_file_of_a_web_server(ingest: Any, web: str, tmp_path: Path) -> None:

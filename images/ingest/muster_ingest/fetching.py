@@ -54,6 +54,10 @@ class Patience:
         """Wait no longer: the ingest ends."""
         self._stop.set()
 
+    def pause(self, seconds: float) -> None:
+        """Wait, unless the ingest ends before."""
+        self._stop.wait(seconds)
+
     def ask(self, what: str, question: Callable[[], T]) -> T:
         """Ask until there is an answer. :raises IngestError: the source refuses. :raises SourceAway: it does not answer."""
         pause = _FIRST_PAUSE

@@ -150,6 +150,7 @@ class Ingest:
     def _fetch_all(self) -> None:
         count, total = self._list.missing()
         self._total = (self._fetched + count, self._fetched_bytes + total)
+        self._patience.pause(self._place.settles_in(time.time()))
         with (self._target / JOURNAL).open("a", encoding="utf-8") as self._journal:
             fetch(
                 self._place,

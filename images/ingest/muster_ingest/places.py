@@ -6,6 +6,8 @@ import errno
 import json
 import os
 from collections.abc import Iterator
+from datetime import datetime
+from email.utils import parsedate_to_datetime
 from typing import Any
 
 import fsspec
@@ -26,6 +28,9 @@ _DENIED_KINDS = (
 _HERE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.ENAMETOOLONG})
 _TAGS = ("ETag", "etag", "md5Hash", "content_md5", "generation")
 _TIMES = ("mtime", "LastModified", "last_modified", "updated", "Last-Modified")
+_BY_SECONDS = frozenset({"http", "https", "sftp", "ssh"})
+"""Sources that tell the time of a change in whole seconds, and servers of which make their tags of it."""
+_LONGEST_SETTLING_SECONDS = 3.0
 
 
 class Place:
@@ -36,6 +41,7 @@ class Place:
         self._scheme = source.partition("://")[0]
         self.fs: Any = None
         self.root = ""
+        self._newest = 0.0
 
     def begin(self) -> None:
         """Open it; everything else is asked after this."""
@@ -69,7 +75,20 @@ class Place:
             if name.startswith(f"{self.root}//"):
                 below = name[len(self.root) + 1 :]
             size = info.get("size")
+            if self._scheme in _BY_SECONDS:
+                self._newest = max(self._newest, _changed(info))
             yield name, below, -1 if size is None else int(size), identity(info)
+
+    def settles_in(self, now: float) -> float:
+        """Return after how many seconds no object that was listed can change under the time that was listed for it.
+
+        What is read before could change once more within that second, to as many bytes, and count as unchanged ever after. A server whose
+        clock is seconds ahead is not waited for.
+
+        :param now: in seconds since 1970.
+        """
+        left = self._newest + 1.0 - now
+        return left if 0.0 < left <= _LONGEST_SETTLING_SECONDS else 0.0
 
     def _s3_objects(self) -> Iterator[dict[str, Any]]:
         """List page by page: in order, and never more than one page in memory."""
@@ -151,6 +170,17 @@ def identity(info: dict[str, Any]) -> str:
             value = info[name]
             return f"at {value.isoformat() if hasattr(value, 'isoformat') else value}"
     return ""
+
+
+def _changed(info: dict[str, Any]) -> float:
+    """Return when an object changed last, in seconds since 1970; 0 where that is unknown."""
+    told = info.get("mtime") or info.get("Last-Modified")
+    if isinstance(told, str):
+        try:
+            told = parsedate_to_datetime(told)
+        except ValueError:  # no date: a server may answer anything
+            return 0.0
+    return told.timestamp() if isinstance(told, datetime) else 0.0
 
 
 def _options(scheme: str, place: Place) -> dict[str, Any]:
