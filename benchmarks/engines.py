@@ -94,11 +94,11 @@ class Runs:
             found = timed(script, {**environment, "PYTHONPATH": str(DAGS)}, began=began)
         return found.seconds
 
-    def job(self, launcher: Launcher) -> list[float]:
-        """Return the same of a job: its start is its submission."""
+    def job(self, launcher: Launcher, *words: str) -> list[float]:
+        """Return the same of a job: its start is its submission. :param words: which its script is given, too."""
         spark = launcher is Launcher.SPARK
         image, script = ("spark", "on_spark.py") if spark else ("etl", "duck.py")
-        command = ("python", str(JOBS / script), str(self._root / "rows"), "{outputs.made}/rows")
+        command = ("python", str(JOBS / script), str(self._root / "rows"), "{outputs.made}/rows", *words)
         role = Role(
             command=command,
             replicas=3 if spark else 1,

@@ -1,9 +1,11 @@
 """Both engines over the same rows as jobs, once each: how long, how much memory, and whether the rows are equal.
 
-``python -m benchmarks.engines_equal FOLDER [--rows N] [--engines duckdb spark] [--keep-gib N]``, by default 100 million. The rows and what was found of each
-engine are kept below FOLDER, where a later call finds them: delete it afterwards. A run is ended where less than `--keep-gib` are free on its disk.
+``python -m benchmarks.engines_equal FOLDER [--rows N] [--engines duckdb spark] [--months N] [--keep-gib N]``, by default 100 million.
+The rows and what was found of each engine are kept below FOLDER, where a later call finds them: delete it afterwards. A run is ended where less than
+`--keep-gib` are free on its disk.
 
-The memory is bounded, the disk is not: DuckDB spills 0.9 GB for each million rows, so 100 million want some 90 GB beside the rows and hours of two cores.
+The memory is bounded, the disk is not: DuckDB spills 0.9 GB for each million rows of a query of the whole year, so 100 million want some 90 GB beside the
+rows. With ``--months 1`` it makes a month at a time, with a sixth of that.
 """
 
 from __future__ import annotations
@@ -52,12 +54,13 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--rows", type=int, default=ROWS)
     parser.add_argument("--engines", nargs="+", choices=ENGINES, default=list(ENGINES))
+    parser.add_argument("--months", type=int, default=12, help="months of one query of DuckDB")
     parser.add_argument("--keep-gib", type=float, default=8.0)
     options = parser.parse_args(arguments)
     folder: Path = options.folder.resolve() / str(options.rows)
     make_rows(folder, options.rows)
     for engine in options.engines:
-        found = run(folder, engine, options.keep_gib)
+        found = run(folder, engine, options.keep_gib, options.months)
         (folder / f"{engine}.json").write_text(json.dumps(found))
         print(
             engine, json.dumps({name: each for name, each in found.items() if name != "months"}), flush=True
@@ -81,7 +84,7 @@ def make_rows(folder: Path, rows: int) -> None:
     print(f"{rows:,} rows made in {time.perf_counter() - began:.0f} s", flush=True)
 
 
-def run(folder: Path, engine: str, keep_gib: float) -> dict[str, Any]:
+def run(folder: Path, engine: str, keep_gib: float, months_at_once: int) -> dict[str, Any]:
     """Run an engine's job; return its seconds, its peaks, and the number and the sum of all rows' hashes of each month.
 
     :raises RuntimeError: it failed, or was ended.
@@ -93,7 +96,8 @@ def run(folder: Path, engine: str, keep_gib: float) -> dict[str, Any]:
     (home / "rows").symlink_to(folder / "rows")
     with ThreadPoolExecutor() as threads:
         runs = Runs(home)
-        job = threads.submit(runs.job, ENGINES[engine])
+        words = (str(months_at_once),) if engine == "duckdb" else ()
+        job = threads.submit(runs.job, ENGINES[engine], *words)
         peak = watched(job, runs, home, keep_gib)
     first, seconds, *_ = job.result()
     words = [python_of("etl"), JOBS / "sums.py", runs.made()]

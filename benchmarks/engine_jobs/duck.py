@@ -1,6 +1,6 @@
-"""The features of :mod:`flights.etl` over such rows, on DuckDB: ``python duck.py ROWS OUTPUT``, in the image `etl`.
+"""The features of :mod:`flights.etl` over such rows, on DuckDB: ``python duck.py ROWS OUTPUT [MONTHS]``, in the image `etl`.
 
-It says when its first table was read, and at its end how much memory it had at most.
+A query makes so many months, by default the whole year. It says when its first table was read, and at its end how much memory it had at most.
 """
 
 from __future__ import annotations
@@ -14,21 +14,24 @@ import ibis
 from flights import etl
 
 
-def main(rows: Path, output: Path) -> None:
-    """Write ``OUTPUT/partition=YYYY-MM/…``."""
+def main(rows: Path, output: Path, months: int = 12) -> None:
+    """Write ``OUTPUT/partition=YYYY-MM/…``. :param months: of one query; the fewer, the less is spilled and the more is read twice."""
     connection = ibis.duckdb.connect(memory_limit=etl.MEMORY, temp_directory=tempfile.gettempdir())
     names = etl.Raw.__dataclass_fields__
     raw = etl.Raw(
         **{name: connection.read_parquet(f"{rows}/{name}/*.parquet", table_name=name) for name in names}
     )
     print("first task", raw.flights.count().execute(), flush=True)
-    built = etl.build(raw, "2013-01", "2013-12")
-    sql = ibis.to_sql(built, dialect="duckdb")
-    connection.raw_sql(
-        f"COPY ({sql}) TO '{output}' (FORMAT parquet, COMPRESSION zstd, PARTITION_BY (partition), OVERWRITE_OR_IGNORE)"
-    )
+    for first in range(1, 13, months):
+        last = min(first + months - 1, 12)
+        built = etl.build(raw, f"2013-{first:02}", f"2013-{last:02}")
+        sql = ibis.to_sql(built, dialect="duckdb")
+        connection.raw_sql(
+            f"COPY ({sql}) TO '{output}' (FORMAT parquet, COMPRESSION zstd, PARTITION_BY (partition), OVERWRITE_OR_IGNORE)"
+        )
+        print(f"muster: month={last}/12", flush=True)
     print("peak_mib", resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024, flush=True)
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), Path(sys.argv[2]))
+    main(Path(sys.argv[1]), Path(sys.argv[2]), *map(int, sys.argv[3:]))
