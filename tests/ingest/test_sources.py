@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import http.server
+import socket
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from email.utils import formatdate
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from tests.ports import free_port
@@ -48,8 +50,6 @@ def web(folder: Path) -> Iterator[str]:
 
 
 def _answers(port: int) -> bool:
-    import socket
-
     try:
         socket.create_connection(("127.0.0.1", port), timeout=1).close()
     except OSError:
@@ -98,6 +98,95 @@ def test_a_change_within_the_second_of_the_one_before_is_not_missed(ingest: Any,
     assert contents(tmp_path / "one") == {"a.csv": "last"}
 
 
+class Listing(http.server.BaseHTTPRequestHandler):
+    """A web server's folder, whose page sorts itself by links; `failing` are paths that it cannot answer for now."""
+
+    failing: ClassVar[list[str]] = []
+    pages: ClassVar[dict[str, str]] = {}
+
+    def do_HEAD(self) -> None:
+        self._answer()
+
+    def do_GET(self) -> None:
+        self.wfile.write(self._answer())
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+    def _answer(self) -> bytes:
+        known = self.pages.get(self.path.partition("?")[0])
+        status = 404 if known is None else 200
+        if self.path in self.failing:
+            self.failing.remove(self.path)
+            status = 500
+        body = (known or "").encode() if status == 200 else b""
+        self.send_response(status)
+        self.send_header("Content-Type", "text/html" if self.path.endswith("/") else "text/csv")
+        self.send_header("Last-Modified", formatdate(1_700_000_000, usegmt=True))
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        return body
+
+
+@pytest.fixture
+def pages() -> Iterator[tuple[str, type[Listing]]]:
+    """The address of such a server, and what it serves."""
+    sorts = '<a href="?C=N;O=D">Name</a> <a href="#top">top</a> <a href="/">up</a>'
+    Listing.pages = {
+        "/": f'{sorts}<a href="a.csv">a</a> <a href="d/">d</a> <a href="dead.csv">x</a> <a href="dead/">y</a>',
+        "/d/": f'{sorts}<a href="b.csv">b</a>',
+        "/a.csv": "a",
+        "/d/b.csv": "b",
+    }
+    Listing.failing = []
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Listing) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}/", Listing
+        server.shutdown()
+
+
+def test_links_that_sort_a_page_or_lead_nowhere_are_no_files(
+    ingest: Any, pages: tuple[str, type[Listing]], tmp_path: Path
+) -> None:
+    assert ingest("one", pages[0])["files"] == 2
+    assert contents(tmp_path / "one") == {"a.csv": "a", "d/b.csv": "b"}
+    assert ingest("two", pages[0], before="one")["fetched"] == 0
+
+
+@pytest.mark.parametrize("path", ["/d/", "/d/b.csv"])
+def test_a_web_server_that_cannot_answer_for_a_folder_or_file_is_asked_again(
+    ingest: Any, pages: tuple[str, type[Listing]], path: str, tmp_path: Path
+) -> None:
+    ingest("one", pages[0])
+    pages[1].failing = [path, path]
+    told = ingest("two", pages[0], before="one")
+    assert (told["files"], told["gone"]) == (2, 0)
+
+
+def test_a_folder_that_cannot_be_listed_is_not_gone(
+    ingest: Any, pages: tuple[str, type[Listing]], tmp_path: Path
+) -> None:
+    ingest("one", pages[0])
+    pages[1].failing = ["/d/"] * 1000
+    assert ingest("two", pages[0], before="one")["error"] == "SourceAway"
+
+
+def test_a_file_that_is_never_as_it_is_listed_ends_the_ingest(
+    ingest: Any, pages: tuple[str, type[Listing]], tmp_path: Path
+) -> None:
+    class Wrong(Listing):
+        def do_HEAD(self) -> None:
+            self.pages = {**self.pages, "/a.csv": "much more"}
+            super().do_HEAD()
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Wrong) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        told = ingest("one", f"http://127.0.0.1:{server.server_port}/")
+        server.shutdown()
+    assert told["error"] == "IngestError"
+    assert "'a.csv' is listed with 9 B, and could not be read as that in 3 tries" in told["message"]
+
+
 def test_one_file_of_a_web_server(ingest: Any, web: str, tmp_path: Path) -> None:
     ingest("one", f"{web}/d/b.csv")
     assert contents(tmp_path / "one") == {"b.csv": "d/b.csv"}
@@ -122,6 +211,63 @@ def test_sftp_by_the_servers_key(ingest: Any, sftp: tuple[int, str], folder: Pat
     (folder / "d" / "b.csv").unlink()
     told = ingest("two", source, before="one", fields=USER, extra={"host_key": key})
     assert (told["fetched"], told["kept"], told["gone"]) == (0, 2, 1)
+
+
+def test_links_of_an_sftp_server_are_left_out(
+    ingest: Any, sftp: tuple[int, str], folder: Path, tmp_path: Path
+) -> None:
+    (folder / "link.csv").symlink_to("a.csv")
+    (folder / "current").symlink_to("d")
+    port, key = sftp
+    told = ingest("one", f"sftp://127.0.0.1:{port}/", fields=USER, extra={"host_key": key})
+    assert told["files"] == 3
+    assert contents(tmp_path / "one") == {name: name for name in ("a.csv", "d/b.csv", "d/e/c.csv")}
+
+
+def test_a_connection_of_sftp_that_breaks_is_made_again(
+    ingest: Any, sftp: tuple[int, str], folder: Path, tmp_path: Path
+) -> None:
+    (folder / "big.bin").write_bytes(b"x" * (1 << 20))
+    port, key = sftp
+    with cutting(port, times=3, after=200_000) as front:
+        told = ingest(
+            "one", f"sftp://127.0.0.1:{front}/", fields=USER, extra={"host_key": key}, patience_seconds=60
+        )
+    assert told["files"] == 4
+    assert (tmp_path / "one" / "big.bin").stat().st_size == 1 << 20
+
+
+@contextmanager
+def cutting(port: int, *, times: int, after: int) -> Iterator[int]:
+    """Pass connections on to a port, and cut the first `times` of those that carry more than so many bytes back."""
+    left = [times]
+
+    def carry(client: socket.socket) -> None:
+        with client, socket.create_connection(("127.0.0.1", port)) as server:
+            threading.Thread(target=_pump, args=(client, server), daemon=True).start()
+            carried = 0
+            while data := server.recv(65536):
+                carried += len(data)
+                if left[0] and carried > after:
+                    left[0] -= 1
+                    return
+                client.sendall(data)
+
+    def accept() -> None:
+        with suppress(OSError):  # the listener is closed at the end
+            while True:
+                threading.Thread(target=carry, args=(listener.accept()[0],), daemon=True).start()
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        threading.Thread(target=accept, daemon=True).start()
+        yield listener.getsockname()[1]
+        assert not left[0], "nothing was cut"
+
+
+def _pump(source: socket.socket, sink: socket.socket) -> None:
+    with suppress(OSError):  # one of them was cut
+        while data := source.recv(65536):
+            sink.sendall(data)
 
 
 def test_an_sftp_server_that_is_another_one_is_refused(ingest: Any, sftp: tuple[int, str]) -> None:

@@ -28,6 +28,7 @@ _LONGEST_PATH, _LONGEST_NAME = 2_000, 240
 _TABLES = """
 create table now (path text primary key, key text, size integer, identity text) without rowid;
 create table claimed (path text primary key, size integer, identity text) without rowid;
+create table asked (path text primary key) without rowid;
 create table had (path text primary key, size integer, identity text, here integer) without rowid;
 """
 
@@ -107,6 +108,17 @@ class Listing:
             f"select now.path, now.key, now.size, now.identity {_DIFFERS} and now.path > ? order by now.path limit ?",
             (path, _BATCH),
         ).fetchall()
+
+    def ask(self, paths: Iterable[str]) -> None:
+        """Note what is fetched."""
+        self._insert("insert or ignore into asked values (?)", ((path,) for path in paths))
+
+    def refused(self) -> tuple[str, int] | None:
+        """Return path and size of an object that is still missing although it was asked for; None if there is none."""
+        row = self._base.execute(
+            f"select now.path, now.size {_DIFFERS} and now.path in (select path from asked) limit 1"  # noqa: S608 - nothing of it is data
+        ).fetchone()
+        return None if row is None else (str(row[0]), int(row[1]))
 
     def changed(self) -> str:
         """Return a path that is there, and otherwise than the source has it now; empty if there is none."""

@@ -120,6 +120,8 @@ class Ingest:
             left_out = self._patience.ask("its list", self._look)
             if left_out and number == 1:
                 print(f"left out: {left_out:,} empty objects that stand for folders", flush=True)
+            if self._place.no_files and number == 1:
+                print(f"left out: {self._place.no_files:,} links or devices: only files are read", flush=True)
             for path, here in self._list.gone():
                 gone += 0 if here else 1
                 if here:
@@ -134,10 +136,22 @@ class Ingest:
             if not late:
                 break
             if number > ROUNDS:
+                self._refuse_unread()
                 print(f"{late:,} objects came while this ran: the next ingest takes them", flush=True)
                 break
             self._fetch_all()
         return gone
+
+    def _refuse_unread(self) -> None:
+        """Refuse an object that was asked for and never came as it is listed: left out, it would be so in each ingest."""
+        found = self._list.refused()
+        if found is not None:
+            path, size = found
+            listed = f"is listed with {size:,} B, and" if size >= 0 else "is listed, and"
+            raise IngestError(
+                f"{self._place.source}: {path!r:.200} {listed} could not be read as that in {ROUNDS} tries: nothing is committed; end "
+                "what writes or deletes it, or ingest what is complete"
+            )
 
     def _look(self) -> int:
         try:
@@ -167,6 +181,7 @@ class Ingest:
         while True:
             with self._lock:
                 rows = self._list.missing_after(last)
+                self._list.ask(row[0] for row in rows)
             if not rows:
                 return
             yield from rows

@@ -5,7 +5,9 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import datetime
 from email.utils import parsedate_to_datetime
 from typing import Any
@@ -31,10 +33,17 @@ _TIMES = ("mtime", "LastModified", "last_modified", "updated", "Last-Modified")
 _BY_SECONDS = frozenset({"http", "https", "sftp", "ssh"})
 """Sources that tell the time of a change in whole seconds, and servers of which make their tags of it."""
 _LONGEST_SETTLING_SECONDS = 3.0
+_GONE = frozenset({404, 410})
+_LINK_WITHIN = re.compile(r"[?#]")
+"""In a link of a web server's list: it sorts the list, or leads within it, and names no file."""
+_CONNECT_SECONDS, _SILENT_SECONDS = 20, 60
 
 
 class Place:
-    """One source: its file system and its root there."""
+    """One source: its file system and its root there.
+
+    :ivar no_files: how many links, devices and the like the last list has left out.
+    """
 
     def __init__(self, source: str, connection: Connection) -> None:
         self.source, self.connection = source, connection
@@ -42,6 +51,8 @@ class Place:
         self.fs: Any = None
         self.root = ""
         self._newest = 0.0
+        self._web = self._scheme in ("http", "https")
+        self.no_files = 0
 
     def begin(self) -> None:
         """Open it; everything else is asked after this."""
@@ -68,7 +79,15 @@ class Place:
         return fsspec.filesystem(self._scheme, **options, use_listings_cache=False, skip_instance_cache=True)
 
     def objects(self) -> Iterator[tuple[str, str, int, str]]:
-        """Yield key, path below the root, size and identity of every object; -1 and "" where they are unknown."""
+        """Yield key, path below the root, size and identity of every object; -1 and "" where they are unknown.
+
+        Links and what else is no file are left out, and counted in `no_files`.
+        """
+        self.no_files = 0
+        with self._connected(self.fs):
+            yield from self._found()
+
+    def _found(self) -> Iterator[tuple[str, str, int, str]]:
         for info in self._s3_objects() if self._scheme in ("s3", "s3a") else self._walked():
             name = str(info["name"])
             below = name[len(self.root) :].lstrip("/") if name != self.root else name.rpartition("/")[2]
@@ -109,23 +128,77 @@ class Place:
             yield self.fs.info(self.root)
 
     def _walked(self) -> Iterator[dict[str, Any]]:
-        """List folder by folder; links are followed by no source."""
+        """List folder by folder. What is no file is counted: links are followed by no source.
+
+        Not ``fs.walk``, which leaves out a folder below the first that cannot be listed: its files would count as gone.
+        """
         top = self.root or "/"
         if not self.source.endswith("/") and self.fs.isfile(top):
-            yield self.fs.info(top)
+            yield self._info(top)
             return
-        for _, _, files in self.fs.walk(top, detail=True, on_error="raise"):
-            for info in files.values():
-                if info.get("islink"):
-                    continue
-                known = (
-                    info if info.get("size") is not None and identity(info) else self.fs.info(info["name"])
-                )
-                yield {**known, "name": info["name"]}
+        folders = [top]
+        while folders:
+            for info in self._listed(folders.pop(), top):
+                if info["type"] == "directory":
+                    folders.append(str(info["name"]))
+                elif info["type"] != "file" or info.get("islink"):
+                    self.no_files += 1
+                elif (known := self._known(info)) is not None:
+                    yield known
+
+    def _listed(self, folder: str, top: str) -> Iterator[dict[str, Any]]:
+        """Yield what one folder holds; of folders those that are below it, and nothing twice."""
+        try:
+            found = self.fs.ls(folder, detail=True)
+        except FileNotFoundError:
+            if folder == top:
+                raise
+            return  # it went meanwhile, or is a web page's dead link
+        for info in found:
+            name = str(info["name"])
+            within = self._web and _LINK_WITHIN.search(name, len(self.root))
+            itself = info["type"] == "directory" and not name.rstrip("/").startswith(f"{folder.rstrip('/')}/")
+            if not within and not itself:
+                yield info
+
+    def _known(self, info: dict[str, Any]) -> dict[str, Any] | None:
+        """Return what is known of a listed file, asked for alone where its list does not tell size and identity; None if it is gone."""
+        if info.get("size") is not None and identity(info):
+            return info
+        try:
+            return {**self._info(info["name"]), "name": info["name"]}
+        except FileNotFoundError:
+            return None
+
+    def _info(self, name: str) -> dict[str, Any]:
+        """Ask for one file. :raises FileNotFoundError: it is not there; fsspec says so of any failure of a web server's."""
+        try:
+            found: dict[str, Any] = self.fs.info(name)
+        except FileNotFoundError as error:
+            cause = error.__cause__
+            if not self._web or cause is None or getattr(cause, "status", None) in _GONE:
+                raise
+            raise cause from None
+        return found
 
     def fetch(self, fs: Any, key: str, target: str) -> None:
         """Copy one object into a file, in bounded memory."""
-        fs.get_file(key, target)
+        with self._connected(fs):
+            fs.get_file(key, target)
+
+    @contextmanager
+    def _connected(self, fs: Any) -> Iterator[None]:
+        """Have a connection for one use; one that has failed before is not used again, where each file system has its own."""
+        if not self.alone:
+            yield
+            return
+        fs.connect_again()
+        try:
+            yield
+        except Exception as error:
+            if not isinstance(error, FileNotFoundError):
+                fs.client.close()
+            raise
 
     def denied(self, error: BaseException) -> bool:
         """Whether an error says that the credentials are missing, wrong or not enough."""
@@ -223,8 +296,8 @@ def _s3(connection: Connection) -> dict[str, Any]:
         found["config_kwargs"] = {"s3": {"addressing_style": connection.text("addressing_style") or "path"}}
     found.setdefault("config_kwargs", {}).update(
         max_pool_connections=64,
-        connect_timeout=20,
-        read_timeout=60,
+        connect_timeout=_CONNECT_SECONDS,
+        read_timeout=_SILENT_SECONDS,
         retries={"max_attempts": 2, "mode": "standard"},
     )
     key = connection.login or connection.text("aws_access_key_id")
@@ -237,7 +310,7 @@ def _s3(connection: Connection) -> dict[str, Any]:
 
 
 def _gcs(connection: Connection) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    found: dict[str, Any] = {"requests_timeout": _silence()}
     key = next(
         (
             connection.text(name)
@@ -268,10 +341,17 @@ def _azure(connection: Connection) -> dict[str, Any]:
     return found
 
 
+def _silence() -> Any:
+    """Return aiohttp's timeout: a connection may be silent for so long. Its default is for the whole file, which may be large."""
+    import aiohttp
+
+    return aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_SECONDS, sock_read=_SILENT_SECONDS)
+
+
 def _http(connection: Connection) -> dict[str, Any]:
     import aiohttp
 
-    client: dict[str, Any] = {"trust_env": True}
+    client: dict[str, Any] = {"trust_env": True, "timeout": _silence()}
     if connection.login:
         client["auth"] = aiohttp.BasicAuth(connection.login, connection.password)
     if isinstance(connection.extra.get("headers"), dict):

@@ -11,6 +11,8 @@ from fsspec.implementations.sftp import SFTPFileSystem
 
 from muster_ingest.errors import IngestError
 
+_ALIVE_SECONDS, _SILENT_SECONDS = 15, 60.0
+
 
 class CheckedSFTP(SFTPFileSystem):
     """See :class:`fsspec.implementations.sftp.SFTPFileSystem`.
@@ -33,6 +35,12 @@ class CheckedSFTP(SFTPFileSystem):
             host, port=port, **{name: value for name, value in options.items() if value is not None}
         )
 
+    def connect_again(self) -> None:
+        """Connect, unless it is connected."""
+        transport = self.client.get_transport()
+        if transport is None or not transport.is_active():
+            self._connect()
+
     def _connect(self) -> None:
         self.client = paramiko.SSHClient()
         port = self.ssh_kwargs.get("port", 22)
@@ -47,6 +55,12 @@ class CheckedSFTP(SFTPFileSystem):
             self.client.set_missing_host_key_policy(paramiko.RejectPolicy())
         self.client.connect(self.host, allow_agent=False, look_for_keys=False, timeout=20, **self.ssh_kwargs)
         self.ftp = self.client.open_sftp()
+        transport, channel = self.client.get_transport(), self.ftp.get_channel()
+        assert transport is not None, "it has just connected"
+        assert channel is not None, "it has just been opened"
+        # A server that says nothing more, as behind a firewall that forgot the connection, is one that is away.
+        transport.set_keepalive(_ALIVE_SECONDS)
+        channel.settimeout(_SILENT_SECONDS)
 
 
 def _private(text: str) -> paramiko.PKey:
