@@ -151,7 +151,7 @@ class EnginesContract(Named):
 
         def make(
             launcher: Launcher,
-            code: str,
+            program: str,
             *,
             image: str = "",
             replicas: int = 3,
@@ -162,7 +162,7 @@ class EnginesContract(Named):
             name = image or launcher.value
             folders = image_folders(Settings(home=tmp_path, cache=tmp_path))
             role = Role(
-                command=("python", "-c", code, "{outputs.made}"),
+                command=("python", "-c", program, "{outputs.made}"),
                 replicas=replicas,
                 resources=Resources(memory_gib=memory_gib),
             )
@@ -228,6 +228,20 @@ class EnginesContract(Named):
         names = sorted(path.name.partition("_")[0] for path in log.iterdir() if path.name[0] != ".")
         assert names == ["appstatus", "events"]
         assert not list(log.glob("*.inprogress"))
+
+    @pytest.mark.parametrize("launcher", [Launcher.DASK, Launcher.RAY, Launcher.SPARK])
+    def test_an_entrypoints_functions_are_there_for_workers(
+        self, backend: Backend, gang: Made, launcher: Launcher
+    ) -> None:
+        job_id = self.own(f"entry-{launcher.value}")
+        spec = gang(launcher, "", code=backend.store.put(SCRIPTS, ["counts/count.py"]))
+        role = replace(spec.roles[0], command=None, entrypoint=f"counts.count:with_{launcher.value}")
+        backend.submit(replace(spec, roles=(role,)), job_id=job_id)
+        status, log = finish(backend, job_id)
+        assert status.state is JobState.SUCCEEDED, log[-40:]
+        assert status.result is not None
+        (made,) = status.result.outputs["made"]
+        assert (backend.store.path(made) / "sum").read_text() == str(sum(x * x for x in range(40)))
 
     def test_a_script_for_dask_runs_as_it_is(self, backend: Backend, gang: Made) -> None:
         backend.submit(gang(Launcher.DASK, script("dask")), job_id=self.own("dask-script"))

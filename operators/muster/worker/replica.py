@@ -157,6 +157,7 @@ def _program(replica: Replica, environment: dict[str, str]) -> tuple[list[str] |
     """Return the words to run, none for an entrypoint, and the folder to start in."""
     if not replica.works:
         return command.prepare(replica, environment)
+    command.prepare_worker(replica, environment)
     engine = cast("EngineLauncher", launcher_of(replica.spec.launcher))
     return engine.worker(replica, environment), replica.scratch
 
