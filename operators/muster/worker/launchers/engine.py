@@ -19,6 +19,7 @@ from importlib.util import find_spec
 from muster.core.errors import SpecError
 from muster.core.patience import Patience
 from muster.core.replica import LOOPBACK, Replica
+from muster.worker.rendezvous import reached
 
 ENGINE_MEMORY = 0.5
 """The part of a replica's memory that an engine's JVM or worker may fill; the rest is for Python and the system."""
@@ -99,10 +100,29 @@ def kept(replica: Replica, words: Sequence[str], *, host: str) -> list[str]:
 
     :param host: where the engine's head listens.
     """
-    folder, name = os.path.split(replica.sealed)
-    first = name.replace(f"{replica.role}-{replica.index}.", f"{replica.role}-0.", 1)
     head = (host, str(replica.master_port))
-    return [sys.executable, "-u", "-c", _KEEPS, os.path.join(folder, first), *head, *words]
+    return [sys.executable, "-u", "-c", _KEEPS, _firsts_seal(replica), *head, *words]
+
+
+def await_head(replica: Replica, *, host: str) -> None:
+    """Wait in a worker's replica until the engine's head answers, or the first replica has sealed.
+
+    The driver may end well before a slow node has the image: the worker's rank then finds that nothing is left to do.
+
+    :raises OSError: neither comes.
+    """
+    reached(host, replica.master_port, over=lambda: has_sealed(replica))
+
+
+def has_sealed(replica: Replica) -> bool:
+    """Whether the first replica has ended well, for a worker's replica."""
+    return os.path.exists(_firsts_seal(replica))
+
+
+def _firsts_seal(replica: Replica) -> str:
+    """The path of the first replica's part-manifest, in the folder that all replicas share."""
+    folder, name = os.path.split(replica.sealed)
+    return os.path.join(folder, name.replace(f"{replica.role}-{replica.index}.", f"{replica.role}-0.", 1))
 
 
 def lead(replica: Replica, words: Sequence[str], environment: Mapping[str, str], *, host: str) -> int:
@@ -176,14 +196,21 @@ def make_secret(replica: Replica) -> str:
 
 
 def read_secret(replica: Replica) -> str:
-    """Return what :func:`make_secret` made; for other replicas, once the first one listens.
+    """Return what :func:`make_secret` made; for other replicas, after :func:`await_head`.
+
+    Nothing is returned where the first one has sealed and left none: there is nothing to connect to.
 
     :raises OSError: it is not there after a minute.
     """
 
     def read() -> str:
-        with open(_secret(replica), encoding="ascii") as file:
-            return file.read()
+        try:
+            with open(_secret(replica), encoding="ascii") as file:
+                return file.read()
+        except FileNotFoundError:
+            if has_sealed(replica):
+                return ""
+            raise
 
     return Patience(_SECRET_SECONDS, first=0.1, longest=1.0).persist(read)  # on NFS it may be seen later
 

@@ -12,7 +12,6 @@ from collections.abc import Mapping, Sequence
 
 from muster.core.replica import LOOPBACK, Replica
 from muster.worker.launchers import engine
-from muster.worker.rendezvous import reached
 
 # Ray takes 127.0.0.1 for a name that other machines cannot reach, and puts one of the machine's addresses in its place. This
 # is loopback, too.
@@ -52,7 +51,7 @@ def meet(replica: Replica, environments: Sequence[dict[str, str]]) -> list[int]:
     """Start the head beside the first replica."""
     engine.package("ray", image=replica.spec.image)
     if not engine.drives(replica):
-        reached(_host(replica), replica.master_port)
+        engine.await_head(replica, host=_host(replica))
         environments[0]["RAY_AUTH_TOKEN"] = engine.read_secret(replica)
         return []
     environments[0]["RAY_AUTH_TOKEN"] = engine.make_secret(replica)

@@ -20,7 +20,6 @@ from muster.core.job import EVENTS
 from muster.core.replica import LOOPBACK, Replica
 from muster.worker.launchers import engine
 from muster.worker.ranks import say
-from muster.worker.rendezvous import reached
 
 LEAST_GIB = 1.0
 """Spark's drivers and executors want 450 MiB for themselves (UnifiedMemoryManager): half of a replica's memory is more."""
@@ -117,7 +116,7 @@ def meet(replica: Replica, environments: Sequence[dict[str, str]]) -> list[int]:
     """Start the master beside the first replica; tell each replica the secret, and the first where its UI is."""
     environment = environments[0]
     if not engine.drives(replica):
-        reached(replica.master_address, replica.master_port)
+        engine.await_head(replica, host=replica.master_address)
         _add(environment, {"spark.authenticate.secret": engine.read_secret(replica)})
         return []
     _add(environment, {"spark.authenticate.secret": engine.make_secret(replica)})

@@ -1,0 +1,94 @@
+"""A head and workers of an engine, by a stand-in for Dask: the worker's own part, without the 130 MB of an engine."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tests.ports import free_port
+
+from muster.core.job import Launcher, Role
+from muster.core.replica import Replica
+from muster.core.resources import Resources
+from muster.core.verdict import Cause, ExitCode
+from muster.worker.launchers import engine, spark
+from muster.worker.launchers.launcher import launcher_of
+
+# It says who it is before it listens.
+HEAD = """
+import os, socket, sys
+
+with open(os.environ["TMPDIR"] + "/head", "w") as file:
+    file.write(str(os.getpid()))
+door = socket.create_server(("127.0.0.1", int(sys.argv[sys.argv.index("--port") + 1])))
+while True:
+    door.accept()[0].close()
+"""
+KILLS_THE_HEAD = """
+import os, signal, sys, time
+from pathlib import Path
+
+os.kill(int(Path(os.environ["TMPDIR"], "head").read_text()), signal.SIGKILL)
+"""
+LOST = "the engine's head ended (killed by SIGKILL) while the driver ran"
+
+
+@pytest.fixture
+def gang(bench, tmp_path: Path, worker: Path) -> Callable[..., Replica]:
+    """Makes a replica of a gang of an engine: the first one runs a script."""
+    folder = tmp_path / "image" / "distributed" / "cli"
+    folder.mkdir(parents=True)
+    for file, text in ((folder.parent / "__init__.py", ""), (folder / "dask_scheduler.py", HEAD)):
+        file.write_text(text)
+    bench.environment["PYTHONPATH"] = str(tmp_path / "image")
+
+    def make(script: str = "", *, index: int = 0, launcher: str = "dask", **given) -> Replica:
+        (bench.root / "code").mkdir(exist_ok=True)
+        roles = (
+            Role(replicas=2, command=("python", "-c", script), resources=Resources(cpus=3, memory_gib=4)),
+        )
+        return bench.replica(roles=roles, index=index, launcher=launcher, port=free_port(), **given)
+
+    return make
+
+
+def run(bench, replica: Replica):
+    return bench.wait(bench.start(replica), replica)
+
+
+@pytest.mark.parametrize("launcher", ["dask", "ray", "spark"])
+def test_a_worker_that_comes_after_the_end_meets_nobody_and_ends_well(
+    gang: Callable[..., Replica], launcher: str, tmp_path: Path, monkeypatch
+) -> None:
+    late = gang(index=1, launcher=launcher)
+    Path(late.sealed).with_name("main-0.json").touch()
+    monkeypatch.setattr(engine, "package", lambda name, image: str(tmp_path))
+    environment = {"SPARK_HOME": "/spark", "SPARK_CONF_DIR": str(tmp_path)}
+    module = launcher_of(Launcher(launcher))
+    assert module.meet(late, [environment]) == []
+    rank = subprocess.run(module.worker(late, environment), check=False, timeout=30)
+    assert rank.returncode == 0
+
+
+def test_a_worker_that_comes_before_the_head_waits_for_it(gang: Callable[..., Replica], monkeypatch) -> None:
+    asked: list[str] = []
+
+    def look_up(host: str) -> str:
+        asked.append(host)
+        if len(asked) == 1:
+            raise socket.gaierror("not known yet")
+        return "127.0.0.1"
+
+    monkeypatch.setattr(socket, "gethostbyname", look_up)
+    early = replace(gang(index=1), master_address="count-main-0-0")
+    with socket.create_server(("127.0.0.1", early.master_port)):
+        engine.await_head(early, host=early.master_address)
+    assert asked == ["count-main-0-0"] * 2
+
+
