@@ -62,6 +62,37 @@ def run(bench, replica: Replica):
     return bench.wait(bench.start(replica), replica)
 
 
+@pytest.mark.parametrize(
+    "after",
+    [
+        "raise ConnectionError('nobody answers')",
+        pytest.param("time.sleep(600)", marks=pytest.mark.slow),  # it gets three seconds to end by itself
+        pytest.param(
+            "signal.signal(signal.SIGTERM, lambda *_: os._exit(0)); time.sleep(600)", marks=pytest.mark.slow
+        ),
+    ],
+)
+def test_a_driver_whose_head_is_lost_is_no_ones_fault(
+    bench, gang: Callable[..., Replica], after: str
+) -> None:
+    ended = run(bench, gang(f"{KILLS_THE_HEAD}\n{after}"))
+    assert ended.code == ExitCode.RANK_LOST, ended.log
+    assert (ended.report.verdict.cause, ended.report.verdict.message) == (Cause.RANK_LOST, LOST)
+    assert ended.lines[-1] == LOST
+
+
+def test_a_driver_that_is_done_needs_no_head(bench, gang: Callable[..., Replica]) -> None:
+    ended = run(bench, gang(KILLS_THE_HEAD))
+    assert ended.code == ExitCode.SEALED, ended.log
+
+
+def test_a_driver_that_fails_with_a_head_that_lives_is_told_as_any(
+    bench, gang: Callable[..., Replica]
+) -> None:
+    ended = run(bench, gang("raise ValueError('no rows')"))
+    assert ended.report.verdict.message == "ValueError: no rows"
+
+
 @pytest.mark.parametrize("launcher", ["dask", "ray", "spark"])
 def test_a_worker_that_comes_after_the_end_meets_nobody_and_ends_well(
     gang: Callable[..., Replica], launcher: str, tmp_path: Path, monkeypatch
