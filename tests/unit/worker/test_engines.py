@@ -123,3 +123,10 @@ def test_a_worker_that_comes_before_the_head_waits_for_it(gang: Callable[..., Re
     assert asked == ["count-main-0-0"] * 2
 
 
+def test_each_task_of_spark_has_its_part_of_pythons_memory(gang: Callable[..., Replica]) -> None:
+    settings = spark._settings(gang(index=1, launcher="spark"))
+    assert settings["spark.executor.cores"] == "3"
+    assert settings["spark.executor.memory"] == "2048m"
+    assert settings["spark.executor.pyspark.memory"] == f"{3 * 768}m"  # two fifths of 4 GiB are 1638
+
+

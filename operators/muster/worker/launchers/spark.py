@@ -24,6 +24,9 @@ from muster.worker.ranks import say
 LEAST_GIB = 1.0
 """Spark's drivers and executors want 450 MiB for themselves (UnifiedMemoryManager): half of a replica's memory is more."""
 
+_PYTHON_MIB = 768
+"""The least of a task's Python: Spark limits its address space, of which pandas and pyarrow take 600 MiB before any row is there."""
+
 _DEPLOY = "org.apache.spark.deploy"
 _DEFAULTS = "spark-defaults.conf"
 _LOG = """rootLogger.level = warn
@@ -149,13 +152,16 @@ def _check_memory(replica: Replica) -> None:
 
 def _settings(replica: Replica) -> dict[str, str]:
     """Spark's settings; what the author's builder sets comes before them."""
-    memory = engine.memory_mib(replica)
+    memory, cores = engine.memory_mib(replica), engine.cores(replica)
+    python = max(engine.memory_mib(replica, 0.4), _PYTHON_MIB * cores)
     return {
         "spark.master": _master(replica),
         "spark.driver.host": engine.own_address(replica),
         "spark.driver.memory": f"{memory}m",
         "spark.executor.memory": f"{memory}m",
-        "spark.executor.pyspark.memory": f"{engine.memory_mib(replica, 0.4)}m",
+        # As many as its worker's. Spark divides Python's memory by it only where it is set.
+        "spark.executor.cores": str(cores),
+        "spark.executor.pyspark.memory": f"{python}m",
         "spark.sql.warehouse.dir": os.path.join(replica.scratch, "warehouse"),
         "spark.authenticate": "true",
         "spark.ui.enabled": "false",
