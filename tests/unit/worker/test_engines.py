@@ -123,6 +123,47 @@ def test_a_worker_that_comes_before_the_head_waits_for_it(gang: Callable[..., Re
     assert asked == ["count-main-0-0"] * 2
 
 
+def kept(replica: Replica, program: str, monkeypatch, limits: str) -> subprocess.CompletedProcess[str]:
+    monkeypatch.setattr(engine, "_LIMITS", limits)
+    words = engine.kept(replica, (sys.executable, "-c", program, replica.sealed), host="127.0.0.1")
+    return subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+
+
+# Its last word says where it writes how often it has begun.
+COUNTS = """
+import sys, time
+from pathlib import Path
+
+begun = Path(sys.argv[-1]).with_name("begun")
+number = int(begun.read_text()) + 1 if begun.exists() else 1
+begun.write_text(str(number))
+"""
+
+
+def test_a_worker_that_lived_a_while_may_fail_as_often_as_a_new_one(
+    gang: Callable[..., Replica], monkeypatch
+) -> None:
+    replica = gang(index=1)
+    program = f"{COUNTS}\nif number == 3: time.sleep(2.1)\nsys.exit(3)"
+    ended = kept(replica, program, monkeypatch, "2 3 5 0 0.02")
+    assert "it ended 3 times within 2 s of its start, with exit status 3" in ended.stderr
+    assert ended.returncode == 1
+    assert Path(replica.sealed).with_name("begun").read_text() == "6"  # two, the one that lived, three
+
+
+def test_a_worker_that_is_told_to_end_is_begun_anew_more_often(
+    gang: Callable[..., Replica], monkeypatch
+) -> None:
+    replica = gang(index=1)
+    seals = f"{COUNTS}\nif number == 6: Path(sys.argv[-1]).with_name('main-0.json').touch()"
+    assert kept(replica, seals, monkeypatch, "20 3 9 0 0.02").returncode == 0
+    ended = kept(gang(index=1, attempt=2), "pass", monkeypatch, "20 3 4 0 0.02")
+    assert ended.returncode == 0, "the first replica has sealed"
+    Path(replica.sealed).with_name("main-0.json").unlink()
+    ended = kept(replica, "pass", monkeypatch, "20 3 4 0 0.02")
+    assert "it ended 4 times within 20 s of its start, with exit status 0" in ended.stderr
+
+
 def test_each_task_of_spark_has_its_part_of_pythons_memory(gang: Callable[..., Replica]) -> None:
     settings = spark._settings(gang(index=1, launcher="spark"))
     assert settings["spark.executor.cores"] == "3"

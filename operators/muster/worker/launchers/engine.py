@@ -32,6 +32,8 @@ _SECRET, _SECRET_SECONDS = "engine-secret", 60.0
 HEAD_SECONDS = 120.0
 """What an engine's head gets to start."""
 _HEAD = "the engine's head, beside the first replica,"
+_LIMITS = "20 5 50 1 0.2"
+"""An end is soon within so many seconds; so many with an error and so many without are too many; pauses before the next start and between two looks."""
 
 # prctl 1 is PR_SET_PDEATHSIG: what a rank starts does not outlive it.
 _KEEPS = """
@@ -56,14 +58,16 @@ def goes_on():
         return False
     return True
 
-SOON, MOST = 20, 5  # one that ends so many seconds after its start, so often on end, never comes
-(sealed, host, port), words, told, early = sys.argv[1:4], sys.argv[4:], [], 0
+# One that ends so many seconds after its start, so often on end, never comes. With exit status 0 it was told to, as when a script
+# begins Dask's workers anew, and that goes on for ever only where something is wrong.
+soon, most, most_well, pause, pace = map(float, sys.argv[4].split())
+(sealed, host, port), words, told, ended = sys.argv[1:4], sys.argv[5:], [], {True: 0, False: 0}
 signal.signal(signal.SIGTERM, lambda *_: told.append(True))
 while not told and not os.path.exists(sealed):
     begun, killed = time.monotonic(), out_of_memory()
     engine = subprocess.Popen(words, preexec_fn=dies)
     while engine.poll() is None and not told and not os.path.exists(sealed):
-        time.sleep(0.2)  # the pace of looking for the end
+        time.sleep(pace)  # of looking for the end
     if engine.poll() is None:
         engine.terminate()
         try:
@@ -72,16 +76,16 @@ while not told and not os.path.exists(sealed):
             engine.kill()
             engine.wait()
     elif not told and not os.path.exists(sealed):
-        soon = time.monotonic() - begun < SOON
-        early = early + 1 if soon else 1
-        if early == MOST:
-            sys.exit(f"the engine's worker never comes: it ended {MOST} times within {SOON} s of its start, with exit status {engine.returncode}")
         at, status = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime()), engine.returncode
+        early, well = time.monotonic() - begun < soon, status == 0
+        ended = {**ended, well: ended[well] + 1} if early else {True: 0, False: 0}
+        if ended[well] == (most_well if well else most):
+            sys.exit(f"the engine's worker never comes: it ended {ended[well]} times within {soon:g} s of its start, with exit status {status}")
         names = {number.value: number.name for number in signal.Signals}
         how = f"exit status {status}" if status > 0 else f"killed by {names.get(-status, -status)}"
         how += ", out of memory" if status == -9 and out_of_memory() > killed else ""
-        time.sleep(1)  # one that ends at its start is not begun all the time
-        came = status == -signal.SIGKILL or (status and not soon)
+        time.sleep(pause)  # one that ends at its start is not begun all the time
+        came = status == -signal.SIGKILL or (status and not early)
         if came and not told and not os.path.exists(sealed) and goes_on():
             print(f"the engine's worker was lost at {at} ({how}), and the driver goes on: another one begins", flush=True)
         else:
@@ -101,7 +105,7 @@ def kept(replica: Replica, words: Sequence[str], *, host: str) -> list[str]:
     :param host: where the engine's head listens.
     """
     head = (host, str(replica.master_port))
-    return [sys.executable, "-u", "-c", _KEEPS, _firsts_seal(replica), *head, *words]
+    return [sys.executable, "-u", "-c", _KEEPS, _firsts_seal(replica), *head, _LIMITS, *words]
 
 
 def await_head(replica: Replica, *, host: str) -> None:
