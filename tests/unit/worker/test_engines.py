@@ -93,6 +93,20 @@ def test_a_driver_that_fails_with_a_head_that_lives_is_told_as_any(
     assert ended.report.verdict.message == "ValueError: no rows"
 
 
+def test_a_taken_port_is_told_before_any_script_runs(
+    bench, gang: Callable[..., Replica], monkeypatch
+) -> None:
+    monkeypatch.setattr(engine, "_FREE_SECONDS", 0.0)
+    replica = gang()
+    with (
+        socket.create_server(("127.0.0.1", replica.master_port)),
+        pytest.raises(
+            OSError, match=rf"cannot listen at 127.0.0.1:{replica.master_port}: another program does"
+        ),
+    ):
+        engine.lead(replica, ("true",), os.environ, host="127.0.0.1")
+
+
 @pytest.mark.parametrize("launcher", ["dask", "ray", "spark"])
 def test_a_worker_that_comes_after_the_end_meets_nobody_and_ends_well(
     gang: Callable[..., Replica], launcher: str, tmp_path: Path, monkeypatch

@@ -31,6 +31,7 @@ _ENGINES_OWN_BYTES = 72
 _SECRET, _SECRET_SECONDS = "engine-secret", 60.0
 HEAD_SECONDS = 120.0
 """What an engine's head gets to start."""
+_FREE_SECONDS = 5.0
 _HEAD = "the engine's head, beside the first replica,"
 _LIMITS = "20 5 50 1 0.2"
 """An end is soon within so many seconds; so many with an error and so many without are too many; pauses before the next start and between two looks."""
@@ -134,19 +135,26 @@ def lead(replica: Replica, words: Sequence[str], environment: Mapping[str, str],
 
     It dies with the worker.
 
-    :raises OSError: it ended before, or does not listen after :data:`HEAD_SECONDS`.
+    :raises OSError: it ended before, does not listen after :data:`HEAD_SECONDS`, or another program listens in its place.
     """
+    # The head of the attempt before may still be ending.
+    free = Patience(_FREE_SECONDS, first=0.05, longest=0.5)
+    while _listens(host, replica.master_port):
+        if not free.wait():
+            raise OSError(f"{_HEAD} cannot listen at {host}:{replica.master_port}: another program does")
     die = "import ctypes, os, sys; ctypes.CDLL(None).prctl(1, 9); os.execv(sys.argv[1], sys.argv[1:])"
     pid = os.posix_spawn(sys.executable, [sys.executable, "-c", die, *words], dict(environment))
     patience = Patience(HEAD_SECONDS, first=0.05, longest=0.2)
-    while not _listens(host, replica.master_port):
-        ended, status = os.waitpid(pid, os.WNOHANG)
+    while True:
+        listens = _listens(host, replica.master_port)
+        ended, status = os.waitpid(pid, os.WNOHANG)  # after the answer, which may be another program's
         if ended:
             code = os.waitstatus_to_exitcode(status)
             raise OSError(f"{_HEAD} ended at its start with exit status {code}; its lines are above")
+        if listens:
+            return pid
         if not patience.wait():
             raise OSError(f"{_HEAD} does not listen at {host}:{replica.master_port} after {HEAD_SECONDS:g} s")
-    return pid
 
 
 def _listens(host: str, port: int) -> bool:
