@@ -185,3 +185,12 @@ def test_each_task_of_spark_has_its_part_of_pythons_memory(gang: Callable[..., R
     assert settings["spark.executor.pyspark.memory"] == f"{3 * 768}m"  # two fifths of 4 GiB are 1638
 
 
+def test_the_head_of_ray_has_no_cpus_and_no_gpus(
+    gang: Callable[..., Replica], monkeypatch, tmp_path: Path
+) -> None:
+    words: list[str] = []
+    monkeypatch.setattr(engine, "package", lambda name, image: str(tmp_path))
+    monkeypatch.setattr(engine, "lead", lambda replica, given, environment, host: words.extend(given) or 1)
+    assert launcher_of(Launcher.RAY).meet(gang(launcher="ray", gpus=("0",)), [{}]) == [1]
+    for name in ("--num-cpus", "--num-gpus"):
+        assert words[words.index(name) + 1] == "0"

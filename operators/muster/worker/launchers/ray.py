@@ -55,10 +55,9 @@ def meet(replica: Replica, environments: Sequence[dict[str, str]]) -> list[int]:
         environments[0]["RAY_AUTH_TOKEN"] = engine.read_secret(replica)
         return []
     environments[0]["RAY_AUTH_TOKEN"] = engine.make_secret(replica)
-    # The head runs no tasks: the first replica's memory and CPUs are the driver's.
-    words = _node(
-        replica, "--head", "--port", str(replica.master_port), "--include-dashboard", "false", cpus=0
-    )
+    # The head runs no tasks: the first replica's memory, CPUs and GPUs are the driver's.
+    head = ("--head", "--port", str(replica.master_port), "--include-dashboard", "false", "--num-gpus", "0")
+    words = _node(replica, *head, cpus=0)
     return [engine.lead(replica, words, environments[0], host=_own(replica))]
 
 
