@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import resource
+import time
 from pathlib import Path
 
 
 def square(x: int) -> int:
     return x * x
+
+
+def limit_mib(_: int) -> int:
+    return resource.getrlimit(resource.RLIMIT_AS)[0] >> 20
 
 
 def with_dask(made: Path) -> None:
@@ -30,8 +36,12 @@ def with_spark(made: Path) -> None:
 
     spark = SparkSession.builder.getOrCreate()
     squares = functions.udf(square, "long")
+    context = spark.sparkContext
+    while context.defaultParallelism < 4:  # cores: of two workers, each with one executor that takes its two
+        time.sleep(0.1)
+    assert context.parallelize([0], 1).map(limit_mib).first() == 768, "of each task's Python"
     total = spark.range(40, numPartitions=4).select(functions.sum(squares("id"))).first()[0]
-    assert total == spark.sparkContext.parallelize(range(40), 4).map(square).sum()
+    assert total == context.parallelize(range(40), 4).map(square).sum()
     spark.stop()
     write(made, total)
 
