@@ -16,8 +16,9 @@ def replay(messages: Path, *, topic: str, since: int, until: int) -> dict[str, f
     """Put the messages of a day into a topic, which is made if it is not there; those of one airport stay in order.
 
     :param since: only departures from this hour of the day on. `until`: and before this one, 24 for the rest of the day.
-    :raises RuntimeError: not all arrived.
+    :raises RuntimeError: not all arrived, or the broker refused some.
     """
+    refused: list[KafkaError] = []
     broker = {"bootstrap.servers": os.environ["BROKER"]}
     admin = AdminClient(broker)  # which has to live until the answer
     (made,) = admin.create_topics([NewTopic(topic, PARTITIONS)]).values()
@@ -33,8 +34,15 @@ def replay(messages: Path, *, topic: str, since: int, until: int) -> dict[str, f
     last = midnight + 60 * until if until < 24 else told[-1]["departed"] + 1  # some leave after midnight
     sent = [each for each in told if midnight + 60 * since <= each["departed"] < last]
     for each in sent:
-        producer.produce(topic, key=each["origin"], value=json.dumps(each))
+        producer.produce(
+            topic,
+            key=each["origin"],
+            value=json.dumps(each),
+            on_delivery=lambda error, _: refused.append(error) if error else None,
+        )
         producer.poll(0)
     if left := producer.flush(60):
         raise RuntimeError(f"{left} of {len(sent)} messages did not reach {topic}")
+    if refused:
+        raise RuntimeError(f"{len(refused)} of {len(sent)} messages were refused by {topic}: {refused[0]}")
     return {"messages": len(sent)}

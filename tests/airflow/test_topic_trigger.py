@@ -1,14 +1,21 @@
-"""What a TopicTrigger refuses where the Dag is parsed, and what of it is stored."""
+"""What a TopicTrigger refuses where the Dag is parsed, what of it is stored, and when it wakes a Dag."""
 
 from __future__ import annotations
 
+import asyncio
 import importlib.util
+import sys
+from contextlib import aclosing
 from importlib.machinery import ModuleSpec
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from airflow.sdk import AssetWatcher
+from airflow.sdk.exceptions import AirflowNotFoundException, AirflowRuntimeError, ErrorType
+from airflow.sdk.execution_time.comms import ErrorResponse
 
-from muster.airflow import TopicTrigger
+from muster.airflow import TopicTrigger, topic
 from muster.core.errors import SpecError
 
 pytestmark = pytest.mark.slow
@@ -47,3 +54,75 @@ def test_without_a_client_it_says_what_to_install(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
     with pytest.raises(SpecError, match=r"airflow-provider-muster\[kafka\]"):
         TopicTrigger("kafka://broker/clicks")
+
+
+class Broker:
+    """What stands in for Kafka's client and Airflow's connections: each answer is taken once, the last one for ever."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, answers: list[Any]) -> None:
+        self.answers, self.passwords, self.read = answers, list[str](), 0
+        monkeypatch.setitem(sys.modules, "confluent_kafka", SimpleNamespace(KafkaException=Refused))
+        monkeypatch.setattr(
+            topic, "_Topic", lambda _, extra: self.passwords.append(extra["password"]) or self
+        )
+        monkeypatch.setattr(TopicTrigger, "_extra", self.extra)
+
+    async def extra(self) -> dict[str, str]:
+        self.read += 1
+        return {"password": str(self.read)}
+
+    def ends(self) -> dict[str, int]:
+        answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+
+class Refused(Exception):
+    """Kafka's error."""
+
+
+def events(count: int) -> list[dict[str, int]]:
+    """The first events of a trigger."""
+
+    async def take() -> list[dict[str, int]]:
+        found = []
+        async with aclosing(TopicTrigger("kafka://broker/clicks", every=0.001).run()) as run:
+            async for event in run:
+                found.append(event.payload["offsets"])
+                if len(found) == count:
+                    break
+        return found
+
+    return asyncio.run(take())
+
+
+@pytest.mark.usefixtures("client")
+def test_a_topic_that_ends_elsewhere_wakes_also_one_made_anew_with_fewer_messages(monkeypatch) -> None:
+    Broker(monkeypatch, [{"0": 0}, {"0": 9}, {"0": 9}, {"0": 2}, {"0": 2}, {"0": 3}])
+    assert events(3) == [{"0": 9}, {"0": 2}, {"0": 3}]
+
+
+@pytest.mark.usefixtures("client")
+def test_a_broker_that_is_away_is_asked_with_the_connection_as_it_is_then(monkeypatch, capfd) -> None:
+    broker = Broker(
+        monkeypatch, [{"0": 1}, Refused("password"), AirflowNotFoundException("broker"), {"0": 1}, {"0": 2}]
+    )
+    assert events(2) == [{"0": 1}, {"0": 2}], "what was known is"
+    assert broker.passwords == ["1", "2", "3"]
+    assert capfd.readouterr().out.count("is asked again") == 1
+    monkeypatch.setattr(topic, "_TELL_SECONDS", 0)
+    Broker(monkeypatch, [Refused("a"), Refused("b"), {"0": 1}])
+    events(1)
+    assert capfd.readouterr().out.count("is asked again") == 2
+
+
+@pytest.mark.usefixtures("client")
+def test_an_error_that_is_no_absence_ends_the_trigger(monkeypatch) -> None:
+    Broker(monkeypatch, [{"0": 1}, KeyError("other")])
+    with pytest.raises(KeyError):
+        events(2)
+    denied = ErrorResponse(error=ErrorType.PERMISSION_DENIED, detail={})
+    Broker(monkeypatch, [{"0": 1}, AirflowRuntimeError(denied)])
+    with pytest.raises(AirflowRuntimeError):
+        events(2)

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -28,6 +29,9 @@ from tests.waiting import eventually
 from muster.backends.base import Backend
 from muster.backends.local import processes
 from muster.backends.local.places import Places
+from muster.cli.foreground import python_of_image, serve
+from muster.cli.spark import _SERVER as SERVER
+from muster.core.errors import ImageError
 from muster.core.job import JobSpec, Launcher, Output, Role
 from muster.core.resources import Resources
 from muster.core.settings import Settings
@@ -151,7 +155,7 @@ class EnginesContract(Named):
 
         def make(
             launcher: Launcher,
-            code: str,
+            program: str,
             *,
             image: str = "",
             replicas: int = 3,
@@ -162,7 +166,7 @@ class EnginesContract(Named):
             name = image or launcher.value
             folders = image_folders(Settings(home=tmp_path, cache=tmp_path))
             role = Role(
-                command=("python", "-c", code, "{outputs.made}"),
+                command=("python", "-c", program, "{outputs.made}"),
                 replicas=replicas,
                 resources=Resources(memory_gib=memory_gib),
             )
@@ -228,6 +232,22 @@ class EnginesContract(Named):
         names = sorted(path.name.partition("_")[0] for path in log.iterdir() if path.name[0] != ".")
         assert names == ["appstatus", "events"]
         assert not list(log.glob("*.inprogress"))
+
+    @pytest.mark.parametrize("launcher", [Launcher.DASK, Launcher.RAY, Launcher.SPARK])
+    def test_an_entrypoints_functions_are_there_for_workers(
+        self, backend: Backend, gang: Made, launcher: Launcher
+    ) -> None:
+        job_id = self.own(f"entry-{launcher.value}")
+        spec = gang(launcher, "", code=backend.store.put(SCRIPTS, ["counts/count.py"]))
+        entry = f"counts.count:with_{launcher.value}"
+        resources = replace(spec.roles[0].resources, cpus=2)
+        role = replace(spec.roles[0], command=None, entrypoint=entry, resources=resources)
+        backend.submit(replace(spec, roles=(role,)), job_id=job_id)
+        status, log = finish(backend, job_id)
+        assert status.state is JobState.SUCCEEDED, log[-40:]
+        assert status.result is not None
+        (made,) = status.result.outputs["made"]
+        assert (backend.store.path(made) / "sum").read_text() == str(sum(x * x for x in range(40)))
 
     def test_a_script_for_dask_runs_as_it_is(self, backend: Backend, gang: Made) -> None:
         backend.submit(gang(Launcher.DASK, script("dask")), job_id=self.own("dask-script"))
@@ -300,6 +320,21 @@ class TestEnginesOnThisMachine(EnginesContract):
         assert status.verdict.message.startswith("ValueError: no rows; before, the worker of replica ")
         assert names_lost(status.verdict.message, rank, "killed by SIGKILL")
         assert status.verdict.message in log
+
+    def test_a_lost_head_starts_the_gang_again(
+        self, backend: Backend, gang: Made, places: Places, tmp_path: Path
+    ) -> None:
+        job_id, gate = self.own("head"), tmp_path / "gate"
+        backend.submit(gang(Launcher.SPARK, WAITS.replace("GATE", str(gate)), max_restarts=0), job_id=job_id)
+        eventually(lambda: b"counted" in backend.store.ledger.read(job_id)[0])
+        heads = [
+            pid for pid in processes.marked(places.mark(job_id)) if b"deploy.master.Master" in words(pid)
+        ]
+        os.kill(heads[0], signal.SIGKILL)
+        status, log = finish(backend, job_id)
+        assert status.verdict is not None
+        assert status.verdict.cause is Cause.RANK_LOST, log[-40:]
+        assert "the engine's head ended (killed by SIGKILL) while the driver ran" in status.verdict.message
 
     @pytest.mark.nightly
     def test_a_lost_executor_is_named_as_a_lost_worker_is(
@@ -411,6 +446,17 @@ class TestEnginesOnThisMachine(EnginesContract):
             assert status.verdict is not None
             assert status.verdict.cause is Cause.SPEC_ERROR
             assert f"image python has no {lacks}" in status.verdict.message
+
+
+def test_a_history_server_whose_port_is_taken_says_so_and_takes_no_other(tmp_path: Path) -> None:
+    python, ended = (
+        python_of_image("spark"),
+        "Spark's history server ended with exit code 1: .* try another --port",
+    )
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        words = [python, "-c", SERVER, str(tmp_path), str(taken.getsockname()[1])]
+        with pytest.raises(ImageError, match=ended):
+            serve("Spark's history server", words, variables={"SPARK_LOCAL_IP": "127.0.0.1"})
 
 
 @pytest.mark.cluster

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import importlib.util
 import json
+import time
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
 from urllib.parse import urlsplit
@@ -20,6 +21,7 @@ from muster.core.errors import SpecError
 from muster.core.ingest import KAFKA, check_url
 
 _ANSWER_SECONDS = 10.0
+_TELL_SECONDS = 600.0
 _REGISTRY = "schema.registry."
 _INGESTS = ("ca", "group.id")
 
@@ -27,7 +29,7 @@ _INGESTS = ("ca", "group.id")
 class TopicTrigger(StoredTrigger, BaseEventTrigger):
     """Wakes a Dag when messages have come to a topic of Kafka; one event for all that came since the last look.
 
-    The first look makes an event if the topic holds anything. A broker that is away is asked again. It needs ``confluent-kafka`` where Airflow runs,
+    The first look makes an event if the topic holds anything. A broker that is away is asked again, with the connection as it is then. It needs ``confluent-kafka`` where Airflow runs,
     which ``airflow-provider-muster[kafka]`` installs.
 
     :param source: ``kafka://CONNECTION/topic``, as the IngestOperator has it.
@@ -51,23 +53,32 @@ class TopicTrigger(StoredTrigger, BaseEventTrigger):
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Look, and yield an event whenever the topic ends elsewhere than at the last look."""
-        known: dict[str, int] | None = None
-        topic, away = _Topic(self.source, await self._extra()), False
+        known: dict[str, int] = {}
+        topic: _Topic | None = await self._topic()
+        told: float | None = None
         while True:
             try:
+                topic = topic or await self._topic()
                 ends = await asyncio.to_thread(topic.ends)
-            except topic.errors as error:
-                if not away:
+            except Exception as error:
+                if not _is_away(error):
+                    raise
+                topic = None  # the next look reads the connection again: its credentials may have changed
+                if told is None or time.monotonic() - told >= _TELL_SECONDS:
                     self.log.warning(
                         "%s does not tell where it ends (%s): it is asked again", self.source, error
                     )
-                away = True
+                    told = time.monotonic()
             else:
-                away = False
-                if any(end > (known or {}).get(partition, 0) for partition, end in ends.items()):
+                told = None
+                if any(end != known.get(partition, 0) for partition, end in ends.items()):
                     yield TriggerEvent({"source": self.source, "offsets": ends})  # type: ignore[no-untyped-call]
                 known = ends
             await asyncio.sleep(self.every)
+
+    async def _topic(self) -> _Topic:
+        """Return the topic, as the connection is now."""
+        return _Topic(self.source, await self._extra())
 
     async def _extra(self) -> Mapping[str, Any]:
         from airflow.sdk import Connection
@@ -77,6 +88,17 @@ class TopicTrigger(StoredTrigger, BaseEventTrigger):
         return found
 
 
+def _is_away(error: Exception) -> bool:
+    """Whether the broker, or the API that tells the connection, may answer another time."""
+    from airflow.sdk.exceptions import AirflowNotFoundException, AirflowRuntimeError, ErrorType
+    from confluent_kafka import KafkaException
+
+    if isinstance(error, AirflowRuntimeError):
+        return bool(error.error.error is ErrorType.API_SERVER_ERROR)
+    # Airflow says not found of a connection whose secrets backends did not answer, too.
+    return isinstance(error, (KafkaException, AirflowNotFoundException))
+
+
 class _Topic:
     """Asks a broker about one topic.
 
@@ -84,10 +106,8 @@ class _Topic:
     """
 
     def __init__(self, source: str, extra: Mapping[str, Any]) -> None:
-        from confluent_kafka import KafkaException
         from confluent_kafka.admin import AdminClient
 
-        self.errors = (KafkaException,)
         self._name = urlsplit(source).path.strip("/")
         config = {
             name: value if isinstance(value, str) else json.dumps(value)

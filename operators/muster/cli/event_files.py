@@ -61,15 +61,21 @@ class Following:
         """Copy what has come since the last look; return whether the job has ended."""
         status = self._store.ledger.status(self._job_id)
         if not status.state.ended:
-            for begins in self._begins:
-                self._store.follow(self._job_id, self._folder, begins=begins)
-                self._drop_stale()
+            self._follow()
             return False
-        for output, addresses in (status.result.outputs if status.result else {}).items():
+        if status.result is None:  # its event log may have been kept, and ends with what told of the failure
+            self._follow()
+            return True
+        for output, addresses in status.result.outputs.items():
             for address in addresses:
                 self._complete(output, address)
         self._drop_stale()
         return True
+
+    def _follow(self) -> None:
+        for begins in self._begins:
+            self._store.follow(self._job_id, self._folder, begins=begins)
+            self._drop_stale()
 
     def _drop_stale(self) -> None:
         """Delete copies of files that were renamed: with ``.inprogress``, an application of Spark's would never end."""

@@ -42,6 +42,7 @@ settings = {
     "spark.history.fs.logDirectory": "file://" + sys.argv[1],
     "spark.history.fs.update.interval": "5s",
     "spark.history.ui.port": sys.argv[2],
+    "spark.port.maxRetries": "0",  # else it takes another port than the one that was told
 }
 words = [java, "-Xmx1g", *opens, *(f"-D{name}={value}" for name, value in settings.items()), "-cp", jars]
 os.execvp(java, [*words, "org.apache.spark.deploy.history.HistoryServer"])

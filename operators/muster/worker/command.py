@@ -34,18 +34,31 @@ def fill(replica: Replica) -> list[str]:
 def prepare(replica: Replica, environment: dict[str, str]) -> tuple[list[str] | None, str]:
     """Return the words to run and the folder to start in; `environment` gets the code on PYTHONPATH.
 
-    An entrypoint has no words and starts in its scratch folder.
+    An entrypoint has no words and starts in its scratch folder. Only an engine's driver needs PYTHONPATH then, for what it starts.
 
     :raises SpecError: an unknown name, or a program that is neither in the image nor in the folder.
     """
     if replica.job_role.command is None:
+        if replica.spec.launcher.drives:
+            importable(environment, replica.code)
         return None, replica.scratch
     words, start = fill(replica), folder(replica)
-    if replica.code is not None:
-        before = environment.get("PYTHONPATH")
-        environment["PYTHONPATH"] = replica.code + (os.pathsep + before if before else "")
+    importable(environment, replica.code)
     words[0] = program(words[0], start, environment["PATH"])
     return words, start
+
+
+def prepare_worker(replica: Replica, environment: dict[str, str]) -> None:
+    """Have an engine's worker import what the driver imports; a command's script finds what lies beside it, too."""
+    start = folder(replica) if replica.code is not None and replica.job_role.command is not None else None
+    importable(environment, *dict.fromkeys((start, replica.code)))
+
+
+def importable(environment: dict[str, str], *folders: str | None) -> None:
+    """Put the folders that are there before those of PYTHONPATH."""
+    found = [each for each in (*folders, environment.get("PYTHONPATH")) if each]
+    if found:
+        environment["PYTHONPATH"] = os.pathsep.join(found)
 
 
 def program(name: str, start: str, path: str) -> str:

@@ -133,6 +133,18 @@ def hang(ranks: Sequence[Rank], *, seconds: float) -> WorkerFault:
     )
 
 
+def lost_head(at: float, status: int) -> WorkerFault:
+    """Return the fault of an engine's head that ended under a driver that runs."""
+    names = {number.value: number.name for number in signal.Signals}
+    how = f"exit status {status}" if status > 0 else f"killed by {names.get(-status, f'signal {-status}')}"
+    return WorkerFault(
+        rank=None,
+        cause=Cause.RANK_LOST,
+        message=f"the engine's head ended ({how}) while the driver ran",
+        at=at - SEEN_LATE_SECONDS,
+    )
+
+
 def lost_peer(rank: Rank) -> bool:
     """Whether a failed rank reports only that a peer is gone."""
     return names_lost_peer(last_words(rank).message)

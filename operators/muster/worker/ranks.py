@@ -12,7 +12,6 @@ import signal
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol
@@ -103,6 +102,7 @@ class Ranks:
     :param follows: tells whether a rank failed only because it lost a peer.
     :param watches: what looks now and then while they run.
     :param tidy: whether they should leave no process behind; an engine's head and workers do.
+    :param served: whether they cannot go on without the processes aside: one that fails ends them.
     """
 
     def __init__(
@@ -113,8 +113,11 @@ class Ranks:
         follows: Callable[[Rank], bool] = lambda _: False,
         watches: Sequence[Watch] = (),
         tidy: bool = True,
+        served: bool = False,
     ) -> None:
         self.ranks: list[Rank] = []
+        self.unserved: tuple[float, int] | None = None
+        """When a process aside failed while they ran, and its status."""
         self.interrupted_at: float | None = None
         self.hung = False
         self._grace = grace_seconds
@@ -122,6 +125,8 @@ class Ranks:
         self._follows = follows
         self._watches = watches
         self._tidy = tidy
+        self._served = served
+        self._aside: set[int] = set()
         self._stop_at: float | None = None
         self._kill_at: float | None = None
         self._selector: selectors.BaseSelector
@@ -133,6 +138,7 @@ class Ranks:
         :raises InRank: in the fork that is to run an entrypoint's rank.
         """
         adopt_orphans()
+        self._aside = set(aside)
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._interrupt)
         for plan in plans:
@@ -140,9 +146,8 @@ class Ranks:
         self._listen()
         while any(rank.status is None for rank in self.ranks):
             self._turn()
-        for pid in aside:
-            with suppress(ProcessLookupError):  # it ended before the ranks, whose faults say why
-                os.kill(pid, signal.SIGKILL)
+        for pid in self._aside:  # those that have not been reaped: no other process has their numbers
+            os.kill(pid, signal.SIGKILL)
         self._outlast()
         left = end_descendants()
         for rank in self.ranks:
@@ -224,6 +229,9 @@ class Ranks:
             for rank in self.ranks:
                 if rank.pid == pid and rank.status is None:
                     self._end(rank, os.waitstatus_to_exitcode(status))
+            if pid in self._aside:
+                self._aside.remove(pid)
+                self._end_aside(os.waitstatus_to_exitcode(status))
 
     def _end(self, rank: Rank, status: int) -> None:
         self._drain(rank, hold=True)
@@ -231,6 +239,15 @@ class Ranks:
         if status != 0 and self._kill_at is None:
             wait = FOLLOWER_SECONDS if self._follows(rank) else 0.0
             due = time.time() + wait
+            self._stop_at = due if self._stop_at is None else min(self._stop_at, due)
+
+    def _end_aside(self, status: int) -> None:
+        """Have the ranks stop, where they cannot go on; one that is about to end by itself still may."""
+        running = any(rank.status is None for rank in self.ranks)
+        if self._served and status != 0 and running and self.interrupted_at is None and self._kill_at is None:
+            now = time.time()
+            self.unserved = self.unserved or (now, status)
+            due = now + FOLLOWER_SECONDS
             self._stop_at = due if self._stop_at is None else min(self._stop_at, due)
 
     def _stop(self, now: float, *, patience: float) -> None:

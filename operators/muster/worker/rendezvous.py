@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from collections.abc import Callable
 
 from muster.core.patience import Patience
 from muster.worker.ranks import say
@@ -23,15 +24,19 @@ def await_name(host: str) -> None:
         say(f"rank 0's name {host} is not known after {NAME_SECONDS:g} s, going on: {error}")
 
 
-def reached(host: str, port: int) -> str:
+def reached(host: str, port: int, *, over: Callable[[], bool] = lambda: False) -> str:
     """Return the address at which rank 0's replica answers.
 
     A name may resolve late, or still to a pod that is gone: each try looks it up again.
+
+    :param over: tells that rank 0 is not needed any more; the address is empty then.
 
     :raises OSError: it does not answer within :data:`TIMEOUT_SECONDS`.
     """
 
     def answering() -> str:
+        if over():
+            return ""
         address = socket.gethostbyname(host)
         socket.create_connection((address, port), timeout=5).close()
         return address

@@ -29,7 +29,7 @@ from muster.worker import command, entrypoint
 from muster.worker.code import copy_code, left_behind
 from muster.worker.disks import IN_POD, Disks
 from muster.worker.doubles import Doubles
-from muster.worker.faults import EXIT_CODES, WorkerFault, faults, hang, lost_peer
+from muster.worker.faults import EXIT_CODES, WorkerFault, faults, hang, lost_head, lost_peer
 from muster.worker.last_words import read_json
 from muster.worker.launchers.launcher import EngineLauncher, launcher_of, rank_environment
 from muster.worker.mounts import protect
@@ -108,11 +108,14 @@ def _run_ranks(replica: Replica, disks: Disks, usage: Usage) -> Report:
         follows=lost_peer,
         watches=(doubles, usage, pruning),
         tidy=not spec.launcher.drives,
+        served=spec.launcher.drives,
     )
     ended = ranks.run(plans, aside=aside)
     if ranks.hung:
         return _failed([hang(ended, seconds=spec.hang_timeout_seconds)])
     found = [disks.blamed(each) for each in faults(ended, world_size=spec.world_size)]
+    if ranks.unserved is not None and (found or any(rank.stopped is not None for rank in ended)):
+        found = sorted([lost_head(*ranks.unserved), *found], key=lambda fault: (fault.follower, fault.at))
     if ranks.interrupted_at is not None:
         # a fault from before the stop is the reason
         found = [each for each in found if not each.follower and each.at < ranks.interrupted_at]
@@ -157,6 +160,7 @@ def _program(replica: Replica, environment: dict[str, str]) -> tuple[list[str] |
     """Return the words to run, none for an entrypoint, and the folder to start in."""
     if not replica.works:
         return command.prepare(replica, environment)
+    command.prepare_worker(replica, environment)
     engine = cast("EngineLauncher", launcher_of(replica.spec.launcher))
     return engine.worker(replica, environment), replica.scratch
 

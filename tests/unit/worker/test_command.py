@@ -6,7 +6,9 @@ from pathlib import Path
 import pytest
 
 from muster.core.errors import SpecError
+from muster.core.job import Role
 from muster.worker.command import fill, folder, prepare
+from muster.worker.replica import plan_ranks
 
 ROWS = {"rows": (("/v/rows/1", "/v/rows/2"), True), "one": (("/v/one/7",), False)}
 
@@ -71,6 +73,23 @@ def test_it_starts_in_the_dags_folder(bench, tmp_path: Path) -> None:
     environment = {"PATH": "/bin"}
     assert prepare(replica, environment) == ([sys.executable, "train.py"], str(tmp_path / "code" / "flights"))
     assert environment["PYTHONPATH"] == str(tmp_path / "code")
+
+
+def test_an_engines_workers_import_what_its_driver_imports(bench, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+    bench.code(counts__count="")
+    code = str(tmp_path / "code")
+    for how, wanted in (
+        ({"entrypoint": "counts.count:f"}, code),
+        ({"command": ("python", "count.py")}, f"{code}/counts:{code}"),
+    ):
+        roles = (Role(replicas=2, **how),)
+        for index, found in ((0, code), (1, wanted)):
+            replica = bench.replica(roles=roles, index=index, launcher="dask")
+            environment = plan_ranks(replica)[0].environment
+            assert environment["PYTHONPATH"] == found, (how, index)
+    replica = bench.replica(roles=roles, index=1, launcher="dask", env={"PYTHONPATH": "/own"})
+    assert plan_ranks(replica)[0].environment["PYTHONPATH"] == f"{wanted}:/own"
 
 
 def test_it_starts_in_the_code_where_that_is_not_one_folder(bench, tmp_path: Path) -> None:

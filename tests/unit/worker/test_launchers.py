@@ -119,6 +119,15 @@ def test_an_author_may_set_threads_but_not_the_rank(bench) -> None:
     assert (found["OMP_NUM_THREADS"], found["RANK"]) == ("7", "0")
 
 
+@pytest.mark.parametrize("launcher", ["plain", "torchrun"])
+def test_what_the_author_sets_counts_where_the_backend_does_not_pass_it_on(bench, launcher: str) -> None:
+    given = {"PATH": "/own", "TORCH_NCCL_ASYNC_ERROR_HANDLING": "3"}
+    replica = bench.replica(command=("x",), launcher=launcher, env=given)
+    found = rank_environment(replica, 0, base={"PATH": "/usr/bin"}, error_file="/e.json")
+    assert found["PATH"].endswith(":/own")
+    assert found["TORCH_NCCL_ASYNC_ERROR_HANDLING"] == "3"
+
+
 def test_an_image_without_horovod_is_told_by_its_ranks_not_by_the_meeting_place(bench) -> None:
     bench.code(
         t="""

@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 
 from muster.core.replica import LOOPBACK, Replica
 from muster.worker.launchers import engine
-from muster.worker.rendezvous import reached
 
 
 def environment(
@@ -33,7 +32,7 @@ def meet(replica: Replica, environments: Sequence[dict[str, str]]) -> list[int]:
     """Start the scheduler beside the first replica."""
     engine.package("distributed", image=replica.spec.image)
     if not engine.drives(replica):
-        reached(replica.master_address, replica.master_port)
+        engine.await_head(replica, host=replica.master_address)
         return []
     at = LOOPBACK if replica.master_address == LOOPBACK else "0.0.0.0"  # noqa: S104 - a pod's own network
     words = (

@@ -19,6 +19,7 @@ from importlib.util import find_spec
 from muster.core.errors import SpecError
 from muster.core.patience import Patience
 from muster.core.replica import LOOPBACK, Replica
+from muster.worker.rendezvous import reached
 
 ENGINE_MEMORY = 0.5
 """The part of a replica's memory that an engine's JVM or worker may fill; the rest is for Python and the system."""
@@ -30,7 +31,10 @@ _ENGINES_OWN_BYTES = 72
 _SECRET, _SECRET_SECONDS = "engine-secret", 60.0
 HEAD_SECONDS = 120.0
 """What an engine's head gets to start."""
+_FREE_SECONDS = 5.0
 _HEAD = "the engine's head, beside the first replica,"
+_LIMITS = "20 5 50 1 0.2"
+"""An end is soon within so many seconds; so many with an error and so many without are too many; pauses before the next start and between two looks."""
 
 # prctl 1 is PR_SET_PDEATHSIG: what a rank starts does not outlive it.
 _KEEPS = """
@@ -55,14 +59,16 @@ def goes_on():
         return False
     return True
 
-SOON, MOST = 20, 5  # one that ends so many seconds after its start, so often on end, never comes
-(sealed, host, port), words, told, early = sys.argv[1:4], sys.argv[4:], [], 0
+# One that ends so many seconds after its start, so often on end, never comes. With exit status 0 it was told to, as when a script
+# begins Dask's workers anew, and that goes on for ever only where something is wrong.
+soon, most, most_well, pause, pace = map(float, sys.argv[4].split())
+(sealed, host, port), words, told, ended = sys.argv[1:4], sys.argv[5:], [], {True: 0, False: 0}
 signal.signal(signal.SIGTERM, lambda *_: told.append(True))
 while not told and not os.path.exists(sealed):
     begun, killed = time.monotonic(), out_of_memory()
     engine = subprocess.Popen(words, preexec_fn=dies)
     while engine.poll() is None and not told and not os.path.exists(sealed):
-        time.sleep(0.2)  # the pace of looking for the end
+        time.sleep(pace)  # of looking for the end
     if engine.poll() is None:
         engine.terminate()
         try:
@@ -71,16 +77,16 @@ while not told and not os.path.exists(sealed):
             engine.kill()
             engine.wait()
     elif not told and not os.path.exists(sealed):
-        soon = time.monotonic() - begun < SOON
-        early = early + 1 if soon else 1
-        if early == MOST:
-            sys.exit(f"the engine's worker never comes: it ended {MOST} times within {SOON} s of its start, with exit status {engine.returncode}")
         at, status = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime()), engine.returncode
+        early, well = time.monotonic() - begun < soon, status == 0
+        ended = {**ended, well: ended[well] + 1} if early else {True: 0, False: 0}
+        if ended[well] == (most_well if well else most):
+            sys.exit(f"the engine's worker never comes: it ended {ended[well]} times within {soon:g} s of its start, with exit status {status}")
         names = {number.value: number.name for number in signal.Signals}
         how = f"exit status {status}" if status > 0 else f"killed by {names.get(-status, -status)}"
         how += ", out of memory" if status == -9 and out_of_memory() > killed else ""
-        time.sleep(1)  # one that ends at its start is not begun all the time
-        came = status == -signal.SIGKILL or (status and not soon)
+        time.sleep(pause)  # one that ends at its start is not begun all the time
+        came = status == -signal.SIGKILL or (status and not early)
         if came and not told and not os.path.exists(sealed) and goes_on():
             print(f"the engine's worker was lost at {at} ({how}), and the driver goes on: another one begins", flush=True)
         else:
@@ -99,10 +105,29 @@ def kept(replica: Replica, words: Sequence[str], *, host: str) -> list[str]:
 
     :param host: where the engine's head listens.
     """
-    folder, name = os.path.split(replica.sealed)
-    first = name.replace(f"{replica.role}-{replica.index}.", f"{replica.role}-0.", 1)
     head = (host, str(replica.master_port))
-    return [sys.executable, "-u", "-c", _KEEPS, os.path.join(folder, first), *head, *words]
+    return [sys.executable, "-u", "-c", _KEEPS, _firsts_seal(replica), *head, _LIMITS, *words]
+
+
+def await_head(replica: Replica, *, host: str) -> None:
+    """Wait in a worker's replica until the engine's head answers, or the first replica has sealed.
+
+    The driver may end well before a slow node has the image: the worker's rank then finds that nothing is left to do.
+
+    :raises OSError: neither comes.
+    """
+    reached(host, replica.master_port, over=lambda: has_sealed(replica))
+
+
+def has_sealed(replica: Replica) -> bool:
+    """Whether the first replica has ended well, for a worker's replica."""
+    return os.path.exists(_firsts_seal(replica))
+
+
+def _firsts_seal(replica: Replica) -> str:
+    """The path of the first replica's part-manifest, in the folder that all replicas share."""
+    folder, name = os.path.split(replica.sealed)
+    return os.path.join(folder, name.replace(f"{replica.role}-{replica.index}.", f"{replica.role}-0.", 1))
 
 
 def lead(replica: Replica, words: Sequence[str], environment: Mapping[str, str], *, host: str) -> int:
@@ -110,19 +135,26 @@ def lead(replica: Replica, words: Sequence[str], environment: Mapping[str, str],
 
     It dies with the worker.
 
-    :raises OSError: it ended before, or does not listen after :data:`HEAD_SECONDS`.
+    :raises OSError: it ended before, does not listen after :data:`HEAD_SECONDS`, or another program listens in its place.
     """
+    # The head of the attempt before may still be ending.
+    free = Patience(_FREE_SECONDS, first=0.05, longest=0.5)
+    while _listens(host, replica.master_port):
+        if not free.wait():
+            raise OSError(f"{_HEAD} cannot listen at {host}:{replica.master_port}: another program does")
     die = "import ctypes, os, sys; ctypes.CDLL(None).prctl(1, 9); os.execv(sys.argv[1], sys.argv[1:])"
     pid = os.posix_spawn(sys.executable, [sys.executable, "-c", die, *words], dict(environment))
     patience = Patience(HEAD_SECONDS, first=0.05, longest=0.2)
-    while not _listens(host, replica.master_port):
-        ended, status = os.waitpid(pid, os.WNOHANG)
+    while True:
+        listens = _listens(host, replica.master_port)
+        ended, status = os.waitpid(pid, os.WNOHANG)  # after the answer, which may be another program's
         if ended:
             code = os.waitstatus_to_exitcode(status)
             raise OSError(f"{_HEAD} ended at its start with exit status {code}; its lines are above")
+        if listens:
+            return pid
         if not patience.wait():
             raise OSError(f"{_HEAD} does not listen at {host}:{replica.master_port} after {HEAD_SECONDS:g} s")
-    return pid
 
 
 def _listens(host: str, port: int) -> bool:
@@ -176,14 +208,21 @@ def make_secret(replica: Replica) -> str:
 
 
 def read_secret(replica: Replica) -> str:
-    """Return what :func:`make_secret` made; for other replicas, once the first one listens.
+    """Return what :func:`make_secret` made; for other replicas, after :func:`await_head`.
+
+    Nothing is returned where the first one has sealed and left none: there is nothing to connect to.
 
     :raises OSError: it is not there after a minute.
     """
 
     def read() -> str:
-        with open(_secret(replica), encoding="ascii") as file:
-            return file.read()
+        try:
+            with open(_secret(replica), encoding="ascii") as file:
+                return file.read()
+        except FileNotFoundError:
+            if has_sealed(replica):
+                return ""
+            raise
 
     return Patience(_SECRET_SECONDS, first=0.1, longest=1.0).persist(read)  # on NFS it may be seen later
 

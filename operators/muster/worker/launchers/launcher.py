@@ -52,11 +52,15 @@ def launcher_of(launcher: Launcher) -> RankLauncher:
 def rank_environment(
     replica: Replica, local_rank: int, *, base: Mapping[str, str], error_file: str
 ) -> dict[str, str]:
-    """Return the whole environment of rank `local_rank` of this replica."""
+    """Return the whole environment of rank `local_rank` of this replica.
+
+    The author's variables are among `base` on one machine, and in a replica's document alone on a cluster.
+    """
+    base = {**base, **replica.spec.env}
     chosen = launcher_of(replica.spec.launcher).environment(
         replica, local_rank, base=base, error_file=error_file
     )
-    found = {**_defaults(replica), **base, **replica.spec.env, **_common(replica, local_rank, base), **chosen}
+    found = {**_defaults(replica), **base, **_common(replica, local_rank, base), **chosen}
     return {
         **found,
         MLFLOW_TAGS: json.dumps({**_tags(found.get(MLFLOW_TAGS, "")), MLFLOW_TAG: replica.job_id}),

@@ -12,7 +12,6 @@ from collections.abc import Mapping, Sequence
 
 from muster.core.replica import LOOPBACK, Replica
 from muster.worker.launchers import engine
-from muster.worker.rendezvous import reached
 
 # Ray takes 127.0.0.1 for a name that other machines cannot reach, and puts one of the machine's addresses in its place. This
 # is loopback, too.
@@ -52,14 +51,13 @@ def meet(replica: Replica, environments: Sequence[dict[str, str]]) -> list[int]:
     """Start the head beside the first replica."""
     engine.package("ray", image=replica.spec.image)
     if not engine.drives(replica):
-        reached(_host(replica), replica.master_port)
+        engine.await_head(replica, host=_host(replica))
         environments[0]["RAY_AUTH_TOKEN"] = engine.read_secret(replica)
         return []
     environments[0]["RAY_AUTH_TOKEN"] = engine.make_secret(replica)
-    # The head runs no tasks: the first replica's memory and CPUs are the driver's.
-    words = _node(
-        replica, "--head", "--port", str(replica.master_port), "--include-dashboard", "false", cpus=0
-    )
+    # The head runs no tasks: the first replica's memory, CPUs and GPUs are the driver's.
+    head = ("--head", "--port", str(replica.master_port), "--include-dashboard", "false", "--num-gpus", "0")
+    words = _node(replica, *head, cpus=0)
     return [engine.lead(replica, words, environments[0], host=_own(replica))]
 
 

@@ -20,10 +20,12 @@ from muster.core.job import EVENTS
 from muster.core.replica import LOOPBACK, Replica
 from muster.worker.launchers import engine
 from muster.worker.ranks import say
-from muster.worker.rendezvous import reached
 
 LEAST_GIB = 1.0
 """Spark's drivers and executors want 450 MiB for themselves (UnifiedMemoryManager): half of a replica's memory is more."""
+
+_PYTHON_MIB = 768
+"""The least of a task's Python: Spark limits its address space, of which pandas and pyarrow take 600 MiB before any row is there."""
 
 _DEPLOY = "org.apache.spark.deploy"
 _DEFAULTS = "spark-defaults.conf"
@@ -117,7 +119,7 @@ def meet(replica: Replica, environments: Sequence[dict[str, str]]) -> list[int]:
     """Start the master beside the first replica; tell each replica the secret, and the first where its UI is."""
     environment = environments[0]
     if not engine.drives(replica):
-        reached(replica.master_address, replica.master_port)
+        engine.await_head(replica, host=replica.master_address)
         _add(environment, {"spark.authenticate.secret": engine.read_secret(replica)})
         return []
     _add(environment, {"spark.authenticate.secret": engine.make_secret(replica)})
@@ -125,7 +127,9 @@ def meet(replica: Replica, environments: Sequence[dict[str, str]]) -> list[int]:
         _show_ui(environment)
     at = ("--host", replica.master_address, "--port", str(replica.master_port), "--webui-port", "0")
     words = (_program(environment), f"{_DEPLOY}.master.Master", *at)
-    return [engine.lead(replica, words, environment, host=replica.master_address)]
+    # Else it takes the next port where its own is taken, and nobody asks there.
+    alone = {**environment, "SPARK_MASTER_OPTS": "-Dspark.port.maxRetries=0"}
+    return [engine.lead(replica, words, alone, host=replica.master_address)]
 
 
 def worker(replica: Replica, environment: Mapping[str, str]) -> list[str]:
@@ -150,13 +154,16 @@ def _check_memory(replica: Replica) -> None:
 
 def _settings(replica: Replica) -> dict[str, str]:
     """Spark's settings; what the author's builder sets comes before them."""
-    memory = engine.memory_mib(replica)
+    memory, cores = engine.memory_mib(replica), engine.cores(replica)
+    python = max(engine.memory_mib(replica, 0.4), _PYTHON_MIB * cores)
     return {
         "spark.master": _master(replica),
         "spark.driver.host": engine.own_address(replica),
         "spark.driver.memory": f"{memory}m",
         "spark.executor.memory": f"{memory}m",
-        "spark.executor.pyspark.memory": f"{engine.memory_mib(replica, 0.4)}m",
+        # As many as its worker's. Spark divides Python's memory by it only where it is set.
+        "spark.executor.cores": str(cores),
+        "spark.executor.pyspark.memory": f"{python}m",
         "spark.sql.warehouse.dir": os.path.join(replica.scratch, "warehouse"),
         "spark.authenticate": "true",
         "spark.ui.enabled": "false",
