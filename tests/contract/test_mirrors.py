@@ -238,6 +238,33 @@ class TestService(MirrorContract):
             assert done.whole
             assert_restores(source, ServiceHome(service.client("again")), tmp_path / "restored")
 
+    def test_what_a_kill_left_of_another_version_is_not_written_to(
+        self, opened: Open, tmp_path: Path
+    ) -> None:
+        """The source was lost meanwhile: the same number is another version now, whose file goes on where that of the first ends."""
+        same = bytes_of("same", 2 << 20)
+        source = FolderStore(tmp_path / "lost")
+        (tmp_path / "put").mkdir(exist_ok=True)
+        put(source, tmp_path / "put", "flights/table", {"rows": same})
+        mirror(FolderHome(source), opened())
+        put(source, tmp_path / "put", "flights/table", {"rows": same, "more": b"1"})
+        leave_begun(FolderHome(source), FolderHome(FolderStore(tmp_path / "served/store")))
+        again = FolderStore(tmp_path / "again")
+        mirror(opened(), FolderHome(again), adopt=True)
+        put(again, tmp_path / "put", "flights/table", {"rows": same + bytes_of("more", 1 << 20)})
+        assert mirror(FolderHome(again), opened()).whole
+        assert (tmp_path / "served/store/v/flights/table/1/data/rows").read_bytes() == same
+        assert facts(FolderStore(tmp_path / "served/store")) == facts(again)
+
+
+def leave_begun(source: FolderHome, target: FolderHome) -> None:
+    """Leave what a mirror leaves that is killed once it has linked the files of flights/table@2 that @1 has."""
+    first, second = (source.documents(("flights/table", number)) for number in (1, 2))
+    filling = target.begin(second, first)
+    assert filling is not None
+    assert list(filling.missing) == ["more"]
+    target.close()
+
 
 class TestOpenFolder(MirrorContract):
     @pytest.fixture
