@@ -287,6 +287,34 @@ class TestOpenFolder(MirrorContract):
             mirror(FolderHome(source), OpenHome(f"file://{tmp_path}/open"))
         assert [path.name for path in (tmp_path / "open").iterdir()] == ["mine"]
 
+    def test_what_a_kill_left_of_another_version_is_not_taken_for_this_one(
+        self, opened: Open, tmp_path: Path
+    ) -> None:
+        """The source was lost meanwhile: the same number is another version now, with a file of the same name and size."""
+        put_folder = tmp_path / "put"
+        put_folder.mkdir(exist_ok=True)
+        first = {"kept": b"kept", "other": b"other", "more": b"1"}
+        source = FolderStore(tmp_path / "lost")
+        put(source, put_folder, "flights/table", first)
+        mirror(FolderHome(source), opened())
+        put(source, put_folder, "flights/table", first | {"more": b"2", "d/gone": b"3"})
+        before, lost = (FolderHome(source).documents(("flights/table", number)) for number in (1, 2))
+        opened().receive(lost, FolderHome(source), base=before, tell=lambda _: None)
+        again = FolderStore(tmp_path / "again")
+        mirror(opened(), FolderHome(again), adopt=True)
+        put(again, put_folder, "flights/table", first | {"kept": b"other", "more": b"4"})
+        done = mirror(FolderHome(again), opened())
+        assert done.whole
+        assert done.sent_bytes == 1
+        assert_restores(again, opened(), tmp_path / "restored")
+        files = {
+            path.relative_to(tmp_path / "open/flights/table/2/data").as_posix()
+            for path in (tmp_path / "open/flights/table/2/data").rglob("*")
+            if path.is_file()
+        }
+        assert files == first.keys()
+        assert (tmp_path / "open/flights/table/1/data/kept").read_bytes() == b"kept"
+
     def test_what_was_changed_there_is_not_restored(
         self, source: FolderStore, opened: Open, tmp_path: Path
     ) -> None:
