@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -190,6 +191,41 @@ class TestFolder(MirrorContract):
         put(source, tmp_path / "put", "flights/features", {"big": bytes_of("big", 3 << 20)})
         mirror(FolderHome(source), opened())
         assert (tmp_path / "mirror/v/flights/features/3/data/big").stat().st_nlink == 2
+
+    @pytest.mark.parametrize("when", ["before it is begun", "before it is visible"])
+    def test_a_version_that_a_job_commits_during_a_restore_stays(
+        self, source: FolderStore, opened: Open, tmp_path: Path, when: str
+    ) -> None:
+        mirror(FolderHome(source), opened())
+        twin = FolderStore(tmp_path / "twin")
+        mirror(opened(), FolderHome(twin), adopt=True)
+        put(source, tmp_path / "put", "flights/model", {"model": b"there"})
+        mirror(FolderHome(source), opened())
+        documents, restored = opened().documents(("flights/model", 4)), FolderHome(twin)
+        if when == "before it is visible":
+            restored.receive(documents, opened(), base=None, tell=lambda _: None)
+        put(FolderStore(tmp_path / "twin"), tmp_path / "put", "flights/model", {"model": b"here"})
+        begin = partial(restored.receive, documents, opened(), base=None, tell=lambda _: None)
+        step = begin if when == "before it is begun" else partial(restored.publish, [documents])
+        with pytest.raises(Conflict, match="two stores have given out this number"):
+            step()
+        restored.close()
+        assert (twin.path("flights/model@4") / "model").read_bytes() == b"here"
+        assert fsck.check(FolderStore(tmp_path / "twin"), deep=True).clean
+
+    def test_what_a_job_has_in_place_and_not_committed_is_not_taken(
+        self, source: FolderStore, opened: Open, tmp_path: Path
+    ) -> None:
+        mirror(FolderHome(source), opened())
+        twin = FolderStore(tmp_path / "twin")
+        folder = twin.layout.version("flights/model", 3)
+        (folder / "data").mkdir(parents=True)
+        (folder / "data/model").write_bytes(b"of a job")
+        (folder / "MANIFEST").write_bytes(b"of a job")
+        folder.with_name(".3").symlink_to("put-running:0")
+        with pytest.raises(Conflict, match="that of job put-running"):
+            mirror(opened(), FolderHome(twin), adopt=True)
+        assert (folder / "data/model").read_bytes() == b"of a job"
 
 
 class TestService(MirrorContract):
