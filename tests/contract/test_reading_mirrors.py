@@ -17,6 +17,7 @@ from muster.backends.stores import folder_store
 from muster.core.errors import Conflict, Corrupt, NotFound
 from muster.core.settings import Settings
 from muster.volumes import fsck
+from muster.volumes.commit_records import read_commit, write_commit
 from muster.volumes.folder import FolderStore
 from muster.volumes.mirrors.folder import FolderHome
 from muster.volumes.mirrors.repair import repair
@@ -100,6 +101,21 @@ def test_damaged_versions_are_repaired_and_the_rest_is_named(
     damage(source.path("flights/model@4/model"), b"4")
     assert facts(FolderStore(settings.store)) == before
     assert fsck.check(FolderStore(settings.store), deep=True).clean
+
+
+def test_a_repair_keeps_what_a_commit_record_says_of_other_outputs(
+    settings: Settings, source: FolderStore
+) -> None:
+    job_id = source.record("flights/features@3").job_id
+    commit = read_commit(source.layout, job_id)
+    assert commit is not None
+    with_kept = replace(commit, kept={"index": [("flights/features", 2)]})
+    write_commit(source.layout, job_id, with_kept)
+    damage(source.path("flights/features@3/big"), b"short")
+    broken = FolderStore(settings.store)
+    done = repair(FolderHome(broken), open_home(settings.mirror, settings), fsck.check(broken, deep=True))
+    assert done.versions == ["volume://flights/features@3"]
+    assert read_commit(source.layout, job_id) == with_kept
 
 
 @pytest.mark.parametrize("content", [b"there", b"here"], ids=["other bytes", "the same bytes"])

@@ -410,7 +410,9 @@ def _joined(known: CommitRecord, several: Sequence[Documents]) -> CommitRecord:
         places = outputs.setdefault(documents.origin.output, [])
         if documents.place not in places:
             places.append(documents.place)
-    return CommitRecord({name: sorted(places) for name, places in outputs.items()}, records, known.at)
+    return replace(
+        known, outputs={name: sorted(places) for name, places in outputs.items()}, records=records
+    )
 
 
 def _other(layout: Layout, documents: Documents) -> str:
