@@ -192,6 +192,30 @@ class TestFolder(MirrorContract):
         mirror(FolderHome(source), opened())
         assert (tmp_path / "mirror/v/flights/features/3/data/big").stat().st_nlink == 2
 
+    def test_what_another_process_received_is_read_whole(
+        self, source: FolderStore, opened: Open, tmp_path: Path
+    ) -> None:
+        mirror(FolderHome(source), opened())
+        documents, home = FolderHome(source).documents(("flights/features", 3)), opened()
+        assert home.verify(documents) == []
+        folder = tmp_path / "mirror/v/flights/features/3/data"
+        damage(folder / "big", bytes_of("rotten", 3 << 20))
+        assert home.verify(documents) == ["changed content: 'big'"]
+        folder.chmod(0o755)
+        (folder / "new").unlink()
+        assert home.verify(documents) == ["missing file: 'new'", "changed content: 'big'"]
+
+    def test_what_is_read_again_is_told_again(
+        self, source: FolderStore, opened: Open, tmp_path: Path
+    ) -> None:
+        """As a service is asked whose answer was lost."""
+        documents, home = FolderHome(source).documents(("flights/features", 3)), opened()
+        home.own(FolderHome(source).owner())
+        home.receive(documents, FolderHome(source), base=None, tell=lambda _: None)
+        home.publish([documents])
+        damage(tmp_path / "mirror/v/flights/features/3/data/new", b"bad")
+        assert home.verify(documents) == home.verify(documents) == ["changed content: 'new'"]
+
     @pytest.mark.parametrize("when", ["before it is begun", "before it is visible"])
     def test_a_version_that_a_job_commits_during_a_restore_stays(
         self, source: FolderStore, opened: Open, tmp_path: Path, when: str

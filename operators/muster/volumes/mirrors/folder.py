@@ -372,15 +372,19 @@ class FolderHome:
             if documents.holding.deleted:
                 return wrong
             found = list(check_data(folder / "data", documents.entries, documents.address, deep=False))
-            for entry in self._fresh.pop(documents.place, ()):
+            # What another process received, such as a service before it restarted, is read whole.
+            fresh = self._fresh.get(documents.place, documents.entries.values())
+            for entry in fresh:
                 _forget(f"{folder}/data/{entry.path}")
-                own = {entry.path: entry}
-                found += (
-                    each
-                    for each in check_data(folder / "data", own, documents.address, deep=True)
-                    if not each.what.startswith("extra file")
+            found += (
+                each
+                for each in check_data(
+                    folder / "data", {entry.path: entry for entry in fresh}, documents.address, deep=True
                 )
-            return wrong + [each.what for each in found]
+                if not each.what.startswith("extra file")
+            )
+            self._fresh.pop(documents.place, None)
+            return wrong + list(dict.fromkeys(each.what for each in found))
 
     def holds_code(self, digest: str) -> bool:
         """Whether a code snapshot is there."""
@@ -410,9 +414,7 @@ def _joined(known: CommitRecord, several: Sequence[Documents]) -> CommitRecord:
         places = outputs.setdefault(documents.origin.output, [])
         if documents.place not in places:
             places.append(documents.place)
-    return replace(
-        known, outputs={name: sorted(places) for name, places in outputs.items()}, records=records
-    )
+    return replace(known, outputs={name: sorted(places) for name, places in outputs.items()}, records=records)
 
 
 def _other(layout: Layout, documents: Documents) -> str:
@@ -453,8 +455,11 @@ def _bytes_of(path: str, entry: Entry, begin: int, end: int) -> Iterator[bytes]:
 
 
 def _forget(path: str) -> None:
-    """Have the next read of a file come from the disk, not from memory."""
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    """Have the next read of a file come from the disk, not from memory; where it is gone that read says so."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return
     try:
         os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
     finally:
