@@ -20,6 +20,7 @@ from muster.volumes.mirrors.base import Home
 from muster.volumes.mirrors.copying import Copying
 from muster.volumes.mirrors.folder import FolderHome
 from muster.volumes.mirrors.open_layout import OpenHome
+from muster.volumes.mirrors.repair import repair
 from muster.volumes.service.homes import ServiceHome
 
 Open = Callable[[], Home]
@@ -315,6 +316,29 @@ class TestService(MirrorContract):
         assert mirror(FolderHome(again), opened()).whole
         assert (tmp_path / "served/store/v/flights/table/1/data/rows").read_bytes() == same
         assert facts(FolderStore(tmp_path / "served/store")) == facts(again)
+
+    @pytest.mark.parametrize("lost", ["record", "torn record", "manifest", "commit", "large file"])
+    def test_whatever_a_version_lost_there_is_repaired(
+        self, source: FolderStore, opened: Open, tmp_path: Path, lost: str
+    ) -> None:
+        mirror(FolderHome(source), opened())
+        root = tmp_path / "served/store"
+        before = facts(FolderStore(root))
+        folder = root / "v/flights/features/3"
+        where = {
+            "manifest": folder / "MANIFEST",
+            "commit": root / f"commits/{source.record('flights/features@3').job_id}.json",
+            "large file": folder / "data/big",
+        }.get(lost, folder / "RECORD.json")
+        if lost in ("manifest", "torn record", "large file"):
+            damage(where, bytes_of("rotten", 3 << 20) if lost == "large file" else b"{}")
+        else:
+            where.unlink()
+        found = fsck.check(FolderStore(root), deep=True)
+        done = repair(opened(), FolderHome(source), found)
+        assert (done.versions, done.left) == (["volume://flights/features@3"], {})
+        assert facts(FolderStore(root)) == before
+        assert fsck.check(FolderStore(root), deep=True).clean
 
 
 def leave_begun(source: FolderHome, target: FolderHome) -> None:

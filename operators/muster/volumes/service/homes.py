@@ -90,7 +90,7 @@ class ServiceHome:
         try:
             self._send(documents, source, base, tell)
         except Corrupt:
-            if base is None:
+            if base is None or base.place == documents.place:  # a repair keeps only what it has read
                 raise
             self._send(documents, source, None, tell)  # the version before may be damaged there
 
@@ -107,7 +107,8 @@ class ServiceHome:
     def _send_once(self, documents: Documents, source: Source, base: Documents | None, tell: Tell) -> None:
         waiting, size = list[Piece](), 0
         missing, has_base = self._begin(documents, base)
-        for piece in pieces_of(documents, source, base if has_base else None, missing):
+        before = base if has_base and base is not None and base.place != documents.place else None
+        for piece in pieces_of(documents, source, before, missing):
             waiting.append(piece)
             size += 0 if piece.first is not None else piece.size
             if size >= REQUEST_BYTES or len(waiting) >= REQUEST_PIECES:

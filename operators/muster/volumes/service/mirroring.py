@@ -154,7 +154,7 @@ class Calls:
         documents.origin  # noqa: B018 - raises where it is another version's
         number, place = call.query_number("base", 0), documents.place
         with self._sessions.asked(call.part("session")) as session:
-            base = self._base(session, (place[0], number)) if number else None
+            base = self._base(session, documents, number) if number else None
             try:
                 with translated(f"receive {documents.address}"):
                     filling = session.home.begin(documents, base)
@@ -167,8 +167,14 @@ class Calls:
             parts = {path: filling.part_bytes(each) for path, each in missing.items()} if filling else {}
             return _json({"missing": parts, "base": base is not None})
 
-    def _base(self, session: Session, place: Place) -> Documents | None:
-        """Return the version before; None where it is not here, or was not complete when its session ended."""
+    def _base(self, session: Session, documents: Documents, number: int) -> Documents | None:
+        """Return the version before; None where it is not here, or was not complete when its session ended.
+
+        A repair names the version itself, whose documents here may be what is damaged.
+        """
+        place = documents.place[0], number
+        if place == documents.place:
+            return documents
         if (known := session.arrivals.get(place)) is not None:
             return known.documents
         try:
