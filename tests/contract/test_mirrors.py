@@ -14,6 +14,7 @@ from tests.unit.volumes.service.process import Service
 
 from muster.core.errors import Conflict, Corrupt, NotFound, SpecError
 from muster.volumes import fsck
+from muster.volumes.commit_records import read_commit, write_commit
 from muster.volumes.folder import FolderStore
 from muster.volumes.manifest import render
 from muster.volumes.mirrors.base import Home
@@ -216,6 +217,21 @@ class TestFolder(MirrorContract):
         home.publish([documents])
         damage(tmp_path / "mirror/v/flights/features/3/data/new", b"bad")
         assert home.verify(documents) == home.verify(documents) == ["changed content: 'new'"]
+
+    def test_a_commit_that_grows_is_read_again(
+        self, source: FolderStore, opened: Open, tmp_path: Path
+    ) -> None:
+        """A service has one home for all that read from it, while versions of one commit arrive."""
+        mirror(FolderHome(source), opened())
+        home, layout = opened(), FolderStore(tmp_path / "mirror").layout
+        job_id = source.record("flights/features@3").job_id
+        commit = read_commit(layout, job_id)
+        assert commit is not None
+        write_commit(layout, job_id, replace(commit, outputs={}, records={}))
+        with pytest.raises(Corrupt, match="did not commit it"):
+            home.documents(("flights/features", 3))
+        write_commit(layout, job_id, commit)
+        assert home.documents(("flights/features", 3)).at == commit.at
 
     @pytest.mark.parametrize("when", ["before it is begun", "before it is visible"])
     def test_a_version_that_a_job_commits_during_a_restore_stays(

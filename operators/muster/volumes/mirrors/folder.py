@@ -104,15 +104,17 @@ class FolderHome:
         found = look(self._layout, str(folder))
         documents = Documents(place, text, said, 0.0, found or Holding(""))
         record = documents.origin
-        commit = self._commit_of(record.job_id)
+        commit = self._commit_of(record.job_id, place)
         check_record(said, record, place, commit)
         return replace(documents, at=commit.at if commit is not None else 0.0)
 
-    def _commit_of(self, job_id: str) -> CommitRecord | None:
-        """Return a commit record, cached: one commit may have thousands of versions."""
-        if self._commit[0] != job_id:
-            self._commit = (job_id, read_commit(self._layout, job_id))
-        return self._commit[1]
+    def _commit_of(self, job_id: str, place: Place) -> CommitRecord | None:
+        """Return a commit record, cached: one commit may have thousands of versions, which a mirror gets one after the other."""
+        of, commit = self._commit
+        if of != job_id or commit is None or place not in commit.places:
+            commit = read_commit(self._layout, job_id)
+            self._commit = (job_id, commit)
+        return commit
 
     def local(self, place: Place) -> Path | None:
         """Return the folder of a version's files."""
