@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from tests.contract.mirrored import assert_restores, bytes_of, damage, facts, fill, mirror, put
+from tests.unit.volumes.service.inside import Inside
 from tests.unit.volumes.service.process import Service
 
 from muster.core.errors import Conflict, Corrupt, NotFound, SpecError
@@ -17,11 +21,13 @@ from muster.volumes import fsck
 from muster.volumes.commit_records import read_commit, write_commit
 from muster.volumes.folder import FolderStore
 from muster.volumes.manifest import render
+from muster.volumes.mirrors import delta
 from muster.volumes.mirrors.base import Home
 from muster.volumes.mirrors.copying import Copying
 from muster.volumes.mirrors.folder import FolderHome
 from muster.volumes.mirrors.open_layout import OpenHome
 from muster.volumes.mirrors.repair import repair
+from muster.volumes.service import homes, mirroring
 from muster.volumes.service.homes import ServiceHome
 
 Open = Callable[[], Home]
@@ -332,6 +338,41 @@ class TestService(MirrorContract):
         assert mirror(FolderHome(again), opened()).whole
         assert (tmp_path / "served/store/v/flights/table/1/data/rows").read_bytes() == same
         assert facts(FolderStore(tmp_path / "served/store")) == facts(again)
+
+    def test_a_session_goes_on_while_a_large_file_is_cut(
+        self, source: FolderStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Each piece takes 50 seconds, and another mirror asks meanwhile."""
+        (tmp_path / "inside").mkdir()
+        before, ahead, cut = bytes_of("large", 2 << 20), [0.0], delta._cut
+        clock = SimpleNamespace(monotonic=lambda: time.monotonic() + ahead[0])
+        with Inside(tmp_path / "inside") as service:
+            put(source, tmp_path / "put", "flights/table", {"rows": before})
+            mirror(FolderHome(source), ServiceHome(service.client()))
+            put(source, tmp_path / "put", "flights/table", {"rows": before + b"1"})
+            other = ServiceHome(service.client("other"))
+
+            def slowly(*arguments: Any) -> Iterator[tuple[int, int, bytes]]:
+                for piece in cut(*arguments):
+                    ahead[0] += 50.0
+                    other._ask("POST", "verify", content=b'{"places": []}')
+                    yield piece
+
+            monkeypatch.setattr(mirroring, "time", clock)
+            monkeypatch.setattr(homes, "time", clock, raising=False)
+            monkeypatch.setattr(delta, "_cut", slowly)
+            done = mirror(FolderHome(source), ServiceHome(service.client()))
+            assert done.whole
+            assert done.sent_bytes < 64 << 10
+            other.close()
+
+    def test_a_late_request_finds_its_own_session(
+        self, source: FolderStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        (tmp_path / "inside").mkdir()
+        monkeypatch.setattr(mirroring, "IDLE_SECONDS", 0.0)
+        with Inside(tmp_path / "inside") as service:
+            assert mirror(FolderHome(source), ServiceHome(service.client())).whole
 
     @pytest.mark.parametrize("lost", ["record", "torn record", "manifest", "commit", "large file"])
     def test_whatever_a_version_lost_there_is_repaired(

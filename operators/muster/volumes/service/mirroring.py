@@ -1,8 +1,8 @@
 """Calls by which a store service is a mirror, or is mirrored: what it has, a version's documents, and pieces of its files.
 
 Versions arrive in a session, which is one run of ``muster volumes mirror`` or ``restore``. It holds the locks of its
-drafts. A session without a request for :data:`IDLE_SECONDS` is over, and so is each one when the service restarts:
-its drafts stay, and are gone on with.
+drafts. A session without a request for :data:`IDLE_SECONDS` is over once another one asks, and so is each one when the
+service restarts: its drafts stay, and are gone on with. A request without pieces does no more than have it go on.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class Sessions:
         """Lend a session for one request, a new one where it is not known."""
         check_request(name)
         with self._lock:
-            self._end_idle()
+            self._end_idle(but=name)
             if name not in self._open:
                 self._open[name] = Session(FolderHome(self._store))
             session = self._open[name]
@@ -96,9 +96,9 @@ class Sessions:
             if (session := self._open.pop(check_request(name), None)) is not None:
                 session.home.close()
 
-    def _end_idle(self) -> None:
+    def _end_idle(self, *, but: str) -> None:
         for name, session in list(self._open.items()):
-            if not session.busy and time.monotonic() - session.asked > IDLE_SECONDS:
+            if name != but and not session.busy and time.monotonic() - session.asked > IDLE_SECONDS:
                 del self._open[name]
                 session.home.close()
 
