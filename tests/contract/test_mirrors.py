@@ -3,22 +3,31 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from tests.contract.mirrored import assert_restores, bytes_of, damage, facts, fill, mirror, put
+from tests.unit.volumes.service.inside import Inside
 from tests.unit.volumes.service.process import Service
 
 from muster.core.errors import Conflict, Corrupt, NotFound, SpecError
 from muster.volumes import fsck
+from muster.volumes.commit_records import read_commit, write_commit
 from muster.volumes.folder import FolderStore
 from muster.volumes.manifest import render
+from muster.volumes.mirrors import delta
 from muster.volumes.mirrors.base import Home
 from muster.volumes.mirrors.copying import Copying
 from muster.volumes.mirrors.folder import FolderHome
 from muster.volumes.mirrors.open_layout import OpenHome
+from muster.volumes.mirrors.repair import repair
+from muster.volumes.service import homes, mirroring
 from muster.volumes.service.homes import ServiceHome
 
 Open = Callable[[], Home]
@@ -191,6 +200,80 @@ class TestFolder(MirrorContract):
         mirror(FolderHome(source), opened())
         assert (tmp_path / "mirror/v/flights/features/3/data/big").stat().st_nlink == 2
 
+    def test_what_another_process_received_is_read_whole(
+        self, source: FolderStore, opened: Open, tmp_path: Path
+    ) -> None:
+        mirror(FolderHome(source), opened())
+        documents, home = FolderHome(source).documents(("flights/features", 3)), opened()
+        assert home.verify(documents) == []
+        folder = tmp_path / "mirror/v/flights/features/3/data"
+        damage(folder / "big", bytes_of("rotten", 3 << 20))
+        assert home.verify(documents) == ["changed content: 'big'"]
+        folder.chmod(0o755)
+        (folder / "new").unlink()
+        assert home.verify(documents) == ["missing file: 'new'", "changed content: 'big'"]
+
+    def test_what_is_read_again_is_told_again(
+        self, source: FolderStore, opened: Open, tmp_path: Path
+    ) -> None:
+        """As a service is asked whose answer was lost."""
+        documents, home = FolderHome(source).documents(("flights/features", 3)), opened()
+        home.own(FolderHome(source).owner())
+        home.receive(documents, FolderHome(source), base=None, tell=lambda _: None)
+        home.publish([documents])
+        damage(tmp_path / "mirror/v/flights/features/3/data/new", b"bad")
+        assert home.verify(documents) == home.verify(documents) == ["changed content: 'new'"]
+
+    def test_a_commit_that_grows_is_read_again(
+        self, source: FolderStore, opened: Open, tmp_path: Path
+    ) -> None:
+        """A service has one home for all that read from it, while versions of one commit arrive."""
+        mirror(FolderHome(source), opened())
+        home, layout = opened(), FolderStore(tmp_path / "mirror").layout
+        job_id = source.record("flights/features@3").job_id
+        commit = read_commit(layout, job_id)
+        assert commit is not None
+        write_commit(layout, job_id, replace(commit, outputs={}, records={}))
+        with pytest.raises(Corrupt, match="did not commit it"):
+            home.documents(("flights/features", 3))
+        write_commit(layout, job_id, commit)
+        assert home.documents(("flights/features", 3)).at == commit.at
+
+    @pytest.mark.parametrize("when", ["before it is begun", "before it is visible"])
+    def test_a_version_that_a_job_commits_during_a_restore_stays(
+        self, source: FolderStore, opened: Open, tmp_path: Path, when: str
+    ) -> None:
+        mirror(FolderHome(source), opened())
+        twin = FolderStore(tmp_path / "twin")
+        mirror(opened(), FolderHome(twin), adopt=True)
+        put(source, tmp_path / "put", "flights/model", {"model": b"there"})
+        mirror(FolderHome(source), opened())
+        documents, restored = opened().documents(("flights/model", 4)), FolderHome(twin)
+        if when == "before it is visible":
+            restored.receive(documents, opened(), base=None, tell=lambda _: None)
+        put(FolderStore(tmp_path / "twin"), tmp_path / "put", "flights/model", {"model": b"here"})
+        begin = partial(restored.receive, documents, opened(), base=None, tell=lambda _: None)
+        step = begin if when == "before it is begun" else partial(restored.publish, [documents])
+        with pytest.raises(Conflict, match="two stores have given out this number"):
+            step()
+        restored.close()
+        assert (twin.path("flights/model@4") / "model").read_bytes() == b"here"
+        assert fsck.check(FolderStore(tmp_path / "twin"), deep=True).clean
+
+    def test_what_a_job_has_in_place_and_not_committed_is_not_taken(
+        self, source: FolderStore, opened: Open, tmp_path: Path
+    ) -> None:
+        mirror(FolderHome(source), opened())
+        twin = FolderStore(tmp_path / "twin")
+        folder = twin.layout.version("flights/model", 3)
+        (folder / "data").mkdir(parents=True)
+        (folder / "data/model").write_bytes(b"of a job")
+        (folder / "MANIFEST").write_bytes(b"of a job")
+        folder.with_name(".3").symlink_to("put-running:0")
+        with pytest.raises(Conflict, match="that of job put-running"):
+            mirror(opened(), FolderHome(twin), adopt=True)
+        assert (folder / "data/model").read_bytes() == b"of a job"
+
 
 class TestService(MirrorContract):
     @pytest.fixture
@@ -238,6 +321,91 @@ class TestService(MirrorContract):
             assert done.whole
             assert_restores(source, ServiceHome(service.client("again")), tmp_path / "restored")
 
+    def test_what_a_kill_left_of_another_version_is_not_written_to(
+        self, opened: Open, tmp_path: Path
+    ) -> None:
+        """The source was lost meanwhile: the same number is another version now, whose file goes on where that of the first ends."""
+        same = bytes_of("same", 2 << 20)
+        source = FolderStore(tmp_path / "lost")
+        (tmp_path / "put").mkdir(exist_ok=True)
+        put(source, tmp_path / "put", "flights/table", {"rows": same})
+        mirror(FolderHome(source), opened())
+        put(source, tmp_path / "put", "flights/table", {"rows": same, "more": b"1"})
+        leave_begun(FolderHome(source), FolderHome(FolderStore(tmp_path / "served/store")))
+        again = FolderStore(tmp_path / "again")
+        mirror(opened(), FolderHome(again), adopt=True)
+        put(again, tmp_path / "put", "flights/table", {"rows": same + bytes_of("more", 1 << 20)})
+        assert mirror(FolderHome(again), opened()).whole
+        assert (tmp_path / "served/store/v/flights/table/1/data/rows").read_bytes() == same
+        assert facts(FolderStore(tmp_path / "served/store")) == facts(again)
+
+    def test_a_session_goes_on_while_a_large_file_is_cut(
+        self, source: FolderStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Each piece takes 50 seconds, and another mirror asks meanwhile."""
+        (tmp_path / "inside").mkdir()
+        before, ahead, cut = bytes_of("large", 2 << 20), [0.0], delta._cut
+        clock = SimpleNamespace(monotonic=lambda: time.monotonic() + ahead[0])
+        with Inside(tmp_path / "inside") as service:
+            put(source, tmp_path / "put", "flights/table", {"rows": before})
+            mirror(FolderHome(source), ServiceHome(service.client()))
+            put(source, tmp_path / "put", "flights/table", {"rows": before + b"1"})
+            other = ServiceHome(service.client("other"))
+
+            def slowly(*arguments: Any) -> Iterator[tuple[int, int, bytes]]:
+                for piece in cut(*arguments):
+                    ahead[0] += 50.0
+                    other._ask("POST", "verify", content=b'{"places": []}')
+                    yield piece
+
+            monkeypatch.setattr(mirroring, "time", clock)
+            monkeypatch.setattr(homes, "time", clock, raising=False)
+            monkeypatch.setattr(delta, "_cut", slowly)
+            done = mirror(FolderHome(source), ServiceHome(service.client()))
+            assert done.whole
+            assert done.sent_bytes < 64 << 10
+            other.close()
+
+    def test_a_late_request_finds_its_own_session(
+        self, source: FolderStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        (tmp_path / "inside").mkdir()
+        monkeypatch.setattr(mirroring, "IDLE_SECONDS", 0.0)
+        with Inside(tmp_path / "inside") as service:
+            assert mirror(FolderHome(source), ServiceHome(service.client())).whole
+
+    @pytest.mark.parametrize("lost", ["record", "torn record", "manifest", "commit", "large file"])
+    def test_whatever_a_version_lost_there_is_repaired(
+        self, source: FolderStore, opened: Open, tmp_path: Path, lost: str
+    ) -> None:
+        mirror(FolderHome(source), opened())
+        root = tmp_path / "served/store"
+        before = facts(FolderStore(root))
+        folder = root / "v/flights/features/3"
+        where = {
+            "manifest": folder / "MANIFEST",
+            "commit": root / f"commits/{source.record('flights/features@3').job_id}.json",
+            "large file": folder / "data/big",
+        }.get(lost, folder / "RECORD.json")
+        if lost in ("manifest", "torn record", "large file"):
+            damage(where, bytes_of("rotten", 3 << 20) if lost == "large file" else b"{}")
+        else:
+            where.unlink()
+        found = fsck.check(FolderStore(root), deep=True)
+        done = repair(opened(), FolderHome(source), found)
+        assert (done.versions, done.left) == (["volume://flights/features@3"], {})
+        assert facts(FolderStore(root)) == before
+        assert fsck.check(FolderStore(root), deep=True).clean
+
+
+def leave_begun(source: FolderHome, target: FolderHome) -> None:
+    """Leave what a mirror leaves that is killed once it has linked the files of flights/table@2 that @1 has."""
+    first, second = (source.documents(("flights/table", number)) for number in (1, 2))
+    filling = target.begin(second, first)
+    assert filling is not None
+    assert list(filling.missing) == ["more"]
+    target.close()
+
 
 class TestOpenFolder(MirrorContract):
     @pytest.fixture
@@ -259,6 +427,34 @@ class TestOpenFolder(MirrorContract):
         with pytest.raises(Exception, match="holds other files"):
             mirror(FolderHome(source), OpenHome(f"file://{tmp_path}/open"))
         assert [path.name for path in (tmp_path / "open").iterdir()] == ["mine"]
+
+    def test_what_a_kill_left_of_another_version_is_not_taken_for_this_one(
+        self, opened: Open, tmp_path: Path
+    ) -> None:
+        """The source was lost meanwhile: the same number is another version now, with a file of the same name and size."""
+        put_folder = tmp_path / "put"
+        put_folder.mkdir(exist_ok=True)
+        first = {"kept": b"kept", "other": b"other", "more": b"1"}
+        source = FolderStore(tmp_path / "lost")
+        put(source, put_folder, "flights/table", first)
+        mirror(FolderHome(source), opened())
+        put(source, put_folder, "flights/table", first | {"more": b"2", "d/gone": b"3"})
+        before, lost = (FolderHome(source).documents(("flights/table", number)) for number in (1, 2))
+        opened().receive(lost, FolderHome(source), base=before, tell=lambda _: None)
+        again = FolderStore(tmp_path / "again")
+        mirror(opened(), FolderHome(again), adopt=True)
+        put(again, put_folder, "flights/table", first | {"kept": b"other", "more": b"4"})
+        done = mirror(FolderHome(again), opened())
+        assert done.whole
+        assert done.sent_bytes == 1
+        assert_restores(again, opened(), tmp_path / "restored")
+        files = {
+            path.relative_to(tmp_path / "open/flights/table/2/data").as_posix()
+            for path in (tmp_path / "open/flights/table/2/data").rglob("*")
+            if path.is_file()
+        }
+        assert files == first.keys()
+        assert (tmp_path / "open/flights/table/1/data/kept").read_bytes() == b"kept"
 
     def test_what_was_changed_there_is_not_restored(
         self, source: FolderStore, opened: Open, tmp_path: Path

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +17,7 @@ from muster.backends.stores import folder_store
 from muster.core.errors import Conflict, Corrupt, NotFound
 from muster.core.settings import Settings
 from muster.volumes import fsck
+from muster.volumes.commit_records import read_commit, write_commit
 from muster.volumes.folder import FolderStore
 from muster.volumes.mirrors.folder import FolderHome
 from muster.volumes.mirrors.repair import repair
@@ -99,6 +101,60 @@ def test_damaged_versions_are_repaired_and_the_rest_is_named(
     damage(source.path("flights/model@4/model"), b"4")
     assert facts(FolderStore(settings.store)) == before
     assert fsck.check(FolderStore(settings.store), deep=True).clean
+
+
+def test_a_repair_keeps_what_a_commit_record_says_of_other_outputs(
+    settings: Settings, source: FolderStore
+) -> None:
+    job_id = source.record("flights/features@3").job_id
+    commit = read_commit(source.layout, job_id)
+    assert commit is not None
+    with_kept = replace(commit, kept={"index": [("flights/features", 2)]})
+    write_commit(source.layout, job_id, with_kept)
+    damage(source.path("flights/features@3/big"), b"short")
+    broken = FolderStore(settings.store)
+    done = repair(FolderHome(broken), open_home(settings.mirror, settings), fsck.check(broken, deep=True))
+    assert done.versions == ["volume://flights/features@3"]
+    assert read_commit(source.layout, job_id) == with_kept
+
+
+@pytest.mark.parametrize("content", [b"there", b"here"], ids=["other bytes", "the same bytes"])
+def test_a_version_that_two_stores_made_is_not_repaired_by_the_other(
+    settings: Settings, tmp_path: Path, content: bytes
+) -> None:
+    home = open_home(settings.mirror, settings)
+    twin = FolderStore(tmp_path / "twin")
+    mirror(open_home(settings.mirror, settings), FolderHome(twin), adopt=True)
+    twin_address = put(twin, tmp_path / "put", "flights/features", {"a": b"here", "b": b"own"})
+    source = FolderStore(settings.store)
+    assert put(source, tmp_path / "put", "flights/features", {"a": content, "b": b"own"}) == twin_address
+    mirror(FolderHome(source), open_home(settings.mirror, settings))
+    before = facts(FolderStore(tmp_path / "twin"))
+    damage(twin.path(twin_address) / "b", b"bad")
+    done = repair(FolderHome(twin), home, fsck.check(twin, deep=True))
+    assert done.versions == []
+    assert "two stores have given out this number" in done.left[f"volume://{twin_address}"]
+    damage(twin.path(twin_address) / "b", b"own")
+    assert facts(FolderStore(tmp_path / "twin")) == before
+    assert fsck.check(FolderStore(tmp_path / "twin"), deep=True).clean
+
+
+def test_a_record_that_was_changed_in_the_mirror_replaces_none(
+    settings: Settings, source: FolderStore
+) -> None:
+    record = Path(settings.mirror) / "flights/features/3/RECORD.json"
+    if not record.is_file():
+        return  # the mirror is a store, whose commit record refuses it
+    damage(record, record.read_bytes()[:-1] + b',"note":"x"}')
+    own = source.layout.version("flights/features", 3) / "RECORD.json"
+    for damaged in (own.read_bytes(), b"{}"):
+        damage(own, damaged)
+        damage(source.path("flights/features@3/big"), b"short")
+        broken = FolderStore(settings.store)
+        done = repair(FolderHome(broken), open_home(settings.mirror, settings), fsck.check(broken, deep=True))
+        assert re.search("another (record|RECORD.json)", done.left["volume://flights/features@3"])
+        assert own.read_bytes() == damaged
+        assert source.path("flights/features@3/big").read_bytes() == b"short"
 
 
 def test_a_mirror_of_another_store_repairs_nothing(

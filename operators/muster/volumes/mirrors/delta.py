@@ -7,7 +7,7 @@ nothing else: the sender has both, and no list of pieces is kept or asked for.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from blake3 import blake3
@@ -29,21 +29,24 @@ class Stretch:
     first: int | None
 
 
-def delta(before: str, now: str) -> Iterator[Stretch]:
+def delta(before: str, now: str, *, beat: Callable[[], None] = lambda: None) -> Iterator[Stretch]:
     """Yield the stretches of the file `now`, in order, joined where they follow each other.
 
     Costs one read of both files; memory grows by some 100 bytes for each 16 KiB of the file before.
+
+    :param beat: called for each piece: large files are read for minutes before there is anything to yield.
     """
-    known = {digest: at for at, _, digest in _cut(before)}
-    return _joined(Stretch(at, size, known.get(digest)) for at, size, digest in _cut(now))
+    known = {digest: at for at, _, digest in _cut(before, beat)}
+    return _joined(Stretch(at, size, known.get(digest)) for at, size, digest in _cut(now, beat))
 
 
-def _cut(path: str) -> Iterator[tuple[int, int, bytes]]:
+def _cut(path: str, beat: Callable[[], None]) -> Iterator[tuple[int, int, bytes]]:
     """Yield place, size and digest of each piece of a file."""
     from pyfastcdc import FastCDC
 
     with open(path, "rb", buffering=0) as file:  # noqa: PTH123 - text
         for chunk in FastCDC(avg_size=CHUNK_BYTES).cut_stream(file):
+            beat()
             yield chunk.offset, chunk.length, blake3(chunk.data).digest()
 
 

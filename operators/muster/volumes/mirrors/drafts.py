@@ -112,12 +112,13 @@ class Filling:
         for found in list(files_of(self._data)):
             path = found.path[len(str(self._data)) + 1 :]
             entry = self.entries.get(path)
-            size = found.stat(follow_symlinks=False).st_size
+            status = found.stat(follow_symlinks=False)
+            size = status.st_size
             if entry is not None and found.is_file(follow_symlinks=False):
                 if size == entry.size_bytes and hash_file(found.path) == entry.hash:
                     self._freeze(entry)
                     continue
-                if BIG_BYTES <= size < entry.size_bytes:
+                if BIG_BYTES <= size < entry.size_bytes and _is_part(status):
                     continue
             os.unlink(found.path)  # noqa: PTH108 - text
 
@@ -206,6 +207,11 @@ class Filling:
         )
         if fresh:
             self.fresh.append(entry)
+
+
+def _is_part(status: os.stat_result) -> bool:
+    """Whether a file is one that was being written: a finished one may be another version's, by a link, and is never written to."""
+    return status.st_nlink == 1 and bool(status.st_mode & 0o200)
 
 
 def _plain(entry: Entry, place: Place) -> str:

@@ -13,14 +13,16 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from muster.core.errors import Conflict, Corrupt, NotFound
+from muster.core import wire
+from muster.core.errors import Conflict, Corrupt, NotFound, SpecError
 from muster.core.job import check_digest
-from muster.volumes import manifest, numbers, pages, retention, sharing, trash
+from muster.volumes import listing, manifest, numbers, pages, retention, sharing, trash
+from muster.volumes.base import Record
 from muster.volumes.changes import files_below
 from muster.volumes.commit import place as place_draft
 from muster.volumes.commit_records import (
@@ -28,6 +30,7 @@ from muster.volumes.commit_records import (
     Place,
     check_record,
     has_content,
+    holder,
     is_committed,
     read_commit,
     write_commit,
@@ -45,6 +48,7 @@ from muster.volumes.durability import (
 )
 from muster.volumes.folder import FolderStore
 from muster.volumes.hashing import Frozen
+from muster.volumes.layout import Layout
 from muster.volumes.manifest import Entry
 from muster.volumes.marks import pin_name
 from muster.volumes.mirrors import identity
@@ -100,15 +104,17 @@ class FolderHome:
         found = look(self._layout, str(folder))
         documents = Documents(place, text, said, 0.0, found or Holding(""))
         record = documents.origin
-        commit = self._commit_of(record.job_id)
+        commit = self._commit_of(record.job_id, place)
         check_record(said, record, place, commit)
         return replace(documents, at=commit.at if commit is not None else 0.0)
 
-    def _commit_of(self, job_id: str) -> CommitRecord | None:
-        """Return a commit record, cached: one commit may have thousands of versions."""
-        if self._commit[0] != job_id:
-            self._commit = (job_id, read_commit(self._layout, job_id))
-        return self._commit[1]
+    def _commit_of(self, job_id: str, place: Place) -> CommitRecord | None:
+        """Return a commit record, cached: one commit may have thousands of versions, which a mirror gets one after the other."""
+        of, commit = self._commit
+        if of != job_id or commit is None or place not in commit.places:
+            commit = read_commit(self._layout, job_id)
+            self._commit = (job_id, commit)
+        return commit
 
     def local(self, place: Place) -> Path | None:
         """Return the folder of a version's files."""
@@ -158,6 +164,7 @@ class FolderHome:
 
         :raises Busy: another mirror has it, or has just made it visible.
         """
+        self._refuse_other(documents)
         draft = self._drafts.take(documents.place)
         repaired = base is not None and base.place == documents.place
         if not repaired and self._has(documents):  # its folder may have readers: it is not replaced
@@ -181,10 +188,26 @@ class FolderHome:
             return False
         return documents.holding.deleted or not now.deleted
 
+    def _refuse_other(self, documents: Documents) -> None:
+        """Refuse to replace another version under the same number, committed or being committed. :raises Conflict: it is there."""
+        target = self._layout.version(*documents.place)
+        if not has_content(target):
+            return
+        job_id = holder(target)
+        other = f"that of job {job_id}"
+        if job_id in (None, documents.origin.job_id):
+            other = _other(self._layout, documents)
+        if other:
+            raise Conflict(
+                f"{documents.address} in {self.where} is {other}, not {documents.digest[:19]} of job {documents.origin.job_id}: "
+                "two stores have given out this number, or the mirror was changed. It was left as it is; compare the two"
+            )
+
     def _take_back(self, documents: Documents, draft: Path) -> None:
         """Take back to the draft what a kill left in the version's place, invisible."""
         target = self._layout.version(*documents.place)
-        if has_content(target) and not is_committed(self._layout, *documents.place):
+        mine = holder(target) == documents.origin.job_id
+        if mine and has_content(target) and not is_committed(self._layout, *documents.place):
             remove(draft)
             rename(target, draft)
 
@@ -255,10 +278,14 @@ class FolderHome:
             else:
                 for documents in versions:
                     sync_tree(self._drafts.folder(documents.place))
-            with self._store.marks.steady():  # gc takes nothing that is in its place and not committed yet
+            with (
+                self._store.marks.steady(),  # gc takes nothing that is in its place and not committed yet
+                locked(self._layout.root / "mirror" / ".commits.lock"),
+            ):
+                commits = self._commits(versions)  # before anything is replaced: they may be of another store
                 for documents in versions:
                     self._put_in_place(documents)
-                self._commit_all(versions)
+                self._commit_all(commits)
             for documents in versions:
                 _mark(self._layout.version(*documents.place)).unlink(missing_ok=True)
                 self._drafts.release(documents.place)
@@ -273,6 +300,7 @@ class FolderHome:
         if (target / "MANIFEST").exists() or (
             has_content(target) and is_committed(self._layout, *documents.place)
         ):
+            self._refuse_other(documents)  # a job may have committed it since
             self._replace(draft, target)
             return
         try:
@@ -298,17 +326,22 @@ class FolderHome:
             (target / "TOMBSTONE").unlink(missing_ok=True)
         sync_folder(target)
 
-    def _commit_all(self, versions: Sequence[Documents]) -> None:
-        """Add the versions to the records of their commits."""
+    def _commits(self, versions: Sequence[Documents]) -> dict[str, CommitRecord]:
+        """Return the records of the versions' commits, with these versions. :raises Conflict: one has another record of a version."""
         by_job: dict[str, list[Documents]] = {}
         for documents in versions:
             by_job.setdefault(documents.origin.job_id, []).append(documents)
-        with locked(self._layout.root / "mirror" / ".commits.lock"):
-            for job_id, several in by_job.items():
-                known = read_commit(self._layout, job_id) or CommitRecord({}, {}, several[0].at)
-                write_commit(self._layout, job_id, _joined(known, several), durable=not self._layout.syncfs)
-            if self._layout.syncfs:
-                sync_all(self._layout.root)
+        known = {job_id: read_commit(self._layout, job_id) for job_id in by_job}
+        return {
+            job_id: _joined(known[job_id] or CommitRecord({}, {}, several[0].at), several)
+            for job_id, several in by_job.items()
+        }
+
+    def _commit_all(self, commits: Mapping[str, CommitRecord]) -> None:
+        for job_id, commit in commits.items():
+            write_commit(self._layout, job_id, commit, durable=not self._layout.syncfs)
+        if self._layout.syncfs:
+            sync_all(self._layout.root)
 
     def mark(self, place: Place, holding: Holding) -> None:
         """Set the pins of a version, whether it is retired, and whether its data is deleted."""
@@ -341,15 +374,19 @@ class FolderHome:
             if documents.holding.deleted:
                 return wrong
             found = list(check_data(folder / "data", documents.entries, documents.address, deep=False))
-            for entry in self._fresh.pop(documents.place, ()):
+            # What another process received, such as a service before it restarted, is read whole.
+            fresh = self._fresh.get(documents.place, documents.entries.values())
+            for entry in fresh:
                 _forget(f"{folder}/data/{entry.path}")
-                own = {entry.path: entry}
-                found += (
-                    each
-                    for each in check_data(folder / "data", own, documents.address, deep=True)
-                    if not each.what.startswith("extra file")
+            found += (
+                each
+                for each in check_data(
+                    folder / "data", {entry.path: entry for entry in fresh}, documents.address, deep=True
                 )
-            return wrong + [each.what for each in found]
+                if not each.what.startswith("extra file")
+            )
+            self._fresh.pop(documents.place, None)
+            return wrong + list(dict.fromkeys(each.what for each in found))
 
     def holds_code(self, digest: str) -> bool:
         """Whether a code snapshot is there."""
@@ -379,7 +416,24 @@ def _joined(known: CommitRecord, several: Sequence[Documents]) -> CommitRecord:
         places = outputs.setdefault(documents.origin.output, [])
         if documents.place not in places:
             places.append(documents.place)
-    return CommitRecord({name: sorted(places) for name, places in outputs.items()}, records, known.at)
+    return replace(known, outputs={name: sorted(places) for name, places in outputs.items()}, records=records)
+
+
+def _other(layout: Layout, documents: Documents) -> str:
+    """Return which version is there in place of the one that comes; empty where it is the same, or damaged."""
+    folder = layout.version(*documents.place)
+    with suppress(FileNotFoundError, Corrupt):  # a damaged manifest does not say what the version was
+        listing.read(folder / "MANIFEST")
+        if (digest := manifest.read_head(folder / "MANIFEST").digest) != documents.digest:
+            return digest[:19]
+    with suppress(FileNotFoundError, Corrupt, SpecError):  # nor does a damaged record
+        text = (folder / "RECORD.json").read_bytes()
+        job_id = wire.loads(Record, text).job_id
+        commit = read_commit(layout, job_id)
+        as_committed = commit is not None and commit.records.get(documents.place) == manifest.digest_of(text)
+        if as_committed and text != documents.record:
+            return f"the one of another RECORD.json, of job {job_id}"
+    return ""
 
 
 def _mark(target: Path) -> Path:
@@ -403,8 +457,11 @@ def _bytes_of(path: str, entry: Entry, begin: int, end: int) -> Iterator[bytes]:
 
 
 def _forget(path: str) -> None:
-    """Have the next read of a file come from the disk, not from memory."""
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    """Have the next read of a file come from the disk, not from memory; where it is gone that read says so."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return
     try:
         os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
     finally:

@@ -23,6 +23,13 @@ PIECE_BYTES = 8 << 20
 _COPY_RANGES = frozenset({"s3", "s3a"})
 _WHOLE_PUTS = frozenset({"s3", "s3a", "gcs", "gs", "abfs", "abfss", "az", "adl", "oci", "oss", "memory"})
 
+_NEW = ".new-"
+
+
+def is_new(name: str) -> bool:
+    """Whether a name is that of a file which is being written, or was when its writer was killed."""
+    return name.rpartition("/")[2].startswith(_NEW)
+
 
 class Objects:
     """The objects below a URL. A name is a path below it. Safe to use from many threads.
@@ -132,8 +139,9 @@ class Objects:
                 make_folders(Path(self._key(target)).parent)
                 os.link(self._key(source), self._key(target))
                 return True
-        with suppress(FileNotFoundError):
-            self._fs.cp_file(self._key(source), self._key(target))
+        # In a folder beside its place: what is there may be a link to another version's file.
+        with suppress(FileNotFoundError), self._written(target) as part:
+            self._fs.cp_file(self._key(source), part)
             return True
         return False
 
@@ -177,7 +185,7 @@ class Objects:
             yield key
             return
         above = key.rpartition("/")[0]
-        part = f"{above}/.new-{os.urandom(8).hex()}"
+        part = f"{above}/{_NEW}{os.urandom(8).hex()}"
         self._fs.makedirs(above, exist_ok=True)
         try:
             yield part

@@ -49,7 +49,7 @@ from muster.volumes.mirrors.base import (
 )
 from muster.volumes.mirrors.cut import Cut
 from muster.volumes.mirrors.delta import delta
-from muster.volumes.mirrors.objects import PIECE_BYTES, Objects
+from muster.volumes.mirrors.objects import PIECE_BYTES, Objects, is_new
 from muster.volumes.mirrors.patching import LEAST_PATCHED_BYTES
 from muster.volumes.tree import make_folders
 
@@ -235,14 +235,10 @@ class OpenHome:
         if documents.holding.deleted:
             return
         with self._objects.asking(f"write {documents.address}"):
-            there = self._objects.sizes(_data_of(documents.place))
-            missing = {
-                path: entry
-                for path, entry in documents.entries.items()
-                if there.get(path) != entry.size_bytes
-            }
             equal = {} if base is None else {entry.hash: entry for entry in base.entries.values()}
             with ThreadPoolExecutor(STREAMS) as pool:
+                there = self._keep_whole(documents, pool)
+                missing = {path: entry for path, entry in documents.entries.items() if path not in there}
                 copies = {path: equal[entry.hash] for path, entry in missing.items() if entry.hash in equal}
                 for path, done in [
                     (path, pool.submit(self._copy, base, same, documents, missing[path]))
@@ -250,10 +246,27 @@ class OpenHome:
                 ]:
                     if done.result():
                         del missing[path]
-                self._fresh[documents.place] = [
-                    e for p, e in documents.entries.items() if p not in copies or p in missing
-                ]
+                self._fresh[documents.place] = list(missing.values())
                 self._fetch(documents, missing, source, pool, tell, base)
+
+    def _keep_whole(self, documents: Documents, pool: ThreadPoolExecutor) -> set[str]:
+        """Return the files that are there, each read; delete what is none of the version's.
+
+        A run that was killed may have left files of another version with this number, of the same names and sizes.
+        """
+        sizes = self._objects.sizes(_data_of(documents.place))
+        for path in sizes.keys() - documents.entries.keys():
+            if not is_new(path):  # else another run may be writing it
+                self._objects.remove(f"{_data_of(documents.place)}/{path}")
+        found = [e for path, e in documents.entries.items() if sizes.get(path) == e.size_bytes]
+        whole = pool.map(lambda entry: self._is_whole(documents, entry), found)
+        return {entry.path for entry, right in zip(found, whole, strict=True) if right}
+
+    def _is_whole(self, documents: Documents, entry: Entry) -> bool:
+        hasher, name = blake3(), self._data(documents, entry)
+        for begin in range(0, entry.size_bytes, PIECE_BYTES):
+            hasher.update(self._objects.read(name, begin, min(begin + PIECE_BYTES, entry.size_bytes)))
+        return hasher.hexdigest() == entry.hash
 
     def _copy(self, base: Documents | None, same: Entry, documents: Documents, entry: Entry) -> bool:
         """Have the store copy a file that it has; whether it could."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -20,11 +21,12 @@ from muster.volumes.service.client import ServiceStore
 
 REQUEST_BYTES = 64 << 20
 REQUEST_PIECES = 2_000
+RENEW_SECONDS = 30.0
 _TRIES = 4
 
 
 class _Over(Exception):
-    """The service does not know the session any more: it has restarted, or the session was idle."""
+    """The service does not know the session any more: it has restarted, or nothing was asked for two minutes."""
 
 
 class ServiceHome:
@@ -37,6 +39,7 @@ class ServiceHome:
         self._owned = owned
         self._store, self._connection = store, store.connection
         self._session = f"/v1/mirror/{os.urandom(8).hex()}"
+        self._asked = time.monotonic()
         self._received: dict[Place, tuple[Source, Documents | None]] = {}
 
     @property
@@ -90,7 +93,7 @@ class ServiceHome:
         try:
             self._send(documents, source, base, tell)
         except Corrupt:
-            if base is None:
+            if base is None or base.place == documents.place:  # a repair keeps only what it has read
                 raise
             self._send(documents, source, None, tell)  # the version before may be damaged there
 
@@ -101,13 +104,20 @@ class ServiceHome:
             except _Over:
                 continue
         raise Unavailable(
-            f"{self.where} has restarted {_TRIES} times while it was sent {documents.address}: begin again"
+            f"{self.where} has ended {_TRIES} sessions while it was sent {documents.address}: it restarts, or hears nothing for "
+            "two minutes; begin again, what has arrived is kept"
         )
 
     def _send_once(self, documents: Documents, source: Source, base: Documents | None, tell: Tell) -> None:
         waiting, size = list[Piece](), 0
+
+        def beat() -> None:
+            if time.monotonic() - self._asked > RENEW_SECONDS:
+                self._put(documents, source, [], tell)  # the session goes on
+
         missing, has_base = self._begin(documents, base)
-        for piece in pieces_of(documents, source, base if has_base else None, missing):
+        before = base if has_base and base is not None and base.place != documents.place else None
+        for piece in pieces_of(documents, source, before, missing, beat=beat):
             waiting.append(piece)
             size += 0 if piece.first is not None else piece.size
             if size >= REQUEST_BYTES or len(waiting) >= REQUEST_PIECES:
@@ -163,7 +173,8 @@ class ServiceHome:
             self._received.pop(documents.place, None)
         if left:
             raise Unavailable(
-                f"{self.where} has restarted {_TRIES} times while versions were made visible: begin again"
+                f"{self.where} has ended {_TRIES} sessions while versions were made visible: it restarts, or hears nothing for "
+                "two minutes; begin again, what has arrived is kept"
             )
 
     def mark(self, place: Place, holding: Holding) -> None:
@@ -204,13 +215,22 @@ class ServiceHome:
         answer = self._connection.request(
             verb, f"{self._session}/{call}", query=query, content=content, slow=True
         )
+        self._asked = time.monotonic()
         return document_of(answer.content)
 
 
 def pieces_of(
-    documents: Documents, source: Source, base: Documents | None, missing: Mapping[str, int]
+    documents: Documents,
+    source: Source,
+    base: Documents | None,
+    missing: Mapping[str, int],
+    *,
+    beat: Callable[[], None] = lambda: None,
 ) -> Iterator[Piece]:
-    """Yield the pieces of the missing files; of a large file that the base has too, only what differs is new."""
+    """Yield the pieces of the missing files; of a large file that the base has too, only what differs is new.
+
+    :param beat: called now and then, while files are read.
+    """
     folder = source.local(documents.place)
     before = source.local(base.place) if base is not None else None
     for path, there in missing.items():
@@ -219,7 +239,7 @@ def pieces_of(
         old = base.entries.get(path) if base is not None else None
         large = old is not None and min(entry.size_bytes, old.size_bytes) >= LEAST_BYTES
         if large and folder is not None and before is not None:
-            stretches = delta(f"{before}/{path}", f"{folder}/{path}")
+            stretches = delta(f"{before}/{path}", f"{folder}/{path}", beat=beat)
         yield from _cut(path, stretches, there)
 
 

@@ -1,8 +1,8 @@
 """Calls by which a store service is a mirror, or is mirrored: what it has, a version's documents, and pieces of its files.
 
 Versions arrive in a session, which is one run of ``muster volumes mirror`` or ``restore``. It holds the locks of its
-drafts. A session without a request for :data:`IDLE_SECONDS` is over, and so is each one when the service restarts:
-its drafts stay, and are gone on with.
+drafts. A session without a request for :data:`IDLE_SECONDS` is over once another one asks, and so is each one when the
+service restarts: its drafts stay, and are gone on with. A request without pieces does no more than have it go on.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class Sessions:
         """Lend a session for one request, a new one where it is not known."""
         check_request(name)
         with self._lock:
-            self._end_idle()
+            self._end_idle(but=name)
             if name not in self._open:
                 self._open[name] = Session(FolderHome(self._store))
             session = self._open[name]
@@ -96,9 +96,9 @@ class Sessions:
             if (session := self._open.pop(check_request(name), None)) is not None:
                 session.home.close()
 
-    def _end_idle(self) -> None:
+    def _end_idle(self, *, but: str) -> None:
         for name, session in list(self._open.items()):
-            if not session.busy and time.monotonic() - session.asked > IDLE_SECONDS:
+            if name != but and not session.busy and time.monotonic() - session.asked > IDLE_SECONDS:
                 del self._open[name]
                 session.home.close()
 
@@ -154,7 +154,7 @@ class Calls:
         documents.origin  # noqa: B018 - raises where it is another version's
         number, place = call.query_number("base", 0), documents.place
         with self._sessions.asked(call.part("session")) as session:
-            base = self._base(session, (place[0], number)) if number else None
+            base = self._base(session, documents, number) if number else None
             try:
                 with translated(f"receive {documents.address}"):
                     filling = session.home.begin(documents, base)
@@ -167,8 +167,14 @@ class Calls:
             parts = {path: filling.part_bytes(each) for path, each in missing.items()} if filling else {}
             return _json({"missing": parts, "base": base is not None})
 
-    def _base(self, session: Session, place: Place) -> Documents | None:
-        """Return the version before; None where it is not here, or was not complete when its session ended."""
+    def _base(self, session: Session, documents: Documents, number: int) -> Documents | None:
+        """Return the version before; None where it is not here, or was not complete when its session ended.
+
+        A repair names the version itself, whose documents here may be what is damaged.
+        """
+        place = documents.place[0], number
+        if place == documents.place:
+            return documents
         if (known := session.arrivals.get(place)) is not None:
             return known.documents
         try:
