@@ -21,6 +21,8 @@ CARRIED = ".muster-carried"
 PARTS = ".muster-parts"
 OWN = frozenset({LISTING, JOURNAL, FRESH, CARRIED, PARTS})
 FORMAT = 1
+STREAM = "stream"
+"""The key of a listing's first line that says how far a version of a topic goes."""
 _BATCH = 5_000
 _CACHE_KIB = 32 << 10
 _LONGEST_PATH, _LONGEST_NAME = 2_000, 240

@@ -19,13 +19,10 @@ from muster_ingest import listing
 from muster_ingest.avro import Registry
 from muster_ingest.connection import Connection
 from muster_ingest.errors import IngestError
-from muster_ingest.listing import CARRIED, LISTING, next_number
+from muster_ingest.listing import CARRIED, LISTING, STREAM, next_number
 from muster_ingest.rows import APART, File, Parquet, Rows, known_columns
 from muster_ingest.topic import Span, Topic
 from muster_ingest.values import values_of
-
-STREAM = "stream"
-"""The key of a listing's first line that says how far a version goes."""
 
 
 @dataclass
