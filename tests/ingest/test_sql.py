@@ -99,6 +99,21 @@ class TestSQLite(QueryContract):
         assert read("one", query="select id from orders where id < 0")["rows"] == 0
         assert rows(tmp_path / "one") == []
 
+    def test_what_an_attempt_of_another_source_left_is_in_no_version(
+        self, read: Any, rows: Any, tmp_path: Path
+    ) -> None:
+        left = tmp_path / "one" / "d" / "e"
+        left.mkdir(parents=True)
+        (left / "c.csv").write_text("of a folder")
+        assert read("one")["rows"] == 2
+        assert sorted(each.name for each in (tmp_path / "one").iterdir()) == [
+            ".muster-ingest.jsonl",
+            "part-00000.parquet",
+        ]
+        (tmp_path / "same" / "d").mkdir(parents=True)
+        assert read("same", before="one")["fetched"] == 0
+        assert list((tmp_path / "same").iterdir()) == []
+
     def test_a_watermark_that_is_no_column(self, read: Any) -> None:
         assert "no_such" in read("one", watermark="no_such")["message"]
 

@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 from muster_ingest import listing
 from muster_ingest.connection import Connection
 from muster_ingest.errors import IngestError, SourceAway
-from muster_ingest.listing import CARRIED, JOURNAL, LISTING
+from muster_ingest.listing import CARRIED, LISTING
 
 BATCH_ROWS = 65_536
 FILE_ROWS = 4_000_000
@@ -42,7 +42,7 @@ def read_query(
         "query": "sha256:" + hashlib.sha256(query.encode()).hexdigest(),
         "watermark": column,
     }
-    _empty(target)
+    listing.empty(target)
     before = list(listing.read(base / LISTING, source)) if base is not None else []
     high = _high(base, source) if before and column else None
     kept = before if high is not None else []
@@ -67,7 +67,7 @@ def read_query(
         new = []
     nothing = new == before if high is None else not new
     if nothing and base is not None:
-        _empty(target)
+        listing.empty(target)
         print(f"{what['source']} holds nothing new", flush=True)
     else:
         if not new and not kept:
@@ -86,14 +86,6 @@ def read_query(
         "kept": len(kept),
         "gone": 0,
     }
-
-
-def _empty(target: Path) -> None:
-    """Delete what an attempt before has left: a query is read anew."""
-    for file in target.iterdir():
-        if file.is_file():
-            file.unlink()
-    (target / JOURNAL).unlink(missing_ok=True)
 
 
 def _high(base: Path | None, source: Mapping[str, Any]) -> int | float | str | None:
