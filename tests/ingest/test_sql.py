@@ -73,6 +73,20 @@ class QueryContract:
         head = json.loads((tmp_path / "two" / ".muster-ingest.jsonl").read_text().partition("\n")[0])
         assert head["high"] == 7
 
+    def test_a_watermark_with_nulls_and_fractions(
+        self, read: Any, rows: Any, database: Any, tmp_path: Path
+    ) -> None:
+        run = database[2]
+        run("create table parts (size numeric(10, 2), name text)")
+        run("insert into parts values (9.5, 'a'), (null, 'b'), (10.25, 'c')")
+        what = {"watermark": "size", "query": "select size, name from parts"}
+        assert read("one", **what)["rows"] == 3
+        assert read("same", before="one", **what)["fetched"] == 0
+        run("insert into parts values (100.5, 'd'), (null, 'e')")
+        told = read("two", before="one", **what)
+        assert (told["rows"], told["files"]) == (1, 2)
+        assert [float(size) for size, _ in rows(tmp_path / "two")] == [100.5]
+
     def test_another_query_is_read_whole(self, read: Any, rows: Any, tmp_path: Path) -> None:
         read("one", watermark="id")
         read("two", before="one", watermark="id", query="select id, name from orders")
@@ -116,6 +130,28 @@ class TestSQLite(QueryContract):
 
     def test_a_watermark_that_is_no_column(self, read: Any) -> None:
         assert "no_such" in read("one", watermark="no_such")["message"]
+
+    def test_the_highest_value_is_so_by_the_databases_own_order(
+        self, read: Any, rows: Any, database: Any, tmp_path: Path
+    ) -> None:
+        run = database[2]
+        run("create table words (word text collate nocase)")
+        run("insert into words values ('a'), ('B'), ('C')")  # by bytes, a is the highest one
+        what = {"watermark": "word", "query": "select word from words"}
+        read("one", **what)
+        assert read("same", before="one", **what)["fetched"] == 0
+        run("insert into words values ('d'), ('Z')")
+        assert read("two", before="one", **what)["rows"] == 2
+        assert rows(tmp_path / "two") == [["Z"], ["d"]]
+
+    def test_a_watermark_that_no_listing_keeps_is_refused_before_rows_are_written(
+        self, read: Any, database: Any, tmp_path: Path
+    ) -> None:
+        database[2]("create table blobs (b blob)")
+        database[2]("insert into blobs values (x'00')")
+        told = read("one", watermark="b", query="select b from blobs")
+        assert "'b' is of type binary: need numbers, times, days or text" in told["message"]
+        assert list((tmp_path / "one").iterdir()) == []
 
     def test_a_file_that_is_not_there(self, ingest: Any, tmp_path: Path) -> None:
         told = ingest(
@@ -202,7 +238,8 @@ class TestPostgres(QueryContract):
     @pytest.fixture
     def database(self, postgres: tuple[dict[str, str], Run]) -> tuple[dict[str, str], str, Run]:
         fields, run = postgres
-        run("drop table if exists orders")
+        for table in ("orders", "parts", "numbers", "words"):
+            run(f"drop table if exists {table}")
         return fields, "postgres", run
 
     def test_a_wrong_password_is_named_and_not_shown(self, ingest: Any, database: Any) -> None:
@@ -210,3 +247,25 @@ class TestPostgres(QueryContract):
         told = ingest("one", "sql://shop", fields=fields, query=QUERY, kind="postgres", connection="shop")
         assert told["error"] == "IngestError"
         assert "refuses connection 'shop'" in told["message"]
+
+    def test_numeric_is_a_watermark_by_its_size(
+        self, read: Any, rows: Any, database: Any, tmp_path: Path
+    ) -> None:
+        run = database[2]
+        run("create table numbers (n numeric)")
+        run("insert into numbers values (9), (10), (1e30)")  # as text, 9 is the highest one
+        what = {"watermark": "n", "query": "select n from numbers"}
+        assert read("one", **what)["rows"] == 3
+        assert read("same", before="one", **what)["fetched"] == 0
+        run("insert into numbers values (1e31)")
+        assert read("two", before="one", **what)["rows"] == 1
+        run("insert into numbers values ('NaN')")
+        assert "is nan, above which nothing comes" in read("three", before="two", **what)["message"]
+
+    def test_a_watermark_in_an_order_of_letters(self, read: Any, database: Any) -> None:
+        run = database[2]
+        run('create table words (word text collate "en-x-icu")')
+        run("insert into words values ('a'), ('B'), ('C')")
+        what = {"watermark": "word", "query": "select word from words"}
+        assert read("one", **what)["rows"] == 3
+        assert read("same", before="one", **what)["fetched"] == 0

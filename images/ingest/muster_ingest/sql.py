@@ -6,6 +6,8 @@ version stay and the new rows come in one more; rows that were changed or delete
 
 from __future__ import annotations
 
+import datetime
+import decimal
 import hashlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -24,6 +26,19 @@ from muster_ingest.listing import CARRIED, LISTING
 BATCH_ROWS = 65_536
 FILE_ROWS = 4_000_000
 _KINDS = {"postgres": "postgres", "postgresql": "postgres", "sqlite": "sqlite", "duckdb": "duckdb"}
+
+_KEPT = (
+    pa.types.is_null,
+    pa.types.is_integer,
+    pa.types.is_floating,
+    pa.types.is_decimal,
+    pa.types.is_string,
+    pa.types.is_large_string,
+    pa.types.is_string_view,
+    pa.types.is_date,
+    pa.types.is_timestamp,
+)
+"""The types of a watermark, each of which a statement can name, as a number or as a text."""
 
 
 def read_query(
@@ -73,7 +88,7 @@ def read_query(
         if not new and not kept:
             raise IngestError(f"{what['source']}: the query has no column: need one that selects some")
         value = newest if newest is not None else high
-        first = listing.first_line(source, high=None if value is None else _plain(value))
+        first = listing.first_line(source, high=value)
         lines = [listing.line(*each) for each in [*kept, *new]]
         (target / LISTING).write_text(first + "".join(lines), encoding="utf-8")
         if base is not None:
@@ -97,17 +112,51 @@ def _high(base: Path | None, source: Mapping[str, Any]) -> int | float | str | N
     return said.get("high") if said.get("source") == dict(source) else None
 
 
-def _plain(value: Any) -> int | float | str:
-    """Return a watermark as JSON can hold it, and as a statement can name it."""
-    import datetime
-
-    if isinstance(value, bool) or not isinstance(value, int | float | str | datetime.date):
+def _check_watermark(schema: pa.Schema, column: str) -> None:
+    """Refuse a watermark that no listing can keep, before the rows are read."""
+    if column not in schema.names:
         raise IngestError(
-            f"the watermark's column holds {type(value).__name__}: need whole numbers, times, days or text"
+            f"the query has no column {column!r:.80} for the watermark; it has {', '.join(schema.names)[:300]}"
         )
-    if isinstance(value, datetime.datetime):
-        return value.isoformat(sep=" ")
-    return value.isoformat() if isinstance(value, datetime.date) else value
+    kind = schema.field(column).type
+    if isinstance(kind, pa.OpaqueType):  # what Arrow has no type for: PostgreSQL's numeric comes as text
+        kind = kind.storage_type
+    elif isinstance(kind, pa.UuidType):
+        return
+    if not any(fits(kind) for fits in _KEPT):
+        raise IngestError(
+            f"the watermark's column {column!r:.80} is of type {schema.field(column).type!s:.120}: need numbers, times, days or text; the query may cast it"
+        )
+
+
+def _last(column: pa.Array) -> pa.Scalar | None:
+    """Return the last value that is not null."""
+    there = pc.indices_nonzero(column.is_valid())
+    return column[there[-1].as_py()] if len(there) else None
+
+
+def _plain(value: pa.Scalar, column: str) -> int | float | str:
+    """Return a watermark as JSON can hold it, and as a statement can name it."""
+    kind = value.type
+    if pa.types.is_timestamp(kind) and kind.unit == "ns":  # more than Python's times hold
+        return str(value.cast(pa.string()).as_py())
+    try:
+        plain = value.as_py()
+    except (ValueError, OverflowError):  # 'infinity', or a year of five digits
+        plain = float("inf")
+    if isinstance(plain, datetime.datetime):
+        return plain.isoformat(sep=" ")
+    if isinstance(plain, datetime.date):
+        return plain.isoformat()
+    fraction = isinstance(plain, float | decimal.Decimal)
+    numeric = isinstance(kind, pa.OpaqueType) and kind.type_name == "numeric"
+    if (fraction or numeric) and not decimal.Decimal(plain).is_finite():
+        raise IngestError(
+            f"the highest value of the watermark's column {column!r:.80} is {plain!s:.40}, above which nothing comes: leave such rows out"
+        )
+    if isinstance(plain, decimal.Decimal):
+        return f"{plain:f}"
+    return plain if isinstance(plain, int | float | str) else str(plain)
 
 
 def _statement(query: str, column: str | None, high: int | float | str | None) -> str:
@@ -122,13 +171,11 @@ def _statement(query: str, column: str | None, high: int | float | str | None) -
 
 def _write(
     batches: pa.RecordBatchReader, target: Path, number: int, column: str | None
-) -> tuple[list[tuple[str, int, str, int]], Any]:
-    """Write the batches; return path, bytes, digest and rows of each file, and the highest value of the column."""
+) -> tuple[list[tuple[str, int, str, int]], int | float | str | None]:
+    """Write the batches; return path, bytes, digest and rows of each file, and the last value of the column that is not null."""
     schema, written, newest = batches.schema, [], None
-    if column is not None and column not in schema.names:
-        raise IngestError(
-            f"the query has no column {column!r:.80} for the watermark; it has {', '.join(schema.names)[:300]}"
-        )
+    if column is not None:
+        _check_watermark(schema, column)
     writer, path, rows = None, target, 0
     try:
         for batch in batches:
@@ -140,9 +187,11 @@ def _write(
                 writer = pq.ParquetWriter(path, schema, compression="zstd")
             writer.write_batch(batch)
             rows += batch.num_rows
-            if column is not None and batch.num_rows:
-                highest = pc.max(batch.column(column)).as_py()
-                newest = highest if newest is None or (highest is not None and highest > newest) else newest
+            if column is not None:
+                # The statement orders by it: the last one is the highest by the database's own order, which Arrow's is not (collations). Nulls
+                # come first or last.
+                last = _last(batch.column(column))
+                newest = newest if last is None else last
         if writer is None and schema.names:
             path = target / f"part-{number:05}.parquet"
             writer = pq.ParquetWriter(path, schema, compression="zstd")
@@ -151,7 +200,7 @@ def _write(
             writer.close()
     if writer is not None:
         written.append(_file(path, target, rows))
-    return written, newest
+    return written, None if newest is None or column is None else _plain(newest, column)
 
 
 def _file(path: Path, target: Path, rows: int) -> tuple[str, int, str, int]:
