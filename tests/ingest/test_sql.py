@@ -7,9 +7,11 @@ import os
 import pwd
 import shutil
 import signal
+import socket
 import sqlite3
 import subprocess
 import tempfile
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -269,3 +271,84 @@ class TestPostgres(QueryContract):
         what = {"watermark": "word", "query": "select word from words"}
         assert read("one", **what)["rows"] == 3
         assert read("same", before="one", **what)["fetched"] == 0
+
+    @pytest.mark.parametrize("column", ["timeout_s", "authentication_x", "permission denied"])
+    def test_the_words_of_a_query_say_nothing_of_the_server(self, read: Any, column: str) -> None:
+        told = read("one", query=f'select "{column}" from orders')
+        assert told["error"] == "IngestError"
+        assert "the query cannot be read" in told["message"]
+
+    def test_what_the_server_says_while_rows_are_fetched_is_of_the_query(self, read: Any) -> None:
+        told = read("one", query="select ('timeout' || n)::int from generate_series(1, 3) n")
+        assert "the query cannot be read" in told["message"]
+
+    def test_a_server_that_ends_the_session_is_away(self, read: Any) -> None:
+        told = read("one", query="select pg_terminate_backend(pg_backend_pid())")
+        assert told["error"] == "SourceAway"
+
+    def test_a_database_that_is_not_there_is_named(self, ingest: Any, database: Any) -> None:
+        fields = {**database[0], "schema": "gone"}
+        told = ingest("one", "sql://shop", fields=fields, query=QUERY, kind="postgres", connection="shop")
+        assert told["error"] == "IngestError"
+        assert "there is no database 'gone'" in told["message"]
+
+    def test_a_table_that_the_user_may_not_read(self, read: Any, ingest: Any, database: Any) -> None:
+        fields, _, run = database
+        run("drop role if exists guest")
+        run("create role guest login password 'a-guest-of-the-tests'")
+        fields = {**fields, "login": "guest", "password": "a-guest-of-the-tests"}
+        told = ingest("one", "sql://shop", fields=fields, query=QUERY, kind="postgres", connection="shop")
+        assert "refuses connection 'shop'" in told["message"]
+
+    def test_a_server_that_comes_later_is_waited_for(self, read: Any, ingest: Any, database: Any) -> None:
+        fields = database[0]
+        with Late(int(fields["port"]), turned_away=6) as late:
+            given = {"fields": {**fields, "port": str(late.port)}, "query": "select id from orders"}
+            what = {"kind": "postgres", "connection": "shop", "patience_seconds": 60}
+            assert ingest("one", "sql://shop", **given, **what)["rows"] == 3
+
+    def test_a_server_that_does_not_come_is_away(self, ingest: Any, database: Any) -> None:
+        given = {"fields": {**database[0], "port": str(free_port())}, "query": QUERY}
+        what = {"kind": "postgres", "connection": "shop", "patience_seconds": 0.3}
+        told = ingest("one", "sql://shop", **given, **what)
+        assert told["error"] == "SourceAway"
+        assert "does not answer" in told["message"]
+
+
+class Late:
+    """Hangs up on the first clients, and gives the others to a server."""
+
+    def __init__(self, to: int, turned_away: int) -> None:
+        self._to, self._left = to, turned_away
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self._listener.getsockname()[1]
+
+    def __enter__(self) -> Late:
+        threading.Thread(target=self._serve, daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._listener.close()
+
+    def _serve(self) -> None:
+        while True:
+            try:
+                client, _ = self._listener.accept()
+            except OSError:  # closed
+                return
+            if self._left:
+                self._left -= 1
+                client.close()
+                continue
+            server = socket.create_connection(("127.0.0.1", self._to))
+            for one, other in ((client, server), (server, client)):
+                threading.Thread(target=self._carry, args=(one, other), daemon=True).start()
+
+    def _carry(self, one: socket.socket, other: socket.socket) -> None:
+        try:
+            while data := one.recv(65_536):
+                other.sendall(data)
+        except OSError:
+            return  # the other side has gone
+        finally:
+            other.close()

@@ -9,8 +9,7 @@ from __future__ import annotations
 import datetime
 import decimal
 import hashlib
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +19,11 @@ import pyarrow.parquet as pq
 
 from muster_ingest import listing
 from muster_ingest.connection import Connection
-from muster_ingest.errors import IngestError, SourceAway
+from muster_ingest.databases import Database
+from muster_ingest.errors import IngestError
 from muster_ingest.listing import CARRIED, LISTING
 
-BATCH_ROWS = 65_536
 FILE_ROWS = 4_000_000
-_KINDS = {"postgres": "postgres", "postgresql": "postgres", "sqlite": "sqlite", "duckdb": "duckdb"}
-
 _KEPT = (
     pa.types.is_null,
     pa.types.is_integer,
@@ -45,11 +42,7 @@ def read_query(
     base: Path | None, target: Path, what: Mapping[str, Any], connection: Connection
 ) -> dict[str, float]:
     """Do it; `target` stays empty where there is nothing new."""
-    kind = _KINDS.get(connection.kind)
-    if kind is None:
-        raise IngestError(
-            f"{what['source']}: connection {connection.conn_id!r} is of type {connection.kind!r:.60}; queries go to postgres, sqlite and duckdb"
-        )
+    database = Database(what["source"], connection, float(what.get("patience_seconds") or 300.0))
     column = what.get("watermark")
     query = what["query"].strip().rstrip(";")
     source = {
@@ -66,13 +59,8 @@ def read_query(
         f"reads {'what is above the watermark of the last version' if high is not None else 'the whole query'}",
         flush=True,
     )
-    try:
-        with _opened(kind, connection, what["source"]) as read:
-            written, newest = _write(read(statement), target, listing.next_number(kept), column)
-    except IngestError:
-        raise
-    except Exception as error:  # each database's library has errors of its own
-        raise _meant(error, what["source"], connection) from None
+    with database.opened() as read:
+        written, newest = _write(read(statement), target, listing.next_number(kept), column)
     rows, size = (
         sum(each[3] for each in written),
         sum(each[1] for each in kept) + sum(each[1] for each in written),
@@ -207,80 +195,3 @@ def _file(path: Path, target: Path, rows: int) -> tuple[str, int, str, int]:
     with path.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
     return str(path.relative_to(target)), path.stat().st_size, digest, rows
-
-
-@contextmanager
-def _opened(kind: str, connection: Connection, source: str) -> Iterator[Any]:
-    """Lend a function that reads a statement as batches of Arrow."""
-    if kind == "duckdb":
-        import duckdb
-
-        file = _existing(connection, source)
-        with duckdb.connect(file, read_only=True) as opened:
-            yield lambda statement: opened.execute(statement).to_arrow_reader(BATCH_ROWS)
-        return
-    if kind == "sqlite":
-        from adbc_driver_sqlite import dbapi
-
-        file = _existing(connection, source)
-        connected = dbapi.connect(f"file:{file}?mode=ro")
-    else:
-        from adbc_driver_postgresql import dbapi  # type: ignore[no-redef]
-
-        connected = dbapi.connect(_postgres(connection))
-    with connected, connected.cursor() as cursor:
-
-        def read(statement: str) -> pa.RecordBatchReader:
-            cursor.execute(statement)
-            return cursor.fetch_record_batch()
-
-        yield read
-
-
-def _existing(connection: Connection, source: str) -> str:
-    """Return the database's file, which Airflow's providers take from the host or the schema."""
-    file = connection.host or connection.schema
-    if not Path(file).is_file():
-        raise IngestError(
-            f"{source}: connection {connection.conn_id!r} names no file that is there: its host is the path of the database"
-        )
-    return file
-
-
-def _postgres(connection: Connection) -> str:
-    from urllib.parse import quote, urlencode
-
-    user = quote(connection.login, safe="")
-    word = f":{quote(connection.password, safe='')}" if connection.password else ""
-    options = {
-        name: connection.text(name)
-        for name in ("sslmode", "sslrootcert", "connect_timeout")
-        if connection.text(name)
-    }
-    address = f"{quote(connection.host or 'localhost', safe='')}:{connection.port or 5432}"
-    return f"postgresql://{user}{word}@{address}/{quote(connection.schema, safe='')}?{urlencode({'connect_timeout': '20', **options})}"
-
-
-def _meant(error: Exception, source: str, connection: Connection) -> Exception:
-    """Say what a driver's error means; nothing of the connection but its name is shown."""
-    said = " ".join(str(error).split())
-    for secret in (connection.password, connection.login, connection.host):
-        said = said.replace(secret, "***") if len(secret) > 2 else said
-    if any(
-        word in said.lower()
-        for word in ("authentication", "no password supplied", "permission denied", "28p01", "28000")
-    ):
-        return IngestError(f"{source} refuses connection {connection.conn_id!r}: {said:.300}")
-    if any(
-        word in said.lower()
-        for word in (
-            "could not connect",
-            "connection refused",
-            "server closed",
-            "timeout",
-            "could not translate",
-            "connection to server",
-        )
-    ):
-        return SourceAway(f"{source} does not answer: {said:.300}: run again")
-    return IngestError(f"{source}: the query cannot be read: {said:.600}")
