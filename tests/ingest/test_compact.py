@@ -115,6 +115,15 @@ def test_files_of_a_job_are_joined_folder_by_folder(drive: Drive, tmp_path: Path
     assert told["here"] == [CARRIED, "day=1/a.parquet", "day=2/a.parquet"]
 
 
+def test_a_jobs_table_that_keeps_the_columns_of_a_stream_is_a_table(drive: Drive, tmp_path: Path) -> None:
+    files = {"a.parquet": messages((0, 5), (0, 5)), "b.parquet": messages((0, 1))}
+    drive("make", "own", {"files": files})
+    told = drive("compact", "own", str(tmp_path / "joined"), "64")
+    assert (told.get("message"), told["files"], told["rows"]) == (None, 1, 3)
+    drive("make", "query", {"files": files, "first": QUERY})
+    assert drive("compact", "query", str(tmp_path / "queried"), "64")["rows"] == 3
+
+
 def test_what_cannot_be_joined_is_named(drive: Drive, tmp_path: Path) -> None:
     drive("make", "types", {"files": {"a.parquet": [{"x": 1}], "b.parquet": [{"x": {"y": 1}}]}})
     assert (
@@ -122,7 +131,7 @@ def test_what_cannot_be_joined_is_named(drive: Drive, tmp_path: Path) -> None:
         in drive("compact", "types", str(tmp_path / "1"), "64")["message"]
     )
     twice = {"a.parquet": messages((0, 0), (0, 1)), "b.parquet": messages((0, 1), (0, 2))}
-    drive("make", "twice", {"files": twice})
+    drive("make", "twice", {"files": twice, "first": STREAM})
     assert "a message is there twice" in drive("compact", "twice", str(tmp_path / "2"), "64")["message"]
     drive("make", "objects", {"files": twice, "first": {"format": 1, "source": {"url": "s3://lake/x"}}})
     assert "s3://lake/x stay as they are" in drive("compact", "objects", str(tmp_path / "3"), "64")["message"]

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from email.utils import formatdate
 from pathlib import Path
@@ -192,15 +192,66 @@ def test_one_file_of_a_web_server(ingest: Any, web: str, tmp_path: Path) -> None
     assert contents(tmp_path / "one") == {"b.csv": "d/b.csv"}
 
 
-@pytest.fixture
-def sftp(python: Path, folder: Path) -> Iterator[tuple[int, str]]:
-    """The port and the public key of an SFTP server."""
-    words = [python, Path(__file__).with_name("sftp_server.py"), folder]
+@contextmanager
+def served(python: Path, folder: Path, sessions: int = 100) -> Iterator[tuple[int, str]]:
+    """Have an SFTP server that lets in so many at once; lend its port and its public key."""
+    words = [python, Path(__file__).with_name("sftp_server.py"), folder, str(sessions)]
     with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
         assert process.stdout is not None
         port, _, key = process.stdout.readline().strip().partition(" ")
         yield int(port), key
         process.kill()
+
+
+@pytest.fixture
+def sftp(python: Path, folder: Path) -> Iterator[tuple[int, str]]:
+    """The port and the public key of an SFTP server."""
+    with served(python, folder) as server:
+        yield server
+
+
+@pytest.fixture
+def send(ingest: Any, tmp_path: Path) -> Callable[..., Any]:
+    """Send a folder of many small files, all but one in one folder, to an SFTP server."""
+    for number in range(24):
+        file = tmp_path / "many" / "new" / f"{number:02}"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(str(number))
+    (tmp_path / "many" / "a").write_text("a")
+
+    def send(server: tuple[int, str], **more: Any) -> Any:
+        port, key = server
+        given = {"fields": USER, "extra": {"host_key": key}, "program": "drive_copy.py", **more}
+        return ingest("unused", f"sftp://127.0.0.1:{port}/copy", before="many", **given)
+
+    return send
+
+
+def test_a_folder_is_sent_to_sftp_whose_new_folders_are_made_once(
+    send: Any, sftp: tuple[int, str], folder: Path, tmp_path: Path
+) -> None:
+    (folder / "copy").mkdir()
+    told = send(sftp)
+    assert (told.get("message"), told["files"], told["sent"]) == (None, 25, 25)
+    assert contents(folder / "copy") == contents(tmp_path / "many")
+
+
+def test_where_no_thread_is_let_in_a_copy_does_not_succeed(
+    send: Any, python: Path, folder: Path, tmp_path: Path
+) -> None:
+    with served(python, folder, 1) as server:
+        told = send(server, patience_seconds=0.3)
+    assert told["error"] == "SourceAway"
+    assert "does not answer" in told["message"]
+
+
+def test_where_few_threads_are_let_in_they_send_all(
+    send: Any, python: Path, folder: Path, tmp_path: Path
+) -> None:
+    with served(python, folder, 2) as server:
+        told = send(server, patience_seconds=60)
+    assert told["sent"] == 25
+    assert contents(folder / "copy") == contents(tmp_path / "many")
 
 
 def test_sftp_by_the_servers_key(ingest: Any, sftp: tuple[int, str], folder: Path, tmp_path: Path) -> None:

@@ -7,9 +7,11 @@ import os
 import pwd
 import shutil
 import signal
+import socket
 import sqlite3
 import subprocess
 import tempfile
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -73,6 +75,20 @@ class QueryContract:
         head = json.loads((tmp_path / "two" / ".muster-ingest.jsonl").read_text().partition("\n")[0])
         assert head["high"] == 7
 
+    def test_a_watermark_with_nulls_and_fractions(
+        self, read: Any, rows: Any, database: Any, tmp_path: Path
+    ) -> None:
+        run = database[2]
+        run("create table parts (size numeric(10, 2), name text)")
+        run("insert into parts values (9.5, 'a'), (null, 'b'), (10.25, 'c')")
+        what = {"watermark": "size", "query": "select size, name from parts"}
+        assert read("one", **what)["rows"] == 3
+        assert read("same", before="one", **what)["fetched"] == 0
+        run("insert into parts values (100.5, 'd'), (null, 'e')")
+        told = read("two", before="one", **what)
+        assert (told["rows"], told["files"]) == (1, 2)
+        assert [float(size) for size, _ in rows(tmp_path / "two")] == [100.5]
+
     def test_another_query_is_read_whole(self, read: Any, rows: Any, tmp_path: Path) -> None:
         read("one", watermark="id")
         read("two", before="one", watermark="id", query="select id, name from orders")
@@ -99,8 +115,45 @@ class TestSQLite(QueryContract):
         assert read("one", query="select id from orders where id < 0")["rows"] == 0
         assert rows(tmp_path / "one") == []
 
+    def test_what_an_attempt_of_another_source_left_is_in_no_version(
+        self, read: Any, rows: Any, tmp_path: Path
+    ) -> None:
+        left = tmp_path / "one" / "d" / "e"
+        left.mkdir(parents=True)
+        (left / "c.csv").write_text("of a folder")
+        assert read("one")["rows"] == 2
+        assert sorted(each.name for each in (tmp_path / "one").iterdir()) == [
+            ".muster-ingest.jsonl",
+            "part-00000.parquet",
+        ]
+        (tmp_path / "same" / "d").mkdir(parents=True)
+        assert read("same", before="one")["fetched"] == 0
+        assert list((tmp_path / "same").iterdir()) == []
+
     def test_a_watermark_that_is_no_column(self, read: Any) -> None:
         assert "no_such" in read("one", watermark="no_such")["message"]
+
+    def test_the_highest_value_is_so_by_the_databases_own_order(
+        self, read: Any, rows: Any, database: Any, tmp_path: Path
+    ) -> None:
+        run = database[2]
+        run("create table words (word text collate nocase)")
+        run("insert into words values ('a'), ('B'), ('C')")  # by bytes, a is the highest one
+        what = {"watermark": "word", "query": "select word from words"}
+        read("one", **what)
+        assert read("same", before="one", **what)["fetched"] == 0
+        run("insert into words values ('d'), ('Z')")
+        assert read("two", before="one", **what)["rows"] == 2
+        assert rows(tmp_path / "two") == [["Z"], ["d"]]
+
+    def test_a_watermark_that_no_listing_keeps_is_refused_before_rows_are_written(
+        self, read: Any, database: Any, tmp_path: Path
+    ) -> None:
+        database[2]("create table blobs (b blob)")
+        database[2]("insert into blobs values (x'00')")
+        told = read("one", watermark="b", query="select b from blobs")
+        assert "'b' is of type binary: need numbers, times, days or text" in told["message"]
+        assert list((tmp_path / "one").iterdir()) == []
 
     def test_a_file_that_is_not_there(self, ingest: Any, tmp_path: Path) -> None:
         told = ingest(
@@ -187,7 +240,8 @@ class TestPostgres(QueryContract):
     @pytest.fixture
     def database(self, postgres: tuple[dict[str, str], Run]) -> tuple[dict[str, str], str, Run]:
         fields, run = postgres
-        run("drop table if exists orders")
+        for table in ("orders", "parts", "numbers", "words"):
+            run(f"drop table if exists {table}")
         return fields, "postgres", run
 
     def test_a_wrong_password_is_named_and_not_shown(self, ingest: Any, database: Any) -> None:
@@ -195,3 +249,106 @@ class TestPostgres(QueryContract):
         told = ingest("one", "sql://shop", fields=fields, query=QUERY, kind="postgres", connection="shop")
         assert told["error"] == "IngestError"
         assert "refuses connection 'shop'" in told["message"]
+
+    def test_numeric_is_a_watermark_by_its_size(
+        self, read: Any, rows: Any, database: Any, tmp_path: Path
+    ) -> None:
+        run = database[2]
+        run("create table numbers (n numeric)")
+        run("insert into numbers values (9), (10), (1e30)")  # as text, 9 is the highest one
+        what = {"watermark": "n", "query": "select n from numbers"}
+        assert read("one", **what)["rows"] == 3
+        assert read("same", before="one", **what)["fetched"] == 0
+        run("insert into numbers values (1e31)")
+        assert read("two", before="one", **what)["rows"] == 1
+        run("insert into numbers values ('NaN')")
+        assert "is nan, above which nothing comes" in read("three", before="two", **what)["message"]
+
+    def test_a_watermark_in_an_order_of_letters(self, read: Any, database: Any) -> None:
+        run = database[2]
+        run('create table words (word text collate "en-x-icu")')
+        run("insert into words values ('a'), ('B'), ('C')")
+        what = {"watermark": "word", "query": "select word from words"}
+        assert read("one", **what)["rows"] == 3
+        assert read("same", before="one", **what)["fetched"] == 0
+
+    @pytest.mark.parametrize("column", ["timeout_s", "authentication_x", "permission denied"])
+    def test_the_words_of_a_query_say_nothing_of_the_server(self, read: Any, column: str) -> None:
+        told = read("one", query=f'select "{column}" from orders')
+        assert told["error"] == "IngestError"
+        assert "the query cannot be read" in told["message"]
+
+    def test_what_the_server_says_while_rows_are_fetched_is_of_the_query(self, read: Any) -> None:
+        told = read("one", query="select ('timeout' || n)::int from generate_series(1, 3) n")
+        assert "the query cannot be read" in told["message"]
+
+    def test_a_server_that_ends_the_session_is_away(self, read: Any) -> None:
+        told = read("one", query="select pg_terminate_backend(pg_backend_pid())")
+        assert told["error"] == "SourceAway"
+
+    def test_a_database_that_is_not_there_is_named(self, ingest: Any, database: Any) -> None:
+        fields = {**database[0], "schema": "gone"}
+        told = ingest("one", "sql://shop", fields=fields, query=QUERY, kind="postgres", connection="shop")
+        assert told["error"] == "IngestError"
+        assert "there is no database 'gone'" in told["message"]
+
+    def test_a_table_that_the_user_may_not_read(self, read: Any, ingest: Any, database: Any) -> None:
+        fields, _, run = database
+        run("drop role if exists guest")
+        run("create role guest login password 'a-guest-of-the-tests'")
+        fields = {**fields, "login": "guest", "password": "a-guest-of-the-tests"}
+        told = ingest("one", "sql://shop", fields=fields, query=QUERY, kind="postgres", connection="shop")
+        assert "refuses connection 'shop'" in told["message"]
+
+    def test_a_server_that_comes_later_is_waited_for(self, read: Any, ingest: Any, database: Any) -> None:
+        fields = database[0]
+        with Late(int(fields["port"]), turned_away=6) as late:
+            given = {"fields": {**fields, "port": str(late.port)}, "query": "select id from orders"}
+            what = {"kind": "postgres", "connection": "shop", "patience_seconds": 60}
+            assert ingest("one", "sql://shop", **given, **what)["rows"] == 3
+
+    def test_a_server_that_does_not_come_is_away(self, ingest: Any, database: Any) -> None:
+        given = {"fields": {**database[0], "port": str(free_port())}, "query": QUERY}
+        what = {"kind": "postgres", "connection": "shop", "patience_seconds": 0.3}
+        told = ingest("one", "sql://shop", **given, **what)
+        assert told["error"] == "SourceAway"
+        assert "does not answer" in told["message"]
+
+
+class Late:
+    """Hangs up on the first clients, and gives the others to a server."""
+
+    def __init__(self, to: int, turned_away: int) -> None:
+        self._to, self._left = to, turned_away
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self._listener.getsockname()[1]
+
+    def __enter__(self) -> Late:
+        threading.Thread(target=self._serve, daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._listener.close()
+
+    def _serve(self) -> None:
+        while True:
+            try:
+                client, _ = self._listener.accept()
+            except OSError:  # closed
+                return
+            if self._left:
+                self._left -= 1
+                client.close()
+                continue
+            server = socket.create_connection(("127.0.0.1", self._to))
+            for one, other in ((client, server), (server, client)):
+                threading.Thread(target=self._carry, args=(one, other), daemon=True).start()
+
+    def _carry(self, one: socket.socket, other: socket.socket) -> None:
+        try:
+            while data := one.recv(65_536):
+                other.sendall(data)
+        except OSError:
+            return  # the other side has gone
+        finally:
+            other.close()

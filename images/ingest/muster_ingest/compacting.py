@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 
 from muster_ingest import listing
 from muster_ingest.errors import IngestError
-from muster_ingest.listing import CARRIED, LISTING
+from muster_ingest.listing import CARRIED, LISTING, STREAM
 
 PARTITION, OFFSET = "_partition", "_offset"
 _APART = "_"  # a folder whose name begins so holds what is kept apart from the rows
@@ -46,6 +46,8 @@ class Compacting:
     def __init__(self, base: Path, target: Path, *, large_bytes: int) -> None:
         self._base, self._target, self._large = base, target, large_bytes
         self._lines = _listed(base)
+        # A table of the author's own may keep these columns, and a message of it be there twice.
+        self._streamed = self._lines is not None and STREAM in listing.head(self._lines[0])
         self._joined: dict[str, tuple[Part, ...]] = {}
         self._sizes: dict[str, tuple[int, str]] = {}
 
@@ -96,7 +98,6 @@ class Compacting:
         """Write a group as one file, under the name of its first, and read it again."""
         target = self._target / group[0].path
         target.parent.mkdir(parents=True, exist_ok=True)
-        streamed = {PARTITION, OFFSET} <= set(schema.names)
         with pq.ParquetWriter(target, schema, compression="zstd") as writer:
             for table in _collected(batch for part in group for batch in _batches(self._base, part, schema)):
                 writer.write_table(table)
@@ -106,7 +107,7 @@ class Compacting:
             raise IngestError(
                 f"{target.name} has {found:,} rows, the files that it joins have {rows:,}: nothing is committed"
             )
-        if streamed:
+        if self._streamed:
             before = _offsets(self._base / part.path for part in group)
             if _offsets([target]) != before:
                 raise IngestError(
@@ -147,7 +148,7 @@ def _listed(base: Path) -> tuple[str, list[tuple[str, int, str]]] | None:
         first = opened.readline()
     head = listing.head(first)
     source: Mapping[str, Any] = head.get("source") or {}
-    if "stream" not in head and not source.get("watermark"):
+    if STREAM not in head and not source.get("watermark"):
         raise IngestError(
             f"the files of {source.get('url', 'an unknown source')} stay as they are: each ingest compares them with the source; join them in "
             "a volume of its own"

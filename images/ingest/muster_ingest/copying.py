@@ -10,7 +10,7 @@ import json
 import queue
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -61,34 +61,50 @@ class _Sending:
             if path not in there or not _same(file, *there[path]):
                 self._todo.put(path)
         count = self._todo.qsize()
+        self._make_folders(sorted(self._todo.queue))
         threads = [threading.Thread(target=self._work, daemon=True) for _ in range(min(self._streams, count))]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
         if self._errors:
-            raise self._errors[0]
+            raise next((each for each in self._errors if isinstance(each, IngestError)), self._errors[0])
+        if not self._todo.empty():
+            raise SourceAway(f"{self._place.source}: {self._todo.qsize():,} files were not sent: run again")
         size = sum(path.stat().st_size for path in self._files.values())
         return {"files": len(self._files), "sent": count, "bytes": size}
 
+    def _make_folders(self, paths: Sequence[str]) -> None:
+        """Make the folders of files before any is sent: two threads that make one are an error at some servers."""
+        if self._place.has_folders:
+            for folder in sorted({self._key(path).rpartition("/")[0] for path in paths}):
+                self._patience.ask(
+                    folder, lambda folder=folder: self._place.fs.makedirs(folder, exist_ok=True)
+                )
+
     def _work(self) -> None:
-        fs = self._place.open() if self._place.alone else self._place.fs
-        while not self._errors:
-            try:
-                path = self._todo.get_nowait()
-            except queue.Empty:
-                return
-            try:
-                self._send(fs, path)
-            except BaseException as error:  # the thread that waits raises it
-                self._errors.append(error)
-                self._patience.stop()
+        try:
+            fs = self._patience.ask("its start", self._open)
+            while fs is not None and not self._errors:
+                self._send(fs, self._todo.get_nowait())
+        except queue.Empty:
+            return
+        except BaseException as error:  # the thread that waits raises it
+            self._errors.append(error)
+            self._patience.stop()
+
+    def _open(self) -> Any:
+        """Return a file system for one thread; None where the others need no help any more, so that none waits for a server that lets few in."""
+        if self._errors or self._todo.empty():
+            return None
+        return self._place.open() if self._place.alone else self._place.fs
 
     def _send(self, fs: Any, path: str) -> None:
-        key = f"{self._place.root}/{path}"
-        if self._place.has_folders:
-            fs.makedirs(key.rpartition("/")[0], exist_ok=True)
+        key = self._key(path)
         self._patience.ask(key, lambda: fs.put_file(str(self._files[path]), key))
+
+    def _key(self, path: str) -> str:
+        return f"{self._place.root}/{path}"
 
 
 def _there(place: Place) -> dict[str, tuple[int, str]]:

@@ -7,6 +7,7 @@ checkpoints holds the same of what was fetched so far, written as it comes.
 from __future__ import annotations
 
 import json
+import shutil
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -21,6 +22,8 @@ CARRIED = ".muster-carried"
 PARTS = ".muster-parts"
 OWN = frozenset({LISTING, JOURNAL, FRESH, CARRIED, PARTS})
 FORMAT = 1
+STREAM = "stream"
+"""The key of a listing's first line that says how far a version of a topic goes."""
 _BATCH = 5_000
 _CACHE_KIB = 32 << 10
 _LONGEST_PATH, _LONGEST_NAME = 2_000, 240
@@ -181,6 +184,15 @@ def read(path: Path, source: Mapping[str, Any]) -> Iterator[tuple[str, int, str]
             except ValueError:
                 return
             yield str(name), int(size), str(identity)
+
+
+def empty(target: Path) -> None:
+    """Delete what an attempt before has left, whatever its source was: all is read again."""
+    for path in target.iterdir():
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
 
 
 def head(line: str) -> dict[str, Any]:

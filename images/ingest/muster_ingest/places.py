@@ -208,6 +208,7 @@ class Place:
             isinstance(error, PermissionError)
             or type(error).__name__ in _DENIED_KINDS
             or not statuses.isdisjoint({401, 403})
+            or str(error).startswith("Forbidden:")  # gcsfs's 403, an OSError
             or any(word in said for word in _DENIED)
         )
 

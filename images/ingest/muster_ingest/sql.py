@@ -6,9 +6,10 @@ version stay and the new rows come in one more; rows that were changed or delete
 
 from __future__ import annotations
 
+import datetime
+import decimal
 import hashlib
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,23 +19,30 @@ import pyarrow.parquet as pq
 
 from muster_ingest import listing
 from muster_ingest.connection import Connection
-from muster_ingest.errors import IngestError, SourceAway
-from muster_ingest.listing import CARRIED, JOURNAL, LISTING
+from muster_ingest.databases import Database
+from muster_ingest.errors import IngestError
+from muster_ingest.listing import CARRIED, LISTING
 
-BATCH_ROWS = 65_536
 FILE_ROWS = 4_000_000
-_KINDS = {"postgres": "postgres", "postgresql": "postgres", "sqlite": "sqlite", "duckdb": "duckdb"}
+_KEPT = (
+    pa.types.is_null,
+    pa.types.is_integer,
+    pa.types.is_floating,
+    pa.types.is_decimal,
+    pa.types.is_string,
+    pa.types.is_large_string,
+    pa.types.is_string_view,
+    pa.types.is_date,
+    pa.types.is_timestamp,
+)
+"""The types of a watermark, each of which a statement can name, as a number or as a text."""
 
 
 def read_query(
     base: Path | None, target: Path, what: Mapping[str, Any], connection: Connection
 ) -> dict[str, float]:
     """Do it; `target` stays empty where there is nothing new."""
-    kind = _KINDS.get(connection.kind)
-    if kind is None:
-        raise IngestError(
-            f"{what['source']}: connection {connection.conn_id!r} is of type {connection.kind!r:.60}; queries go to postgres, sqlite and duckdb"
-        )
+    database = Database(what["source"], connection, float(what.get("patience_seconds") or 300.0))
     column = what.get("watermark")
     query = what["query"].strip().rstrip(";")
     source = {
@@ -42,7 +50,7 @@ def read_query(
         "query": "sha256:" + hashlib.sha256(query.encode()).hexdigest(),
         "watermark": column,
     }
-    _empty(target)
+    listing.empty(target)
     before = list(listing.read(base / LISTING, source)) if base is not None else []
     high = _high(base, source) if before and column else None
     kept = before if high is not None else []
@@ -51,13 +59,8 @@ def read_query(
         f"reads {'what is above the watermark of the last version' if high is not None else 'the whole query'}",
         flush=True,
     )
-    try:
-        with _opened(kind, connection, what["source"]) as read:
-            written, newest = _write(read(statement), target, listing.next_number(kept), column)
-    except IngestError:
-        raise
-    except Exception as error:  # each database's library has errors of its own
-        raise _meant(error, what["source"], connection) from None
+    with database.opened() as read:
+        written, newest = _write(read(statement), target, listing.next_number(kept), column)
     rows, size = (
         sum(each[3] for each in written),
         sum(each[1] for each in kept) + sum(each[1] for each in written),
@@ -67,13 +70,13 @@ def read_query(
         new = []
     nothing = new == before if high is None else not new
     if nothing and base is not None:
-        _empty(target)
+        listing.empty(target)
         print(f"{what['source']} holds nothing new", flush=True)
     else:
         if not new and not kept:
             raise IngestError(f"{what['source']}: the query has no column: need one that selects some")
         value = newest if newest is not None else high
-        first = listing.first_line(source, high=None if value is None else _plain(value))
+        first = listing.first_line(source, high=value)
         lines = [listing.line(*each) for each in [*kept, *new]]
         (target / LISTING).write_text(first + "".join(lines), encoding="utf-8")
         if base is not None:
@@ -88,14 +91,6 @@ def read_query(
     }
 
 
-def _empty(target: Path) -> None:
-    """Delete what an attempt before has left: a query is read anew."""
-    for file in target.iterdir():
-        if file.is_file():
-            file.unlink()
-    (target / JOURNAL).unlink(missing_ok=True)
-
-
 def _high(base: Path | None, source: Mapping[str, Any]) -> int | float | str | None:
     """Return the value up to which the last version goes; None where it does not tell."""
     if base is None:
@@ -105,17 +100,51 @@ def _high(base: Path | None, source: Mapping[str, Any]) -> int | float | str | N
     return said.get("high") if said.get("source") == dict(source) else None
 
 
-def _plain(value: Any) -> int | float | str:
-    """Return a watermark as JSON can hold it, and as a statement can name it."""
-    import datetime
-
-    if isinstance(value, bool) or not isinstance(value, int | float | str | datetime.date):
+def _check_watermark(schema: pa.Schema, column: str) -> None:
+    """Refuse a watermark that no listing can keep, before the rows are read."""
+    if column not in schema.names:
         raise IngestError(
-            f"the watermark's column holds {type(value).__name__}: need whole numbers, times, days or text"
+            f"the query has no column {column!r:.80} for the watermark; it has {', '.join(schema.names)[:300]}"
         )
-    if isinstance(value, datetime.datetime):
-        return value.isoformat(sep=" ")
-    return value.isoformat() if isinstance(value, datetime.date) else value
+    kind = schema.field(column).type
+    if isinstance(kind, pa.OpaqueType):  # what Arrow has no type for: PostgreSQL's numeric comes as text
+        kind = kind.storage_type
+    elif isinstance(kind, pa.UuidType):
+        return
+    if not any(fits(kind) for fits in _KEPT):
+        raise IngestError(
+            f"the watermark's column {column!r:.80} is of type {schema.field(column).type!s:.120}: need numbers, times, days or text; the query may cast it"
+        )
+
+
+def _last(column: pa.Array) -> pa.Scalar | None:
+    """Return the last value that is not null."""
+    there = pc.indices_nonzero(column.is_valid())
+    return column[there[-1].as_py()] if len(there) else None
+
+
+def _plain(value: pa.Scalar, column: str) -> int | float | str:
+    """Return a watermark as JSON can hold it, and as a statement can name it."""
+    kind = value.type
+    if pa.types.is_timestamp(kind) and kind.unit == "ns":  # more than Python's times hold
+        return str(value.cast(pa.string()).as_py())
+    try:
+        plain = value.as_py()
+    except (ValueError, OverflowError):  # 'infinity', or a year of five digits
+        plain = float("inf")
+    if isinstance(plain, datetime.datetime):
+        return plain.isoformat(sep=" ")
+    if isinstance(plain, datetime.date):
+        return plain.isoformat()
+    fraction = isinstance(plain, float | decimal.Decimal)
+    numeric = isinstance(kind, pa.OpaqueType) and kind.type_name == "numeric"
+    if (fraction or numeric) and not decimal.Decimal(plain).is_finite():
+        raise IngestError(
+            f"the highest value of the watermark's column {column!r:.80} is {plain!s:.40}, above which nothing comes: leave such rows out"
+        )
+    if isinstance(plain, decimal.Decimal):
+        return f"{plain:f}"
+    return plain if isinstance(plain, int | float | str) else str(plain)
 
 
 def _statement(query: str, column: str | None, high: int | float | str | None) -> str:
@@ -130,13 +159,11 @@ def _statement(query: str, column: str | None, high: int | float | str | None) -
 
 def _write(
     batches: pa.RecordBatchReader, target: Path, number: int, column: str | None
-) -> tuple[list[tuple[str, int, str, int]], Any]:
-    """Write the batches; return path, bytes, digest and rows of each file, and the highest value of the column."""
+) -> tuple[list[tuple[str, int, str, int]], int | float | str | None]:
+    """Write the batches; return path, bytes, digest and rows of each file, and the last value of the column that is not null."""
     schema, written, newest = batches.schema, [], None
-    if column is not None and column not in schema.names:
-        raise IngestError(
-            f"the query has no column {column!r:.80} for the watermark; it has {', '.join(schema.names)[:300]}"
-        )
+    if column is not None:
+        _check_watermark(schema, column)
     writer, path, rows = None, target, 0
     try:
         for batch in batches:
@@ -148,9 +175,11 @@ def _write(
                 writer = pq.ParquetWriter(path, schema, compression="zstd")
             writer.write_batch(batch)
             rows += batch.num_rows
-            if column is not None and batch.num_rows:
-                highest = pc.max(batch.column(column)).as_py()
-                newest = highest if newest is None or (highest is not None and highest > newest) else newest
+            if column is not None:
+                # The statement orders by it: the last one is the highest by the database's own order, which Arrow's is not (collations). Nulls
+                # come first or last.
+                last = _last(batch.column(column))
+                newest = newest if last is None else last
         if writer is None and schema.names:
             path = target / f"part-{number:05}.parquet"
             writer = pq.ParquetWriter(path, schema, compression="zstd")
@@ -159,87 +188,10 @@ def _write(
             writer.close()
     if writer is not None:
         written.append(_file(path, target, rows))
-    return written, newest
+    return written, None if newest is None or column is None else _plain(newest, column)
 
 
 def _file(path: Path, target: Path, rows: int) -> tuple[str, int, str, int]:
     with path.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
     return str(path.relative_to(target)), path.stat().st_size, digest, rows
-
-
-@contextmanager
-def _opened(kind: str, connection: Connection, source: str) -> Iterator[Any]:
-    """Lend a function that reads a statement as batches of Arrow."""
-    if kind == "duckdb":
-        import duckdb
-
-        file = _existing(connection, source)
-        with duckdb.connect(file, read_only=True) as opened:
-            yield lambda statement: opened.execute(statement).to_arrow_reader(BATCH_ROWS)
-        return
-    if kind == "sqlite":
-        from adbc_driver_sqlite import dbapi
-
-        file = _existing(connection, source)
-        connected = dbapi.connect(f"file:{file}?mode=ro")
-    else:
-        from adbc_driver_postgresql import dbapi  # type: ignore[no-redef]
-
-        connected = dbapi.connect(_postgres(connection))
-    with connected, connected.cursor() as cursor:
-
-        def read(statement: str) -> pa.RecordBatchReader:
-            cursor.execute(statement)
-            return cursor.fetch_record_batch()
-
-        yield read
-
-
-def _existing(connection: Connection, source: str) -> str:
-    """Return the database's file, which Airflow's providers take from the host or the schema."""
-    file = connection.host or connection.schema
-    if not Path(file).is_file():
-        raise IngestError(
-            f"{source}: connection {connection.conn_id!r} names no file that is there: its host is the path of the database"
-        )
-    return file
-
-
-def _postgres(connection: Connection) -> str:
-    from urllib.parse import quote, urlencode
-
-    user = quote(connection.login, safe="")
-    word = f":{quote(connection.password, safe='')}" if connection.password else ""
-    options = {
-        name: connection.text(name)
-        for name in ("sslmode", "sslrootcert", "connect_timeout")
-        if connection.text(name)
-    }
-    address = f"{quote(connection.host or 'localhost', safe='')}:{connection.port or 5432}"
-    return f"postgresql://{user}{word}@{address}/{quote(connection.schema, safe='')}?{urlencode({'connect_timeout': '20', **options})}"
-
-
-def _meant(error: Exception, source: str, connection: Connection) -> Exception:
-    """Say what a driver's error means; nothing of the connection but its name is shown."""
-    said = " ".join(str(error).split())
-    for secret in (connection.password, connection.login, connection.host):
-        said = said.replace(secret, "***") if len(secret) > 2 else said
-    if any(
-        word in said.lower()
-        for word in ("authentication", "no password supplied", "permission denied", "28p01", "28000")
-    ):
-        return IngestError(f"{source} refuses connection {connection.conn_id!r}: {said:.300}")
-    if any(
-        word in said.lower()
-        for word in (
-            "could not connect",
-            "connection refused",
-            "server closed",
-            "timeout",
-            "could not translate",
-            "connection to server",
-        )
-    ):
-        return SourceAway(f"{source} does not answer: {said:.300}: run again")
-    return IngestError(f"{source}: the query cannot be read: {said:.600}")

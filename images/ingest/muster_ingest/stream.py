@@ -6,7 +6,6 @@ what one before it has written is deleted.
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -19,13 +18,10 @@ from muster_ingest import listing
 from muster_ingest.avro import Registry
 from muster_ingest.connection import Connection
 from muster_ingest.errors import IngestError
-from muster_ingest.listing import CARRIED, LISTING, next_number
+from muster_ingest.listing import CARRIED, LISTING, STREAM, next_number
 from muster_ingest.rows import APART, File, Parquet, Rows, known_columns
 from muster_ingest.topic import Span, Topic
 from muster_ingest.values import values_of
-
-STREAM = "stream"
-"""The key of a listing's first line that says how far a version goes."""
 
 
 @dataclass
@@ -49,7 +45,7 @@ def read_topic(
 
     :raises IngestError: the topic, a message or the last version is not as it has to be. :raises SourceAway: the broker does not answer.
     """
-    _empty(target)
+    listing.empty(target)
     topic = Topic(what["source"], connection, float(what.get("patience_seconds") or 300.0))
     state = _state(base, what["source"])
     ingest = _Ingest(topic, state, what)
@@ -216,12 +212,3 @@ def _known(base: Path | None, state: _State) -> pa.StructType:
 def _millis(until: str) -> int:
     time = datetime.fromisoformat(until)
     return int((time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp() * 1000)
-
-
-def _empty(target: Path) -> None:
-    """Delete what an attempt before has left: its messages are read again."""
-    for path in target.iterdir():
-        if path.is_dir() and not path.is_symlink():
-            shutil.rmtree(path)
-        else:
-            path.unlink()

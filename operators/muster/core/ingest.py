@@ -143,7 +143,12 @@ class Source:
             "patience_seconds": self.patience_seconds,
         }
         if self.is_query:
-            found = {"source": self.url, "query": self.query, "watermark": self.watermark}
+            found = {
+                "source": self.url,
+                "query": self.query,
+                "watermark": self.watermark,
+                "patience_seconds": self.patience_seconds,
+            }
         if self.is_stream:
             found = {
                 "source": self.url,

@@ -70,6 +70,7 @@ def test_the_param_names_what_a_record_may_show() -> None:
         "source": "sql://shop",
         "query": "select 1",
         "watermark": "id",
+        "patience_seconds": 300.0,
         "connection": "shop",
         "kind": "postgres",
         "extras": [],

@@ -1,0 +1,176 @@
+"""The databases of queries: how each is opened with a connection, and what its errors mean."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from muster_ingest.connection import Connection
+from muster_ingest.errors import IngestError, SourceAway
+from muster_ingest.fetching import Patience
+
+BATCH_ROWS = 65_536
+_KINDS = {"postgres": "postgres", "postgresql": "postgres", "sqlite": "sqlite", "duckdb": "duckdb"}
+_REFUSED = ("authentication", "no password supplied", "permission denied", "no pg_hba.conf entry")
+_AWAY = (
+    "could not connect",
+    "connection refused",
+    "server closed",
+    "timeout",
+    "timed out",
+    "could not translate",
+    "connection to server",
+    "terminating connection",
+    "could not receive data",
+    "could not send data",
+    "ssl syscall error",
+)
+_NO_DATABASE = re.compile(r'fatal:\s+database ".*" does not exist')
+
+Read = Callable[[str], pa.RecordBatchReader]
+"""Reads a statement."""
+
+
+class Database:
+    """The database of one source.
+
+    :param patience_seconds: how long it may be away when it is connected to. :raises IngestError: the connection is of another kind.
+    """
+
+    def __init__(self, source: str, connection: Connection, patience_seconds: float) -> None:
+        self.source, self._connection = source, connection
+        kind = _KINDS.get(connection.kind)
+        if kind is None:
+            raise IngestError(
+                f"{source}: connection {connection.conn_id!r} is of type {connection.kind!r:.60}; queries go to postgres, sqlite and duckdb"
+            )
+        self._kind = kind
+        self._patience = Patience(self, patience_seconds)
+        self._last = ""
+
+    @contextmanager
+    def opened(self) -> Iterator[Read]:
+        """Lend a function that reads a statement as batches of Arrow.
+
+        :raises IngestError: the connection is refused, or the statement cannot be read. :raises SourceAway: the database does not answer.
+        """
+        try:
+            with self._connected() as read:
+                yield read
+        except (IngestError, SourceAway):
+            raise
+        except Exception as error:  # each database's library has errors of its own
+            raise self._meant(error) from None
+
+    @contextmanager
+    def _connected(self) -> Iterator[Read]:
+        try:
+            connected = self._patience.ask("its start", self._connect)
+        except SourceAway:
+            raise SourceAway(f"{self.source} does not answer: {self._last:.300}: run again") from None
+        if self._kind == "duckdb":
+            with connected:
+                yield lambda statement: connected.execute(statement).to_arrow_reader(BATCH_ROWS)
+            return
+        with connected, connected.cursor() as cursor:
+
+            def read(statement: str) -> pa.RecordBatchReader:
+                cursor.execute(statement)
+                return cursor.fetch_record_batch()
+
+            yield read
+
+    def _connect(self) -> Any:
+        if self._kind == "duckdb":
+            import duckdb
+
+            return duckdb.connect(_existing(self._connection, self.source), read_only=True)
+        if self._kind == "sqlite":
+            from adbc_driver_sqlite import dbapi
+
+            return dbapi.connect(f"file:{_existing(self._connection, self.source)}?mode=ro")
+        from adbc_driver_postgresql import dbapi  # type: ignore[no-redef]
+
+        return dbapi.connect(_postgres(self._connection))
+
+    def denied(self, error: BaseException) -> bool:
+        """Whether an error says that the credentials do not do."""
+        state = _state(error)
+        if state:
+            return state.startswith("28") or state == "42501"
+        return any(word in _judged(error) for word in _REFUSED)
+
+    def passing(self, error: BaseException) -> bool:
+        """Whether the same may work a little later."""
+        self._last = self._said(error)
+        if self._kind != "postgres":  # a file
+            return False
+        state = _state(error)
+        if state:
+            return state.startswith(("08", "57P"))
+        judged = _judged(error)
+        return any(word in judged for word in _AWAY) and not _NO_DATABASE.search(judged)
+
+    def refused(self, error: BaseException) -> IngestError:
+        """Name the connection whose credentials do not do; nothing of them is shown."""
+        return IngestError(
+            f"{self.source} refuses connection {self._connection.conn_id!r}: {self._said(error):.300}"
+        )
+
+    def _meant(self, error: Exception) -> Exception:
+        if self.denied(error):
+            return self.refused(error)
+        if self.passing(error):
+            return SourceAway(f"{self.source} does not answer: {self._said(error):.300}: run again")
+        if _state(error) == "3D000" or _NO_DATABASE.search(_judged(error)):
+            return IngestError(
+                f"{self.source}: there is no database {self._connection.schema!r:.100}: name another one as the schema of connection "
+                f"{self._connection.conn_id!r}"
+            )
+        return IngestError(f"{self.source}: the query cannot be read: {self._said(error):.600}")
+
+    def _said(self, error: BaseException) -> str:
+        """Return an error's text without anything of the connection."""
+        said = " ".join(str(error).split())
+        for secret in (self._connection.password, self._connection.login, self._connection.host):
+            said = said.replace(secret, "***") if len(secret) > 2 else said
+        return said
+
+
+def _state(error: BaseException) -> str:
+    """Return the SQLSTATE; empty where the driver tells none: of a failed connect, and of what comes while rows are fetched."""
+    return str(getattr(error, "sqlstate", None) or "")
+
+
+def _judged(error: BaseException) -> str:
+    """Return the part of an error's text in which words say what it is: not what the server says of the statement, and shows of it."""
+    return re.split(r"LINE \d|ERROR: ", str(error))[0].lower()
+
+
+def _existing(connection: Connection, source: str) -> str:
+    """Return the database's file, which Airflow's providers take from the host or the schema."""
+    file = connection.host or connection.schema
+    if not Path(file).is_file():
+        raise IngestError(
+            f"{source}: connection {connection.conn_id!r} names no file that is there: its host is the path of the database"
+        )
+    return file
+
+
+def _postgres(connection: Connection) -> str:
+    from urllib.parse import quote, urlencode
+
+    user = quote(connection.login, safe="")
+    word = f":{quote(connection.password, safe='')}" if connection.password else ""
+    options = {
+        name: connection.text(name)
+        for name in ("sslmode", "sslrootcert", "connect_timeout")
+        if connection.text(name)
+    }
+    address = f"{quote(connection.host or 'localhost', safe='')}:{connection.port or 5432}"
+    return f"postgresql://{user}{word}@{address}/{quote(connection.schema, safe='')}?{urlencode({'connect_timeout': '20', **options})}"
