@@ -129,6 +129,22 @@ class MirrorContract:
         assert not done.whole
         assert len(opened().holdings()) == 4
 
+    @pytest.mark.parametrize("torn", ["MANIFEST", "RECORD.json", "the body of MANIFEST", "data"])
+    def test_a_version_comes_after_one_that_was_damaged_since(
+        self, source: FolderStore, opened: Open, tmp_path: Path, torn: str
+    ) -> None:
+        mirror(FolderHome(source), opened())
+        folder = source.layout.version("flights/model", 3)
+        if torn == "data":
+            (folder / "data").chmod(0o755)
+            (folder / "data").rename(tmp_path / "taken")
+        elif torn == "the body of MANIFEST":
+            damage(folder / "MANIFEST", (folder / "MANIFEST").read_bytes()[:-1])
+        else:
+            damage(folder / torn, b"torn")
+        new = put(source, tmp_path / "put", "flights/model", {"model": b"4"})
+        assert mirror(FolderHome(source), opened()).versions == [f"volume://{new}"]
+
     def test_two_at_once_bring_each_version_whole(
         self, source: FolderStore, opened: Open, tmp_path: Path
     ) -> None:

@@ -15,7 +15,7 @@ from typing import Protocol
 
 from muster.core import wire
 from muster.core.address import pinned
-from muster.core.errors import Conflict, Corrupt
+from muster.core.errors import Conflict, Corrupt, SpecError
 from muster.volumes import listing
 from muster.volumes.base import Record
 from muster.volumes.commit_records import Place
@@ -73,8 +73,11 @@ class Documents:
 
     @cached_property
     def origin(self) -> Record:
-        """The version's record. :raises Corrupt: it is another version's, or of another manifest."""
-        record = wire.loads(Record, self.record)
+        """The version's record. :raises Corrupt: it cannot be read, is another version's, or of another manifest."""
+        try:
+            record = wire.loads(Record, self.record)
+        except SpecError as error:
+            raise Corrupt(f"the record of {self.address} cannot be read: {error}") from error
         if (record.volume, record.number) != self.place or record.digest != self.digest:
             raise Corrupt(
                 f"the record of {self.address} is that of {record.volume}@{record.number}, {record.digest}"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from muster.core.address import pinned
@@ -26,6 +27,7 @@ BASES, BASES_BYTES = (
 )  # at most: versions that new ones are compared with, and the bytes of their manifests
 LOOK_BACK = 24  # versions to read in search of the same partition
 _TURN_SECONDS = 0.5
+_UNREADABLE = object()
 
 
 @dataclass(kw_only=True)
@@ -78,7 +80,7 @@ class Copying:
         self._have: Mapping[Place, Holding] = {}
         self._there: dict[Place, Holding] = {}
         self._last: dict[tuple[str, str | None], Documents] = {}
-        self._partitions: dict[Place, str | None] = {}
+        self._partitions: dict[Place, object] = {}
         self._codes = set[str]()
         self._said = 0.0
 
@@ -215,8 +217,11 @@ class Copying:
         there = (each for each in range(number - 1, max(0, number - 1 - LOOK_BACK), -1))
         for place in ((volume, each) for each in there):
             if self._is_live(place) and self._partition(place) == partition:
-                self._remember(found := self._source.documents(place))
-                return found
+                with suppress(Corrupt, NotFound):  # what is wrong with it is no matter of this version
+                    found = self._source.documents(place)
+                    found.entries  # noqa: B018 - raises where its manifest is torn
+                    self._remember(found)
+                    return found
         return None
 
     def _is_live(self, place: Place) -> bool:
@@ -224,17 +229,19 @@ class Copying:
         return (
             mine is not None
             and there is not None
+            and bool(mine.digest)
             and bool(there.digest)
             and not mine.deleted
             and not there.deleted
         )
 
-    def _partition(self, place: Place) -> str | None:
+    def _partition(self, place: Place) -> object:
+        """Return the partition of a version; what equals none where it cannot be read."""
         if place not in self._partitions:
             try:
                 self._partitions[place] = self._source.documents(place).origin.partition
             except (Corrupt, NotFound):
-                self._partitions[place] = None
+                self._partitions[place] = _UNREADABLE
         return self._partitions[place]
 
     def _copy_code(self, documents: Documents) -> None:
