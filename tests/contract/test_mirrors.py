@@ -2,26 +2,54 @@
 
 from __future__ import annotations
 
+import builtins
+import errno
+import os
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
-from tests.contract.mirrored import assert_restores, bytes_of, damage, facts, fill, mirror, put
+from tests.contract.mirrored import assert_restores, bytes_of, damage, facts, fill, lose, mirror, put
 from tests.unit.volumes.service.process import Service
 
 from muster.core.errors import Conflict, Corrupt, NotFound, SpecError
-from muster.volumes import fsck
+from muster.volumes import fsck, retention
+from muster.volumes.commit_records import Place
 from muster.volumes.folder import FolderStore
 from muster.volumes.manifest import render
-from muster.volumes.mirrors.base import Home
+from muster.volumes.mirrors.base import Documents, Home
 from muster.volumes.mirrors.copying import Copying
 from muster.volumes.mirrors.folder import FolderHome
 from muster.volumes.mirrors.open_layout import OpenHome
 from muster.volumes.service.homes import ServiceHome
 
 Open = Callable[[], Home]
+
+
+def change_there(home: Home, place: Place, path: str, data: bytes | None) -> None:
+    """Change a file of a version in a mirror, or have it lost."""
+    if isinstance(home, OpenHome):
+        name = f"{place[0]}/{place[1]}/data/{path}"
+        home._objects.remove(name)
+        if data is not None:
+            home._objects.put(name, data)
+        return
+    root = home.root if isinstance(home, Served) else Path(home.where)
+    file = root / "v" / place[0] / str(place[1]) / "data" / path
+    if data is None:
+        lose(file)
+    else:
+        damage(file, data)
+
+
+class Served(ServiceHome):
+    """A store service whose folder is known."""
+
+    root: Path
 
 
 class MirrorContract:
@@ -129,6 +157,91 @@ class MirrorContract:
         assert not done.whole
         assert len(opened().holdings()) == 4
 
+    @pytest.mark.parametrize("large", [False, True])
+    def test_a_version_that_lacks_a_file_is_named_and_the_others_come(
+        self, source: FolderStore, opened: Open, tmp_path: Path, large: bool
+    ) -> None:
+        rows = bytes_of("rows", 2 << 20 if large else 2000)
+        put(source, tmp_path / "put", "flights/table", {"rows": rows})
+        mirror(FolderHome(source), opened())
+        for number in (2, 3):
+            put(source, tmp_path / "put", "flights/table", {"rows": rows + bytes([number])})
+        lose(source.path("flights/table@2") / "rows")
+        for _ in range(2):
+            done = mirror(FolderHome(source), opened())
+            assert set(done.damaged) == {"volume://flights/table@2"}
+            assert "is gone" in done.damaged["volume://flights/table@2"]
+            assert ("flights/table", 3) in opened().holdings()
+
+    def test_a_version_whose_record_is_torn_is_named_and_the_others_come(
+        self, source: FolderStore, opened: Open
+    ) -> None:
+        damage(source.layout.version("flights/model", 2) / "RECORD.json", b"")
+        done = mirror(FolderHome(source), opened())
+        assert set(done.damaged) == {"volume://flights/model@2"}
+        assert len(opened().holdings()) == 5
+
+    def test_a_version_that_cannot_be_read_from_its_disk_is_named_and_the_others_come(
+        self, source: FolderStore, opened: Open, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        broken = str(source.path("flights/features@2/new"))
+        real_open, real_builtin = os.open, builtins.open
+        failed = OSError(errno.EIO, os.strerror(errno.EIO), broken)
+
+        def failing(real: Callable[..., Any], path: Any, *given: Any, **more: Any) -> Any:
+            if str(path) == broken:
+                raise failed
+            return real(path, *given, **more)
+
+        monkeypatch.setattr(os, "open", partial(failing, real_open))
+        monkeypatch.setattr(builtins, "open", partial(failing, real_builtin))
+        done = mirror(FolderHome(source), opened())
+        assert set(done.damaged) == {"volume://flights/features@2"}
+        assert len(opened().holdings()) == 5
+
+    def test_what_gc_takes_meanwhile_is_not_damaged(self, source: FolderStore, opened: Open) -> None:
+        class Collected(FolderHome):
+            def documents(self, place: Place) -> Documents:
+                found = super().documents(place)
+                if place == ("flights/model", 2) and not found.holding.deleted:
+                    retention.bury(source, source.catalog.described(*place))
+                return found
+
+        done = mirror(Collected(source), opened())
+        assert done.whole
+        assert "volume://flights/model@2" not in done.versions
+        mirror(FolderHome(source), opened())
+        assert opened().holdings()["flights/model", 2].deleted
+
+    def test_damaged_code_leaves_its_versions_whole(
+        self, source: FolderStore, opened: Open, tmp_path: Path
+    ) -> None:
+        (tmp_path / "code").mkdir()
+        (tmp_path / "code/train.py").write_text("pass\n")
+        digest = source.put(tmp_path / "code", ["train.py"])
+
+        class OfThatCode(FolderHome):
+            def documents(self, place: Place) -> Documents:
+                found = super().documents(place)
+                found.__dict__["origin"] = replace(found.origin, code=digest)
+                return found
+
+            def code(self, digest: str) -> Path | None:
+                raise Corrupt(f"code snapshot {digest} lacks a file")
+
+        done = mirror(OfThatCode(source), opened())
+        assert set(done.damaged) == {f"code snapshot {digest}"}
+        assert len(done.versions) == 6
+
+    def test_what_the_mirror_lost_is_named_and_the_others_are_restored(
+        self, source: FolderStore, opened: Open, tmp_path: Path
+    ) -> None:
+        mirror(FolderHome(source), opened())
+        change_there(opened(), ("flights/model", 3), "model", None)
+        done = mirror(opened(), FolderHome(FolderStore(tmp_path / "restored")), adopt=True)
+        assert set(done.damaged) == {"volume://flights/model@3"}
+        assert len(done.versions) == 5
+
     @pytest.mark.parametrize("torn", ["MANIFEST", "RECORD.json", "the body of MANIFEST", "data"])
     def test_a_version_comes_after_one_that_was_damaged_since(
         self, source: FolderStore, opened: Open, tmp_path: Path, torn: str
@@ -212,8 +325,9 @@ class TestService(MirrorContract):
     @pytest.fixture
     def opened(self, tmp_path: Path) -> Iterator[Open]:
         (tmp_path / "served").mkdir()
+        Served.root = tmp_path / "served/store"
         with Service(tmp_path / "served") as service:
-            yield lambda: ServiceHome(service.client())
+            yield lambda: Served(service.client())
 
     def test_a_change_of_one_percent_moves_as_much(
         self, source: FolderStore, opened: Open, tmp_path: Path

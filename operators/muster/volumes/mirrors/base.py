@@ -7,7 +7,9 @@ A home is a store in a folder (:mod:`muster.volumes.mirrors.folder`), a store se
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -19,7 +21,11 @@ from muster.core.errors import Conflict, Corrupt, SpecError
 from muster.volumes import listing
 from muster.volumes.base import Record
 from muster.volumes.commit_records import Place
+from muster.volumes.hashing import hash_file
 from muster.volumes.manifest import Entry
+
+_GONE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EISDIR, errno.ENXIO})
+_UNREADABLE = _GONE | {errno.EIO}
 
 Tell = Callable[[int], None]
 """Is told the bytes that have travelled, as they do."""
@@ -211,6 +217,31 @@ def stretches(
 def ordered(documents: Documents) -> list[Entry]:
     """Return the files of a version in the order of their paths."""
     return list(documents.entries.values())
+
+
+@contextmanager
+def read_at_source(path: str) -> Iterator[None]:
+    """Say of an error in the block that this file of the source is damaged, if it cannot be read.
+
+    :raises Corrupt: it is gone, or its disk fails. Any other error is the target's.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in _UNREADABLE or (why := _unreadable(path)) is None:
+            raise
+        raise Corrupt(f"{path} {why}: `muster volumes fsck` where it comes from says more") from error
+
+
+def _unreadable(path: str) -> str | None:
+    """Return what is wrong with a file; None where it can be read."""
+    try:
+        hash_file(path)
+    except OSError as error:
+        if error.errno in _UNREADABLE:
+            return "is gone" if error.errno in _GONE else "cannot be read from its disk"
+        raise
+    return None
 
 
 def refuse_other(where: str, found: str, owner: str) -> None:

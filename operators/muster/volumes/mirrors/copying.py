@@ -36,7 +36,7 @@ class Mirrored:
 
     :param versions: addresses of the versions that are there now and were not. :param sent_bytes: bytes that travelled.
     :param present: versions that were there before. :param marked: those whose pins, retirement or deletion travelled.
-    :param damaged: versions that cannot be read where they come from, each with the reason.
+    :param damaged: versions and code snapshots that cannot be read where they come from, each with the reason.
     :param wrong: versions that were read again and are not as they were sent.
     :param unknown: versions that only the target has.
     """
@@ -188,11 +188,20 @@ class Copying:
             tell(0)
             self._target.receive(documents, self._source, base=base, tell=tell)
         except Corrupt as error:
-            self.done.damaged[address] = str(error)
+            if not self._is_deleted_now(place):
+                self.done.damaged[address] = str(error)
             return None
         if not documents.holding.deleted:
             self._remember(documents)
         return documents
+
+    def _is_deleted_now(self, place: Place) -> bool:
+        """Whether gc took a version meanwhile, which no lease kept: nothing is wrong with it."""
+        if self._have[place].deleted:
+            return False
+        with suppress(Corrupt, NotFound):
+            return self._source.documents(place).holding.deleted
+        return False
 
     def _remember(self, documents: Documents) -> None:
         """Keep the newest version of a partition as a base for the next; of many partitions, or large versions, only the last."""
@@ -248,9 +257,12 @@ class Copying:
         """Bring the code and the image's lock that a version was made with, where the source still has them."""
         for digest in {documents.origin.code, documents.origin.image_digest} - {None, ""} - self._codes:
             assert digest is not None
-            if not self._target.holds_code(digest) and (folder := self._source.code(digest)) is not None:
-                self._target.put_code(digest, folder)
             self._codes.add(digest)
+            try:
+                if not self._target.holds_code(digest) and (folder := self._source.code(digest)) is not None:
+                    self._target.put_code(digest, folder)
+            except Corrupt as error:  # the versions that it made are whole without it
+                self.done.damaged[f"code snapshot {digest}"] = str(error)
 
     def _mark(self, brought: Sequence[Documents]) -> None:
         """Have pins, retirements and deletions travel."""

@@ -11,6 +11,7 @@ syncs of that. A kill at any point leaves the version invisible or whole.
 
 from __future__ import annotations
 
+import errno
 import os
 import time
 from collections.abc import Collection, Iterator, Sequence
@@ -54,6 +55,7 @@ from muster.volumes.mirrors.base import (
     Holding,
     Source,
     Tell,
+    read_at_source,
     refuse_other,
     stretches,
 )
@@ -97,6 +99,10 @@ class FolderHome:
             if not has_content(folder):
                 raise NotFound(f"{place[0]}@{place[1]} is not in {self.where}") from error
             raise Corrupt(f"{place[0]}@{place[1]} is damaged: {error.filename} is gone") from error
+        except OSError as error:
+            if error.errno != errno.EIO:
+                raise
+            raise Corrupt(f"the documents of {place[0]}@{place[1]} cannot be read from their disk") from error
         found = look(self._layout, str(folder))
         documents = Documents(place, text, said, 0.0, found or Holding(""))
         record = documents.origin
@@ -387,19 +393,16 @@ def _mark(target: Path) -> Path:
 
 
 def _bytes_of(path: str, entry: Entry, begin: int, end: int) -> Iterator[bytes]:
-    try:
-        with open(path, "rb", buffering=0) as file:  # noqa: PTH123 - text
-            size = file.seek(0, os.SEEK_END)
-            if size != entry.size_bytes:
-                raise Corrupt(
-                    f"{path} has {size} bytes in place of {entry.size_bytes}: run `muster volumes fsck`"
-                )
-            file.seek(begin)
-            while begin < end and (chunk := file.read(min(_CHUNK_BYTES, end - begin))):
-                begin += len(chunk)
-                yield chunk
-    except FileNotFoundError as error:
-        raise Corrupt(f"{path} is gone: run `muster volumes fsck`") from error
+    with read_at_source(path), open(path, "rb", buffering=0) as file:  # noqa: PTH123 - text
+        size = file.seek(0, os.SEEK_END)
+        if size != entry.size_bytes:
+            raise Corrupt(
+                f"{path} has {size} bytes in place of {entry.size_bytes}: run `muster volumes fsck`"
+            )
+        file.seek(begin)
+        while begin < end and (chunk := file.read(min(_CHUNK_BYTES, end - begin))):
+            begin += len(chunk)
+            yield chunk
 
 
 def _forget(path: str) -> None:

@@ -16,6 +16,7 @@ to the same names, so they need no lock. Any file system of fsspec will do; its 
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import threading
@@ -43,6 +44,7 @@ from muster.volumes.mirrors.base import (
     Source,
     Tell,
     ordered,
+    read_at_source,
     refuse_other,
     runs,
     stretches,
@@ -147,7 +149,7 @@ class OpenHome:
             )
         if text is None or said is None:
             raise Corrupt(f"{self.where} lacks MANIFEST or RECORD.json of {place[0]}@{place[1]}")
-        documents = Documents(place, text, said, float(json.loads(at or b"{}").get("at", 0.0)), holding)
+        documents = Documents(place, text, said, _at(at or b"{}"), holding)
         if documents.digest != holding.digest or documents.origin.digest != holding.digest:
             raise Corrupt(
                 f"{self.where} has another manifest or record of {place[0]}@{place[1]} than was written"
@@ -181,7 +183,7 @@ class OpenHome:
         with ThreadPoolExecutor(STREAMS) as pool, self._objects.asking(f"read {documents.address}"):
 
             def ask(entry: Entry, begin: int, end: int) -> bytes:
-                data = self._objects.read(self._data(documents, entry), begin, end)
+                data = self._whole(self._data(documents, entry), begin, end)
                 if len(data) != end - begin:
                     raise Corrupt(
                         f"{entry.path!r:.200} of {documents.address} is shorter in {self.where} than it was"
@@ -195,6 +197,17 @@ class OpenHome:
             while reading:
                 yield reading.popleft().result()
 
+    def _whole(self, name: str, first: int | None = None, end: int | None = None) -> bytes:
+        """Return the bytes of an object that is to be there. :raises Corrupt: it is not, or its disk fails."""
+        try:
+            return self._objects.read(name, first, end)
+        except FileNotFoundError as error:
+            raise Corrupt(f"{self.where}/{name} is gone") from error
+        except OSError as error:
+            if error.errno != errno.EIO or self._objects.folder is None:
+                raise
+            raise Corrupt(f"{self.where}/{name} cannot be read from its disk") from error
+
     def code(self, digest: str) -> Path | None:
         """Return a copy of a code snapshot, which is there until this home is closed."""
         name = digest.removeprefix("b3:")
@@ -202,12 +215,16 @@ class OpenHome:
             told = self._objects.text(f"{_INDEX}/code/{name}.json")
             if told is None:
                 return None
+            try:
+                files = dict[str, bool](json.loads(told))
+            except (ValueError, TypeError) as error:
+                raise Corrupt(f"{self.where}/{_INDEX}/code/{name}.json is torn: {error}") from error
             self._lent.append(TemporaryDirectory(prefix="muster-code-"))
             folder = Path(self._lent[-1].name)
-            for path, runs_it in json.loads(told).items():
+            for path, runs_it in files.items():
                 target = folder / check_path(path, output="code")
                 make_folders(target.parent)
-                target.write_bytes(self._objects.read(f"{_INDEX}/code/{name}/{path}"))
+                target.write_bytes(self._whole(f"{_INDEX}/code/{name}/{path}"))
                 target.chmod(0o755 if runs_it else 0o644)
         return folder
 
@@ -301,18 +318,15 @@ class OpenHome:
         :param old: the same file in the version before.
         :raises Corrupt: it has not the bytes of the manifest.
         """
-        try:
-            found = hash_file(path)
-        except FileNotFoundError as error:
-            raise Corrupt(f"{path} is gone: run `muster volumes fsck` where it comes from") from error
-        if found != entry.hash:
-            raise _changed(entry)
         name, sent = self._data(documents, entry), None
-        if old is not None and self._objects.copies_ranges and entry.size_bytes >= LEAST_PATCHED_BYTES:
-            sent = self._send_changed(path, name, old)
-        if sent is None:
-            self._objects.send(path, name)
-            sent = entry.size_bytes
+        with read_at_source(path):
+            if hash_file(path) != entry.hash:
+                raise _changed(entry)
+            if old is not None and self._objects.copies_ranges and entry.size_bytes >= LEAST_PATCHED_BYTES:
+                sent = self._send_changed(path, name, old)
+            if sent is None:
+                self._objects.send(path, name)
+                sent = entry.size_bytes
         return sent
 
     def _send_changed(self, path: str, name: str, old: _Before) -> int | None:
@@ -324,7 +338,7 @@ class OpenHome:
                 if hash_file(old.path) != old.digest:
                     return None  # fsck reports it
                 cut = list(delta(old.path, path))
-        except FileNotFoundError:
+        except OSError:  # of the file before; what is wrong with this one is seen where it is sent whole
             return None
         return self._objects.send_changed(path, name, before=old.name, stretches=cut)
 
@@ -429,6 +443,14 @@ class OpenHome:
     def _data(self, documents: Documents, entry: Entry) -> str:
         path = check_path(entry.path, output=documents.address)
         return f"{_data_of(documents.place)}/{path}"
+
+
+def _at(text: bytes) -> float:
+    """Return when a version was committed; 0 where that is not said. :raises Corrupt: what says it is torn."""
+    try:
+        return float(json.loads(text).get("at", 0.0))
+    except (ValueError, TypeError, AttributeError) as error:
+        raise Corrupt(f"{text!r:.80} is not what says when a version was committed") from error
 
 
 def _data_of(place: Place) -> str:

@@ -12,7 +12,7 @@ from muster.core.errors import Corrupt, MusterError, NotFound, Unavailable
 from muster.volumes.changes import files_below
 from muster.volumes.commit_records import Place
 from muster.volumes.manifest import Entry
-from muster.volumes.mirrors.base import Busy, Documents, Holding, Source, Tell
+from muster.volumes.mirrors.base import Busy, Documents, Holding, Source, Tell, read_at_source
 from muster.volumes.mirrors.delta import LEAST_BYTES, Stretch, delta
 from muster.volumes.service.archives import in_chunks
 from muster.volumes.service.arriving import Piece, document_of, documents_of, listed, marks_of, wire_of
@@ -219,8 +219,14 @@ def pieces_of(
         old = base.entries.get(path) if base is not None else None
         large = old is not None and min(entry.size_bytes, old.size_bytes) >= LEAST_BYTES
         if large and folder is not None and before is not None:
-            stretches = delta(f"{before}/{path}", f"{folder}/{path}")
+            stretches = _differences(f"{before}/{path}", f"{folder}/{path}")
         yield from _cut(path, stretches, there)
+
+
+def _differences(before: str, now: str) -> Iterator[Stretch]:
+    """Yield what differs. :raises Corrupt: one of the two files is gone, or its disk fails."""
+    with read_at_source(before), read_at_source(now):
+        yield from delta(before, now)
 
 
 def _cut(path: str, stretches: Iterator[Stretch], there: int) -> Iterator[Piece]:
