@@ -6,7 +6,7 @@ import builtins
 import errno
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -21,6 +21,7 @@ from muster.volumes import fsck, retention
 from muster.volumes.commit_records import Place
 from muster.volumes.folder import FolderStore
 from muster.volumes.manifest import render
+from muster.volumes.mirrors import copying
 from muster.volumes.mirrors.base import Documents, Home
 from muster.volumes.mirrors.copying import Copying
 from muster.volumes.mirrors.folder import FolderHome
@@ -258,6 +259,59 @@ class MirrorContract:
         new = put(source, tmp_path / "put", "flights/model", {"model": b"4"})
         assert mirror(FolderHome(source), opened()).versions == [f"volume://{new}"]
 
+    @pytest.mark.parametrize("batch", [256, 1])
+    def test_what_arrives_wrong_is_named_and_the_next_run_brings_it(
+        self,
+        source: FolderStore,
+        opened: Open,
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+        batch: int,
+    ) -> None:
+        monkeypatch.setattr(copying, "BATCH_VERSIONS", batch)
+        for more in (b"1", b"2"):
+            put(source, tmp_path / "put", "flights/table", {"rows": b"right", "more": more})
+        home = opened()
+        show = home.publish
+
+        def show_wrong(versions: Sequence[Documents]) -> None:
+            show(versions)
+            if any(each.place == ("flights/table", 1) for each in versions):
+                change_there(home, ("flights/table", 1), "rows", b"wrong")
+
+        monkeypatch.setattr(home, "publish", show_wrong)
+        done = mirror(FolderHome(source), home)
+        assert not done.whole
+        assert "changed content: 'rows'" in done.wrong["volume://flights/table@1"]
+        assert not done.wrong.keys() & set(done.versions)
+        put(source, tmp_path / "put", "flights/table", {"rows": b"right", "more": b"3"})
+        again = mirror(FolderHome(source), opened())
+        assert again.whole
+        assert set(again.versions) == {*done.wrong, "volume://flights/table@3"}
+        assert_restores(source, opened(), tmp_path / "restored")
+
+    def test_what_was_made_visible_was_read_again_before_the_next_is(
+        self, source: FolderStore, opened: Open, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A kill leaves the versions of one batch unread at most."""
+        monkeypatch.setattr(copying, "BATCH_VERSIONS", 1)
+        home, steps = opened(), list[tuple[str, Place]]()
+        show, read = home.publish, home.verify
+
+        def shown(versions: Sequence[Documents]) -> None:
+            steps.extend(("shown", each.place) for each in versions)
+            show(versions)
+
+        def read_again(documents: Documents, **how: bool) -> list[str]:
+            steps.append(("read", documents.place))
+            return read(documents, **how)
+
+        monkeypatch.setattr(home, "publish", shown)
+        monkeypatch.setattr(home, "verify", read_again)
+        mirror(FolderHome(source), home)
+        assert [what for what, _ in steps] == ["shown", "read"] * 6
+        assert [place for _, place in steps[::2]] == [place for _, place in steps[1::2]]
+
     def test_two_at_once_bring_each_version_whole(
         self, source: FolderStore, opened: Open, tmp_path: Path
     ) -> None:
@@ -432,6 +486,25 @@ class TestMemory(MirrorContract):
     @pytest.fixture
     def opened(self, tmp_path: Path) -> Open:
         return lambda: OpenHome(f"memory://{tmp_path.name}/mirror")
+
+    def test_what_was_copied_from_a_file_that_arrived_wrong_is_brought_again(
+        self, source: FolderStore, opened: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        for more in (b"1", b"2"):
+            put(source, tmp_path / "put", "flights/table", {"rows": b"right", "more": more})
+        home = opened()
+        receive = home.receive
+
+        def receive_wrong(documents: Documents, *given: Any, **more: Any) -> None:
+            receive(documents, *given, **more)
+            if documents.place == ("flights/table", 1):
+                change_there(home, documents.place, "rows", b"wrong")
+
+        monkeypatch.setattr(home, "receive", receive_wrong)
+        done = mirror(FolderHome(source), home)
+        assert set(done.wrong) == {"volume://flights/table@1", "volume://flights/table@2"}
+        assert set(mirror(FolderHome(source), opened()).versions) == set(done.wrong)
+        assert_restores(source, opened(), tmp_path / "restored")
 
     def test_a_mirror_that_another_began_since_the_first_look_is_no_place_of_other_files(
         self, source: FolderStore, opened: Open, monkeypatch: pytest.MonkeyPatch

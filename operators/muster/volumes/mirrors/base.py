@@ -162,13 +162,21 @@ class Target(Protocol):
         """
 
     def publish(self, versions: Sequence[Documents]) -> None:
-        """Make received versions durable and visible; one that was damaged here is replaced."""
+        """Make received versions durable and visible; one that was damaged here is replaced.
+
+        Of those of the call before, :meth:`verify` only compares the sizes from now on.
+        """
 
     def mark(self, place: Place, holding: Holding) -> None:
         """Set the pins of a version, whether it is retired, and whether its data is deleted."""
 
-    def verify(self, documents: Documents) -> list[str]:
-        """Read a version's files again; return what is wrong with them."""
+    def verify(self, documents: Documents, *, drop: bool = False) -> list[str]:
+        """Read again what was written of a version that was just published; return what is wrong with its files.
+
+        Versions that were published together are verified in the order in which they were received.
+
+        :param drop: a version that is wrong does not count as there any more, so that it is brought again.
+        """
 
     def holds_code(self, digest: str) -> bool:
         """Whether a code snapshot is there."""

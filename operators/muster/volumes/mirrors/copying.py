@@ -37,7 +37,7 @@ class Mirrored:
     :param versions: addresses of the versions that are there now and were not. :param sent_bytes: bytes that travelled.
     :param present: versions that were there before. :param marked: those whose pins, retirement or deletion travelled.
     :param damaged: versions and code snapshots that cannot be read where they come from, each with the reason.
-    :param wrong: versions that were read again and are not as they were sent.
+    :param wrong: versions that were read again and are not as they were sent: the next run brings them anew.
     :param unknown: versions that only the target has.
     """
 
@@ -101,8 +101,6 @@ class Copying:
         self._refuse_others()
         brought = self._bring(in_order(self._have, self._wanted()))
         self._mark(brought)
-        if self._verify:
-            self._check(brought)
         return self.done
 
     def _known_holdings(self) -> dict[Place, Holding]:
@@ -134,19 +132,19 @@ class Copying:
                 self.done.present += 1
         return wanted
 
-    def _bring(self, places: Sequence[Place]) -> list[Documents]:
+    def _bring(self, places: Sequence[Place]) -> dict[Place, Holding]:
         """Bring versions; those that another mirror brings are waited for in the end, or brought where it was ended."""
         brought, busy = self._bring_free(places)
         while busy:
             self._progress(f"waiting for {len(busy)} versions that another mirror brings")
             time.sleep(_TURN_SECONDS)  # the other mirror has this long for its next version
             more, busy = self._bring_free(self._still_missing(busy))
-            brought += more
+            brought |= more
         return brought
 
-    def _bring_free(self, places: Sequence[Place]) -> tuple[list[Documents], list[Place]]:
+    def _bring_free(self, places: Sequence[Place]) -> tuple[dict[Place, Holding], list[Place]]:
         """Bring versions in batches; return them, and those that another mirror brings just now."""
-        brought, batch, busy = list[Documents](), list[Documents](), list[Place]()
+        brought, batch, busy = dict[Place, Holding](), list[Documents](), list[Place]()
         began, sent = time.monotonic(), self.done.sent_bytes
         for index, place in enumerate(places):
             try:
@@ -156,9 +154,9 @@ class Copying:
                 busy.append(place)
             full = len(batch) >= BATCH_VERSIONS or self.done.sent_bytes - sent >= BATCH_BYTES
             if full or time.monotonic() - began > BATCH_SECONDS:
-                brought += self._publish(batch)
+                brought |= self._publish(batch)
                 batch, began, sent = [], time.monotonic(), self.done.sent_bytes
-        return brought + self._publish(batch), busy
+        return brought | self._publish(batch), busy
 
     def _still_missing(self, busy: Sequence[Place]) -> list[Place]:
         """Return those of these versions that the target still lacks."""
@@ -211,12 +209,23 @@ class Copying:
         ):
             del self._last[next(iter(self._last))]
 
-    def _publish(self, batch: Sequence[Documents]) -> list[Documents]:
+    def _publish(self, batch: Sequence[Documents]) -> dict[Place, Holding]:
+        """Make versions visible, and read each again: one that is wrong is no base, and does not count as there."""
         self._target.publish(batch)
+        right = dict[Place, Holding]()
         for documents in batch:
-            self.done.versions.append(documents.address)
-            self._there[documents.place] = documents.holding
-        return list(batch)
+            if self._verify and (wrong := self._read_again(documents)):
+                self.done.wrong[documents.address] = wrong
+                self._there.pop(documents.place, None)
+                self._last = {key: each for key, each in self._last.items() if each.place != documents.place}
+            else:
+                self.done.versions.append(documents.address)
+                self._there[documents.place] = right[documents.place] = documents.holding
+        return right
+
+    def _read_again(self, documents: Documents) -> list[str]:
+        self._progress(f"{documents.address} is read again")
+        return self._target.verify(documents, drop=True)
 
     def _base(self, documents: Documents) -> Documents | None:
         """Return a version of the same partition that both sides have, whose files this one is likely to share."""
@@ -264,9 +273,8 @@ class Copying:
             except Corrupt as error:  # the versions that it made are whole without it
                 self.done.damaged[f"code snapshot {digest}"] = str(error)
 
-    def _mark(self, brought: Sequence[Documents]) -> None:
-        """Have pins, retirements and deletions travel."""
-        new = {documents.place: documents.holding for documents in brought}
+    def _mark(self, new: Mapping[Place, Holding]) -> None:
+        """Have pins, retirements and deletions travel. `new`: what was brought."""
         for place, holding in self._have.items():
             if self._adopt and place not in new:
                 continue  # a restore changes nothing that is there
@@ -282,12 +290,6 @@ class Copying:
             if wanted != there:
                 self._target.mark(place, wanted)
                 self.done.marked += 1
-
-    def _check(self, brought: Sequence[Documents]) -> None:
-        for index, documents in enumerate(brought):
-            self._progress(f"{index + 1}/{len(brought)} {documents.address} is read again")
-            if wrong := self._target.verify(documents):
-                self.done.wrong[documents.address] = wrong
 
 
 def in_order(have: Mapping[Place, Holding], places: Sequence[Place]) -> list[Place]:

@@ -45,7 +45,7 @@ from muster.volumes.durability import (
     write_whole,
 )
 from muster.volumes.folder import FolderStore
-from muster.volumes.hashing import Frozen
+from muster.volumes.hashing import Frozen, hash_file
 from muster.volumes.manifest import Entry
 from muster.volumes.marks import pin_name
 from muster.volumes.mirrors import identity
@@ -75,6 +75,8 @@ class FolderHome:
         self._drafts = Drafts(self._layout.root / "mirror")
         self._commit: tuple[str, CommitRecord | None] = ("", None)
         self._fresh: dict[Place, list[Entry]] = {}
+        self._published: list[Place] = []
+        self._wrong = set[str]()  # hashes of files that were found wrong: what is linked to them is read, too
 
     @property
     def where(self) -> str:
@@ -255,6 +257,9 @@ class FolderHome:
         """Make received versions durable and visible."""
         if not versions:
             return
+        for place in self._published:
+            self._fresh.pop(place, None)
+        self._published = [documents.place for documents in versions]
         with translated(f"make {versions[0].address} and others visible in {self.where}"):
             if self._layout.syncfs:
                 sync_all(self._layout.root)
@@ -335,7 +340,7 @@ class FolderHome:
                 if f"volume://{address}" not in retention.leased(self._store):  # else a later run does it
                     retention.bury(self._store, self._store.catalog.described(*place))
 
-    def verify(self, documents: Documents) -> list[str]:
+    def verify(self, documents: Documents, *, drop: bool = False) -> list[str]:
         """Compare the names and sizes of all files, and read again what was written."""
         folder = self._layout.version(*documents.place)
         with translated(f"read {documents.address} in {self.where} again"):
@@ -344,18 +349,31 @@ class FolderHome:
                 for name, sent in (("MANIFEST", documents.manifest), ("RECORD.json", documents.record))
                 if (folder / name).read_bytes() != sent
             ]
-            if documents.holding.deleted:
-                return wrong
-            found = list(check_data(folder / "data", documents.entries, documents.address, deep=False))
-            for entry in self._fresh.pop(documents.place, ()):
-                _forget(f"{folder}/data/{entry.path}")
-                own = {entry.path: entry}
-                found += (
-                    each
-                    for each in check_data(folder / "data", own, documents.address, deep=True)
-                    if not each.what.startswith("extra file")
-                )
-            return wrong + [each.what for each in found]
+            if not documents.holding.deleted:
+                found = check_data(folder / "data", documents.entries, documents.address, deep=False)
+                wrong += [each.what for each in found] + self._read_again(documents, folder / "data")
+            if wrong and drop:
+                self.drop(documents.place)
+            return wrong
+
+    def _read_again(self, documents: Documents, data: Path) -> list[str]:
+        fresh = {entry.path: entry for entry in self._fresh.pop(documents.place, ())}
+        if self._wrong:
+            fresh |= {path: each for path, each in documents.entries.items() if each.hash in self._wrong}
+        changed = list[str]()
+        for path, entry in fresh.items():
+            if why := _changed(f"{data}/{path}", entry):
+                changed.append(why)
+                self._wrong.add(entry.hash)
+        return changed
+
+    def drop(self, place: Place) -> None:
+        """Have a version count as damaged, so that the next run replaces it."""
+        folder = self._layout.version(*place)
+        if (folder / "data").is_dir():
+            self._layout.discard(folder / "data")
+        else:  # its data was deleted
+            (folder / "MANIFEST").unlink(missing_ok=True)
 
     def holds_code(self, digest: str) -> bool:
         """Whether a code snapshot is there."""
@@ -403,6 +421,17 @@ def _bytes_of(path: str, entry: Entry, begin: int, end: int) -> Iterator[bytes]:
         while begin < end and (chunk := file.read(min(_CHUNK_BYTES, end - begin))):
             begin += len(chunk)
             yield chunk
+
+
+def _changed(path: str, entry: Entry) -> str:
+    """Return how a file on the disk differs from what was written; empty where it does not, or is gone."""
+    try:
+        _forget(path)
+        return "" if hash_file(path) == entry.hash else f"changed content: {entry.path!r:.200}"
+    except FileNotFoundError:
+        return ""
+    except OSError as error:
+        return f"cannot be read ({error.strerror}): {entry.path!r:.200}"
 
 
 def _forget(path: str) -> None:

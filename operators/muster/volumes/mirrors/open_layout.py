@@ -82,6 +82,10 @@ class OpenHome:
         self._objects = Objects(url, options)
         self.where = self._objects.where
         self._fresh: dict[Place, list[Entry]] = {}
+        self._published: list[Place] = []
+        self._wrong = set[
+            str
+        ]()  # hashes of files that were found wrong: what was copied from them is read, too
         self._lent: list[TemporaryDirectory[str]] = []
         self._cutting = threading.Lock()  # of one large file at a time: its pieces are held in memory
 
@@ -360,6 +364,10 @@ class OpenHome:
 
     def publish(self, versions: Sequence[Documents]) -> None:
         """Write documents and marks, and last the names that make the versions whole."""
+        if versions:
+            for place in self._published:
+                self._fresh.pop(place, None)
+            self._published = [documents.place for documents in versions]
         with self._objects.asking("make versions visible"):
             for documents in versions:
                 for name, text in (("MANIFEST", documents.manifest), ("RECORD.json", documents.record)):
@@ -399,26 +407,44 @@ class OpenHome:
                 name, json.dumps({"retired": holding.retired, "pins": list(holding.pins)}).encode()
             )
 
-    def verify(self, documents: Documents) -> list[str]:
+    def verify(self, documents: Documents, *, drop: bool = False) -> list[str]:
         """Compare the sizes of all files, and read again what was written."""
         if documents.holding.deleted:
             return []
+        place, entries = documents.place, documents.entries
         with self._objects.asking(f"read {documents.address} again"):
-            there = self._objects.sizes(_data_of(documents.place))
-        wrong = [
-            f"{path!r:.200} has {there.get(path)} bytes in place of {entry.size_bytes}"
-            for path, entry in documents.entries.items()
+            there = self._objects.sizes(_data_of(place))
+        wrong = {
+            path: f"{path!r:.200} has {there.get(path)} bytes in place of {entry.size_bytes}"
+            for path, entry in entries.items()
             if there.get(path) != entry.size_bytes
-        ]
-        fresh = {entry.path: entry for entry in self._fresh.pop(documents.place, ())}
-        for run in runs(ordered(documents), fresh):
+        }
+        fresh = {entry.path for entry in self._fresh.pop(place, ())}
+        if self._wrong:
+            fresh |= {path for path, entry in entries.items() if entry.hash in self._wrong}
+        for run in runs(ordered(documents), fresh - wrong.keys()):
+            wrong |= self._changed(documents, run)
+        if wrong and drop:
+            with self._objects.asking(f"take {documents.address} back"):
+                self._objects.remove(_version_name(place, Holding(documents.digest)))
+                for path in wrong:
+                    self._objects.remove(self._data(documents, entries[path]))
+        return list(wrong.values())
+
+    def _changed(self, documents: Documents, run: Sequence[Entry]) -> dict[str, str]:
+        """Read adjacent files; return what is wrong with each."""
+        wrong = dict[str, str]()
+        try:
             cut = Cut(self.read(documents, run))
             for entry in run:
                 hasher = blake3()
                 for chunk in cut.take(entry.size_bytes, what=entry.path):
                     hasher.update(chunk)
                 if hasher.hexdigest() != entry.hash:
-                    wrong.append(f"changed content: {entry.path!r:.200}")
+                    wrong[entry.path] = f"changed content: {entry.path!r:.200}"
+                    self._wrong.add(entry.hash)
+        except Corrupt as error:  # one cannot be read: all of them are brought again
+            return dict.fromkeys((entry.path for entry in run), str(error))
         return wrong
 
     def holds_code(self, digest: str) -> bool:

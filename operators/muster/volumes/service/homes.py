@@ -171,9 +171,10 @@ class ServiceHome:
         asked = {"volume": place[0], "number": place[1], **marks_of(holding)}
         self._connection.request("POST", "/v1/mirror/mark", content=json.dumps(asked).encode())
 
-    def verify(self, documents: Documents) -> list[str]:
+    def verify(self, documents: Documents, *, drop: bool = False) -> list[str]:
         """Have a version's files read again, where they are."""
-        found = self._ask("POST", "verify", content=_places([documents])).get(documents.address, [])
+        asked = self._ask("POST", "verify", query={"drop": int(drop)}, content=_places([documents]))
+        found = asked.get(documents.address, [])
         return list(map(str, found)) if isinstance(found, list) else []
 
     def holds_code(self, digest: str) -> bool:
