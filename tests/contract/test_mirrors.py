@@ -129,6 +129,16 @@ class MirrorContract:
         mirror(FolderHome(source), opened())
         assert_restores(source, opened(), tmp_path / "restored")
 
+    def test_a_volume_is_restored_without_those_below_it(
+        self, source: FolderStore, opened: Open, tmp_path: Path
+    ) -> None:
+        put(source, tmp_path / "put", "flights", {"all": b"1"})
+        mirror(FolderHome(source), opened())
+        assert list(opened().holdings(["flights"])) == [("flights", 1)]
+        restored = FolderHome(FolderStore(tmp_path / "restored"))
+        done = mirror(opened(), restored, adopt=True, volumes=["flights"])
+        assert done.versions == ["volume://flights@1"]
+
     def test_another_store_is_refused_and_changes_nothing(
         self, source: FolderStore, opened: Open, tmp_path: Path
     ) -> None:

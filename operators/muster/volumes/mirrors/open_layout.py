@@ -122,13 +122,19 @@ class OpenHome:
         for name in self._objects.names(f"{_INDEX}/versions", volumes):
             volume, _, last = name.rpartition("/")
             number, _, digest = last.removesuffix(".deleted").partition("-")
+            if volumes and volume not in volumes:  # one of them has others below it
+                continue
             if number.isdigit() and len(digest) == 64:
                 into = deleted if last.endswith(".deleted") else live
                 into[check_volume(volume), int(number)] = f"b3:{digest}"
         return live, deleted
 
     def _marks(self, volumes: Collection[str]) -> dict[Place, dict[str, Any]]:
-        names = [name for name in self._objects.names(f"{_INDEX}/marks", volumes) if name.endswith(".json")]
+        names = [
+            name
+            for name in self._objects.names(f"{_INDEX}/marks", volumes)
+            if name.endswith(".json") and (not volumes or name.rpartition("/")[0] in volumes)
+        ]
         found = dict[Place, dict[str, Any]]()
         with ThreadPoolExecutor(STREAMS) as pool:
             for name, text in zip(
