@@ -16,13 +16,13 @@ import pytest
 from tests.contract.mirrored import assert_restores, bytes_of, damage, facts, fill, lose, mirror, put
 from tests.unit.volumes.service.process import Service
 
-from muster.core.errors import Conflict, Corrupt, NotFound, SpecError
+from muster.core.errors import Conflict, Corrupt, NotFound, SpecError, StoreError
 from muster.volumes import fsck, retention
 from muster.volumes.commit_records import Place
 from muster.volumes.folder import FolderStore
 from muster.volumes.manifest import render
 from muster.volumes.mirrors import copying
-from muster.volumes.mirrors.base import Documents, Home
+from muster.volumes.mirrors.base import Documents, Holding, Home
 from muster.volumes.mirrors.copying import Copying
 from muster.volumes.mirrors.folder import FolderHome
 from muster.volumes.mirrors.open_layout import OpenHome
@@ -109,6 +109,26 @@ class MirrorContract:
         assert done.versions == ["volume://flights/model@3"]
         assert facts(FolderStore(source.layout.root))["volume://flights/model@3"] == before
         assert fsck.check(source, deep=True).clean
+
+    def test_deletions_travel_before_what_may_have_no_room(
+        self, source: FolderStore, opened: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        mirror(FolderHome(source), opened())
+        source.retire("flights/model@3", reason="bad")
+        for number in (4, 5):
+            put(source, tmp_path / "put", "flights/model", {"model": bytes([number])})
+        source.collect(volumes=["flights/model"], keep_last=1)
+        home = opened()
+
+        def full(*given: Any, **more: Any) -> None:
+            raise StoreError("No space left on device")
+
+        monkeypatch.setattr(home, "receive", full)
+        with pytest.raises(StoreError, match="No space"):
+            mirror(FolderHome(source), home)
+        gone = Holding(FolderHome(source).holdings()["flights/model", 3].digest, deleted=True, retired="bad")
+        assert opened().holdings()["flights/model", 3] == gone
+        assert mirror(FolderHome(source), opened()).marked == 0
 
     def test_a_restore_changes_no_mark_of_what_is_there(self, source: FolderStore, opened: Open) -> None:
         mirror(FolderHome(source), opened())

@@ -99,8 +99,11 @@ class Copying:
         self._target.own(owner, adopt=self._adopt)
         self._there = self._target.holdings() if not self._volumes else self._known_holdings()
         self._refuse_others()
-        brought = self._bring(in_order(self._have, self._wanted()))
-        self._mark(brought)
+        wanted = self._wanted()
+        if not self._adopt:  # a restore changes nothing that is there
+            self._mark(self._have)
+        brought = self._bring(in_order(self._have, wanted))
+        self._mark(brought if self._adopt else self._have)
         return self.done
 
     def _known_holdings(self) -> dict[Place, Holding]:
@@ -273,12 +276,10 @@ class Copying:
             except Corrupt as error:  # the versions that it made are whole without it
                 self.done.damaged[f"code snapshot {digest}"] = str(error)
 
-    def _mark(self, new: Mapping[Place, Holding]) -> None:
-        """Have pins, retirements and deletions travel. `new`: what was brought."""
-        for place, holding in self._have.items():
-            if self._adopt and place not in new:
-                continue  # a restore changes nothing that is there
-            there = new.get(place) or self._there.get(place)
+    def _mark(self, places: Collection[Place]) -> None:
+        """Have pins, retirements and deletions of these versions travel; deletions first: they make room for the rest."""
+        for place in sorted(places, key=lambda place: not self._have[place].deleted):
+            holding, there = self._have[place], self._there.get(place)
             if there is None or not there.digest or not holding.digest:
                 continue
             if holding.deleted and there.deleted:
@@ -289,6 +290,7 @@ class Copying:
                 wanted = replace(wanted, pins=there.pins)
             if wanted != there:
                 self._target.mark(place, wanted)
+                self._there[place] = wanted
                 self.done.marked += 1
 
 

@@ -323,22 +323,25 @@ class FolderHome:
 
     def mark(self, place: Place, holding: Holding) -> None:
         """Set the pins of a version, whether it is retired, and whether its data is deleted."""
-        address, now = f"{place[0]}@{place[1]}", look(self._layout, str(self._layout.version(*place)))
-        if now is None:
+        address, folder = f"{place[0]}@{place[1]}", self._layout.version(*place)
+        if (now := look(self._layout, str(folder))) is None:
             return
         marks = self._store.marks
-        if holding.retired is not None and holding.retired != now.retired:
-            marks.retire(address, reason=holding.retired)
-        elif holding.retired is None and now.retired is not None:
+        if holding.retired is None and now.retired is not None:
             marks.reinstate(address)
-        for reason in set(holding.pins) - set(now.pins):
-            marks.pin(address, reason=reason)
         for reason in set(now.pins) - set(holding.pins):
             marks.unpin(address, reason=reason)
         if holding.deleted and not now.deleted:
             with translated(f"delete {address}"), locked(self._layout.root / "gc.lock"):
                 if f"volume://{address}" not in retention.leased(self._store):  # else a later run does it
                     retention.bury(self._store, self._store.catalog.described(*place))
+                    if holding.retired is not None:  # after it: on a full disk that makes room
+                        write_whole(folder / "RETIRED", holding.retired)
+                    return
+        if holding.retired is not None and holding.retired != now.retired:
+            marks.retire(address, reason=holding.retired)
+        for reason in set(holding.pins) - set(now.pins):
+            marks.pin(address, reason=reason)
 
     def verify(self, documents: Documents, *, drop: bool = False) -> list[str]:
         """Compare the names and sizes of all files, and read again what was written."""

@@ -260,6 +260,9 @@ class OpenHome:
         """Write what is missing of a version's files."""
         self._fresh[documents.place] = []
         if documents.holding.deleted:
+            if self._objects.folder is not None:  # a kill may have left some, nameless
+                with self._objects.asking(f"delete {documents.address}"):
+                    self._objects.remove_below(_data_of(documents.place))
             return
         with self._objects.asking(f"write {documents.address}"):
             there = self._objects.sizes(_data_of(documents.place))
@@ -394,11 +397,15 @@ class OpenHome:
     def mark(self, place: Place, holding: Holding) -> None:
         """Set the pins of a version, whether it is retired, and whether its data is deleted."""
         with self._objects.asking(f"mark {place[0]}@{place[1]}"):
-            self._put_marks(place, holding)
             if holding.deleted:
                 live = _version_name(place, Holding(holding.digest))
-                self._objects.put(_version_name(place, holding), self._objects.text(live) or b"{}")
+                said = self._objects.text(live) or b"{}"
+                if self._objects.folder is not None:  # its disk may be full: this makes room for what says so
+                    self._objects.remove(live)
+                    self._objects.remove_below(_data_of(place))
+                self._objects.put(_version_name(place, holding), said)
                 self._delete_data(place, holding.digest)
+            self._put_marks(place, holding)
 
     def _delete_data(self, place: Place, digest: str) -> None:
         self._objects.remove_below(_data_of(place))
