@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import builtins
 import errno
+import json
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
@@ -466,6 +468,22 @@ class TestOpenFolder(MirrorContract):
         assert (data / "data/new").read_bytes() == b"333"
         assert (data / "RECORD.json").is_file()
         assert (data / "MANIFEST").is_file()
+
+    def test_what_a_kill_left_is_deleted_when_it_is_a_day_old(
+        self, source: FolderStore, opened: Open, tmp_path: Path
+    ) -> None:
+        old, new, own = (f".new-{digit * 16}" for digit in "012")
+        place = put(source, tmp_path / "put", "flights/table", {f"d/{own}": b"1", ".new-own": b"2"})
+        data = tmp_path / "open/flights/table/1/data/d"
+        data.mkdir(parents=True)
+        (tmp_path / "open/MIRROR.json").write_text(
+            json.dumps({"format": 1, "layout": "open", "of": FolderHome(source).owner()})
+        )
+        for name, age_seconds in ((old, 2 * 86_400), (new, 0)):
+            (data / name).write_bytes(b"half")
+            os.utime(data / name, (time.time() - age_seconds,) * 2)
+        assert mirror(FolderHome(source), opened(), volumes=["flights/table"]).whole
+        assert sorted(path.name for path in data.iterdir()) == [new, own], place
 
     def test_a_folder_with_other_files_is_refused(self, source: FolderStore, tmp_path: Path) -> None:
         (tmp_path / "open").mkdir()

@@ -265,6 +265,7 @@ class OpenHome:
                     self._objects.remove_below(_data_of(documents.place))
             return
         with self._objects.asking(f"write {documents.address}"):
+            self._objects.tidy(_data_of(documents.place))
             there = self._objects.sizes(_data_of(documents.place))
             missing = {
                 path: entry
