@@ -84,6 +84,13 @@ def damage(path: Path, data: bytes) -> None:
     path.chmod(0o444)
 
 
+def lose(path: Path) -> None:
+    """Delete a committed file under its folder's mode."""
+    path.parent.chmod(0o755)
+    path.unlink()
+    path.parent.chmod(0o555)
+
+
 def spread(seconds: float) -> float:
     """A random time of at most so many seconds."""
     return float(int.from_bytes(os.urandom(2), "big")) / 65_536 * seconds

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import builtins
+import errno
+import json
+import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -12,17 +16,17 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from tests.contract.mirrored import assert_restores, bytes_of, damage, facts, fill, mirror, put
+from tests.contract.mirrored import assert_restores, bytes_of, damage, facts, fill, lose, mirror, put
 from tests.unit.volumes.service.inside import Inside
 from tests.unit.volumes.service.process import Service
 
-from muster.core.errors import Conflict, Corrupt, NotFound, SpecError
-from muster.volumes import fsck
-from muster.volumes.commit_records import read_commit, write_commit
+from muster.core.errors import Conflict, Corrupt, NotFound, SpecError, StoreError
+from muster.volumes import fsck, retention
+from muster.volumes.commit_records import Place, read_commit, write_commit
 from muster.volumes.folder import FolderStore
 from muster.volumes.manifest import render
-from muster.volumes.mirrors import delta
-from muster.volumes.mirrors.base import Home
+from muster.volumes.mirrors import copying, delta
+from muster.volumes.mirrors.base import Documents, Holding, Home
 from muster.volumes.mirrors.copying import Copying
 from muster.volumes.mirrors.folder import FolderHome
 from muster.volumes.mirrors.open_layout import OpenHome
@@ -31,6 +35,28 @@ from muster.volumes.service import homes, mirroring
 from muster.volumes.service.homes import ServiceHome
 
 Open = Callable[[], Home]
+
+
+def change_there(home: Home, place: Place, path: str, data: bytes | None) -> None:
+    """Change a file of a version in a mirror, or have it lost."""
+    if isinstance(home, OpenHome):
+        name = f"{place[0]}/{place[1]}/data/{path}"
+        home._objects.remove(name)
+        if data is not None:
+            home._objects.put(name, data)
+        return
+    root = home.root if isinstance(home, Served) else Path(home.where)
+    file = root / "v" / place[0] / str(place[1]) / "data" / path
+    if data is None:
+        lose(file)
+    else:
+        damage(file, data)
+
+
+class Served(ServiceHome):
+    """A store service whose folder is known."""
+
+    root: Path
 
 
 class MirrorContract:
@@ -90,6 +116,26 @@ class MirrorContract:
         assert facts(FolderStore(source.layout.root))["volume://flights/model@3"] == before
         assert fsck.check(source, deep=True).clean
 
+    def test_deletions_travel_before_what_may_have_no_room(
+        self, source: FolderStore, opened: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        mirror(FolderHome(source), opened())
+        source.retire("flights/model@3", reason="bad")
+        for number in (4, 5):
+            put(source, tmp_path / "put", "flights/model", {"model": bytes([number])})
+        source.collect(volumes=["flights/model"], keep_last=1)
+        home = opened()
+
+        def full(*given: Any, **more: Any) -> None:
+            raise StoreError("No space left on device")
+
+        monkeypatch.setattr(home, "receive", full)
+        with pytest.raises(StoreError, match="No space"):
+            mirror(FolderHome(source), home)
+        gone = Holding(FolderHome(source).holdings()["flights/model", 3].digest, deleted=True, retired="bad")
+        assert opened().holdings()["flights/model", 3] == gone
+        assert mirror(FolderHome(source), opened()).marked == 0
+
     def test_a_restore_changes_no_mark_of_what_is_there(self, source: FolderStore, opened: Open) -> None:
         mirror(FolderHome(source), opened())
         source.pin("flights/model@3", reason="since then")
@@ -108,6 +154,16 @@ class MirrorContract:
             mirror(FolderHome(source), opened(), volumes=["flights/modal"])
         mirror(FolderHome(source), opened())
         assert_restores(source, opened(), tmp_path / "restored")
+
+    def test_a_volume_is_restored_without_those_below_it(
+        self, source: FolderStore, opened: Open, tmp_path: Path
+    ) -> None:
+        put(source, tmp_path / "put", "flights", {"all": b"1"})
+        mirror(FolderHome(source), opened())
+        assert list(opened().holdings(["flights"])) == [("flights", 1)]
+        restored = FolderHome(FolderStore(tmp_path / "restored"))
+        done = mirror(opened(), restored, adopt=True, volumes=["flights"])
+        assert done.versions == ["volume://flights@1"]
 
     def test_another_store_is_refused_and_changes_nothing(
         self, source: FolderStore, opened: Open, tmp_path: Path
@@ -137,6 +193,160 @@ class MirrorContract:
         assert set(done.damaged) == {"volume://flights/features@2", "volume://flights/model@2"}
         assert not done.whole
         assert len(opened().holdings()) == 4
+
+    @pytest.mark.parametrize("large", [False, True])
+    def test_a_version_that_lacks_a_file_is_named_and_the_others_come(
+        self, source: FolderStore, opened: Open, tmp_path: Path, large: bool
+    ) -> None:
+        rows = bytes_of("rows", 2 << 20 if large else 2000)
+        put(source, tmp_path / "put", "flights/table", {"rows": rows})
+        mirror(FolderHome(source), opened())
+        for number in (2, 3):
+            put(source, tmp_path / "put", "flights/table", {"rows": rows + bytes([number])})
+        lose(source.path("flights/table@2") / "rows")
+        for _ in range(2):
+            done = mirror(FolderHome(source), opened())
+            assert set(done.damaged) == {"volume://flights/table@2"}
+            assert "is gone" in done.damaged["volume://flights/table@2"]
+            assert ("flights/table", 3) in opened().holdings()
+
+    def test_a_version_whose_record_is_torn_is_named_and_the_others_come(
+        self, source: FolderStore, opened: Open
+    ) -> None:
+        damage(source.layout.version("flights/model", 2) / "RECORD.json", b"")
+        done = mirror(FolderHome(source), opened())
+        assert set(done.damaged) == {"volume://flights/model@2"}
+        assert len(opened().holdings()) == 5
+
+    def test_a_version_that_cannot_be_read_from_its_disk_is_named_and_the_others_come(
+        self, source: FolderStore, opened: Open, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        broken = str(source.path("flights/features@2/new"))
+        real_open, real_builtin = os.open, builtins.open
+        failed = OSError(errno.EIO, os.strerror(errno.EIO), broken)
+
+        def failing(real: Callable[..., Any], path: Any, *given: Any, **more: Any) -> Any:
+            if str(path) == broken:
+                raise failed
+            return real(path, *given, **more)
+
+        monkeypatch.setattr(os, "open", partial(failing, real_open))
+        monkeypatch.setattr(builtins, "open", partial(failing, real_builtin))
+        done = mirror(FolderHome(source), opened())
+        assert set(done.damaged) == {"volume://flights/features@2"}
+        assert len(opened().holdings()) == 5
+
+    def test_what_gc_takes_meanwhile_is_not_damaged(self, source: FolderStore, opened: Open) -> None:
+        class Collected(FolderHome):
+            def documents(self, place: Place) -> Documents:
+                found = super().documents(place)
+                if place == ("flights/model", 2) and not found.holding.deleted:
+                    retention.bury(source, source.catalog.described(*place))
+                return found
+
+        done = mirror(Collected(source), opened())
+        assert done.whole
+        assert "volume://flights/model@2" not in done.versions
+        mirror(FolderHome(source), opened())
+        assert opened().holdings()["flights/model", 2].deleted
+
+    def test_damaged_code_leaves_its_versions_whole(
+        self, source: FolderStore, opened: Open, tmp_path: Path
+    ) -> None:
+        (tmp_path / "code").mkdir()
+        (tmp_path / "code/train.py").write_text("pass\n")
+        digest = source.put(tmp_path / "code", ["train.py"])
+
+        class OfThatCode(FolderHome):
+            def documents(self, place: Place) -> Documents:
+                found = super().documents(place)
+                found.__dict__["origin"] = replace(found.origin, code=digest)
+                return found
+
+            def code(self, digest: str) -> Path | None:
+                raise Corrupt(f"code snapshot {digest} lacks a file")
+
+        done = mirror(OfThatCode(source), opened())
+        assert set(done.damaged) == {f"code snapshot {digest}"}
+        assert len(done.versions) == 6
+
+    def test_what_the_mirror_lost_is_named_and_the_others_are_restored(
+        self, source: FolderStore, opened: Open, tmp_path: Path
+    ) -> None:
+        mirror(FolderHome(source), opened())
+        change_there(opened(), ("flights/model", 3), "model", None)
+        done = mirror(opened(), FolderHome(FolderStore(tmp_path / "restored")), adopt=True)
+        assert set(done.damaged) == {"volume://flights/model@3"}
+        assert len(done.versions) == 5
+
+    @pytest.mark.parametrize("torn", ["MANIFEST", "RECORD.json", "the body of MANIFEST", "data"])
+    def test_a_version_comes_after_one_that_was_damaged_since(
+        self, source: FolderStore, opened: Open, tmp_path: Path, torn: str
+    ) -> None:
+        mirror(FolderHome(source), opened())
+        folder = source.layout.version("flights/model", 3)
+        if torn == "data":
+            (folder / "data").chmod(0o755)
+            (folder / "data").rename(tmp_path / "taken")
+        elif torn == "the body of MANIFEST":
+            damage(folder / "MANIFEST", (folder / "MANIFEST").read_bytes()[:-1])
+        else:
+            damage(folder / torn, b"torn")
+        new = put(source, tmp_path / "put", "flights/model", {"model": b"4"})
+        assert mirror(FolderHome(source), opened()).versions == [f"volume://{new}"]
+
+    @pytest.mark.parametrize("batch", [256, 1])
+    def test_what_arrives_wrong_is_named_and_the_next_run_brings_it(
+        self,
+        source: FolderStore,
+        opened: Open,
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+        batch: int,
+    ) -> None:
+        monkeypatch.setattr(copying, "BATCH_VERSIONS", batch)
+        for more in (b"1", b"2"):
+            put(source, tmp_path / "put", "flights/table", {"rows": b"right", "more": more})
+        home = opened()
+        show = home.publish
+
+        def show_wrong(versions: Sequence[Documents]) -> None:
+            show(versions)
+            if any(each.place == ("flights/table", 1) for each in versions):
+                change_there(home, ("flights/table", 1), "rows", b"wrong")
+
+        monkeypatch.setattr(home, "publish", show_wrong)
+        done = mirror(FolderHome(source), home)
+        assert not done.whole
+        assert "changed content: 'rows'" in done.wrong["volume://flights/table@1"]
+        assert not done.wrong.keys() & set(done.versions)
+        put(source, tmp_path / "put", "flights/table", {"rows": b"right", "more": b"3"})
+        again = mirror(FolderHome(source), opened())
+        assert again.whole
+        assert set(again.versions) == {*done.wrong, "volume://flights/table@3"}
+        assert_restores(source, opened(), tmp_path / "restored")
+
+    def test_what_was_made_visible_was_read_again_before_the_next_is(
+        self, source: FolderStore, opened: Open, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A kill leaves the versions of one batch unread at most."""
+        monkeypatch.setattr(copying, "BATCH_VERSIONS", 1)
+        home, steps = opened(), list[tuple[str, Place]]()
+        show, read = home.publish, home.verify
+
+        def shown(versions: Sequence[Documents]) -> None:
+            steps.extend(("shown", each.place) for each in versions)
+            show(versions)
+
+        def read_again(documents: Documents, **how: bool) -> list[str]:
+            steps.append(("read", documents.place))
+            return read(documents, **how)
+
+        monkeypatch.setattr(home, "publish", shown)
+        monkeypatch.setattr(home, "verify", read_again)
+        mirror(FolderHome(source), home)
+        assert [what for what, _ in steps] == ["shown", "read"] * 6
+        assert [place for _, place in steps[::2]] == [place for _, place in steps[1::2]]
 
     def test_two_at_once_bring_each_version_whole(
         self, source: FolderStore, opened: Open, tmp_path: Path
@@ -279,8 +489,9 @@ class TestService(MirrorContract):
     @pytest.fixture
     def opened(self, tmp_path: Path) -> Iterator[Open]:
         (tmp_path / "served").mkdir()
+        Served.root = tmp_path / "served/store"
         with Service(tmp_path / "served") as service:
-            yield lambda: ServiceHome(service.client())
+            yield lambda: Served(service.client())
 
     def test_a_change_of_one_percent_moves_as_much(
         self, source: FolderStore, opened: Open, tmp_path: Path
@@ -421,6 +632,22 @@ class TestOpenFolder(MirrorContract):
         assert (data / "RECORD.json").is_file()
         assert (data / "MANIFEST").is_file()
 
+    def test_what_a_kill_left_is_deleted_when_it_is_a_day_old(
+        self, source: FolderStore, opened: Open, tmp_path: Path
+    ) -> None:
+        old, new, own = (f".new-{digit * 16}" for digit in "012")
+        place = put(source, tmp_path / "put", "flights/table", {f"d/{own}": b"1", ".new-own": b"2"})
+        data = tmp_path / "open/flights/table/1/data/d"
+        data.mkdir(parents=True)
+        (tmp_path / "open/MIRROR.json").write_text(
+            json.dumps({"format": 1, "layout": "open", "of": FolderHome(source).owner()})
+        )
+        for name, age_seconds in ((old, 2 * 86_400), (new, 0)):
+            (data / name).write_bytes(b"half")
+            os.utime(data / name, (time.time() - age_seconds,) * 2)
+        assert mirror(FolderHome(source), opened(), volumes=["flights/table"]).whole
+        assert sorted(path.name for path in data.iterdir()) == [new, own], place
+
     def test_a_folder_with_other_files_is_refused(self, source: FolderStore, tmp_path: Path) -> None:
         (tmp_path / "open").mkdir()
         (tmp_path / "open/mine").write_text("1")
@@ -498,6 +725,25 @@ class TestMemory(MirrorContract):
     @pytest.fixture
     def opened(self, tmp_path: Path) -> Open:
         return lambda: OpenHome(f"memory://{tmp_path.name}/mirror")
+
+    def test_what_was_copied_from_a_file_that_arrived_wrong_is_brought_again(
+        self, source: FolderStore, opened: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        for more in (b"1", b"2"):
+            put(source, tmp_path / "put", "flights/table", {"rows": b"right", "more": more})
+        home = opened()
+        receive = home.receive
+
+        def receive_wrong(documents: Documents, *given: Any, **more: Any) -> None:
+            receive(documents, *given, **more)
+            if documents.place == ("flights/table", 1):
+                change_there(home, documents.place, "rows", b"wrong")
+
+        monkeypatch.setattr(home, "receive", receive_wrong)
+        done = mirror(FolderHome(source), home)
+        assert set(done.wrong) == {"volume://flights/table@1", "volume://flights/table@2"}
+        assert set(mirror(FolderHome(source), opened()).versions) == set(done.wrong)
+        assert_restores(source, opened(), tmp_path / "restored")
 
     def test_a_mirror_that_another_began_since_the_first_look_is_no_place_of_other_files(
         self, source: FolderStore, opened: Open, monkeypatch: pytest.MonkeyPatch

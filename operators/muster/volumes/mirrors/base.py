@@ -7,7 +7,9 @@ A home is a store in a folder (:mod:`muster.volumes.mirrors.folder`), a store se
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -15,11 +17,15 @@ from typing import Protocol
 
 from muster.core import wire
 from muster.core.address import pinned
-from muster.core.errors import Conflict, Corrupt
+from muster.core.errors import Conflict, Corrupt, SpecError
 from muster.volumes import listing
 from muster.volumes.base import Record
 from muster.volumes.commit_records import Place
+from muster.volumes.hashing import hash_file
 from muster.volumes.manifest import Entry
+
+_GONE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EISDIR, errno.ENXIO})
+_UNREADABLE = _GONE | {errno.EIO}
 
 Tell = Callable[[int], None]
 """Is told the bytes that have travelled, as they do."""
@@ -73,8 +79,11 @@ class Documents:
 
     @cached_property
     def origin(self) -> Record:
-        """The version's record. :raises Corrupt: it is another version's, or of another manifest."""
-        record = wire.loads(Record, self.record)
+        """The version's record. :raises Corrupt: it cannot be read, is another version's, or of another manifest."""
+        try:
+            record = wire.loads(Record, self.record)
+        except SpecError as error:
+            raise Corrupt(f"the record of {self.address} cannot be read: {error}") from error
         if (record.volume, record.number) != self.place or record.digest != self.digest:
             raise Corrupt(
                 f"the record of {self.address} is that of {record.volume}@{record.number}, {record.digest}"
@@ -153,13 +162,21 @@ class Target(Protocol):
         """
 
     def publish(self, versions: Sequence[Documents]) -> None:
-        """Make received versions durable and visible; one that was damaged here is replaced."""
+        """Make received versions durable and visible; one that was damaged here is replaced.
+
+        Of those of the call before, :meth:`verify` only compares the sizes from now on.
+        """
 
     def mark(self, place: Place, holding: Holding) -> None:
         """Set the pins of a version, whether it is retired, and whether its data is deleted."""
 
-    def verify(self, documents: Documents) -> list[str]:
-        """Read a version's files again; return what is wrong with them."""
+    def verify(self, documents: Documents, *, drop: bool = False) -> list[str]:
+        """Read again what was written of a version that was just published; return what is wrong with its files.
+
+        Versions that were published together are verified in the order in which they were received.
+
+        :param drop: a version that is wrong does not count as there any more, so that it is brought again.
+        """
 
     def holds_code(self, digest: str) -> bool:
         """Whether a code snapshot is there."""
@@ -208,6 +225,31 @@ def stretches(
 def ordered(documents: Documents) -> list[Entry]:
     """Return the files of a version in the order of their paths."""
     return list(documents.entries.values())
+
+
+@contextmanager
+def read_at_source(path: str) -> Iterator[None]:
+    """Say of an error in the block that this file of the source is damaged, if it cannot be read.
+
+    :raises Corrupt: it is gone, or its disk fails. Any other error is the target's.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in _UNREADABLE or (why := _unreadable(path)) is None:
+            raise
+        raise Corrupt(f"{path} {why}: `muster volumes fsck` where it comes from says more") from error
+
+
+def _unreadable(path: str) -> str | None:
+    """Return what is wrong with a file; None where it can be read."""
+    try:
+        hash_file(path)
+    except OSError as error:
+        if error.errno in _UNREADABLE:
+            return "is gone" if error.errno in _GONE else "cannot be read from its disk"
+        raise
+    return None
 
 
 def refuse_other(where: str, found: str, owner: str) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from muster.core.address import pinned
@@ -26,6 +27,7 @@ BASES, BASES_BYTES = (
 )  # at most: versions that new ones are compared with, and the bytes of their manifests
 LOOK_BACK = 24  # versions to read in search of the same partition
 _TURN_SECONDS = 0.5
+_UNREADABLE = object()
 
 
 @dataclass(kw_only=True)
@@ -34,8 +36,8 @@ class Mirrored:
 
     :param versions: addresses of the versions that are there now and were not. :param sent_bytes: bytes that travelled.
     :param present: versions that were there before. :param marked: those whose pins, retirement or deletion travelled.
-    :param damaged: versions that cannot be read where they come from, each with the reason.
-    :param wrong: versions that were read again and are not as they were sent.
+    :param damaged: versions and code snapshots that cannot be read where they come from, each with the reason.
+    :param wrong: versions that were read again and are not as they were sent: the next run brings them anew.
     :param unknown: versions that only the target has.
     """
 
@@ -78,7 +80,7 @@ class Copying:
         self._have: Mapping[Place, Holding] = {}
         self._there: dict[Place, Holding] = {}
         self._last: dict[tuple[str, str | None], Documents] = {}
-        self._partitions: dict[Place, str | None] = {}
+        self._partitions: dict[Place, object] = {}
         self._codes = set[str]()
         self._said = 0.0
 
@@ -97,10 +99,11 @@ class Copying:
         self._target.own(owner, adopt=self._adopt)
         self._there = self._target.holdings() if not self._volumes else self._known_holdings()
         self._refuse_others()
-        brought = self._bring(in_order(self._have, self._wanted()))
-        self._mark(brought)
-        if self._verify:
-            self._check(brought)
+        wanted = self._wanted()
+        if not self._adopt:  # a restore changes nothing that is there
+            self._mark(self._have)
+        brought = self._bring(in_order(self._have, wanted))
+        self._mark(brought if self._adopt else self._have)
         return self.done
 
     def _known_holdings(self) -> dict[Place, Holding]:
@@ -132,19 +135,19 @@ class Copying:
                 self.done.present += 1
         return wanted
 
-    def _bring(self, places: Sequence[Place]) -> list[Documents]:
+    def _bring(self, places: Sequence[Place]) -> dict[Place, Holding]:
         """Bring versions; those that another mirror brings are waited for in the end, or brought where it was ended."""
         brought, busy = self._bring_free(places)
         while busy:
             self._progress(f"waiting for {len(busy)} versions that another mirror brings")
             time.sleep(_TURN_SECONDS)  # the other mirror has this long for its next version
             more, busy = self._bring_free(self._still_missing(busy))
-            brought += more
+            brought |= more
         return brought
 
-    def _bring_free(self, places: Sequence[Place]) -> tuple[list[Documents], list[Place]]:
+    def _bring_free(self, places: Sequence[Place]) -> tuple[dict[Place, Holding], list[Place]]:
         """Bring versions in batches; return them, and those that another mirror brings just now."""
-        brought, batch, busy = list[Documents](), list[Documents](), list[Place]()
+        brought, batch, busy = dict[Place, Holding](), list[Documents](), list[Place]()
         began, sent = time.monotonic(), self.done.sent_bytes
         for index, place in enumerate(places):
             try:
@@ -154,9 +157,9 @@ class Copying:
                 busy.append(place)
             full = len(batch) >= BATCH_VERSIONS or self.done.sent_bytes - sent >= BATCH_BYTES
             if full or time.monotonic() - began > BATCH_SECONDS:
-                brought += self._publish(batch)
+                brought |= self._publish(batch)
                 batch, began, sent = [], time.monotonic(), self.done.sent_bytes
-        return brought + self._publish(batch), busy
+        return brought | self._publish(batch), busy
 
     def _still_missing(self, busy: Sequence[Place]) -> list[Place]:
         """Return those of these versions that the target still lacks."""
@@ -186,11 +189,20 @@ class Copying:
             tell(0)
             self._target.receive(documents, self._source, base=base, tell=tell)
         except Corrupt as error:
-            self.done.damaged[address] = str(error)
+            if not self._is_deleted_now(place):
+                self.done.damaged[address] = str(error)
             return None
         if not documents.holding.deleted:
             self._remember(documents)
         return documents
+
+    def _is_deleted_now(self, place: Place) -> bool:
+        """Whether gc took a version meanwhile, which no lease kept: nothing is wrong with it."""
+        if self._have[place].deleted:
+            return False
+        with suppress(Corrupt, NotFound):
+            return self._source.documents(place).holding.deleted
+        return False
 
     def _remember(self, documents: Documents) -> None:
         """Keep the newest version of a partition as a base for the next; of many partitions, or large versions, only the last."""
@@ -200,12 +212,23 @@ class Copying:
         ):
             del self._last[next(iter(self._last))]
 
-    def _publish(self, batch: Sequence[Documents]) -> list[Documents]:
+    def _publish(self, batch: Sequence[Documents]) -> dict[Place, Holding]:
+        """Make versions visible, and read each again: one that is wrong is no base, and does not count as there."""
         self._target.publish(batch)
+        right = dict[Place, Holding]()
         for documents in batch:
-            self.done.versions.append(documents.address)
-            self._there[documents.place] = documents.holding
-        return list(batch)
+            if self._verify and (wrong := self._read_again(documents)):
+                self.done.wrong[documents.address] = wrong
+                self._there.pop(documents.place, None)
+                self._last = {key: each for key, each in self._last.items() if each.place != documents.place}
+            else:
+                self.done.versions.append(documents.address)
+                self._there[documents.place] = right[documents.place] = documents.holding
+        return right
+
+    def _read_again(self, documents: Documents) -> list[str]:
+        self._progress(f"{documents.address} is read again")
+        return self._target.verify(documents, drop=True)
 
     def _base(self, documents: Documents) -> Documents | None:
         """Return a version of the same partition that both sides have, whose files this one is likely to share."""
@@ -215,8 +238,11 @@ class Copying:
         there = (each for each in range(number - 1, max(0, number - 1 - LOOK_BACK), -1))
         for place in ((volume, each) for each in there):
             if self._is_live(place) and self._partition(place) == partition:
-                self._remember(found := self._source.documents(place))
-                return found
+                with suppress(Corrupt, NotFound):  # what is wrong with it is no matter of this version
+                    found = self._source.documents(place)
+                    found.entries  # noqa: B018 - raises where its manifest is torn
+                    self._remember(found)
+                    return found
         return None
 
     def _is_live(self, place: Place) -> bool:
@@ -224,34 +250,36 @@ class Copying:
         return (
             mine is not None
             and there is not None
+            and bool(mine.digest)
             and bool(there.digest)
             and not mine.deleted
             and not there.deleted
         )
 
-    def _partition(self, place: Place) -> str | None:
+    def _partition(self, place: Place) -> object:
+        """Return the partition of a version; what equals none where it cannot be read."""
         if place not in self._partitions:
             try:
                 self._partitions[place] = self._source.documents(place).origin.partition
             except (Corrupt, NotFound):
-                self._partitions[place] = None
+                self._partitions[place] = _UNREADABLE
         return self._partitions[place]
 
     def _copy_code(self, documents: Documents) -> None:
         """Bring the code and the image's lock that a version was made with, where the source still has them."""
         for digest in {documents.origin.code, documents.origin.image_digest} - {None, ""} - self._codes:
             assert digest is not None
-            if not self._target.holds_code(digest) and (folder := self._source.code(digest)) is not None:
-                self._target.put_code(digest, folder)
             self._codes.add(digest)
+            try:
+                if not self._target.holds_code(digest) and (folder := self._source.code(digest)) is not None:
+                    self._target.put_code(digest, folder)
+            except Corrupt as error:  # the versions that it made are whole without it
+                self.done.damaged[f"code snapshot {digest}"] = str(error)
 
-    def _mark(self, brought: Sequence[Documents]) -> None:
-        """Have pins, retirements and deletions travel."""
-        new = {documents.place: documents.holding for documents in brought}
-        for place, holding in self._have.items():
-            if self._adopt and place not in new:
-                continue  # a restore changes nothing that is there
-            there = new.get(place) or self._there.get(place)
+    def _mark(self, places: Collection[Place]) -> None:
+        """Have pins, retirements and deletions of these versions travel; deletions first: they make room for the rest."""
+        for place in sorted(places, key=lambda place: not self._have[place].deleted):
+            holding, there = self._have[place], self._there.get(place)
             if there is None or not there.digest or not holding.digest:
                 continue
             if holding.deleted and there.deleted:
@@ -262,13 +290,8 @@ class Copying:
                 wanted = replace(wanted, pins=there.pins)
             if wanted != there:
                 self._target.mark(place, wanted)
+                self._there[place] = wanted
                 self.done.marked += 1
-
-    def _check(self, brought: Sequence[Documents]) -> None:
-        for index, documents in enumerate(brought):
-            self._progress(f"{index + 1}/{len(brought)} {documents.address} is read again")
-            if wrong := self._target.verify(documents):
-                self.done.wrong[documents.address] = wrong
 
 
 def in_order(have: Mapping[Place, Holding], places: Sequence[Place]) -> list[Place]:

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from muster.volumes.mirrors.base import Documents, Source, Tell, ordered, runs
+from muster.volumes.mirrors.base import Documents, Source, Tell, ordered, read_at_source, runs
 from muster.volumes.mirrors.cut import Cut
 from muster.volumes.mirrors.drafts import Filling
 
 
 def fetch(filling: Filling, documents: Documents, source: Source, tell: Tell) -> None:
-    """Fetch the missing files. :raises Corrupt: one has not the bytes of its manifest."""
+    """Fetch the missing files. :raises Corrupt: one is gone, or has not the bytes of its manifest."""
     folder = source.local(documents.place)
     if folder is not None:
         for entry in list(filling.missing.values()):
-            filling.copy(entry, f"{folder}/{entry.path}", tell)
+            with read_at_source(path := f"{folder}/{entry.path}"):
+                filling.copy(entry, path, tell)
         return
     for run in list(runs(ordered(documents), filling.missing)):
         chunks = Cut(source.read(documents, run, first=(part := filling.part_bytes(run[0]))))

@@ -11,6 +11,7 @@ syncs of that. A kill at any point leaves the version invisible or whole.
 
 from __future__ import annotations
 
+import errno
 import os
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -47,7 +48,7 @@ from muster.volumes.durability import (
     write_whole,
 )
 from muster.volumes.folder import FolderStore
-from muster.volumes.hashing import Frozen
+from muster.volumes.hashing import Frozen, hash_file
 from muster.volumes.layout import Layout
 from muster.volumes.manifest import Entry
 from muster.volumes.marks import pin_name
@@ -58,6 +59,7 @@ from muster.volumes.mirrors.base import (
     Holding,
     Source,
     Tell,
+    read_at_source,
     refuse_other,
     stretches,
 )
@@ -77,6 +79,8 @@ class FolderHome:
         self._drafts = Drafts(self._layout.root / "mirror")
         self._commit: tuple[str, CommitRecord | None] = ("", None)
         self._fresh: dict[Place, list[Entry]] = {}
+        self._published: list[Place] = []
+        self._wrong = set[str]()  # hashes of files that were found wrong: what is linked to them is read, too
 
     @property
     def where(self) -> str:
@@ -101,6 +105,10 @@ class FolderHome:
             if not has_content(folder):
                 raise NotFound(f"{place[0]}@{place[1]} is not in {self.where}") from error
             raise Corrupt(f"{place[0]}@{place[1]} is damaged: {error.filename} is gone") from error
+        except OSError as error:
+            if error.errno != errno.EIO:
+                raise
+            raise Corrupt(f"the documents of {place[0]}@{place[1]} cannot be read from their disk") from error
         found = look(self._layout, str(folder))
         documents = Documents(place, text, said, 0.0, found or Holding(""))
         record = documents.origin
@@ -272,6 +280,9 @@ class FolderHome:
         """Make received versions durable and visible."""
         if not versions:
             return
+        for place in self._published:
+            self._fresh.pop(place, None)
+        self._published = [documents.place for documents in versions]
         with translated(f"make {versions[0].address} and others visible in {self.where}"):
             if self._layout.syncfs:
                 sync_all(self._layout.root)
@@ -345,24 +356,27 @@ class FolderHome:
 
     def mark(self, place: Place, holding: Holding) -> None:
         """Set the pins of a version, whether it is retired, and whether its data is deleted."""
-        address, now = f"{place[0]}@{place[1]}", look(self._layout, str(self._layout.version(*place)))
-        if now is None:
+        address, folder = f"{place[0]}@{place[1]}", self._layout.version(*place)
+        if (now := look(self._layout, str(folder))) is None:
             return
         marks = self._store.marks
-        if holding.retired is not None and holding.retired != now.retired:
-            marks.retire(address, reason=holding.retired)
-        elif holding.retired is None and now.retired is not None:
+        if holding.retired is None and now.retired is not None:
             marks.reinstate(address)
-        for reason in set(holding.pins) - set(now.pins):
-            marks.pin(address, reason=reason)
         for reason in set(now.pins) - set(holding.pins):
             marks.unpin(address, reason=reason)
         if holding.deleted and not now.deleted:
             with translated(f"delete {address}"), locked(self._layout.root / "gc.lock"):
                 if f"volume://{address}" not in retention.leased(self._store):  # else a later run does it
                     retention.bury(self._store, self._store.catalog.described(*place))
+                    if holding.retired is not None:  # after it: on a full disk that makes room
+                        write_whole(folder / "RETIRED", holding.retired)
+                    return
+        if holding.retired is not None and holding.retired != now.retired:
+            marks.retire(address, reason=holding.retired)
+        for reason in set(holding.pins) - set(now.pins):
+            marks.pin(address, reason=reason)
 
-    def verify(self, documents: Documents) -> list[str]:
+    def verify(self, documents: Documents, *, drop: bool = False) -> list[str]:
         """Compare the names and sizes of all files, and read again what was written."""
         folder = self._layout.version(*documents.place)
         with translated(f"read {documents.address} in {self.where} again"):
@@ -371,22 +385,34 @@ class FolderHome:
                 for name, sent in (("MANIFEST", documents.manifest), ("RECORD.json", documents.record))
                 if (folder / name).read_bytes() != sent
             ]
-            if documents.holding.deleted:
-                return wrong
-            found = list(check_data(folder / "data", documents.entries, documents.address, deep=False))
-            # What another process received, such as a service before it restarted, is read whole.
-            fresh = self._fresh.get(documents.place, documents.entries.values())
-            for entry in fresh:
-                _forget(f"{folder}/data/{entry.path}")
-            found += (
-                each
-                for each in check_data(
-                    folder / "data", {entry.path: entry for entry in fresh}, documents.address, deep=True
-                )
-                if not each.what.startswith("extra file")
-            )
-            self._fresh.pop(documents.place, None)
-            return wrong + list(dict.fromkeys(each.what for each in found))
+            if not documents.holding.deleted:
+                found = check_data(folder / "data", documents.entries, documents.address, deep=False)
+                wrong += [each.what for each in found] + self._read_again(documents, folder / "data")
+            if wrong and drop:
+                self.drop(documents.place)
+            return wrong
+
+    def _read_again(self, documents: Documents, data: Path) -> list[str]:
+        # What another process received, such as a service before it restarted, is read whole.
+        received = self._fresh.get(documents.place, documents.entries.values())
+        fresh = {entry.path: entry for entry in received}
+        if self._wrong:
+            fresh |= {path: each for path, each in documents.entries.items() if each.hash in self._wrong}
+        changed = list[str]()
+        for path, entry in fresh.items():
+            if why := _changed(f"{data}/{path}", entry):
+                changed.append(why)
+                self._wrong.add(entry.hash)
+        self._fresh.pop(documents.place, None)
+        return changed
+
+    def drop(self, place: Place) -> None:
+        """Have a version count as damaged, so that the next run replaces it."""
+        folder = self._layout.version(*place)
+        if (folder / "data").is_dir():
+            self._layout.discard(folder / "data")
+        else:  # its data was deleted
+            (folder / "MANIFEST").unlink(missing_ok=True)
 
     def holds_code(self, digest: str) -> bool:
         """Whether a code snapshot is there."""
@@ -441,19 +467,27 @@ def _mark(target: Path) -> Path:
 
 
 def _bytes_of(path: str, entry: Entry, begin: int, end: int) -> Iterator[bytes]:
+    with read_at_source(path), open(path, "rb", buffering=0) as file:  # noqa: PTH123 - text
+        size = file.seek(0, os.SEEK_END)
+        if size != entry.size_bytes:
+            raise Corrupt(
+                f"{path} has {size} bytes in place of {entry.size_bytes}: run `muster volumes fsck`"
+            )
+        file.seek(begin)
+        while begin < end and (chunk := file.read(min(_CHUNK_BYTES, end - begin))):
+            begin += len(chunk)
+            yield chunk
+
+
+def _changed(path: str, entry: Entry) -> str:
+    """Return how a file on the disk differs from what was written; empty where it does not, or is gone."""
     try:
-        with open(path, "rb", buffering=0) as file:  # noqa: PTH123 - text
-            size = file.seek(0, os.SEEK_END)
-            if size != entry.size_bytes:
-                raise Corrupt(
-                    f"{path} has {size} bytes in place of {entry.size_bytes}: run `muster volumes fsck`"
-                )
-            file.seek(begin)
-            while begin < end and (chunk := file.read(min(_CHUNK_BYTES, end - begin))):
-                begin += len(chunk)
-                yield chunk
-    except FileNotFoundError as error:
-        raise Corrupt(f"{path} is gone: run `muster volumes fsck`") from error
+        _forget(path)
+        return "" if hash_file(path) == entry.hash else f"changed content: {entry.path!r:.200}"
+    except FileNotFoundError:
+        return ""
+    except OSError as error:
+        return f"cannot be read ({error.strerror}): {entry.path!r:.200}"
 
 
 def _forget(path: str) -> None:

@@ -6,6 +6,8 @@ An object store writes an object whole or not at all; elsewhere a file is writte
 from __future__ import annotations
 
 import os
+import re
+import time
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -20,15 +22,18 @@ from muster.volumes.tree import make_folders
 PIECE_BYTES = 8 << 20
 """The parts in which a large object is written."""
 
-_COPY_RANGES = frozenset({"s3", "s3a"})
-_WHOLE_PUTS = frozenset({"s3", "s3a", "gcs", "gs", "abfs", "abfss", "az", "adl", "oci", "oss", "memory"})
+LEFT_SECONDS = 86_400
+"""What is so old and still no object was left by a kill."""
 
 _NEW = ".new-"
+_PART = re.compile(rf"{re.escape(_NEW)}[0-9a-f]{{16}}\Z")
+_COPY_RANGES = frozenset({"s3", "s3a"})
+_WHOLE_PUTS = frozenset({"s3", "s3a", "gcs", "gs", "abfs", "abfss", "az", "adl", "oci", "oss", "memory"})
 
 
 def is_new(name: str) -> bool:
     """Whether a name is that of a file which is being written, or was when its writer was killed."""
-    return name.rpartition("/")[2].startswith(_NEW)
+    return _PART.match(name.rpartition("/")[2]) is not None
 
 
 class Objects:
@@ -154,6 +159,16 @@ class Objects:
         """Delete all objects below a prefix."""
         with suppress(FileNotFoundError):
             self._fs.rm(self._key(prefix), recursive=True)
+
+    def tidy(self, prefix: str) -> None:
+        """Delete what killed writers left of files below a prefix, once it is older than any file that is being written."""
+        if self.folder is None:
+            return
+        before = time.time() - LEFT_SECONDS
+        for path in Path(self._key(prefix)).rglob(".new-*"):
+            with suppress(FileNotFoundError):  # another run does the same
+                if _PART.match(path.name) and path.lstat().st_mtime < before:
+                    path.unlink()
 
     def sync(self) -> None:
         """Have what was written survive a loss of power, where this is a disk of this machine."""

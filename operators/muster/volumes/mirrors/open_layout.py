@@ -16,6 +16,7 @@ to the same names, so they need no lock. Any file system of fsspec will do; its 
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import threading
@@ -43,6 +44,7 @@ from muster.volumes.mirrors.base import (
     Source,
     Tell,
     ordered,
+    read_at_source,
     refuse_other,
     runs,
     stretches,
@@ -80,6 +82,10 @@ class OpenHome:
         self._objects = Objects(url, options)
         self.where = self._objects.where
         self._fresh: dict[Place, list[Entry]] = {}
+        self._published: list[Place] = []
+        self._wrong = set[
+            str
+        ]()  # hashes of files that were found wrong: what was copied from them is read, too
         self._lent: list[TemporaryDirectory[str]] = []
         self._cutting = threading.Lock()  # of one large file at a time: its pieces are held in memory
 
@@ -116,13 +122,19 @@ class OpenHome:
         for name in self._objects.names(f"{_INDEX}/versions", volumes):
             volume, _, last = name.rpartition("/")
             number, _, digest = last.removesuffix(".deleted").partition("-")
+            if volumes and volume not in volumes:  # one of them has others below it
+                continue
             if number.isdigit() and len(digest) == 64:
                 into = deleted if last.endswith(".deleted") else live
                 into[check_volume(volume), int(number)] = f"b3:{digest}"
         return live, deleted
 
     def _marks(self, volumes: Collection[str]) -> dict[Place, dict[str, Any]]:
-        names = [name for name in self._objects.names(f"{_INDEX}/marks", volumes) if name.endswith(".json")]
+        names = [
+            name
+            for name in self._objects.names(f"{_INDEX}/marks", volumes)
+            if name.endswith(".json") and (not volumes or name.rpartition("/")[0] in volumes)
+        ]
         found = dict[Place, dict[str, Any]]()
         with ThreadPoolExecutor(STREAMS) as pool:
             for name, text in zip(
@@ -147,7 +159,7 @@ class OpenHome:
             )
         if text is None or said is None:
             raise Corrupt(f"{self.where} lacks MANIFEST or RECORD.json of {place[0]}@{place[1]}")
-        documents = Documents(place, text, said, float(json.loads(at or b"{}").get("at", 0.0)), holding)
+        documents = Documents(place, text, said, _at(at or b"{}"), holding)
         if documents.digest != holding.digest or documents.origin.digest != holding.digest:
             raise Corrupt(
                 f"{self.where} has another manifest or record of {place[0]}@{place[1]} than was written"
@@ -181,7 +193,7 @@ class OpenHome:
         with ThreadPoolExecutor(STREAMS) as pool, self._objects.asking(f"read {documents.address}"):
 
             def ask(entry: Entry, begin: int, end: int) -> bytes:
-                data = self._objects.read(self._data(documents, entry), begin, end)
+                data = self._whole(self._data(documents, entry), begin, end)
                 if len(data) != end - begin:
                     raise Corrupt(
                         f"{entry.path!r:.200} of {documents.address} is shorter in {self.where} than it was"
@@ -195,6 +207,17 @@ class OpenHome:
             while reading:
                 yield reading.popleft().result()
 
+    def _whole(self, name: str, first: int | None = None, end: int | None = None) -> bytes:
+        """Return the bytes of an object that is to be there. :raises Corrupt: it is not, or its disk fails."""
+        try:
+            return self._objects.read(name, first, end)
+        except FileNotFoundError as error:
+            raise Corrupt(f"{self.where}/{name} is gone") from error
+        except OSError as error:
+            if error.errno != errno.EIO or self._objects.folder is None:
+                raise
+            raise Corrupt(f"{self.where}/{name} cannot be read from its disk") from error
+
     def code(self, digest: str) -> Path | None:
         """Return a copy of a code snapshot, which is there until this home is closed."""
         name = digest.removeprefix("b3:")
@@ -202,12 +225,16 @@ class OpenHome:
             told = self._objects.text(f"{_INDEX}/code/{name}.json")
             if told is None:
                 return None
+            try:
+                files = dict[str, bool](json.loads(told))
+            except (ValueError, TypeError) as error:
+                raise Corrupt(f"{self.where}/{_INDEX}/code/{name}.json is torn: {error}") from error
             self._lent.append(TemporaryDirectory(prefix="muster-code-"))
             folder = Path(self._lent[-1].name)
-            for path, runs_it in json.loads(told).items():
+            for path, runs_it in files.items():
                 target = folder / check_path(path, output="code")
                 make_folders(target.parent)
-                target.write_bytes(self._objects.read(f"{_INDEX}/code/{name}/{path}"))
+                target.write_bytes(self._whole(f"{_INDEX}/code/{name}/{path}"))
                 target.chmod(0o755 if runs_it else 0o644)
         return folder
 
@@ -233,8 +260,12 @@ class OpenHome:
         """Write what is missing of a version's files."""
         self._fresh[documents.place] = []
         if documents.holding.deleted:
+            if self._objects.folder is not None:  # a kill may have left some, nameless
+                with self._objects.asking(f"delete {documents.address}"):
+                    self._objects.remove_below(_data_of(documents.place))
             return
         with self._objects.asking(f"write {documents.address}"):
+            self._objects.tidy(_data_of(documents.place))
             equal = {} if base is None else {entry.hash: entry for entry in base.entries.values()}
             with ThreadPoolExecutor(STREAMS) as pool:
                 there = self._keep_whole(documents, pool)
@@ -314,18 +345,15 @@ class OpenHome:
         :param old: the same file in the version before.
         :raises Corrupt: it has not the bytes of the manifest.
         """
-        try:
-            found = hash_file(path)
-        except FileNotFoundError as error:
-            raise Corrupt(f"{path} is gone: run `muster volumes fsck` where it comes from") from error
-        if found != entry.hash:
-            raise _changed(entry)
         name, sent = self._data(documents, entry), None
-        if old is not None and self._objects.copies_ranges and entry.size_bytes >= LEAST_PATCHED_BYTES:
-            sent = self._send_changed(path, name, old)
-        if sent is None:
-            self._objects.send(path, name)
-            sent = entry.size_bytes
+        with read_at_source(path):
+            if hash_file(path) != entry.hash:
+                raise _changed(entry)
+            if old is not None and self._objects.copies_ranges and entry.size_bytes >= LEAST_PATCHED_BYTES:
+                sent = self._send_changed(path, name, old)
+            if sent is None:
+                self._objects.send(path, name)
+                sent = entry.size_bytes
         return sent
 
     def _send_changed(self, path: str, name: str, old: _Before) -> int | None:
@@ -337,7 +365,7 @@ class OpenHome:
                 if hash_file(old.path) != old.digest:
                     return None  # fsck reports it
                 cut = list(delta(old.path, path))
-        except FileNotFoundError:
+        except OSError:  # of the file before; what is wrong with this one is seen where it is sent whole
             return None
         return self._objects.send_changed(path, name, before=old.name, stretches=cut)
 
@@ -359,6 +387,10 @@ class OpenHome:
 
     def publish(self, versions: Sequence[Documents]) -> None:
         """Write documents and marks, and last the names that make the versions whole."""
+        if versions:
+            for place in self._published:
+                self._fresh.pop(place, None)
+            self._published = [documents.place for documents in versions]
         with self._objects.asking("make versions visible"):
             for documents in versions:
                 for name, text in (("MANIFEST", documents.manifest), ("RECORD.json", documents.record)):
@@ -379,11 +411,15 @@ class OpenHome:
     def mark(self, place: Place, holding: Holding) -> None:
         """Set the pins of a version, whether it is retired, and whether its data is deleted."""
         with self._objects.asking(f"mark {place[0]}@{place[1]}"):
-            self._put_marks(place, holding)
             if holding.deleted:
                 live = _version_name(place, Holding(holding.digest))
-                self._objects.put(_version_name(place, holding), self._objects.text(live) or b"{}")
+                said = self._objects.text(live) or b"{}"
+                if self._objects.folder is not None:  # its disk may be full: this makes room for what says so
+                    self._objects.remove(live)
+                    self._objects.remove_below(_data_of(place))
+                self._objects.put(_version_name(place, holding), said)
                 self._delete_data(place, holding.digest)
+            self._put_marks(place, holding)
 
     def _delete_data(self, place: Place, digest: str) -> None:
         self._objects.remove_below(_data_of(place))
@@ -398,26 +434,44 @@ class OpenHome:
                 name, json.dumps({"retired": holding.retired, "pins": list(holding.pins)}).encode()
             )
 
-    def verify(self, documents: Documents) -> list[str]:
+    def verify(self, documents: Documents, *, drop: bool = False) -> list[str]:
         """Compare the sizes of all files, and read again what was written."""
         if documents.holding.deleted:
             return []
+        place, entries = documents.place, documents.entries
         with self._objects.asking(f"read {documents.address} again"):
-            there = self._objects.sizes(_data_of(documents.place))
-        wrong = [
-            f"{path!r:.200} has {there.get(path)} bytes in place of {entry.size_bytes}"
-            for path, entry in documents.entries.items()
+            there = self._objects.sizes(_data_of(place))
+        wrong = {
+            path: f"{path!r:.200} has {there.get(path)} bytes in place of {entry.size_bytes}"
+            for path, entry in entries.items()
             if there.get(path) != entry.size_bytes
-        ]
-        fresh = {entry.path: entry for entry in self._fresh.pop(documents.place, ())}
-        for run in runs(ordered(documents), fresh):
+        }
+        fresh = {entry.path for entry in self._fresh.pop(place, ())}
+        if self._wrong:
+            fresh |= {path for path, entry in entries.items() if entry.hash in self._wrong}
+        for run in runs(ordered(documents), fresh - wrong.keys()):
+            wrong |= self._changed(documents, run)
+        if wrong and drop:
+            with self._objects.asking(f"take {documents.address} back"):
+                self._objects.remove(_version_name(place, Holding(documents.digest)))
+                for path in wrong:
+                    self._objects.remove(self._data(documents, entries[path]))
+        return list(wrong.values())
+
+    def _changed(self, documents: Documents, run: Sequence[Entry]) -> dict[str, str]:
+        """Read adjacent files; return what is wrong with each."""
+        wrong = dict[str, str]()
+        try:
             cut = Cut(self.read(documents, run))
             for entry in run:
                 hasher = blake3()
                 for chunk in cut.take(entry.size_bytes, what=entry.path):
                     hasher.update(chunk)
                 if hasher.hexdigest() != entry.hash:
-                    wrong.append(f"changed content: {entry.path!r:.200}")
+                    wrong[entry.path] = f"changed content: {entry.path!r:.200}"
+                    self._wrong.add(entry.hash)
+        except Corrupt as error:  # one cannot be read: all of them are brought again
+            return dict.fromkeys((entry.path for entry in run), str(error))
         return wrong
 
     def holds_code(self, digest: str) -> bool:
@@ -442,6 +496,14 @@ class OpenHome:
     def _data(self, documents: Documents, entry: Entry) -> str:
         path = check_path(entry.path, output=documents.address)
         return f"{_data_of(documents.place)}/{path}"
+
+
+def _at(text: bytes) -> float:
+    """Return when a version was committed; 0 where that is not said. :raises Corrupt: what says it is torn."""
+    try:
+        return float(json.loads(text).get("at", 0.0))
+    except (ValueError, TypeError, AttributeError) as error:
+        raise Corrupt(f"{text!r:.80} is not what says when a version was committed") from error
 
 
 def _data_of(place: Place) -> str:

@@ -13,7 +13,7 @@ from muster.core.errors import Corrupt, MusterError, NotFound, Unavailable
 from muster.volumes.changes import files_below
 from muster.volumes.commit_records import Place
 from muster.volumes.manifest import Entry
-from muster.volumes.mirrors.base import Busy, Documents, Holding, Source, Tell
+from muster.volumes.mirrors.base import Busy, Documents, Holding, Source, Tell, read_at_source
 from muster.volumes.mirrors.delta import LEAST_BYTES, Stretch, delta
 from muster.volumes.service.archives import in_chunks
 from muster.volumes.service.arriving import Piece, document_of, documents_of, listed, marks_of, wire_of
@@ -182,9 +182,10 @@ class ServiceHome:
         asked = {"volume": place[0], "number": place[1], **marks_of(holding)}
         self._connection.request("POST", "/v1/mirror/mark", content=json.dumps(asked).encode())
 
-    def verify(self, documents: Documents) -> list[str]:
+    def verify(self, documents: Documents, *, drop: bool = False) -> list[str]:
         """Have a version's files read again, where they are."""
-        found = self._ask("POST", "verify", content=_places([documents])).get(documents.address, [])
+        asked = self._ask("POST", "verify", query={"drop": int(drop)}, content=_places([documents]))
+        found = asked.get(documents.address, [])
         return list(map(str, found)) if isinstance(found, list) else []
 
     def holds_code(self, digest: str) -> bool:
@@ -239,8 +240,14 @@ def pieces_of(
         old = base.entries.get(path) if base is not None else None
         large = old is not None and min(entry.size_bytes, old.size_bytes) >= LEAST_BYTES
         if large and folder is not None and before is not None:
-            stretches = delta(f"{before}/{path}", f"{folder}/{path}", beat=beat)
+            stretches = _differences(f"{before}/{path}", f"{folder}/{path}", beat)
         yield from _cut(path, stretches, there)
+
+
+def _differences(before: str, now: str, beat: Callable[[], None]) -> Iterator[Stretch]:
+    """Yield what differs. :raises Corrupt: one of the two files is gone, or its disk fails."""
+    with read_at_source(before), read_at_source(now):
+        yield from delta(before, now, beat=beat)
 
 
 def _cut(path: str, stretches: Iterator[Stretch], there: int) -> Iterator[Piece]:

@@ -19,6 +19,7 @@ from typing import BinaryIO
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
+from muster.core.address import pinned
 from muster.core.errors import Corrupt, NotFound, SpecError
 from muster.core.names import check_request, check_volume
 from muster.volumes.commit_records import Place
@@ -217,13 +218,19 @@ class Calls:
             return False
 
     def verify(self, call: Call) -> Response:
-        """Read versions again; answer what is wrong with each."""
+        """Read versions again; answer what is wrong with each. With `drop` these do not count as there any more."""
+        drop = bool(call.query_number("drop", 0))
         with self._sessions.asked(call.part("session")) as session:
             wrong = {}
             for place in _places(call):
-                documents = self._home.documents(place)
-                if found := session.home.verify(documents):
-                    wrong[documents.address] = found
+                try:
+                    found = session.home.verify(self._home.documents(place), drop=drop)
+                except Corrupt as error:
+                    found = [str(error)]
+                    if drop:
+                        session.home.drop(place)
+                if found:
+                    wrong[pinned(*place)] = found
         return _json(wrong)
 
     def end(self, call: Call) -> None:
