@@ -11,11 +11,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from muster_ingest.errors import IngestError
-from muster_ingest.schemas import SchemaChanged, has_both, merged, told, without_unknown
+from muster_ingest.schemas import SchemaChanged, fields_of, has_both, merged, paths_of, told, without_unknown
 from muster_ingest.values import Row, Unreadable, Values
 
 GROUP_ROWS, GROUP_BYTES = 65_536, 32 << 20
 FILE_ROWS = 4_000_000
+MOST_FIELDS = 2_000
+"""Of a table's columns and the fields in them: each costs a cell in every row of a row group."""
 APART = "_unreadable"
 """The folder of messages that are kept apart: what reads a folder of Parquet passes over names that begin so."""
 PLACE = pa.schema(
@@ -144,6 +146,7 @@ class Rows:
             try:
                 table = self._table(self._rows, self._hints)
             except (SchemaChanged, Unreadable, *_ERRORS):
+                self._refuse_grown()
                 self._look_at_each()
                 table = self._table_of_good() if self._rows else None
             if table is not None:
@@ -160,7 +163,10 @@ class Rows:
         """Return the columns of some rows, and know their types from now on."""
         kind = self._known
         for each in self._values.kind(rows, hints):
+            _refuse_wide(each)
             kind = merged(kind, each)
+        if kind != self._known:
+            _refuse_wide(kind)
         self._refuse_own_names(kind)
         kind = without_unknown(kind)
         if has_both(rows, kind):
@@ -192,6 +198,7 @@ class Rows:
                 kind = pa.struct([])
                 for each in self._values.kind(one, hint):
                     kind = merged(kind, each)
+                _refuse_wide(kind)
                 self._refuse_own_names(kind)
                 if has_both(one, kind):
                     raise pa.ArrowInvalid("booleans in a column of fractions")
@@ -213,6 +220,24 @@ class Rows:
         self._messages = [messages[number] for number in kept]
         self._rows = [rows[number] for number in kept]
         self._hints = [hints[number] for number in kept]
+
+    def _refuse_grown(self) -> None:
+        """Refuse messages that together have more fields than a table. :raises IngestError: it names the first one that is too much."""
+        fields, had = paths_of(self._known), set[pa.StructType]()
+        for number, message in enumerate(self._messages):
+            try:
+                kinds = self._values.kind(self._rows[number : number + 1], self._hints[number : number + 1])
+            except _ERRORS:  # no row by itself, which is told of it alone
+                continue
+            for kind in kinds:
+                new = set() if kind in had or fields_of(kind) > MOST_FIELDS else paths_of(kind) - fields
+                had.add(kind)
+                fields |= new
+                if new and len(fields) > MOST_FIELDS:
+                    raise IngestError(
+                        f"{self._source}: with {_named(message)} the columns have {len(fields):,} fields, more than the {MOST_FIELDS:,} of a table, "
+                        "and nothing is committed: keys that are others in each message are no columns; ingest the topic as values='raw'"
+                    )
 
     def _changed(
         self, message: Message, known: pa.StructType, kind: pa.StructType, error: Exception
@@ -241,6 +266,15 @@ def known_columns(path: Path) -> pa.StructType:
     """Return the columns of the values in a file that an ingest wrote."""
     schema = pq.read_schema(path).remove_metadata()
     return pa.struct([field for field in schema if field.name not in PLACE.names])
+
+
+def _refuse_wide(kind: pa.StructType) -> None:
+    """Refuse more fields than a table has. :raises Unreadable: there are."""
+    count = fields_of(kind)
+    if count > MOST_FIELDS:
+        raise Unreadable(
+            f"{count:,} fields, more than the {MOST_FIELDS:,} of a table (values='raw' takes any)"
+        )
 
 
 def _refuse_unwritable(kind: pa.StructType) -> None:

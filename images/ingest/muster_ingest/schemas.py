@@ -71,6 +71,26 @@ def _without_unknown(kind: pa.DataType) -> pa.DataType | None:
     return None if pa.types.is_null(kind) else kind
 
 
+def fields_of(kind: pa.DataType) -> int:
+    """Return how many fields a type has, those in objects and lists among them."""
+    inner = (kind.field(number).type for number in range(kind.num_fields))
+    own = kind.num_fields if pa.types.is_struct(kind) else 0
+    return own + sum(fields_of(each) for each in inner if pa.types.is_nested(each))
+
+
+def paths_of(kind: pa.DataType, above: tuple[str, ...] = ()) -> set[tuple[str, ...]]:
+    """Return the fields that :func:`fields_of` counts, each by the names of those around it."""
+    found = set[tuple[str, ...]]()
+    for number in range(kind.num_fields):
+        field = kind.field(number)
+        path = (*above, field.name)
+        if pa.types.is_struct(kind):
+            found.add(path)
+        if pa.types.is_nested(field.type):
+            found |= paths_of(field.type, path)
+    return found
+
+
 def has_both(values: Sequence[Any], kind: pa.DataType) -> bool:
     """Whether there are booleans in a column of fractions: Arrow takes them for 1.0 and 0.0."""
     if pa.types.is_floating(kind):
@@ -78,7 +98,11 @@ def has_both(values: Sequence[Any], kind: pa.DataType) -> bool:
     there = [value for value in values if value] if pa.types.is_nested(kind) else []
     if pa.types.is_struct(kind):
         fields = (kind.field(number) for number in range(kind.num_fields))
-        return any(has_both([value.get(field.name) for value in there], field.type) for field in fields)
+        return any(
+            has_both([value.get(field.name) for value in there], field.type)
+            for field in fields
+            if pa.types.is_floating(field.type) or pa.types.is_nested(field.type)
+        )
     return pa.types.is_list(kind) and has_both([each for value in there for each in value], kind.value_type)
 
 
