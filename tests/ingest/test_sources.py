@@ -321,12 +321,30 @@ def _pump(source: socket.socket, sink: socket.socket) -> None:
             sink.sendall(data)
 
 
-def test_an_sftp_server_that_is_another_one_is_refused(ingest: Any, sftp: tuple[int, str]) -> None:
+def test_a_server_of_sftp_that_lets_one_session_in_is_read(
+    ingest: Any, python: Path, folder: Path, tmp_path: Path
+) -> None:
+    with served(python, folder, sessions=1) as (port, key):
+        told = ingest(
+            "one", f"sftp://127.0.0.1:{port}/", fields=USER, extra={"host_key": key}, patience_seconds=60
+        )
+    assert told["files"] == 3
+    assert contents(tmp_path / "one") == {name: name for name in ("a.csv", "d/b.csv", "d/e/c.csv")}
+
+
+def test_an_sftp_server_that_is_another_one_is_refused(
+    ingest: Any, sftp: tuple[int, str], python: Path
+) -> None:
     port, key = sftp
-    other = f"{key[:-10]}AAAAAAAAAA"
+    make = "import paramiko; key = paramiko.ECDSAKey.generate(); print(key.get_name(), key.get_base64())"
+    other = subprocess.check_output([python, "-c", make], text=True).strip()
     source = f"sftp://127.0.0.1:{port}/"
     assert "host_key" in ingest("one", source, fields=USER)["message"]
-    assert ingest("one", source, fields=USER, extra={"host_key": other}).keys() == {"error", "message"}
+    told = ingest("one", source, fields=USER, extra={"host_key": other}, connection="files")
+    assert told["error"] == "IngestError"
+    assert "BadHostKeyException" in told["message"]
+    told = ingest("one", source, fields=USER, extra={"host_key": f"{key[:-10]}AAAAAAAAAA"})
+    assert "host_key is no key that can be read" in told["message"]
     wrong = {**USER, "password": "wrong-word"}
     told = ingest("one", source, fields=wrong, extra={"host_key": key}, connection="files")
     assert told["error"] == "IngestError"

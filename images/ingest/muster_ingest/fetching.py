@@ -144,9 +144,11 @@ class _Threads:
     def __init__(self, place: Place, patience: Patience, done: Done, parts: Path) -> None:
         self._place, self._patience, self._done, self._parts = place, patience, done, parts
         self._errors: list[BaseException] = []
+        self._over = False
 
     def run(self, rows: Iterator[Row], streams: int) -> None:
         """Fetch all. :raises IngestError: the source refuses. :raises SourceAway: it does not answer."""
+        self._place.let_go(self._place.fs)
         todo: queue.Queue[Row | None] = queue.Queue(maxsize=4 * streams)
         threads = [
             threading.Thread(target=self._work, args=(self._parts / str(number), todo), daemon=True)
@@ -166,18 +168,25 @@ class _Threads:
             raise next((each for each in self._errors if isinstance(each, IngestError)), self._errors[0])
 
     def _work(self, part: Path, todo: queue.Queue[Row | None]) -> None:
-        fs: Any = None
-        while (row := todo.get()) is not None:
-            if self._errors:
-                continue
-            try:
-                if fs is None:
-                    own = self._place.alone
-                    fs = self._patience.ask("its start", self._place.open) if own else self._place.fs
-                self._fetch(fs, part, row)
-            except BaseException as error:  # the thread that waits raises it
-                self._errors.append(error)
-                self._patience.stop()
+        try:
+            fs = self._patience.ask("its start", self._open)
+            while fs is not None and (row := todo.get()) is not None:
+                if not self._errors:
+                    self._fetch(fs, part, row)
+            self._over = True
+            if fs is not None:
+                self._place.let_go(fs)
+        except BaseException as error:  # the thread that waits raises it
+            self._errors.append(error)
+            self._patience.stop()
+            while todo.get() is not None:  # what fills it has to see the error
+                pass
+
+    def _open(self) -> Any:
+        """Return a file system for one thread; None once the others have taken all, so that none waits for a server that lets few in."""
+        if self._over:
+            return None
+        return self._place.open() if self._place.alone else self._place.fs
 
     def _fetch(self, fs: Any, part: Path, row: Row) -> None:
         try:

@@ -181,6 +181,11 @@ class Place:
             raise cause from None
         return found
 
+    def let_go(self, fs: Any) -> None:
+        """End a connection, where each file system has its own: a server may let few in. Its next use makes another one."""
+        if self.alone:
+            fs.client.close()
+
     def fetch(self, fs: Any, key: str, target: str) -> None:
         """Copy one object into a file, in bounded memory."""
         with self._connected(fs):

@@ -47,11 +47,9 @@ class CheckedSFTP(SFTPFileSystem):
         if self._unchecked:
             self.client.set_missing_host_key_policy(paramiko.AutoAddPolicy())
         else:
-            kind, _, data = self._key.strip().partition(" ")
             named = self.host if port == 22 else f"[{self.host}]:{port}"
-            self.client.get_host_keys().add(
-                named, kind, paramiko.PKey.from_type_string(kind, base64.b64decode(data.split()[0]))
-            )
+            key = _public(self._key)
+            self.client.get_host_keys().add(named, key.get_name(), key)
             self.client.set_missing_host_key_policy(paramiko.RejectPolicy())
         self.client.connect(self.host, allow_agent=False, look_for_keys=False, timeout=20, **self.ssh_kwargs)
         self.ftp = self.client.open_sftp()
@@ -61,6 +59,17 @@ class CheckedSFTP(SFTPFileSystem):
         # A server that says nothing more, as behind a firewall that forgot the connection, is one that is away.
         transport.set_keepalive(_ALIVE_SECONDS)
         channel.settimeout(_SILENT_SECONDS)
+
+
+def _public(text: str) -> paramiko.PKey:
+    try:
+        kind, data = text.split()[:2]
+        return paramiko.PKey.from_type_string(kind, base64.b64decode(data))
+    except (paramiko.SSHException, ValueError):
+        raise IngestError(
+            "the connection's host_key is no key that can be read: need what ssh-keyscan prints after the name, such as "
+            "'ssh-ed25519 AAAA…'"
+        ) from None
 
 
 def _private(text: str) -> paramiko.PKey:
