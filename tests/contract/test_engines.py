@@ -30,7 +30,7 @@ from muster.backends.base import Backend
 from muster.backends.local import processes
 from muster.backends.local.places import Places
 from muster.cli.foreground import python_of_image, serve
-from muster.cli.spark import _SERVER as SERVER
+from muster.cli.spark import SERVER
 from muster.core.errors import ImageError
 from muster.core.job import JobSpec, Launcher, Output, Role
 from muster.core.resources import Resources

@@ -41,9 +41,9 @@ def change_there(home: Home, place: Place, path: str, data: bytes | None) -> Non
     """Change a file of a version in a mirror, or have it lost."""
     if isinstance(home, OpenHome):
         name = f"{place[0]}/{place[1]}/data/{path}"
-        home._objects.remove(name)
+        home.objects.remove(name)
         if data is not None:
-            home._objects.put(name, data)
+            home.objects.put(name, data)
         return
     root = home.root if isinstance(home, Served) else Path(home.where)
     file = root / "v" / place[0] / str(place[1]) / "data" / path
@@ -555,7 +555,7 @@ class TestService(MirrorContract):
     ) -> None:
         """Each piece takes 50 seconds, and another mirror asks meanwhile."""
         (tmp_path / "inside").mkdir()
-        before, ahead, cut = bytes_of("large", 2 << 20), [0.0], delta._cut
+        before, ahead, cut = bytes_of("large", 2 << 20), [0.0], delta.pieces
         clock = SimpleNamespace(monotonic=lambda: time.monotonic() + ahead[0])
         with Inside(tmp_path / "inside") as service:
             put(source, tmp_path / "put", "flights/table", {"rows": before})
@@ -566,12 +566,12 @@ class TestService(MirrorContract):
             def slowly(*arguments: Any) -> Iterator[tuple[int, int, bytes]]:
                 for piece in cut(*arguments):
                     ahead[0] += 50.0
-                    other._ask("POST", "verify", content=b'{"places": []}')
+                    other.ask("POST", "verify", content=b'{"places": []}')
                     yield piece
 
             monkeypatch.setattr(mirroring, "time", clock)
             monkeypatch.setattr(homes, "time", clock, raising=False)
-            monkeypatch.setattr(delta, "_cut", slowly)
+            monkeypatch.setattr(delta, "pieces", slowly)
             done = mirror(FolderHome(source), ServiceHome(service.client()))
             assert done.whole
             assert done.sent_bytes < 64 << 10

@@ -505,8 +505,7 @@ def test_of_a_hang_a_replica_whose_worker_is_slow_says_where_its_ranks_stood(pod
                 time.sleep(0.01)  # the pace of looking
             time.sleep(0.8)  # longer than the grace, as a worker that gets no CPU
             again.touch()
-            os.kill(os.getppid(), signal.SIGCONT)
-            time.sleep(600)
+            os.kill(os.getppid(), signal.SIGCONT); time.sleep(600)
         """,
         replicas=2,
         grace_seconds=0.5,
@@ -517,7 +516,7 @@ def test_of_a_hang_a_replica_whose_worker_is_slow_says_where_its_ranks_stood(pod
         assert process.wait(SECONDS) == ExitCode.SEALED, (pods.printed(0), pods.printed(1))
     (again,) = [line for line in pods.logged() if "starts again" in line]
     assert again == (
-        "[muster] hang: no line and no progress for 1 s: rank 0 at t.py:8, rank 1 at t.py:15; "
+        "[muster] hang: no line and no progress for 1 s: rank 0 at t.py:8, rank 1 at t.py:14; "
         "the whole gang starts again from its checkpoint"
     )
 

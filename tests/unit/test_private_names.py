@@ -66,7 +66,7 @@ def test_no_test_touches_a_private_name(muster_s: set[str]) -> None:
         for line, name in touched(tree)
         if name in muster_s
     ]
-    assert found == []
+    assert found == [], "\n".join(found)
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from muster.core.errors import SpecError
 from muster.core.ingest import KAFKA, check_url
 
 _ANSWER_SECONDS = 10.0
-_TELL_SECONDS = 600.0
+TELL_SECONDS = 600.0
 _REGISTRY = "schema.registry."
 _INGESTS = ("ca", "group.id")
 
@@ -54,7 +54,7 @@ class TopicTrigger(StoredTrigger, BaseEventTrigger):
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Look, and yield an event whenever the topic ends elsewhere than at the last look."""
         known: dict[str, int] = {}
-        topic: _Topic | None = await self._topic()
+        topic: Topic | None = await self._topic()
         told: float | None = None
         while True:
             try:
@@ -64,7 +64,7 @@ class TopicTrigger(StoredTrigger, BaseEventTrigger):
                 if not _is_away(error):
                     raise
                 topic = None  # the next look reads the connection again: its credentials may have changed
-                if told is None or time.monotonic() - told >= _TELL_SECONDS:
+                if told is None or time.monotonic() - told >= TELL_SECONDS:
                     self.log.warning(
                         "%s does not tell where it ends (%s): it is asked again", self.source, error
                     )
@@ -76,16 +76,18 @@ class TopicTrigger(StoredTrigger, BaseEventTrigger):
                 known = ends
             await asyncio.sleep(self.every)
 
-    async def _topic(self) -> _Topic:
+    async def _topic(self) -> Topic:
         """Return the topic, as the connection is now."""
-        return _Topic(self.source, await self._extra())
+        return Topic(self.source, await extra_of(self.source))
 
-    async def _extra(self) -> Mapping[str, Any]:
-        from airflow.sdk import Connection
 
-        connection = await Connection.async_get(urlsplit(self.source).netloc)
-        found: Mapping[str, Any] = await connection.aextra_dejson()
-        return found
+async def extra_of(source: str) -> Mapping[str, Any]:
+    """Return the extra of a source's connection, as it is now."""
+    from airflow.sdk import Connection
+
+    connection = await Connection.async_get(urlsplit(source).netloc)
+    found: Mapping[str, Any] = await connection.aextra_dejson()
+    return found
 
 
 def _is_away(error: Exception) -> bool:
@@ -99,7 +101,7 @@ def _is_away(error: Exception) -> bool:
     return isinstance(error, (KafkaException, AirflowNotFoundException))
 
 
-class _Topic:
+class Topic:
     """Asks a broker about one topic.
 
     :param extra: of the connection: librdkafka's settings, as the IngestOperator takes them.

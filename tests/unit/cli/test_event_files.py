@@ -34,7 +34,7 @@ def test_the_last_lines_of_a_job_that_failed_are_copied(tmp_path: Path) -> None:
     (log / "events_1_app-1").write_text("began\n")
     following = Following(store, "rows", tmp_path / "copies", begins=BEGINS)
     copies = tmp_path / "copies" / "main-0" / EVENTS / LOG
-    assert not following._look()
+    assert not following.look()
     assert (copies / "events_1_app-1").read_text() == "began\n"
 
     (log / "events_1_app-1").write_text("began\nfailed\n")
@@ -42,7 +42,7 @@ def test_the_last_lines_of_a_job_that_failed_are_copied(tmp_path: Path) -> None:
     verdict = Verdict(cause=Cause.USER_ERROR, message="no rows", advice="none")
     store.ledger.update(replace(runs, state=JobState.FAILED, ended=2.0, verdict=verdict))
     held.give_back(store, "rows", cause=verdict.cause)
-    assert following._look(), "it has ended"
+    assert following.look(), "it has ended"
     assert (copies / "events_1_app-1").read_text() == "began\nfailed\n"
     assert sorted(path.name for path in copies.iterdir()) == ["appstatus_app-1", "events_1_app-1"]
 
@@ -54,4 +54,4 @@ def test_of_a_job_that_left_nothing_the_copies_stay(tmp_path: Path) -> None:
     store.ledger.update(
         JobStatus(job_id="rows", state=JobState.CANCELLED, submitted=1.0, ended=2.0, verdict=verdict)
     )
-    assert Following(store, "rows", tmp_path / "copies", begins=BEGINS)._look()
+    assert Following(store, "rows", tmp_path / "copies", begins=BEGINS).look()

@@ -96,7 +96,7 @@ def test_a_driver_that_fails_with_a_head_that_lives_is_told_as_any(
 def test_a_taken_port_is_told_before_any_script_runs(
     bench, gang: Callable[..., Replica], monkeypatch
 ) -> None:
-    monkeypatch.setattr(engine, "_FREE_SECONDS", 0.0)
+    monkeypatch.setattr(engine, "FREE_SECONDS", 0.0)
     replica = gang()
     with (
         socket.create_server(("127.0.0.1", replica.master_port)),
@@ -138,7 +138,7 @@ def test_a_worker_that_comes_before_the_head_waits_for_it(gang: Callable[..., Re
 
 
 def kept(replica: Replica, program: str, monkeypatch, limits: str) -> subprocess.CompletedProcess[str]:
-    monkeypatch.setattr(engine, "_LIMITS", limits)
+    monkeypatch.setattr(engine, "LIMITS", limits)
     words = engine.kept(replica, (sys.executable, "-c", program, replica.sealed), host="127.0.0.1")
     return subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
 
@@ -179,7 +179,7 @@ def test_a_worker_that_is_told_to_end_is_begun_anew_more_often(
 
 
 def test_each_task_of_spark_has_its_part_of_pythons_memory(gang: Callable[..., Replica]) -> None:
-    settings = spark._settings(gang(index=1, launcher="spark"))
+    settings = spark.settings_of(gang(index=1, launcher="spark"))
     assert settings["spark.executor.cores"] == "3"
     assert settings["spark.executor.memory"] == "2048m"
     assert settings["spark.executor.pyspark.memory"] == f"{3 * 768}m"  # two fifths of 4 GiB are 1638

@@ -36,11 +36,11 @@ def delta(before: str, now: str, *, beat: Callable[[], None] = lambda: None) -> 
 
     :param beat: called for each piece: large files are read for minutes before there is anything to yield.
     """
-    known = {digest: at for at, _, digest in _cut(before, beat)}
-    return _joined(Stretch(at, size, known.get(digest)) for at, size, digest in _cut(now, beat))
+    known = {digest: at for at, _, digest in pieces(before, beat)}
+    return _joined(Stretch(at, size, known.get(digest)) for at, size, digest in pieces(now, beat))
 
 
-def _cut(path: str, beat: Callable[[], None]) -> Iterator[tuple[int, int, bytes]]:
+def pieces(path: str, beat: Callable[[], None]) -> Iterator[tuple[int, int, bytes]]:
     """Yield place, size and digest of each piece of a file."""
     from pyfastcdc import FastCDC
 

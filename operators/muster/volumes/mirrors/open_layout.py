@@ -75,24 +75,24 @@ class OpenHome:
 
     :param url: such as ``s3://bucket/prefix``. Credentials and endpoint are those of its own package's environment.
     :param options: for the file system, such as an endpoint; never shown.
+    :ivar objects: what lies there.
     :raises SpecError: fsspec, or the package of this kind of store, does not know it.
     """
 
     def __init__(self, url: str, options: Mapping[str, Any] | None = None) -> None:
-        self._objects = Objects(url, options)
-        self.where = self._objects.where
+        self.objects = Objects(url, options)
+        self.where = self.objects.where
         self._fresh: dict[Place, list[Entry]] = {}
         self._published: list[Place] = []
-        self._wrong = set[
-            str
-        ]()  # hashes of files that were found wrong: what was copied from them is read, too
+        # Hashes of files that were found wrong: what was copied from them is read, too.
+        self._wrong = set[str]()
         self._lent: list[TemporaryDirectory[str]] = []
         self._cutting = threading.Lock()  # of one large file at a time: its pieces are held in memory
 
     def owner(self) -> str:
         """Return the uuid of the store that gave the versions their numbers; empty where there is none yet."""
-        with self._objects.asking("look at it"):
-            text = self._objects.text(MIRROR)
+        with self.objects.asking("look at it"):
+            text = self.objects.text(MIRROR)
         if text is None:
             return ""
         try:
@@ -107,7 +107,7 @@ class OpenHome:
 
     def holdings(self, volumes: Collection[str] = ()) -> dict[Place, Holding]:
         """Return every whole version, by two listings."""
-        with self._objects.asking("list its versions"):
+        with self.objects.asking("list its versions"):
             live, deleted = self._index(volumes)
             marks = self._marks(volumes)
         found = {place: Holding(digest, **marks.get(place, {})) for place, digest in live.items()}
@@ -119,7 +119,7 @@ class OpenHome:
     def _index(self, volumes: Collection[str]) -> tuple[dict[Place, str], dict[Place, str]]:
         """Return the digests of whole and of deleted versions; one may be both for a moment."""
         live, deleted = dict[Place, str](), dict[Place, str]()
-        for name in self._objects.names(f"{_INDEX}/versions", volumes):
+        for name in self.objects.names(f"{_INDEX}/versions", volumes):
             volume, _, last = name.rpartition("/")
             number, _, digest = last.removesuffix(".deleted").partition("-")
             if volumes and volume not in volumes:  # one of them has others below it
@@ -132,13 +132,13 @@ class OpenHome:
     def _marks(self, volumes: Collection[str]) -> dict[Place, dict[str, Any]]:
         names = [
             name
-            for name in self._objects.names(f"{_INDEX}/marks", volumes)
+            for name in self.objects.names(f"{_INDEX}/marks", volumes)
             if name.endswith(".json") and (not volumes or name.rpartition("/")[0] in volumes)
         ]
         found = dict[Place, dict[str, Any]]()
         with ThreadPoolExecutor(STREAMS) as pool:
             for name, text in zip(
-                names, pool.map(lambda name: self._objects.text(f"{_INDEX}/marks/{name}"), names), strict=True
+                names, pool.map(lambda name: self.objects.text(f"{_INDEX}/marks/{name}"), names), strict=True
             ):
                 if text is not None:
                     volume, _, number = name.removesuffix(".json").rpartition("/")
@@ -152,10 +152,10 @@ class OpenHome:
     def documents(self, place: Place) -> Documents:
         """Return the documents of a version."""
         holding = self._holding(place)
-        with self._objects.asking(f"read {place[0]}@{place[1]}"):
-            at = self._objects.text(f"{_version_name(place, holding)}")
+        with self.objects.asking(f"read {place[0]}@{place[1]}"):
+            at = self.objects.text(f"{_version_name(place, holding)}")
             text, said = (
-                self._objects.text(f"{place[0]}/{place[1]}/{name}") for name in ("MANIFEST", "RECORD.json")
+                self.objects.text(f"{place[0]}/{place[1]}/{name}") for name in ("MANIFEST", "RECORD.json")
             )
         if text is None or said is None:
             raise Corrupt(f"{self.where} lacks MANIFEST or RECORD.json of {place[0]}@{place[1]}")
@@ -169,9 +169,9 @@ class OpenHome:
     def _holding(self, place: Place) -> Holding:
         """Look at one version."""
         prefix = f"{_INDEX}/versions/{place[0]}"
-        with self._objects.asking(f"look for {place[0]}@{place[1]}"):
-            names = [name for name in self._objects.names(prefix) if name.startswith(f"{place[1]}-")]
-            text = self._objects.text(f"{_INDEX}/marks/{place[0]}/{place[1]}.json")
+        with self.objects.asking(f"look for {place[0]}@{place[1]}"):
+            names = [name for name in self.objects.names(prefix) if name.startswith(f"{place[1]}-")]
+            text = self.objects.text(f"{_INDEX}/marks/{place[0]}/{place[1]}.json")
         if not names:
             raise NotFound(f"{place[0]}@{place[1]} is not in {self.where}")
         deleted = any(name.endswith(".deleted") for name in names)
@@ -181,7 +181,7 @@ class OpenHome:
 
     def local(self, place: Place) -> Path | None:
         """Return the folder of a version's files, where this is a folder."""
-        data = None if self._objects.folder is None else self._objects.folder / f"{place[0]}/{place[1]}/data"
+        data = None if self.objects.folder is None else self.objects.folder / f"{place[0]}/{place[1]}/data"
         return data if data is not None and data.is_dir() else None
 
     def read(
@@ -190,7 +190,7 @@ class OpenHome:
         """Yield the bytes of these files, several pieces at a time."""
         pieces = stretches(entries, first=first, size=size, most=PIECE_BYTES)
         reading = deque[Future[bytes]]()
-        with ThreadPoolExecutor(STREAMS) as pool, self._objects.asking(f"read {documents.address}"):
+        with ThreadPoolExecutor(STREAMS) as pool, self.objects.asking(f"read {documents.address}"):
 
             def ask(entry: Entry, begin: int, end: int) -> bytes:
                 data = self._whole(self._data(documents, entry), begin, end)
@@ -210,19 +210,19 @@ class OpenHome:
     def _whole(self, name: str, first: int | None = None, end: int | None = None) -> bytes:
         """Return the bytes of an object that is to be there. :raises Corrupt: it is not, or its disk fails."""
         try:
-            return self._objects.read(name, first, end)
+            return self.objects.read(name, first, end)
         except FileNotFoundError as error:
             raise Corrupt(f"{self.where}/{name} is gone") from error
         except OSError as error:
-            if error.errno != errno.EIO or self._objects.folder is None:
+            if error.errno != errno.EIO or self.objects.folder is None:
                 raise
             raise Corrupt(f"{self.where}/{name} cannot be read from its disk") from error
 
     def code(self, digest: str) -> Path | None:
         """Return a copy of a code snapshot, which is there until this home is closed."""
         name = digest.removeprefix("b3:")
-        with self._objects.asking(f"read code snapshot {digest}"):
-            told = self._objects.text(f"{_INDEX}/code/{name}.json")
+        with self.objects.asking(f"read code snapshot {digest}"):
+            told = self.objects.text(f"{_INDEX}/code/{name}.json")
             if told is None:
                 return None
             try:
@@ -244,11 +244,11 @@ class OpenHome:
             raise SpecError(f"{self.where} is no store: restore into one, by its folder or its address")
         found = self.owner()
         refuse_other(self.where, found, owner)
-        with self._objects.asking("make it a mirror"):
+        with self.objects.asking("make it a mirror"):
             if not found:
-                if all(name.startswith(".") for name in self._objects.names("")):
+                if all(name.startswith(".") for name in self.objects.names("")):
                     document = {"format": FORMAT, "layout": "open", "of": owner}
-                    self._objects.put(MIRROR, json.dumps(document).encode())
+                    self.objects.put(MIRROR, json.dumps(document).encode())
                 elif not self.owner():  # else another mirror began since the first look
                     raise StoreError(f"{self.where} holds other files: name an empty place for a mirror")
             live, deleted = self._index(())
@@ -260,12 +260,12 @@ class OpenHome:
         """Write what is missing of a version's files."""
         self._fresh[documents.place] = []
         if documents.holding.deleted:
-            if self._objects.folder is not None:  # a kill may have left some, nameless
-                with self._objects.asking(f"delete {documents.address}"):
-                    self._objects.remove_below(_data_of(documents.place))
+            if self.objects.folder is not None:  # a kill may have left some, nameless
+                with self.objects.asking(f"delete {documents.address}"):
+                    self.objects.remove_below(_data_of(documents.place))
             return
-        with self._objects.asking(f"write {documents.address}"):
-            self._objects.tidy(_data_of(documents.place))
+        with self.objects.asking(f"write {documents.address}"):
+            self.objects.tidy(_data_of(documents.place))
             equal = {} if base is None else {entry.hash: entry for entry in base.entries.values()}
             with ThreadPoolExecutor(STREAMS) as pool:
                 there = self._keep_whole(documents, pool)
@@ -285,10 +285,10 @@ class OpenHome:
 
         A run that was killed may have left files of another version with this number, of the same names and sizes.
         """
-        sizes = self._objects.sizes(_data_of(documents.place))
+        sizes = self.objects.sizes(_data_of(documents.place))
         for path in sizes.keys() - documents.entries.keys():
             if not is_new(path):  # else another run may be writing it
-                self._objects.remove(f"{_data_of(documents.place)}/{path}")
+                self.objects.remove(f"{_data_of(documents.place)}/{path}")
         found = [e for path, e in documents.entries.items() if sizes.get(path) == e.size_bytes]
         whole = pool.map(lambda entry: self._is_whole(documents, entry), found)
         return {entry.path for entry, right in zip(found, whole, strict=True) if right}
@@ -296,13 +296,13 @@ class OpenHome:
     def _is_whole(self, documents: Documents, entry: Entry) -> bool:
         hasher, name = blake3(), self._data(documents, entry)
         for begin in range(0, entry.size_bytes, PIECE_BYTES):
-            hasher.update(self._objects.read(name, begin, min(begin + PIECE_BYTES, entry.size_bytes)))
+            hasher.update(self.objects.read(name, begin, min(begin + PIECE_BYTES, entry.size_bytes)))
         return hasher.hexdigest() == entry.hash
 
     def _copy(self, base: Documents | None, same: Entry, documents: Documents, entry: Entry) -> bool:
         """Have the store copy a file that it has; whether it could."""
         assert base is not None
-        return self._objects.copy(self._data(base, same), self._data(documents, entry))
+        return self.objects.copy(self._data(base, same), self._data(documents, entry))
 
     def _fetch(
         self,
@@ -349,16 +349,16 @@ class OpenHome:
         with read_at_source(path):
             if hash_file(path) != entry.hash:
                 raise _changed(entry)
-            if old is not None and self._objects.copies_ranges and entry.size_bytes >= LEAST_PATCHED_BYTES:
+            if old is not None and self.objects.copies_ranges and entry.size_bytes >= LEAST_PATCHED_BYTES:
                 sent = self._send_changed(path, name, old)
             if sent is None:
-                self._objects.send(path, name)
+                self.objects.send(path, name)
                 sent = entry.size_bytes
         return sent
 
     def _send_changed(self, path: str, name: str, old: _Before) -> int | None:
         """Write what differs from the version before; None where the whole file has to be sent."""
-        if not self._objects.exists(old.name):
+        if not self.objects.exists(old.name):
             return None
         try:
             with self._cutting:
@@ -367,17 +367,17 @@ class OpenHome:
                 cut = list(delta(old.path, path))
         except OSError:  # of the file before; what is wrong with this one is seen where it is sent whole
             return None
-        return self._objects.send_changed(path, name, before=old.name, stretches=cut)
+        return self.objects.send_changed(path, name, before=old.name, stretches=cut)
 
     def _write_small(self, documents: Documents, entry: Entry, data: bytes) -> int:
         if blake3(data).hexdigest() != entry.hash:
             raise _changed(entry)
-        self._objects.put(self._data(documents, entry), data)
+        self.objects.put(self._data(documents, entry), data)
         return entry.size_bytes
 
     def _write_large(self, documents: Documents, entry: Entry, chunks: Iterator[bytes], tell: Tell) -> None:
         hasher = blake3()
-        with self._objects.writing(self._data(documents, entry)) as file:
+        with self.objects.writing(self._data(documents, entry)) as file:
             for chunk in chunks:
                 hasher.update(chunk)
                 file.write(chunk)
@@ -391,46 +391,44 @@ class OpenHome:
             for place in self._published:
                 self._fresh.pop(place, None)
             self._published = [documents.place for documents in versions]
-        with self._objects.asking("make versions visible"):
+        with self.objects.asking("make versions visible"):
             for documents in versions:
                 for name, text in (("MANIFEST", documents.manifest), ("RECORD.json", documents.record)):
-                    self._objects.put(f"{documents.place[0]}/{documents.place[1]}/{name}", text)
+                    self.objects.put(f"{documents.place[0]}/{documents.place[1]}/{name}", text)
                 self._put_marks(documents.place, documents.holding)
-            self._objects.sync()
+            self.objects.sync()
             for documents in versions:
                 holding = documents.holding
-                self._objects.put(
+                self.objects.put(
                     _version_name(documents.place, holding), json.dumps({"at": documents.at}).encode()
                 )
                 if not holding.deleted:
-                    self._objects.remove(
-                        _version_name(documents.place, Holding(holding.digest, deleted=True))
-                    )
-            self._objects.sync()
+                    self.objects.remove(_version_name(documents.place, Holding(holding.digest, deleted=True)))
+            self.objects.sync()
 
     def mark(self, place: Place, holding: Holding) -> None:
         """Set the pins of a version, whether it is retired, and whether its data is deleted."""
-        with self._objects.asking(f"mark {place[0]}@{place[1]}"):
+        with self.objects.asking(f"mark {place[0]}@{place[1]}"):
             if holding.deleted:
                 live = _version_name(place, Holding(holding.digest))
-                said = self._objects.text(live) or b"{}"
-                if self._objects.folder is not None:  # its disk may be full: this makes room for what says so
-                    self._objects.remove(live)
-                    self._objects.remove_below(_data_of(place))
-                self._objects.put(_version_name(place, holding), said)
+                said = self.objects.text(live) or b"{}"
+                if self.objects.folder is not None:  # its disk may be full: this makes room for what says so
+                    self.objects.remove(live)
+                    self.objects.remove_below(_data_of(place))
+                self.objects.put(_version_name(place, holding), said)
                 self._delete_data(place, holding.digest)
             self._put_marks(place, holding)
 
     def _delete_data(self, place: Place, digest: str) -> None:
-        self._objects.remove_below(_data_of(place))
-        self._objects.remove(_version_name(place, Holding(digest)))
+        self.objects.remove_below(_data_of(place))
+        self.objects.remove(_version_name(place, Holding(digest)))
 
     def _put_marks(self, place: Place, holding: Holding) -> None:
         name = f"{_INDEX}/marks/{place[0]}/{place[1]}.json"
         if holding.retired is None and not holding.pins:
-            self._objects.remove(name)
+            self.objects.remove(name)
         else:
-            self._objects.put(
+            self.objects.put(
                 name, json.dumps({"retired": holding.retired, "pins": list(holding.pins)}).encode()
             )
 
@@ -439,8 +437,8 @@ class OpenHome:
         if documents.holding.deleted:
             return []
         place, entries = documents.place, documents.entries
-        with self._objects.asking(f"read {documents.address} again"):
-            there = self._objects.sizes(_data_of(place))
+        with self.objects.asking(f"read {documents.address} again"):
+            there = self.objects.sizes(_data_of(place))
         wrong = {
             path: f"{path!r:.200} has {there.get(path)} bytes in place of {entry.size_bytes}"
             for path, entry in entries.items()
@@ -452,10 +450,10 @@ class OpenHome:
         for run in runs(ordered(documents), fresh - wrong.keys()):
             wrong |= self._changed(documents, run)
         if wrong and drop:
-            with self._objects.asking(f"take {documents.address} back"):
-                self._objects.remove(_version_name(place, Holding(documents.digest)))
+            with self.objects.asking(f"take {documents.address} back"):
+                self.objects.remove(_version_name(place, Holding(documents.digest)))
                 for path in wrong:
-                    self._objects.remove(self._data(documents, entries[path]))
+                    self.objects.remove(self._data(documents, entries[path]))
         return list(wrong.values())
 
     def _changed(self, documents: Documents, run: Sequence[Entry]) -> dict[str, str]:
@@ -476,17 +474,17 @@ class OpenHome:
 
     def holds_code(self, digest: str) -> bool:
         """Whether a code snapshot is there."""
-        with self._objects.asking("look for code"):
-            return self._objects.exists(f"{_INDEX}/code/{digest.removeprefix('b3:')}.json")
+        with self.objects.asking("look for code"):
+            return self.objects.exists(f"{_INDEX}/code/{digest.removeprefix('b3:')}.json")
 
     def put_code(self, digest: str, folder: Path) -> None:
         """Keep a code snapshot."""
         name, files = digest.removeprefix("b3:"), files_below(folder)
-        with self._objects.asking(f"write code snapshot {digest}"):
+        with self.objects.asking(f"write code snapshot {digest}"):
             for path, file in files.items():
-                self._objects.put(f"{_INDEX}/code/{name}/{path}", file.read_bytes())
+                self.objects.put(f"{_INDEX}/code/{name}/{path}", file.read_bytes())
             told = {path: os.access(file, os.X_OK) for path, file in files.items()}
-            self._objects.put(f"{_INDEX}/code/{name}.json", json.dumps(told).encode())
+            self.objects.put(f"{_INDEX}/code/{name}.json", json.dumps(told).encode())
 
     def close(self) -> None:
         """Delete the copies of code that were lent."""

@@ -132,7 +132,7 @@ class ServiceHome:
         :raises Busy: another mirror brings the version.
         """
         query = {} if base is None else {"base": base.place[1]}
-        answer = self._ask("PUT", "drafts", query=query, content=wire_of(documents))
+        answer = self.ask("PUT", "drafts", query=query, content=wire_of(documents))
         if answer.get("busy"):
             raise Busy(
                 f"{documents.address} is brought to {self.where} by another mirror now: it is waited for"
@@ -151,7 +151,7 @@ class ServiceHome:
                     entry = documents.entries[piece.path]
                     yield from source.read(documents, [entry], first=piece.at, size=piece.size)
 
-        if self._ask("PUT", "pieces", query=query, content=lambda: in_chunks(body())).get("over"):
+        if self.ask("PUT", "pieces", query=query, content=lambda: in_chunks(body())).get("over"):
             raise _Over
         tell(sum(piece.size for piece in pieces if piece.first is None))
 
@@ -159,7 +159,7 @@ class ServiceHome:
         """Make received versions visible."""
         left = list(versions)
         for _ in range(_TRIES):
-            answer = self._ask("POST", "publish", content=_places(left))
+            answer = self.ask("POST", "publish", content=_places(left))
             over = answer.get("over") or []
             assert isinstance(over, list)
             again = {(str(each["volume"]), int(each["number"])) for each in over}
@@ -184,7 +184,7 @@ class ServiceHome:
 
     def verify(self, documents: Documents, *, drop: bool = False) -> list[str]:
         """Have a version's files read again, where they are."""
-        asked = self._ask("POST", "verify", query={"drop": int(drop)}, content=_places([documents]))
+        asked = self.ask("POST", "verify", query={"drop": int(drop)}, content=_places([documents]))
         found = asked.get(documents.address, [])
         return list(map(str, found)) if isinstance(found, list) else []
 
@@ -205,7 +205,7 @@ class ServiceHome:
         if self._owned:
             self._store.close()
 
-    def _ask(
+    def ask(
         self,
         verb: str,
         call: str,
@@ -213,6 +213,7 @@ class ServiceHome:
         query: Mapping[str, object] | None = None,
         content: Callable[[], Iterator[bytes]] | bytes,
     ) -> dict[str, object]:
+        """Return the answer to one request of the session, which goes on by it."""
         answer = self._connection.request(
             verb, f"{self._session}/{call}", query=query, content=content, slow=True
         )

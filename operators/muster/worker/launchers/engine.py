@@ -31,9 +31,9 @@ _ENGINES_OWN_BYTES = 72
 _SECRET, _SECRET_SECONDS = "engine-secret", 60.0
 HEAD_SECONDS = 120.0
 """What an engine's head gets to start."""
-_FREE_SECONDS = 5.0
+FREE_SECONDS = 5.0
 _HEAD = "the engine's head, beside the first replica,"
-_LIMITS = "20 5 50 1 0.2"
+LIMITS = "20 5 50 1 0.2"
 """An end is soon within so many seconds; so many with an error and so many without are too many; pauses before the next start and between two looks."""
 
 # prctl 1 is PR_SET_PDEATHSIG: what a rank starts does not outlive it.
@@ -106,7 +106,7 @@ def kept(replica: Replica, words: Sequence[str], *, host: str) -> list[str]:
     :param host: where the engine's head listens.
     """
     head = (host, str(replica.master_port))
-    return [sys.executable, "-u", "-c", _KEEPS, _firsts_seal(replica), *head, _LIMITS, *words]
+    return [sys.executable, "-u", "-c", _KEEPS, _firsts_seal(replica), *head, LIMITS, *words]
 
 
 def await_head(replica: Replica, *, host: str) -> None:
@@ -138,7 +138,7 @@ def lead(replica: Replica, words: Sequence[str], environment: Mapping[str, str],
     :raises OSError: it ended before, does not listen after :data:`HEAD_SECONDS`, or another program listens in its place.
     """
     # The head of the attempt before may still be ending.
-    free = Patience(_FREE_SECONDS, first=0.05, longest=0.5)
+    free = Patience(FREE_SECONDS, first=0.05, longest=0.5)
     while _listens(host, replica.master_port):
         if not free.wait():
             raise OSError(f"{_HEAD} cannot listen at {host}:{replica.master_port}: another program does")

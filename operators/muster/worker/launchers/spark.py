@@ -96,7 +96,7 @@ def environment(
     with open(
         os.open(os.path.join(folder, _DEFAULTS), os.O_WRONLY | os.O_CREAT, 0o600), "w", encoding="utf-8"
     ) as file:
-        file.writelines(_lines(_settings(replica)))
+        file.writelines(_lines(settings_of(replica)))
     with open(os.path.join(folder, "log4j2.properties"), "w", encoding="utf-8") as file:
         file.write(_LOG)
     with open(os.path.join(folder, _WORKER), "w", encoding="utf-8") as file:
@@ -152,7 +152,7 @@ def _check_memory(replica: Replica) -> None:
         )
 
 
-def _settings(replica: Replica) -> dict[str, str]:
+def settings_of(replica: Replica) -> dict[str, str]:
     """Spark's settings; what the author's builder sets comes before them."""
     memory, cores = engine.memory_mib(replica), engine.cores(replica)
     python = max(engine.memory_mib(replica, 0.4), _PYTHON_MIB * cores)
