@@ -233,7 +233,14 @@ class EnginesContract(Named):
         assert names == ["appstatus", "events"]
         assert not list(log.glob("*.inprogress"))
 
-    @pytest.mark.parametrize("launcher", [Launcher.DASK, Launcher.RAY, Launcher.SPARK])
+    @pytest.mark.parametrize(
+        "launcher",
+        [
+            Launcher.DASK,
+            pytest.param(Launcher.RAY, marks=pytest.mark.nightly),
+            pytest.param(Launcher.SPARK, marks=pytest.mark.nightly),
+        ],
+    )
     def test_an_entrypoints_functions_are_there_for_workers(
         self, backend: Backend, gang: Made, launcher: Launcher
     ) -> None:
