@@ -86,7 +86,7 @@ def measure(folder: Path, *, pairs: int, messages: int) -> Iterator[Ratio]:
 def _start_to_version(backend: LocalBackend, number: int) -> float:
     """Return the seconds from the submitting of a job to its version."""
     code = backend.store.put(IMAGE, [f"{PACKAGE}/{path.name}" for path in (IMAGE / PACKAGE).glob("*.py")])
-    before, output = begin_with_last(backend.store, f"few/{number}", None, name=BEFORE)
+    before, output = begin_with_last(backend.store, f"few/run-{number}", None, name=BEFORE)
     source = Source(url="kafka://events/few", values="json")
     spec = JobSpec(
         name="few",
