@@ -1,6 +1,6 @@
 """The features of :mod:`flights.etl` over such rows, on DuckDB: ``python duck.py ROWS OUTPUT [MONTHS]``, in the image `etl`.
 
-A query makes so many months, by default the whole year. It says when its first table was read, and at its end how much memory it had at most.
+MONTHS is the number of months of one query, 12 by default. The script prints when it has read its first table and, at its end, its peak memory.
 """
 
 from __future__ import annotations

@@ -60,7 +60,7 @@ class Files(paramiko.SFTPServerInterface):
         """See paramiko."""
         there = self._path(path)
         if there.name == "new" and not there.exists():
-            with contextlib.suppress(threading.BrokenBarrierError):  # nobody else came
+            with contextlib.suppress(threading.BrokenBarrierError):  # no second session looks for the folder
                 self.meeting.wait(MEETING_SECONDS)
         try:
             return paramiko.SFTPAttributes.from_stat(self._path(path).stat())

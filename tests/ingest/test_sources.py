@@ -66,8 +66,8 @@ def test_the_folders_of_a_web_server(ingest: Any, web: str, folder: Path, tmp_pa
     assert told["files"] == 3
 
 
-class Hasty(http.server.BaseHTTPRequestHandler):
-    """Serves a file that changes once more within the second of its last change, to as many bytes."""
+class Quiet(http.server.BaseHTTPRequestHandler):
+    """Answers HEAD and GET alike, and logs nothing."""
 
     def do_HEAD(self) -> None:
         self._answer()
@@ -77,6 +77,14 @@ class Hasty(http.server.BaseHTTPRequestHandler):
 
     def log_message(self, *_: object) -> None:
         pass
+
+    def _answer(self) -> bytes:
+        """Send status and headers, and return the body."""
+        raise NotImplementedError
+
+
+class Hasty(Quiet):
+    """Serves a file that changes once more within the second of its last change, to as many bytes."""
 
     def _answer(self) -> bytes:
         now = time.time()
@@ -98,20 +106,11 @@ def test_a_change_within_the_second_of_the_one_before_is_not_missed(ingest: Any,
     assert contents(tmp_path / "one") == {"a.csv": "last"}
 
 
-class Listing(http.server.BaseHTTPRequestHandler):
+class Listing(Quiet):
     """A web server's folder, whose page sorts itself by links; `failing` are paths that it cannot answer for now."""
 
     failing: ClassVar[list[str]] = []
     pages: ClassVar[dict[str, str]] = {}
-
-    def do_HEAD(self) -> None:
-        self._answer()
-
-    def do_GET(self) -> None:
-        self.wfile.write(self._answer())
-
-    def log_message(self, *_: object) -> None:
-        pass
 
     def _answer(self) -> bytes:
         known = self.pages.get(self.path.partition("?")[0])
@@ -194,7 +193,7 @@ def test_one_file_of_a_web_server(ingest: Any, web: str, tmp_path: Path) -> None
 
 @contextmanager
 def served(python: Path, folder: Path, sessions: int = 100) -> Iterator[tuple[int, str]]:
-    """Have an SFTP server that lets in so many at once; lend its port and its public key."""
+    """Run an SFTP server with at most `sessions` sessions at once; lend its port and its public key."""
     words = [python, Path(__file__).with_name("sftp_server.py"), folder, str(sessions)]
     with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
         assert process.stdout is not None
@@ -290,7 +289,7 @@ def test_a_connection_of_sftp_that_breaks_is_made_again(
 
 @contextmanager
 def cutting(port: int, *, times: int, after: int) -> Iterator[int]:
-    """Pass connections on to a port, and cut the first `times` of those that carry more than so many bytes back."""
+    """Forward connections to a port, and cut one once it has returned `after` bytes, `times` times in all."""
     left = [times]
 
     def carry(client: socket.socket) -> None:

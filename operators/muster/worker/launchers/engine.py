@@ -34,7 +34,8 @@ HEAD_SECONDS = 120.0
 FREE_SECONDS = 5.0
 _HEAD = "the engine's head, beside the first replica,"
 LIMITS = "20 5 50 1 0.2"
-"""An end is soon within so many seconds; so many with an error and so many without are too many; pauses before the next start and between two looks."""
+"""Of a worker: seconds from its start within which an end is early; early ends in a row, with an error and with status 0, that end the replica; seconds
+before the next start, and between two looks."""
 
 # prctl 1 is PR_SET_PDEATHSIG: what a rank starts does not outlive it.
 _KEEPS = """
@@ -59,8 +60,7 @@ def goes_on():
         return False
     return True
 
-# One that ends so many seconds after its start, so often on end, never comes. With exit status 0 it was told to, as when a script
-# begins Dask's workers anew, and that goes on for ever only where something is wrong.
+# A worker that ends early too often in a row never comes. Status 0 has a higher limit: a script may restart Dask's workers.
 soon, most, most_well, pause, pace = map(float, sys.argv[4].split())
 (sealed, host, port), words, told, ended = sys.argv[1:4], sys.argv[5:], [], {True: 0, False: 0}
 signal.signal(signal.SIGTERM, lambda *_: told.append(True))

@@ -127,7 +127,7 @@ def meet(replica: Replica, environments: Sequence[dict[str, str]]) -> list[int]:
         _show_ui(environment)
     at = ("--host", replica.master_address, "--port", str(replica.master_port), "--webui-port", "0")
     words = (_program(environment), f"{_DEPLOY}.master.Master", *at)
-    # Else it takes the next port where its own is taken, and nobody asks there.
+    # By default Spark tries the next ports where its own is taken; drivers and workers ask at this one alone.
     alone = {**environment, "SPARK_MASTER_OPTS": "-Dspark.port.maxRetries=0"}
     return [engine.lead(replica, words, alone, host=replica.master_address)]
 
