@@ -18,7 +18,7 @@ from muster.backends.local.backend import LocalBackend
 from muster.core.shipped import shipped
 from muster.volumes.folder import FolderStore
 
-pytestmark = [pytest.mark.slow, pytest.mark.data]
+pytestmark = [pytest.mark.slow, pytest.mark.data, pytest.mark.smoke]
 
 NAME = "clicks"
 

@@ -39,7 +39,7 @@ from muster.core.status import JobState, JobStatus
 from muster.core.verdict import Cause
 from muster.images.folders import find_image, image_folders, put_image
 
-pytestmark = [pytest.mark.slow, pytest.mark.data]
+pytestmark = [pytest.mark.slow, pytest.mark.data, pytest.mark.smoke]
 
 # As in the engines' own documentation: nothing says where the cluster is.
 DASK = """

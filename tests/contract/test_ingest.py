@@ -29,7 +29,7 @@ from muster.images.folders import find_image, image_folders, put_image
 from muster.volumes.base import Version
 from muster.volumes.beginning import begin_with_last
 
-pytestmark = [pytest.mark.slow, pytest.mark.data]
+pytestmark = [pytest.mark.slow, pytest.mark.data, pytest.mark.smoke]
 
 QUEUE = "ingests"
 Made = Callable[..., JobSpec]

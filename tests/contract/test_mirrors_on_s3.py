@@ -22,6 +22,7 @@ def packages() -> Path:
 
 
 @pytest.mark.data
+@pytest.mark.smoke
 @pytest.mark.parametrize(
     ("marks", "seconds"), [("not soak", 600), pytest.param("soak", 3600, marks=pytest.mark.soak)]
 )

@@ -10,7 +10,7 @@ import pytest
 from tests.e2e.author import WARM, Author, stages
 from tests.ingest.s3 import WORD, ObjectStore
 
-pytestmark = [pytest.mark.slow, pytest.mark.data]
+pytestmark = [pytest.mark.slow, pytest.mark.data, pytest.mark.smoke]
 
 DAG = """
 from datetime import timedelta

@@ -31,7 +31,7 @@ from muster.core.wire import loads
 from muster.images.folders import put_image
 from muster.volumes.beginning import begin_with_last
 
-pytestmark = [pytest.mark.slow, pytest.mark.data]
+pytestmark = [pytest.mark.slow, pytest.mark.data, pytest.mark.smoke]
 
 HERE = Path(__file__).parent
 TOPIC, PARTITIONS, VOLUME = "clicks", 4, "events/clicks"
