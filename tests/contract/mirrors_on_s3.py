@@ -18,7 +18,7 @@ from tests.ingest.s3 import USER, WORD, ObjectStore
 
 from muster.core.errors import StoreError
 from muster.volumes.folder import FolderStore
-from muster.volumes.mirrors import open_layout
+from muster.volumes.mirrors import open_files
 from muster.volumes.mirrors.base import Home
 from muster.volumes.mirrors.delta import Stretch
 from muster.volumes.mirrors.folder import FolderHome
@@ -33,7 +33,7 @@ SECRET = "not-to-be-shown"
 @pytest.fixture(autouse=True)
 def smaller(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have smaller files count as large."""
-    monkeypatch.setattr(open_layout, "LEAST_PATCHED_BYTES", LEAST_BYTES)
+    monkeypatch.setattr(open_files, "LEAST_PATCHED_BYTES", LEAST_BYTES)
 
 
 @pytest.fixture(scope="module")

@@ -235,8 +235,8 @@ class Copying:
         (volume, number), partition = documents.place, documents.origin.partition
         if (last := self._last.get((volume, partition))) is not None:
             return last
-        there = (each for each in range(number - 1, max(0, number - 1 - LOOK_BACK), -1))
-        for place in ((volume, each) for each in there):
+        for earlier in range(number - 1, max(0, number - 1 - LOOK_BACK), -1):
+            place = (volume, earlier)
             if self._is_live(place) and self._partition(place) == partition:
                 with suppress(Corrupt, NotFound):  # what is wrong with it is no matter of this version
                     found = self._source.documents(place)

@@ -16,14 +16,10 @@ to the same names, so they need no lock. Any file system of fsspec will do; its 
 
 from __future__ import annotations
 
-import errno
 import json
 import os
-import threading
-from collections import deque
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -35,39 +31,17 @@ from muster.core.names import check_volume
 from muster.volumes.changes import files_below
 from muster.volumes.commit_records import Place
 from muster.volumes.gather import check_path
-from muster.volumes.hashing import BIG_BYTES, hash_file
 from muster.volumes.layout import MIRROR
 from muster.volumes.manifest import Entry
-from muster.volumes.mirrors.base import (
-    Documents,
-    Holding,
-    Source,
-    Tell,
-    ordered,
-    read_at_source,
-    refuse_other,
-    runs,
-    stretches,
-)
+from muster.volumes.mirrors.base import Documents, Holding, Source, Tell, ordered, refuse_other, runs
 from muster.volumes.mirrors.cut import Cut
-from muster.volumes.mirrors.delta import delta
-from muster.volumes.mirrors.objects import PIECE_BYTES, Objects, is_new
-from muster.volumes.mirrors.patching import LEAST_PATCHED_BYTES
+from muster.volumes.mirrors.objects import Objects
+from muster.volumes.mirrors.open_files import STREAMS, OpenFiles, data_of
 from muster.volumes.tree import make_folders
 
-STREAMS = 8
 FORMAT = 1
 
 _INDEX = "_muster"
-
-
-@dataclass(frozen=True)
-class _Before:
-    """A file in the version before: on this machine, what it is to hold, and its object's name."""
-
-    path: str
-    digest: str
-    name: str
 
 
 class OpenHome:
@@ -82,12 +56,12 @@ class OpenHome:
     def __init__(self, url: str, options: Mapping[str, Any] | None = None) -> None:
         self.objects = Objects(url, options)
         self.where = self.objects.where
+        self._files = OpenFiles(self.objects)
         self._fresh: dict[Place, list[Entry]] = {}
         self._published: list[Place] = []
         # Hashes of files that were found wrong: what was copied from them is read, too.
         self._wrong = set[str]()
         self._lent: list[TemporaryDirectory[str]] = []
-        self._cutting = threading.Lock()  # of one large file at a time: its pieces are held in memory
 
     def owner(self) -> str:
         """Return the uuid of the store that gave the versions their numbers; empty where there is none yet."""
@@ -188,35 +162,7 @@ class OpenHome:
         self, documents: Documents, entries: Sequence[Entry], *, first: int = 0, size: int | None = None
     ) -> Iterator[bytes]:
         """Yield the bytes of these files, several pieces at a time."""
-        pieces = stretches(entries, first=first, size=size, most=PIECE_BYTES)
-        reading = deque[Future[bytes]]()
-        with ThreadPoolExecutor(STREAMS) as pool, self.objects.asking(f"read {documents.address}"):
-
-            def ask(entry: Entry, begin: int, end: int) -> bytes:
-                data = self._whole(self._data(documents, entry), begin, end)
-                if len(data) != end - begin:
-                    raise Corrupt(
-                        f"{entry.path!r:.200} of {documents.address} is shorter in {self.where} than it was"
-                    )
-                return data
-
-            for entry, begin, end in pieces:
-                reading.append(pool.submit(ask, entry, begin, end))
-                if len(reading) >= STREAMS:
-                    yield reading.popleft().result()
-            while reading:
-                yield reading.popleft().result()
-
-    def _whole(self, name: str, first: int | None = None, end: int | None = None) -> bytes:
-        """Return the bytes of an object that is to be there. :raises Corrupt: it is not, or its disk fails."""
-        try:
-            return self.objects.read(name, first, end)
-        except FileNotFoundError as error:
-            raise Corrupt(f"{self.where}/{name} is gone") from error
-        except OSError as error:
-            if error.errno != errno.EIO or self.objects.folder is None:
-                raise
-            raise Corrupt(f"{self.where}/{name} cannot be read from its disk") from error
+        return self._files.read(documents, entries, first=first, size=size)
 
     def code(self, digest: str) -> Path | None:
         """Return a copy of a code snapshot, which is there until this home is closed."""
@@ -234,7 +180,7 @@ class OpenHome:
             for path, runs_it in files.items():
                 target = folder / check_path(path, output="code")
                 make_folders(target.parent)
-                target.write_bytes(self._whole(f"{_INDEX}/code/{name}/{path}"))
+                target.write_bytes(self._files.whole(f"{_INDEX}/code/{name}/{path}"))
                 target.chmod(0o755 if runs_it else 0o644)
         return folder
 
@@ -262,128 +208,10 @@ class OpenHome:
         if documents.holding.deleted:
             if self.objects.folder is not None:  # a kill may have left some, nameless
                 with self.objects.asking(f"delete {documents.address}"):
-                    self.objects.remove_below(_data_of(documents.place))
+                    self.objects.remove_below(data_of(documents.place))
             return
         with self.objects.asking(f"write {documents.address}"):
-            self.objects.tidy(_data_of(documents.place))
-            equal = {} if base is None else {entry.hash: entry for entry in base.entries.values()}
-            with ThreadPoolExecutor(STREAMS) as pool:
-                there = self._keep_whole(documents, pool)
-                missing = {path: entry for path, entry in documents.entries.items() if path not in there}
-                copies = {path: equal[entry.hash] for path, entry in missing.items() if entry.hash in equal}
-                for path, done in [
-                    (path, pool.submit(self._copy, base, same, documents, missing[path]))
-                    for path, same in copies.items()
-                ]:
-                    if done.result():
-                        del missing[path]
-                self._fresh[documents.place] = list(missing.values())
-                self._fetch(documents, missing, source, pool, tell, base)
-
-    def _keep_whole(self, documents: Documents, pool: ThreadPoolExecutor) -> set[str]:
-        """Return the files that are there, each read; delete what is none of the version's.
-
-        A run that was killed may have left files of another version with this number, of the same names and sizes.
-        """
-        sizes = self.objects.sizes(_data_of(documents.place))
-        for path in sizes.keys() - documents.entries.keys():
-            if not is_new(path):  # else another run may be writing it
-                self.objects.remove(f"{_data_of(documents.place)}/{path}")
-        found = [e for path, e in documents.entries.items() if sizes.get(path) == e.size_bytes]
-        whole = pool.map(lambda entry: self._is_whole(documents, entry), found)
-        return {entry.path for entry, right in zip(found, whole, strict=True) if right}
-
-    def _is_whole(self, documents: Documents, entry: Entry) -> bool:
-        hasher, name = blake3(), self._data(documents, entry)
-        for begin in range(0, entry.size_bytes, PIECE_BYTES):
-            hasher.update(self.objects.read(name, begin, min(begin + PIECE_BYTES, entry.size_bytes)))
-        return hasher.hexdigest() == entry.hash
-
-    def _copy(self, base: Documents | None, same: Entry, documents: Documents, entry: Entry) -> bool:
-        """Have the store copy a file that it has; whether it could."""
-        assert base is not None
-        return self.objects.copy(self._data(base, same), self._data(documents, entry))
-
-    def _fetch(
-        self,
-        documents: Documents,
-        missing: Mapping[str, Entry],
-        source: Source,
-        pool: ThreadPoolExecutor,
-        tell: Tell,
-        base: Documents | None,
-    ) -> None:
-        folder, writing = source.local(documents.place), deque[Future[int]]()
-        before = source.local(base.place) if base is not None else None
-
-        def later(work: Callable[..., int], *arguments: Any) -> None:
-            writing.append(pool.submit(work, *arguments))
-            while len(writing) >= 2 * STREAMS:
-                tell(writing.popleft().result())
-
-        if folder is not None:
-            for entry in missing.values():
-                old = None
-                if base is not None and before is not None and (same := base.entries.get(entry.path)):
-                    old = _Before(f"{before}/{same.path}", same.hash, self._data(base, same))
-                later(self._send, documents, entry, f"{folder}/{entry.path}", old)
-        else:
-            for run in runs(ordered(documents), missing):
-                cut = Cut(source.read(documents, run))
-                for entry in run:
-                    chunks = cut.take(entry.size_bytes, what=entry.path)
-                    if entry.size_bytes <= BIG_BYTES:
-                        later(self._write_small, documents, entry, b"".join(chunks))
-                    else:
-                        self._write_large(documents, entry, chunks, tell)
-        while writing:
-            tell(writing.popleft().result())
-
-    def _send(self, documents: Documents, entry: Entry, path: str, old: _Before | None) -> int:
-        """Write a file of this machine, and return how many bytes travelled.
-
-        :param old: the same file in the version before.
-        :raises Corrupt: it has not the bytes of the manifest.
-        """
-        name, sent = self._data(documents, entry), None
-        with read_at_source(path):
-            if hash_file(path) != entry.hash:
-                raise _changed(entry)
-            if old is not None and self.objects.copies_ranges and entry.size_bytes >= LEAST_PATCHED_BYTES:
-                sent = self._send_changed(path, name, old)
-            if sent is None:
-                self.objects.send(path, name)
-                sent = entry.size_bytes
-        return sent
-
-    def _send_changed(self, path: str, name: str, old: _Before) -> int | None:
-        """Write what differs from the version before; None where the whole file has to be sent."""
-        if not self.objects.exists(old.name):
-            return None
-        try:
-            with self._cutting:
-                if hash_file(old.path) != old.digest:
-                    return None  # fsck reports it
-                cut = list(delta(old.path, path))
-        except OSError:  # of the file before; what is wrong with this one is seen where it is sent whole
-            return None
-        return self.objects.send_changed(path, name, before=old.name, stretches=cut)
-
-    def _write_small(self, documents: Documents, entry: Entry, data: bytes) -> int:
-        if blake3(data).hexdigest() != entry.hash:
-            raise _changed(entry)
-        self.objects.put(self._data(documents, entry), data)
-        return entry.size_bytes
-
-    def _write_large(self, documents: Documents, entry: Entry, chunks: Iterator[bytes], tell: Tell) -> None:
-        hasher = blake3()
-        with self.objects.writing(self._data(documents, entry)) as file:
-            for chunk in chunks:
-                hasher.update(chunk)
-                file.write(chunk)
-                tell(len(chunk))
-            if hasher.hexdigest() != entry.hash:
-                raise _changed(entry)
+            self._fresh[documents.place] = self._files.fill(documents, source, base=base, tell=tell)
 
     def publish(self, versions: Sequence[Documents]) -> None:
         """Write documents and marks, and last the names that make the versions whole."""
@@ -414,13 +242,13 @@ class OpenHome:
                 said = self.objects.text(live) or b"{}"
                 if self.objects.folder is not None:  # its disk may be full: this makes room for what says so
                     self.objects.remove(live)
-                    self.objects.remove_below(_data_of(place))
+                    self.objects.remove_below(data_of(place))
                 self.objects.put(_version_name(place, holding), said)
                 self._delete_data(place, holding.digest)
             self._put_marks(place, holding)
 
     def _delete_data(self, place: Place, digest: str) -> None:
-        self.objects.remove_below(_data_of(place))
+        self.objects.remove_below(data_of(place))
         self.objects.remove(_version_name(place, Holding(digest)))
 
     def _put_marks(self, place: Place, holding: Holding) -> None:
@@ -438,7 +266,7 @@ class OpenHome:
             return []
         place, entries = documents.place, documents.entries
         with self.objects.asking(f"read {documents.address} again"):
-            there = self.objects.sizes(_data_of(place))
+            there = self.objects.sizes(data_of(place))
         wrong = {
             path: f"{path!r:.200} has {there.get(path)} bytes in place of {entry.size_bytes}"
             for path, entry in entries.items()
@@ -453,7 +281,7 @@ class OpenHome:
             with self.objects.asking(f"take {documents.address} back"):
                 self.objects.remove(_version_name(place, Holding(documents.digest)))
                 for path in wrong:
-                    self.objects.remove(self._data(documents, entries[path]))
+                    self.objects.remove(self._files.name(documents, entries[path]))
         return list(wrong.values())
 
     def _changed(self, documents: Documents, run: Sequence[Entry]) -> dict[str, str]:
@@ -491,10 +319,6 @@ class OpenHome:
         while self._lent:
             self._lent.pop().cleanup()
 
-    def _data(self, documents: Documents, entry: Entry) -> str:
-        path = check_path(entry.path, output=documents.address)
-        return f"{_data_of(documents.place)}/{path}"
-
 
 def _at(text: bytes) -> float:
     """Return when a version was committed; 0 where that is not said. :raises Corrupt: what says it is torn."""
@@ -504,16 +328,6 @@ def _at(text: bytes) -> float:
         raise Corrupt(f"{text!r:.80} is not what says when a version was committed") from error
 
 
-def _data_of(place: Place) -> str:
-    return f"{place[0]}/{place[1]}/data"
-
-
 def _version_name(place: Place, holding: Holding) -> str:
     name = f"{_INDEX}/versions/{place[0]}/{place[1]}-{holding.digest.removeprefix('b3:')}"
     return f"{name}.deleted" if holding.deleted else name
-
-
-def _changed(entry: Entry) -> Corrupt:
-    return Corrupt(
-        f"{entry.path!r:.200} has not the bytes of its manifest: `muster volumes fsck --deep` where it comes from says more"
-    )
