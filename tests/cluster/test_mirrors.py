@@ -13,13 +13,12 @@ from tests.cluster import store
 from tests.cluster.inside import layout
 from tests.contract.mirror_kills import KilledMirrorContract
 from tests.contract.mirrored import assert_restores
-from tests.contract.test_mirrors import MirrorContract, Open
+from tests.contract.test_mirrors import MirrorContract, Open, Served
 
 from muster.volumes.folder import FolderStore
 from muster.volumes.mirrors.copying import Copying
 from muster.volumes.mirrors.folder import FolderHome
 from muster.volumes.service.client import ServiceStore
-from muster.volumes.service.homes import ServiceHome
 
 pytestmark = [pytest.mark.cluster, pytest.mark.nightly]
 
@@ -30,15 +29,17 @@ NUMBERS = itertools.count()
 class TestClusterService(KilledMirrorContract, MirrorContract):
     @pytest.fixture
     def opened(self, tmp_path: Path) -> Iterator[Open]:
-        store.deploy(layout(), folder=f"mirror-{UNIQUE}-{next(NUMBERS)}")
+        folder = f"mirror-{UNIQUE}-{next(NUMBERS)}"
+        store.deploy(layout(), folder=folder)
+        Served.root = layout().claim / folder
         with ExitStack() as stores:
 
-            def opened() -> ServiceHome:
+            def opened() -> Served:
                 client = ServiceStore(
                     store.URL, token=store.operator_token(layout()), cache=tmp_path / "cache"
                 )
                 stores.callback(client.close)
-                return ServiceHome(client)
+                return Served(client)
 
             yield opened
         store.remove(layout())
