@@ -4,8 +4,8 @@
 The rows and what was found of each engine are kept below FOLDER, where a later call finds them: delete it afterwards. A run is ended where less than
 `--keep-gib` are free on its disk.
 
-The memory is bounded, the disk is not: DuckDB spills 0.9 GB for each million rows of a query of the whole year, so 100 million want some 90 GB beside the
-rows. With ``--months 1`` it makes a month at a time, with a sixth of that.
+DuckDB spills 0.9 GB for each million rows of a query of the whole year; with ``--months 1`` it makes a month at a time, with a sixth of that. From
+some 30 million rows on 2 GB are not enough for it (ADR 46).
 """
 
 from __future__ import annotations
