@@ -4,8 +4,8 @@
 The rows and what was found of each engine are kept below FOLDER, where a later call finds them: delete it afterwards. A run is ended where less than
 `--keep-gib` are free on its disk.
 
-DuckDB spills 0.9 GB for each million rows of a query of the whole year; with ``--months 1`` it makes a month at a time, with a sixth of that. From
-some 30 million rows on 2 GB are not enough for it (ADR 46).
+DuckDB spills 0.9 GB for each million rows of a query of the whole year; with ``--months 1`` it makes a month at a time, with a sixth of that. For
+100 million its 2 GB of memory are not enough (ADR 46).
 """
 
 from __future__ import annotations
