@@ -53,7 +53,11 @@ class Publishing:
             )
 
     def publish(self, versions: Sequence[Documents]) -> None:
-        """Make received versions durable and visible."""
+        """Make received versions durable and visible.
+
+        :param versions: one or more, each complete in its draft.
+        :raises Conflict: a job has reserved or committed the number of one, or a commit names another record of it.
+        """
         with translated(f"make {versions[0].address} and others visible in {self._layout.root}"):
             if self._layout.syncfs:
                 sync_all(self._layout.root)
