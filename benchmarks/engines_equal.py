@@ -1,11 +1,9 @@
-"""Both engines over the same rows as jobs, once each: how long, how much memory, and whether the rows are equal.
+"""Both engines over the same rows as jobs: how long, how much memory, and whether the rows are equal.
 
-``python -m benchmarks.engines_equal FOLDER [--rows N] [--engines duckdb spark] [--months N] [--keep-gib N]``, by default 100 million.
-The rows and what was found of each engine are kept below FOLDER, where a later call finds them: delete it afterwards. A run is ended where less than
-`--keep-gib` are free on its disk.
-
-DuckDB spills 0.9 GB for each million rows of a query of the whole year; with ``--months 1`` it makes a month at a time, with a sixth of that. For
-100 million its 2 GB of memory are not enough (ADR 46).
+``python -m benchmarks.engines_equal FOLDER [--rows N] [--engines duckdb spark] [--months N] [--since M] [--until M] [--keep-gib N]``, by default
+100 million rows. Each job makes `--months` months of the year, all twelve by default, from the whole year's rows: of 100 million, two months take
+DuckDB a quarter of an hour on two cores. The rows and what each job found are kept below FOLDER, and a later call makes only the jobs that are
+missing: delete it afterwards. A job is ended where less than `--keep-gib` are free on its disk.
 """
 
 from __future__ import annotations
@@ -54,23 +52,41 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--rows", type=int, default=ROWS)
     parser.add_argument("--engines", nargs="+", choices=ENGINES, default=list(ENGINES))
-    parser.add_argument("--months", type=int, default=12, help="months of one query of DuckDB")
+    parser.add_argument("--months", type=int, default=12, help="months of one job")
+    parser.add_argument("--since", type=int, default=1, help="first month of 2013")
+    parser.add_argument("--until", type=int, default=12, help="last month of 2013")
     parser.add_argument("--keep-gib", type=float, default=8.0)
     options = parser.parse_args(arguments)
     folder: Path = options.folder.resolve() / str(options.rows)
     make_rows(folder, options.rows)
     for engine in options.engines:
-        found = run(folder, engine, options.keep_gib, options.months)
-        (folder / f"{engine}.json").write_text(json.dumps(found))
-        print(
-            engine, json.dumps({name: each for name, each in found.items() if name != "months"}), flush=True
-        )
-    there = [folder / f"{engine}.json" for engine in ENGINES]
-    sums = [json.loads(path.read_text())["months"] for path in there if path.is_file()]
-    rows = sum(count for count, _ in sums[0].values())
-    same = all(each == sums[0] for each in sums)
-    print(f"{len(sums)} results of {rows:,} rows in {len(sums[0])} months:", "equal" if same else "DIFFERENT")
-    return 0 if same else 1
+        for first in range(options.since, options.until + 1, options.months):
+            last = min(first + options.months - 1, options.until)
+            record = folder / f"{engine}-{first:02}-{last:02}.json"
+            if not record.is_file():
+                found = run(folder, engine, f"2013-{first:02}", f"2013-{last:02}", options.keep_gib)
+                record.write_text(json.dumps(found))
+                told = {name: each for name, each in found.items() if name != "months"}
+                print(record.stem, json.dumps(told), flush=True)
+    return compare(folder)
+
+
+def compare(folder: Path) -> int:
+    """Print what each engine's jobs took together, and whether the months that both made are equal; return 1 if not."""
+    made: list[dict[str, Any]] = []
+    for engine in ENGINES:
+        jobs = [json.loads(path.read_text()) for path in sorted(folder.glob(f"{engine}-*.json"))]
+        made.append({month: sums for job in jobs for month, sums in job["months"].items()})
+        if jobs:
+            print(
+                f"{engine}: {len(jobs)} jobs, {sum(count for count, _ in made[-1].values()):,} rows in {len(made[-1])} months, "
+                f"{sum(job['whole_s'] for job in jobs):.0f} s, at most {max(job['memory_mib'] for job in jobs):.0f} MiB of memory "
+                f"and {max(job['disk_gib'] for job in jobs):.1f} GiB of disk"
+            )
+    both = sorted(set.intersection(*map(set, made)))
+    different = [month for month in both if len({json.dumps(each[month]) for each in made}) > 1]
+    print(f"both made {len(both)} months:", f"{', '.join(different)} DIFFERENT" if different else "equal")
+    return bool(different)
 
 
 def make_rows(folder: Path, rows: int) -> None:
@@ -84,7 +100,7 @@ def make_rows(folder: Path, rows: int) -> None:
     print(f"{rows:,} rows made in {time.perf_counter() - began:.0f} s", flush=True)
 
 
-def run(folder: Path, engine: str, keep_gib: float, months_at_once: int) -> dict[str, Any]:
+def run(folder: Path, engine: str, since: str, month: str, keep_gib: float) -> dict[str, Any]:
     """Run an engine's job; return its seconds, its peaks, and the number and the sum of all rows' hashes of each month.
 
     :raises RuntimeError: it failed, or was ended.
@@ -96,8 +112,7 @@ def run(folder: Path, engine: str, keep_gib: float, months_at_once: int) -> dict
     (home / "rows").symlink_to(folder / "rows")
     with ThreadPoolExecutor() as threads:
         runs = Runs(home)
-        words = (str(months_at_once),) if engine == "duckdb" else ()
-        job = threads.submit(runs.job, ENGINES[engine], *words)
+        job = threads.submit(runs.job, ENGINES[engine], since, month)
         peak = watched(job, runs, home, keep_gib)
     first, seconds, *_ = job.result()
     words = [python_of("etl"), JOBS / "sums.py", runs.made()]

@@ -10,6 +10,8 @@ from __future__ import annotations
 import importlib.util
 import tempfile
 import zipfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import date, timedelta
 from pathlib import Path
@@ -20,6 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.parquet
+from ibis.backends.duckdb import Backend as DuckDB
 
 NOTICE_MINUTES = 60
 """How long before the scheduled departure the prediction is made: what is known later is no feature."""
@@ -78,15 +81,37 @@ def features(features: Path, *, since: str, month: str) -> dict[str, float]:
     :raises ValueError: a month is not ``YYYY-MM`` or has no flights, or `month` is before `since`.
     """
     months = months_between(since, month)
-    connection = ibis.duckdb.connect(memory_limit=MEMORY, temp_directory=tempfile.gettempdir())
-    raw = Raw(**{name: connection.create_table(name, table) for name, table in read_raw().items()})
-    table = build(raw, months[0], months[-1]).order_by("partition", *KEY).to_pyarrow()
+    with database() as duckdb:
+        raw = Raw(**{name: duckdb.create_table(name, table) for name, table in read_raw().items()})
+        rows = build(raw, months[0], months[-1], store=stored)
+        table = rows.order_by("partition", *KEY).to_pyarrow()
     for done, one in enumerate(months, start=1):
         _write(table.filter(pc.field("partition") == one), one, features)
         print(f"muster: month={done}/{len(months)} rows={table.num_rows}", flush=True)
     late_rate = pc.mean(table[TARGET]).as_py()
     print(f"{table.num_rows:,} flights in {len(months)} months, {late_rate:.1%} of them late", flush=True)
     return {"rows": table.num_rows, "months": len(months), "late_rate": late_rate}
+
+
+@contextmanager
+def database() -> Iterator[DuckDB]:
+    """Yield a new database on the scratch disk, which holds :data:`MEMORY` and spills the rest beside itself."""
+    with tempfile.TemporaryDirectory(prefix="flights-") as folder:
+        duckdb = ibis.duckdb.connect(
+            f"{folder}/tables.duckdb",
+            memory_limit=MEMORY,
+            temp_directory=folder,
+            preserve_insertion_order=False,  # or a new table is put in order in memory
+        )
+        try:
+            yield duckdb
+        finally:
+            duckdb.disconnect()
+
+
+def stored(table: ir.Table) -> ir.Table:
+    """Make a table of the database on disk out of an expression: Ibis caches in temporary tables, which stay in memory."""
+    return table.get_backend().create_table(ibis.util.gen_name("stored"), table)
 
 
 def months_between(since: str, month: str) -> list[str]:
@@ -117,31 +142,43 @@ def read_raw() -> dict[str, pa.Table]:
     }
 
 
-def build(raw: Raw, since: str, month: str) -> ir.Table:
+def build(
+    raw: Raw, since: str, month: str, *, store: Callable[[ir.Table], ir.Table] | None = None
+) -> ir.Table:
     """Return one row for every flight of the months that reached its destination, with features and target.
 
     A cancelled or diverted flight has no arrival delay, and so no row: the target is whether a flight
     that reaches its destination is late. It still counts as planned traffic, and as overdue while it
     could still have been a late flight.
+
+    :param store: makes a table out of an expression, so that each query has one join. Without it all is one query, which
+        DuckDB cannot do with less memory than all its joins want at once.
     """
+    shared, step = (store, store) if store else (ir.Table.cache, _as_it_is)
     begin, end = _first_day("since", since), _first_day("month", month)
     clocked = _clocked(raw.flights)
-    near = clocked.filter(
-        clocked.scheduled >= _minutes(begin - LOOK_BACK),
-        clocked.scheduled < _minutes(end + timedelta(days=33)),
-    ).cache()
-    wanted = near.filter(near.arr_delay.notnull(), near.partition >= since, near.partition <= month).cache()
-    events = _events(near).cache()
+    near = shared(
+        clocked.filter(
+            clocked.scheduled >= _minutes(begin - LOOK_BACK),
+            clocked.scheduled < _minutes(end + timedelta(days=33)),
+        )
+    )
+    wanted = shared(near.filter(near.arr_delay.notnull(), near.partition >= since, near.partition <= month))
+    events = shared(_events(near))
     rows = _schedule(wanted)
-    rows = _join(rows, _traffic(near), ("origin",), "scheduled")
+    rows = step(_join(rows, step(_traffic(near)), ("origin",), "scheduled"))
     for scope, by in SCOPES.items():
-        rows = _join(rows, _recent(events, wanted, scope, by), by, "cutoff")
+        rows = step(_join(rows, step(_recent(events, wanted, scope, by)), by, "cutoff"))
     for scope, by in REGULARS.items():
-        rows = _join(rows, _history(near, wanted, scope, by), by, "cutoff")
-    rows = _join(rows, _weather(raw.weather, wanted), ("origin",), "cutoff")
+        rows = step(_join(rows, step(_history(near, wanted, scope, by)), by, "cutoff"))
+    rows = step(_join(rows, step(_weather(raw.weather, wanted)), ("origin",), "cutoff"))
     rows = _with_plane(rows, raw.planes)
     rows = _with_airport(rows, raw.airports)
     return rows.drop("cutoff", "year").rename(scheduled_departure="scheduled")
+
+
+def _as_it_is(table: ir.Table) -> ir.Table:
+    return table
 
 
 def _clocked(flights: ir.Table) -> ir.Table:
