@@ -127,7 +127,7 @@ def test_a_jobs_table_that_keeps_the_columns_of_a_stream_is_a_table(drive: Drive
 def test_what_cannot_be_joined_is_named(drive: Drive, tmp_path: Path) -> None:
     drive("make", "types", {"files": {"a.parquet": [{"x": 1}], "b.parquet": [{"x": {"y": 1}}]}})
     assert (
-        "'b.parquet' does not go with the files before it"
+        "'b.parquet' cannot become one file with those before it"
         in drive("compact", "types", str(tmp_path / "1"), "64")["message"]
     )
     twice = {"a.parquet": messages((0, 0), (0, 1)), "b.parquet": messages((0, 1), (0, 2))}

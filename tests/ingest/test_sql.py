@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.cluster.authority import Authority
 from tests.ports import free_port
 from tests.waiting import until
 
@@ -187,22 +188,33 @@ def place() -> Iterator[Path]:
 
 
 @pytest.fixture(scope="module")
-def postgres(place: Path) -> Iterator[tuple[dict[str, str], Run]]:
+def authority(place: Path) -> Authority:
+    authority = Authority(folder=place / "authority")
+    authority.create()
+    return authority
+
+
+@pytest.fixture(scope="module")
+def postgres(place: Path, authority: Authority) -> Iterator[tuple[dict[str, str], Run]]:
     """A server, the fields of its connection, and what runs statements there."""
     if not shutil.which("initdb"):
         pytest.skip("PostgreSQL's initdb is not on PATH")
     word = place / "word"
     word.write_text("a-word-of-the-tests")
+    certificate, key = authority.issue("server", "server")
     as_user: dict[str, Any] = {}
     if os.getuid() == 0:  # as which it does not run
         nobody = pwd.getpwnam("nobody")
         as_user = {"user": nobody.pw_uid, "group": nobody.pw_gid, "extra_groups": []}
-        os.chown(place, nobody.pw_uid, nobody.pw_gid)
+        for path in (place, authority.folder, certificate, key):
+            os.chown(path, nobody.pw_uid, nobody.pw_gid)
     data, port = place / "data", free_port()
     quiet: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     init = ["initdb", "-D", data, "-U", "muster", "--auth=scram-sha-256", f"--pwfile={word}", "-N"]
     subprocess.run(init, check=True, **as_user, **quiet)
     serve = ["postgres", "-D", data, "-p", str(port), "-k", place, "-h", "127.0.0.1", "-F"]
+    for name, value in (("ssl", "on"), ("ssl_cert_file", certificate), ("ssl_key_file", key)):
+        serve += ["-c", f"{name}={value}"]
     fields = {"host": "127.0.0.1", "port": str(port), "login": "muster", "schema": "postgres"}
     fields["password"] = "a-word-of-the-tests"
 
@@ -249,6 +261,19 @@ class TestPostgres(QueryContract):
         told = ingest("one", "sql://shop", fields=fields, query=QUERY, kind="postgres", connection="shop")
         assert told["error"] == "IngestError"
         assert "refuses connection 'shop'" in told["message"]
+
+    def test_a_server_is_trusted_by_the_authority_of_the_connection(
+        self, ingest: Any, database: Any, authority: Authority, tmp_path: Path
+    ) -> None:
+        database[2]("create table orders (id bigint, name text)")
+        what = {"fields": database[0], "query": QUERY, "kind": "postgres", "connection": "shop"}
+        trusted = {"ca": authority.certificate.read_text()}
+        assert ingest("one", "sql://shop", extra=trusted, **what)["rows"] == 0
+        other = Authority(folder=tmp_path / "other")
+        other.create()
+        told = ingest("two", "sql://shop", extra={"ca": other.certificate.read_text()}, **what)
+        assert told["error"] == "IngestError"
+        assert "certificate verify failed" in told["message"]
 
     def test_numeric_is_a_watermark_by_its_size(
         self, read: Any, rows: Any, database: Any, tmp_path: Path

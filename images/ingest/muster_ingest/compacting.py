@@ -189,7 +189,8 @@ def _united(parts: Sequence[Part]) -> pa.Schema:
             united = pa.unify_schemas([united, part.schema.remove_metadata()], promote_options="permissive")
         except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
             raise IngestError(
-                f"{part.path!r:.200} does not go with the files before it: {error!s:.300}"
+                f"{part.path!r:.200} cannot become one file with those before it: {error!s:.300}. Nothing is changed; make the column of "
+                "one type where the files are written, or keep the two kinds in volumes of their own"
             ) from None
         latest = part
     return united
@@ -214,7 +215,10 @@ def _column(batch: pa.RecordBatch, field: pa.Field, part: Part) -> pa.Array:
     try:
         return batch.column(field.name).cast(field.type)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
-        raise IngestError(f"{part.path!r:.200}, column {field.name!r:.100}: {error!s:.300}") from None
+        raise IngestError(
+            f"{part.path!r:.200}: its column {field.name!r:.100} cannot become {field.type}, the type of all files: {error!s:.300}. Nothing is "
+            "changed"
+        ) from None
 
 
 def _collected(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
@@ -249,7 +253,8 @@ def _offsets(files: Iterator[Path] | Sequence[Path]) -> dict[int, tuple[int, int
                     grows = pc.all(pc.less(own[:-1], own[1:])).as_py() is not False
                     if not grows or own[0].as_py() <= last.get(number, -1):
                         raise IngestError(
-                            f"the offsets of partition {number} do not grow in {path.name}: a message is there twice"
+                            f"the offsets of partition {number} do not grow in {path.name}: a message is there twice. Nothing is changed; "
+                            "retire this version, and the next ingest reads from where the one before it ends"
                         )
                     rows[number] = rows.get(number, 0) + len(own)
                     last[number] = own[-1].as_py()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -53,9 +53,25 @@ class Connection:
         value = self.extra.get(name, "")
         return value if isinstance(value, str) else json.dumps(value)
 
+    def hidden(self, text: str, shown: Collection[str] = ()) -> str:
+        """Return a text on one line, with stars for what the connection holds. :param shown: fields of the extra that stay."""
+        extra = [value for name, value in self.extra.items() if name not in shown]
+        for held in sorted(_texts([self.login, self.password, self.host, extra]), key=len, reverse=True):
+            text = text.replace(held, "***") if len(held) > 2 else text
+        return " ".join(text.split())
+
     def flag(self, name: str) -> bool:
         """Whether a field of the extra says yes."""
         return str(self.extra.get(name, "")).lower() in ("true", "1", "yes")
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """Yield all texts within a value of JSON."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, (dict, list)):
+        for each in value.values() if isinstance(value, dict) else value:
+            yield from _texts(each)
 
 
 def _value(text: str) -> Any:

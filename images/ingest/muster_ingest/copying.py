@@ -17,6 +17,7 @@ from typing import Any
 from muster_ingest.connection import Connection
 from muster_ingest.errors import IngestError, SourceAway
 from muster_ingest.fetching import Patience
+from muster_ingest.listing import OWN
 from muster_ingest.objects import Ingest
 from muster_ingest.places import Place
 
@@ -31,6 +32,8 @@ def fetch(folder: Path, what: Mapping[str, Any], connection: Connection) -> dict
 def send(folder: Path, what: Mapping[str, Any], connection: Connection) -> dict[str, float]:
     """Copy a folder's files to their paths below the address; what is there already, by its MD5, is not sent again.
 
+    What an ingest wrote for the next one is left out: an ingest of the copy would refuse it.
+
     :raises IngestError: something else lies there.
     """
     return _Sending(folder, what, connection).run()
@@ -40,7 +43,9 @@ class _Sending:
     """The copy of one folder."""
 
     def __init__(self, folder: Path, what: Mapping[str, Any], connection: Connection) -> None:
-        self._files = {str(path.relative_to(folder)): path for path in folder.rglob("*") if path.is_file()}
+        paths = (path for path in folder.rglob("*") if path.is_file())
+        files = {str(path.relative_to(folder)): path for path in paths}
+        self._files = {name: path for name, path in files.items() if name.partition("/")[0] not in OWN}
         self._streams = int(what.get("streams") or 16)
         self._place = Place(what["source"], connection)
         self._patience = Patience(self._place, float(what.get("patience_seconds") or 300.0))

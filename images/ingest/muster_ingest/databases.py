@@ -16,7 +16,15 @@ from muster_ingest.fetching import Patience
 
 BATCH_ROWS = 65_536
 _KINDS = {"postgres": "postgres", "postgresql": "postgres", "sqlite": "sqlite", "duckdb": "duckdb"}
-_REFUSED = ("authentication", "no password supplied", "permission denied", "no pg_hba.conf entry")
+_REFUSED = (
+    "authentication",
+    "no password supplied",
+    "permission denied",
+    "no pg_hba.conf entry",
+    "certificate verify failed",
+    "server certificate for",
+    "server does not support ssl",
+)
 _AWAY = (
     "could not connect",
     "connection refused",
@@ -39,8 +47,12 @@ Read = Callable[[str], pa.RecordBatchReader]
 class Database:
     """The database of one source.
 
+    :ivar again: what the next run does where the database was away.
+
     :param patience_seconds: how long it may be away when it is connected to. :raises IngestError: the connection is of another kind.
     """
+
+    again = "it reads the query from its beginning"
 
     def __init__(self, source: str, connection: Connection, patience_seconds: float) -> None:
         self.source, self._connection = source, connection
@@ -51,7 +63,6 @@ class Database:
             )
         self._kind = kind
         self._patience = Patience(self, patience_seconds)
-        self._last = ""
 
     @contextmanager
     def opened(self) -> Iterator[Read]:
@@ -69,10 +80,7 @@ class Database:
 
     @contextmanager
     def _connected(self) -> Iterator[Read]:
-        try:
-            connected = self._patience.ask("its start", self._connect)
-        except SourceAway:
-            raise SourceAway(f"{self.source} does not answer: {self._last:.300}: run again") from None
+        connected = self._patience.ask("its start", self._connect)
         if self._kind == "duckdb":
             with connected:
                 yield lambda statement: connected.execute(statement).to_arrow_reader(BATCH_ROWS)
@@ -107,7 +115,6 @@ class Database:
 
     def passing(self, error: BaseException) -> bool:
         """Whether the same may work a little later."""
-        self._last = self._said(error)
         if self._kind != "postgres":  # a file
             return False
         state = _state(error)
@@ -119,27 +126,26 @@ class Database:
     def refused(self, error: BaseException) -> IngestError:
         """Name the connection whose credentials do not do; nothing of them is shown."""
         return IngestError(
-            f"{self.source} refuses connection {self._connection.conn_id!r}: {self._said(error):.300}"
+            f"{self.source} refuses connection {self._connection.conn_id!r}: {self.said(error):.300}"
         )
 
     def _meant(self, error: Exception) -> Exception:
         if self.denied(error):
             return self.refused(error)
         if self.passing(error):
-            return SourceAway(f"{self.source} does not answer: {self._said(error):.300}: run again")
+            return SourceAway(
+                f"{self.source} does not answer any more ({self.said(error):.300}): run again, {self.again}"
+            )
         if _state(error) == "3D000" or _NO_DATABASE.search(_judged(error)):
             return IngestError(
                 f"{self.source}: there is no database {self._connection.schema!r:.100}: name another one as the schema of connection "
                 f"{self._connection.conn_id!r}"
             )
-        return IngestError(f"{self.source}: the query cannot be read: {self._said(error):.600}")
+        return IngestError(f"{self.source}: the query cannot be read: {self.said(error):.600}")
 
-    def _said(self, error: BaseException) -> str:
-        """Return an error's text without anything of the connection."""
-        said = " ".join(str(error).split())
-        for secret in (self._connection.password, self._connection.login, self._connection.host):
-            said = said.replace(secret, "***") if len(secret) > 2 else said
-        return said
+    def said(self, error: BaseException) -> str:
+        """Return what an error says, on one line, without anything of the connection."""
+        return self._connection.hidden(str(error))
 
 
 def _state(error: BaseException) -> str:
@@ -172,5 +178,7 @@ def _postgres(connection: Connection) -> str:
         for name in ("sslmode", "sslrootcert", "connect_timeout")
         if connection.text(name)
     }
+    if connection.ca:
+        options.setdefault("sslmode", "verify-full")  # libpq's own default checks no certificate
     address = f"{quote(connection.host or 'localhost', safe='')}:{connection.port or 5432}"
     return f"postgresql://{user}{word}@{address}/{quote(connection.schema, safe='')}?{urlencode({'connect_timeout': '20', **options})}"

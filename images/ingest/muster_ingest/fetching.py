@@ -28,9 +28,13 @@ T = TypeVar("T")
 
 
 class Asked(Protocol):
-    """What is asked: it says what its errors mean."""
+    """What is asked: it says what its errors mean.
+
+    :ivar again: what the next run does, for the message that the source is away.
+    """
 
     source: str
+    again: str
 
     def denied(self, error: BaseException) -> bool:
         """Whether an error says that the credentials do not do."""
@@ -40,6 +44,9 @@ class Asked(Protocol):
 
     def refused(self, error: BaseException) -> IngestError:
         """Name the connection whose credentials do not do."""
+
+    def said(self, error: BaseException) -> str:
+        """Return what an error says, on one line, without what the connection hides."""
 
 
 class Patience:
@@ -99,8 +106,8 @@ class Patience:
             self._since = now
         if now - self._since > self._seconds or self._stop.is_set():
             raise SourceAway(
-                f"{self._place.source} does not answer ({type(error).__name__} at {what:.200}), for {now - self._since:.0f} s: run again, "
-                "it goes on from what was fetched"
+                f"{self._place.source} does not answer, for {now - self._since:.0f} s ({type(error).__name__} at {what:.200}: "
+                f"{self._place.said(error):.300}): run again, {self._place.again}"
             ) from None
 
 

@@ -42,8 +42,10 @@ _CONNECT_SECONDS, _SILENT_SECONDS = 20, 60
 class Place:
     """One source: its file system and its root there.
 
-    :ivar no_files: how many links, devices and the like the last list has left out.
+    :ivar again: what the next run does where the source was away. :ivar no_files: how many links, devices and the like the last list has left out.
     """
+
+    again = "it goes on from what was fetched"
 
     def __init__(self, source: str, connection: Connection) -> None:
         self.source, self.connection = source, connection
@@ -228,11 +230,14 @@ class Place:
 
     def refused(self, error: BaseException) -> IngestError:
         """Name the connection whose credentials do not do; nothing of them is shown."""
-        why = str(error).strip().splitlines()[0][:120] if str(error).strip() else type(error).__name__
         return IngestError(
-            f"{self.source} refuses {self.connection.named} ({type(error).__name__}: {why}): give the operator a connection "
-            "that may list and read it"
+            f"{self.source} refuses {self.connection.named} ({type(error).__name__}: {self.said(error):.120}): give the operator a "
+            "connection that may list and read it"
         )
+
+    def said(self, error: BaseException) -> str:
+        """Return what an error says, on one line, without anything of the connection."""
+        return self.connection.hidden(str(error)) or "no reason is told"
 
 
 def identity(info: dict[str, Any]) -> str:

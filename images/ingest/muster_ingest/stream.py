@@ -73,7 +73,9 @@ def read_topic(
     }
     if not rows.count and not rows.unreadable:
         if base is None:
-            raise IngestError(f"{topic.source} holds no message: nothing is committed")
+            raise IngestError(
+                f"{topic.source} holds no message: nothing is committed. Run again when the first one has come"
+            )
         print(f"{topic.source} holds nothing new", flush=True)
         return told
     stream = {
@@ -137,7 +139,7 @@ class _Ingest:
         return at
 
     def behind(self, offsets: Mapping[int, int]) -> int:
-        """Return by how many offsets the version ends before the topic does."""
+        """Return how many offsets are left before the one at which this ingest was to end."""
         return sum(max(0, self._ends[each] - offsets[each]) for each in offsets)
 
     def _lost(self, oldest: Mapping[int, int], way: str) -> int:

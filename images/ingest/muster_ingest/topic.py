@@ -113,8 +113,11 @@ class Span:
 class Topic:
     """One topic of the broker that a connection names.
 
+    :ivar again: what the next run does where the broker was away.
     :param source: its address, for messages. :raises IngestError: the connection names no broker, or a setting that is not its own.
     """
+
+    again = "it begins where the last version ends"
 
     def __init__(self, source: str, connection: Connection, patience_seconds: float) -> None:
         self.source, self._connection = source, connection
@@ -123,6 +126,7 @@ class Topic:
         self._answer_seconds = min(_ANSWER_SECONDS, max(1.0, patience_seconds))
         self.patience = Patience(self, patience_seconds)
         self._denied: KafkaError | None = None
+        self._told: KafkaError | None = None
         self._config = self._checked()
         self._admin = self._client()
 
@@ -221,13 +225,14 @@ class Topic:
 
     def refused(self, error: BaseException) -> IngestError:
         """Name the connection whose credentials do not do; nothing of them is shown."""
-        said = self._said(error) if self._denied is None else self._said(KafkaException(self._denied))
+        why = error if self._denied is None else KafkaException(self._denied)
         return IngestError(
-            f"{self.source} refuses {self._connection.named} ({said}): give the operator a connection that may read the topic"
+            f"{self.source} refuses {self._connection.named} ({self._text(why)}): give the operator a connection that may read the topic"
         )
 
     def _note(self, error: KafkaError) -> None:
-        """Note what the client tells beside its answers: wrong credentials and certificates are seen nowhere else."""
+        """Note what the client tells beside its answers: wrong credentials, certificates and names of hosts are seen nowhere else."""
+        self._told = error
         if error.code() in _DENIED or (error.code() == KafkaError._SSL and "certificate" in error.str()):
             self._denied = error
 
@@ -263,7 +268,7 @@ class Topic:
         try:
             return AdminClient({**own, "error_cb": self._note}, logger=_quiet())
         except KafkaException as error:
-            said = self._said(error)
+            said = self._text(error)
             raise IngestError(f"{self.source}: {self._connection.named} cannot be used: {said}") from None
 
     def _answer(self, futures: Mapping[Any, Future[Any]]) -> dict[Any, Any]:
@@ -279,24 +284,27 @@ class Topic:
             raise
 
     def _away(self, seconds: float) -> SourceAway:
+        told = f" ({self._text(KafkaException(self._told))})" if self._told is not None else ""
         return SourceAway(
-            f"{self.source} does not answer, for {seconds:.0f} s: run again, it begins where the last version ends"
+            f"{self.source} does not answer, for {seconds:.0f} s{told}: run again, {self.again}"
         )
 
     def _meant(self, error: KafkaException) -> Exception:
         if self.denied(error):
             return self.refused(error)
-        return IngestError(f"{self.source} cannot be read: {self._said(error)}")
+        return IngestError(f"{self.source} cannot be read: {self._text(error)}")
 
-    def _said(self, error: BaseException) -> str:
-        """Return an error's text without anything of the connection that is not open."""
+    def said(self, error: BaseException) -> str:
+        """Return what an error says, and what the client told beside it, on one line and without what the connection hides."""
+        found = [self._text(error)]
+        if self._told is not None:
+            found.append(self._text(KafkaException(self._told)))
+        return "; ".join(dict.fromkeys(found))
+
+    def _text(self, error: BaseException) -> str:
         first = error.args[0] if error.args else error
-        said = " ".join((first.str() if isinstance(first, KafkaError) else str(first)).split())
-        for name, value in self._connection.extra.items():
-            text = value if isinstance(value, str) else str(value)
-            if name not in _OPEN and len(text) > 2:
-                said = said.replace(text, "***")
-        return said[:300]
+        text = first.str() if isinstance(first, KafkaError) else str(first)
+        return self._connection.hidden(text, _OPEN)[:300]
 
     def _checked(self) -> dict[str, Any]:
         """Return the client's settings. :raises IngestError: one of the connection would break what an ingest promises."""

@@ -68,7 +68,8 @@ def _service(url: str, settings: Settings, token: str) -> Home:
 
     if not token:
         raise SpecError(
-            f"{VARIABLE} is not set: it holds the token of an operator of {url}, which its service prints with --print-token"
+            f"{VARIABLE} is not set: it holds the token of an operator of {url}, which `python -m muster.volumes.service --key KEY "
+            "--print-token DAYS` prints there"
         )
     cache = settings.cache / "stores" / "mirror"
     store = ServiceStore(url, token=token, cache=cache, patience_seconds=PATIENCE_SECONDS)

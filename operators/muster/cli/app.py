@@ -84,9 +84,7 @@ app.command("doctor", epilog=example("muster doctor", "muster doctor --json"))(d
 app.command(
     "tensorboard", epilog=example("muster tensorboard flights/model", "muster tensorboard flights-train")
 )(tensorboard)
-app.command("spark", epilog=example("muster spark flights_spark-features", "muster spark 3f2a --port 18081"))(
-    spark
-)
+app.command("spark", epilog=example("muster spark counts-count", "muster spark 3f2a --port 18081"))(spark)
 app.command("mlflow", epilog=example("muster mlflow", "muster mlflow --port 5001"))(mlflow)
 app.command(
     "notebook",

@@ -141,5 +141,5 @@ def _check(copy: Path, entries: Listing, inner: str) -> None:
         if not copied.is_file() or hash_file(str(copied)) != entry.hash:
             raise Corrupt(
                 f"{path!r:.200} differs from what was committed: nothing was copied. `muster volumes fsck --deep` names all "
-                "such files; retire this version and run the stage that wrote it again, or restore it from a backup"
+                "such files; retire this version and run the stage that wrote it again, or bring its bytes from a mirror (--repair-from)"
             )

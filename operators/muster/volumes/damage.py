@@ -37,7 +37,7 @@ from muster.volumes.tree import files_of
 if TYPE_CHECKING:
     from muster.volumes.folder import FolderStore
 
-_RESTORE = "retire this version and run the stage that wrote it again, or restore the store from a backup"
+_RESTORE = "retire this version and run the stage that wrote it again, or bring its bytes from a mirror: muster volumes fsck --deep --repair-from MIRROR"
 _MISSING, _NO_FILE = "missing file", "no regular file"
 _RESTORE_RECORD = "its data is gone; where it came from can only come back from a backup of the store"
 

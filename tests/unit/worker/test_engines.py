@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from tests.ports import free_port
 
+from muster.core.errors import SpecError
 from muster.core.job import Launcher, Role
 from muster.core.replica import Replica
 from muster.core.resources import Resources
@@ -113,7 +114,7 @@ def test_a_worker_that_comes_after_the_end_meets_nobody_and_ends_well(
 ) -> None:
     late = gang(index=1, launcher=launcher)
     Path(late.sealed).with_name("main-0.json").touch()
-    monkeypatch.setattr(engine, "package", lambda name, image: str(tmp_path))
+    monkeypatch.setattr(engine, "package", lambda name, **_: str(tmp_path))
     environment = {"SPARK_HOME": "/spark", "SPARK_CONF_DIR": str(tmp_path)}
     module = launcher_of(Launcher(launcher))
     assert module.meet(late, [environment]) == []
@@ -185,11 +186,26 @@ def test_each_task_of_spark_has_its_part_of_pythons_memory(gang: Callable[..., R
     assert settings["spark.executor.pyspark.memory"] == f"{3 * 768}m"  # two fifths of 4 GiB are 1638
 
 
+def test_a_ray_that_asks_for_no_token_is_refused(tmp_path: Path, monkeypatch) -> None:
+    for name, text in (
+        ("ray/__init__.py", ""),
+        ("ray-2.9.0.dist-info/METADATA", "Name: ray\nVersion: 2.9.0\n"),
+    ):
+        (tmp_path / name).parent.mkdir()
+        (tmp_path / name).write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    assert engine.package("ray", image="mine", least=(2, 9)) == str(tmp_path / "ray")
+    with pytest.raises(
+        SpecError, match=r"^image mine has ray 2\.9\.0: need 2\.52 or newer, lock the image again"
+    ):
+        engine.package("ray", image="mine", least=(2, 52))
+
+
 def test_the_head_of_ray_has_no_cpus_and_no_gpus(
     gang: Callable[..., Replica], monkeypatch, tmp_path: Path
 ) -> None:
     words: list[str] = []
-    monkeypatch.setattr(engine, "package", lambda name, image: str(tmp_path))
+    monkeypatch.setattr(engine, "package", lambda name, **_: str(tmp_path))
     monkeypatch.setattr(engine, "lead", lambda replica, given, environment, host: words.extend(given) or 1)
     assert launcher_of(Launcher.RAY).meet(gang(launcher="ray", gpus=("0",)), [{}]) == [1]
     for name in ("--num-cpus", "--num-gpus"):

@@ -93,7 +93,8 @@ class FunctionOperator(CachedOperator, CodeOperator):
     launcher: str | Launcher = keyword(
         default=Launcher.PLAIN, check=launcher_of, spec=launcher_of, for_all=True
     )
-    """How ranks find each other: ``plain``, ``torchrun``, ``horovod`` or ``tensorflow``."""
+    """How ranks find each other: ``plain``, ``torchrun``, ``horovod`` or ``tensorflow``; or the data engine whose cluster the gang is,
+    ``spark``, ``ray`` or ``dask``."""
     ranks: int = keyword(default=1)
     """Processes in each replica."""
     replicas: int | tuple[int, int] = keyword(default=1)

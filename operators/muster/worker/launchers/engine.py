@@ -14,6 +14,7 @@ import secrets
 import socket
 import sys
 from collections.abc import Mapping, Sequence
+from importlib.metadata import version
 from importlib.util import find_spec
 
 from muster.core.errors import SpecError
@@ -165,13 +166,19 @@ def _listens(host: str, port: int) -> bool:
     return True
 
 
-def package(name: str, *, image: str) -> str:
-    """Return the folder of a package of the image. :raises SpecError: it is not there."""
+def package(name: str, *, image: str, least: tuple[int, int] = (0, 0)) -> str:
+    """Return the folder of a package of the image. :raises SpecError: it is not there, or older than the release `least`."""
     found = find_spec(name)
     if found is None or not found.submodule_search_locations:
         raise SpecError(
             f"image {image} has no {name}: add it to the image's requirements, or name another image"
         )
+    if least > (0, 0):
+        there = version(name)
+        if tuple(map(int, there.split(".")[:2])) < least:
+            raise SpecError(
+                f"image {image} has {name} {there}: need {least[0]}.{least[1]} or newer, lock the image again with it"
+            )
     return str(found.submodule_search_locations[0])
 
 

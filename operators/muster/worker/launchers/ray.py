@@ -16,6 +16,8 @@ from muster.worker.launchers import engine
 # Ray takes 127.0.0.1 for a name that other machines cannot reach, and puts one of the machine's addresses in its place. This
 # is loopback, too.
 _LOCAL = "127.0.0.2"
+_LEAST = (2, 52)
+"""The first release that asks for a token; an older one runs what anybody who reaches its ports sends it."""
 _STORE_SHARE, _STORE_LEAST_MIB = 0.3, 100  # Ray refuses an object store of less than 75 MiB
 # Ray tells on stdout how one goes on by hand, and on stderr what is wrong. Where it can, it opens a port for drivers on other
 # machines, always the same one: there are none, and another job of this machine would find it taken.
@@ -49,7 +51,7 @@ def environment(
 
 def meet(replica: Replica, environments: Sequence[dict[str, str]]) -> list[int]:
     """Start the head beside the first replica."""
-    engine.package("ray", image=replica.spec.image)
+    engine.package("ray", image=replica.spec.image, least=_LEAST)
     if not engine.drives(replica):
         engine.await_head(replica, host=_host(replica))
         environments[0]["RAY_AUTH_TOKEN"] = engine.read_secret(replica)

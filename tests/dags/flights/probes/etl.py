@@ -10,7 +10,6 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-import ibis
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -25,9 +24,10 @@ DAYS_MINUTES = 48 * 60
 
 def built(tables: Tables, since: str, month: str) -> list[dict[str, Any]]:
     """The features of made-up or tampered tables, in the order of their key."""
-    connection = ibis.duckdb.connect()
-    raw = etl.Raw(**{name: connection.create_table(name, table) for name, table in tables.items()})
-    return etl.build(raw, since, month).order_by(*etl.KEY).to_pyarrow().to_pylist()
+    with etl.database() as duckdb:
+        raw = etl.Raw(**{name: duckdb.create_table(name, table) for name, table in tables.items()})
+        rows = etl.build(raw, since, month, store=etl.stored)
+        return rows.order_by(*etl.KEY).to_pyarrow().to_pylist()
 
 
 def sample() -> Tables:
