@@ -9,6 +9,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -25,7 +26,7 @@ from muster.volumes import fsck, retention
 from muster.volumes.commit_records import Place, read_commit, write_commit
 from muster.volumes.folder import FolderStore
 from muster.volumes.manifest import render
-from muster.volumes.mirrors import copying, delta
+from muster.volumes.mirrors import copying, delta, publishing
 from muster.volumes.mirrors.base import Documents, Holding, Home
 from muster.volumes.mirrors.copying import Copying
 from muster.volumes.mirrors.folder import FolderHome
@@ -33,6 +34,7 @@ from muster.volumes.mirrors.open_layout import OpenHome
 from muster.volumes.mirrors.repair import repair
 from muster.volumes.service import homes, mirroring
 from muster.volumes.service.homes import ServiceHome
+from muster.volumes.tree import remove
 
 Open = Callable[[], Home]
 
@@ -115,6 +117,79 @@ class MirrorContract:
         assert done.versions == ["volume://flights/model@3"]
         assert facts(FolderStore(source.layout.root))["volume://flights/model@3"] == before
         assert fsck.check(source, deep=True).clean
+
+    @pytest.mark.parametrize("since", ["pinned", "retired", "reinstated"])
+    def test_what_came_back_from_another_mirror_comes_back_here_with_its_marks(
+        self, source: FolderStore, opened: Open, tmp_path: Path, since: str
+    ) -> None:
+        other = FolderStore(tmp_path / "other")
+        for home in (opened(), FolderHome(other)):
+            mirror(FolderHome(source), home)
+        if since == "reinstated":
+            source.retire("flights/model@3", reason="bad")
+        put(source, tmp_path / "put", "flights/model", {"model": b"4"})
+        source.collect(volumes=["flights/model"], keep_last=1)
+        mirror(FolderHome(source), opened())
+        mirror(FolderHome(source), FolderHome(other), keep_deleted=True)
+        done = mirror(FolderHome(other), FolderHome(source), adopt=True)
+        assert done.versions == ["volume://flights/model@3"]
+        if since == "pinned":
+            source.pin("flights/model@3", reason="again")
+        elif since == "retired":
+            source.retire("flights/model@3", reason="again")
+        else:
+            source.reinstate("flights/model@3")
+        new = put(source, tmp_path / "put", "flights/model", {"model": b"5"})
+        done = mirror(FolderHome(source), opened())
+        assert done.whole
+        assert set(done.versions) == {"volume://flights/model@3", f"volume://{new}"}
+        assert opened().holdings() == FolderHome(source).holdings()
+        assert_restores(source, opened(), tmp_path / "restored")
+
+    def test_what_is_put_back_has_the_marks_of_the_mirror(
+        self, source: FolderStore, opened: Open, tmp_path: Path
+    ) -> None:
+        """The store itself had no pin on it any more when gc took it, and had retired another one."""
+        source.retire("flights/model@2", reason="bad: ä")
+        mirror(FolderHome(source), opened())
+        wanted = {f"volume://flights/model@{number}" for number in (2, 3)}
+        before = {address: found for address, found in facts(source).items() if address in wanted}
+        source.reinstate("flights/model@2")
+        for reason in ("deployment/flights", "in the paper"):
+            source.unpin("flights/model@2", reason=reason)
+        source.retire("flights/model@3", reason="since then")
+        put(source, tmp_path / "put", "flights/model", {"model": b"4"})
+        source.collect(volumes=["flights/model"], keep_last=1)
+        done = mirror(opened(), FolderHome(source), adopt=True)
+        assert set(done.versions) == wanted
+        assert {address: found for address, found in facts(source).items() if address in wanted} == before
+        kept = source.plan(volumes=["flights/model"], keep_last=1).kept
+        assert "pinned" in kept["volume://flights/model@2"]
+        assert fsck.check(source, deep=True).clean
+
+    def test_a_version_whose_marks_cannot_be_set_is_named_and_the_others_come(
+        self, source: FolderStore, opened: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        mirror(FolderHome(source), opened())
+        for number in (2, 3):
+            source.pin(f"flights/features@{number}", reason="since then")
+        new = put(source, tmp_path / "put", "flights/model", {"model": b"4"})
+        home = opened()
+        mark = home.mark
+
+        def fails(place: Place, holding: Holding) -> None:
+            if place == ("flights/features", 2):
+                raise Corrupt("its record is torn")
+            mark(place, holding)
+
+        monkeypatch.setattr(home, "mark", fails)
+        done = mirror(FolderHome(source), home)
+        assert set(done.damaged) == {"volume://flights/features@2"}
+        assert "its record is torn" in done.damaged["volume://flights/features@2"]
+        assert (done.versions, done.marked) == ([f"volume://{new}"], 1)
+        assert opened().holdings()["flights/features", 3].pins == ("since then",)
+        assert mirror(FolderHome(source), opened()).whole
+        assert opened().holdings() == FolderHome(source).holdings()
 
     def test_deletions_travel_before_what_may_have_no_room(
         self, source: FolderStore, opened: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -400,6 +475,129 @@ class TestFolder(MirrorContract):
         damage(tmp_path / "mirror/v/flights/model/3/MANIFEST", b"torn")
         assert mirror(FolderHome(source), opened()).versions == ["volume://flights/model@3"]
         assert fsck.check(FolderStore(tmp_path / "mirror"), deep=True).clean
+
+    def test_a_version_that_is_brought_again_has_the_marks_of_now(
+        self, source: FolderStore, opened: Open, tmp_path: Path
+    ) -> None:
+        mirror(FolderHome(source), opened())
+        there = tmp_path / "mirror/v/flights"
+        for lost in ("model/2", "model/3", "features/1"):
+            damage(there / lost / "MANIFEST", b"torn")
+        remove(there / "model/2/pins")
+        source.unpin("flights/model@2", reason="in the paper")
+        source.pin("flights/model@2", reason="since then")
+        source.retire("flights/model@3", reason="since then")
+        source.reinstate("flights/features@1")
+        assert len(mirror(FolderHome(source), opened()).versions) == 3
+        assert opened().holdings() == FolderHome(source).holdings()
+        assert mirror(FolderHome(source), opened()).marked == 0
+
+    @pytest.mark.parametrize("how", ["restore", "repair"])
+    def test_the_marks_on_a_damaged_version_of_the_store_are_its_own(
+        self, source: FolderStore, opened: Open, how: str
+    ) -> None:
+        mirror(FolderHome(source), opened())
+        source.unpin("flights/model@2", reason="in the paper")
+        source.pin("flights/model@2", reason="since then")
+        source.retire("flights/model@2", reason="since then")
+        source.reinstate("flights/features@1")
+        before = facts(source)
+        for path in ("flights/model", 2), ("flights/features", 1):
+            damage(source.layout.version(*path) / "MANIFEST", b"torn")
+        if how == "restore":
+            done = mirror(opened(), FolderHome(source), adopt=True)
+            assert len(done.versions) == 2
+        else:
+            repair(FolderHome(source), opened(), fsck.check(source, deep=True))
+        assert facts(FolderStore(source.layout.root)) == before
+
+    def test_pins_that_a_damaged_version_of_the_store_lost_come_back(
+        self, source: FolderStore, opened: Open
+    ) -> None:
+        mirror(FolderHome(source), opened())
+        before, folder = facts(source), source.layout.version("flights/model", 2)
+        damage(folder / "MANIFEST", b"torn")
+        remove(folder / "pins")
+        mirror(opened(), FolderHome(source), adopt=True)
+        assert facts(FolderStore(source.layout.root)) == before
+
+    def test_a_kill_while_a_version_is_put_back_leaves_it_deleted_or_with_its_pins(
+        self, source: FolderStore, opened: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        mirror(FolderHome(source), opened())
+        before = FolderHome(source).holdings()["flights/model", 2]
+        put(source, tmp_path / "put", "flights/model", {"model": b"4"})
+        left, states = [0], list[bool]()
+
+        def until_killed(step: Callable[..., Any]) -> Callable[..., Any]:
+            def stepped(*given: Any, **more: Any) -> Any:
+                left[0] -= 1
+                if left[0] == 0:
+                    raise KeyboardInterrupt
+                return step(*given, **more)
+
+            return stepped
+
+        for name in ("rename", "sync_folder", "write_whole"):
+            monkeypatch.setattr(publishing, name, until_killed(getattr(publishing, name)))
+        for steps in range(1, 100):
+            for reason in before.pins:
+                source.unpin("flights/model@2", reason=reason)
+            source.collect(volumes=["flights/model"], keep_last=1)
+            assert FolderHome(source).holdings()["flights/model", 2].deleted
+            left[0] = steps
+            with suppress(KeyboardInterrupt):
+                mirror(opened(), FolderHome(source), adopt=True)
+            found = FolderHome(FolderStore(source.layout.root)).holdings()["flights/model", 2]
+            states.append(found.deleted)
+            assert found.deleted or found == before, steps
+            killed, left[0] = left[0] <= 0, 0
+            mirror(opened(), FolderHome(source), adopt=True)
+            assert FolderHome(source).holdings()["flights/model", 2] == before
+            if not killed:
+                break
+        assert states.count(True) > 3
+        assert states.count(False) > 1
+        assert fsck.check(source, deep=True).clean
+
+    def test_a_deleted_version_that_another_mirror_gives_up_is_brought(
+        self, source: FolderStore, opened: Open, tmp_path: Path
+    ) -> None:
+        mirror(FolderHome(source), opened())
+        retention.bury(FolderStore(tmp_path / "mirror"), source.catalog.described("flights/model", 3))
+        home, other = opened(), opened()
+        assert isinstance(other, FolderHome)
+        other.begin(FolderHome(source).documents(("flights/model", 3)), None)
+        told = list[str]()
+
+        def given_up(line: str) -> None:
+            if line.startswith("waiting for 1 versions"):
+                told.append(line)
+                other.close()
+
+        done = mirror(FolderHome(source), home, progress=given_up)
+        assert told
+        assert done.versions == ["volume://flights/model@3"]
+        assert opened().holdings() == FolderHome(source).holdings()
+
+    def test_what_gc_takes_while_another_mirror_holds_it_is_not_waited_for(
+        self, source: FolderStore, opened: Open, tmp_path: Path
+    ) -> None:
+        mirror(FolderHome(source), opened())
+        described = source.catalog.described("flights/model", 3)
+        retention.bury(FolderStore(tmp_path / "mirror"), described)
+        other = opened()
+        assert isinstance(other, FolderHome)
+        other.begin(FolderHome(source).documents(("flights/model", 3)), None)
+
+        def taken(line: str) -> None:
+            if line.startswith("waiting for 1 versions"):
+                retention.bury(source, described)
+                other.close()
+
+        done = mirror(FolderHome(source), opened(), progress=taken)
+        assert (done.whole, done.versions) == (True, [])
+        assert opened().holdings() == FolderHome(source).holdings()
 
     def test_a_mirror_of_itself_is_refused(self, source: FolderStore) -> None:
         with pytest.raises(SpecError, match="of itself"):

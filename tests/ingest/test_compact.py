@@ -59,6 +59,32 @@ def seen(row: dict[str, Any]) -> dict[str, Any]:
     return {"seen": [{"y": None} | each for each in row["seen"]]} if "seen" in row else {}
 
 
+NOTE = """
+import json, sys
+import pyarrow.parquet as pq
+for path, said in json.loads(sys.argv[1]).items():
+    pq.write_table(pq.read_table(path).replace_schema_metadata(said), path)
+"""
+NOTES = """
+import json, sys
+import pyarrow.parquet as pq
+said = pq.read_schema(sys.argv[1]).metadata or {}
+print(json.dumps({key.decode(): value.decode() for key, value in said.items()}))
+"""
+
+
+def noted(python: Path, folder: Path, notes: dict[str, dict[str, str]]) -> None:
+    """Give files the metadata of a schema."""
+    given = json.dumps({str(folder / path): said for path, said in notes.items()})
+    subprocess.run([python, "-c", NOTE, given], check=True, timeout=300)
+
+
+def notes_of(python: Path, file: Path) -> Any:
+    """Return the metadata of a file's schema."""
+    ended = subprocess.run([python, "-c", NOTES, file], check=True, timeout=300, capture_output=True)
+    return json.loads(ended.stdout)
+
+
 def committed(before: Path, target: Path, carried: list[str]) -> None:
     """Do what the commit does with what is taken over."""
     for path in carried:
@@ -115,6 +141,49 @@ def test_files_of_a_job_are_joined_folder_by_folder(drive: Drive, tmp_path: Path
     assert told["here"] == [CARRIED, "day=1/a.parquet", "day=2/a.parquet"]
 
 
+def test_only_what_is_joined_needs_common_columns(drive: Drive, tmp_path: Path) -> None:
+    large = [{"x": 1, "text": os.urandom(400).hex()} for _ in range(30)]
+    files = {
+        **{f"train/{name}.parquet": [{"x": 1}] for name in "ab"},
+        **{f"labels/{name}.parquet": [{"x": {"y": 1}, "label": "cat"}] for name in "ab"},
+        "rest/a.parquet": [{"x": 1}],
+        "rest/b.parquet": [{"z": 1}],
+        "rest/c.parquet": large,
+        "rest/d.parquet": [{"x": {"y": 1}}],
+        "rest/e.parquet": [{"x": {"y": 2}}],
+    }
+    drive("make", "before", {"files": files})
+    told = drive("compact", "before", str(tmp_path / "after"), "16")
+    assert (told.get("message"), told["carried"]) == (None, ["rest/c.parquet"])
+    assert drive("rows", "after") == {
+        "labels/a.parquet": [{"x": {"y": 1}, "label": "cat"}] * 2,
+        "rest/a.parquet": [{"x": 1, "z": None}, {"x": None, "z": 1}],
+        "rest/d.parquet": [{"x": {"y": 1}}, {"x": {"y": 2}}],
+        "train/a.parquet": [{"x": 1}] * 2,
+    }
+
+
+def test_what_all_files_note_stays_and_other_geometries_stay_apart(
+    drive: Drive, python: Path, tmp_path: Path
+) -> None:
+    pandas, here, there = (
+        json.dumps(each) for each in ({"index_columns": ["time"]}, {"bbox": [0, 1]}, {"bbox": [1, 2]})
+    )
+    files = {f"{folder}/{name}.parquet": [{"time": 1}] for folder in ("geo", "pandas") for name in "abcd"}
+    drive("make", "before", {"files": files})
+    noted(
+        python,
+        tmp_path / "before",
+        {f"pandas/{name}.parquet": {"pandas": pandas, "job": name} for name in "abcd"}
+        | {f"geo/{name}.parquet": {"geo": here if name in "ab" else there} for name in "abc"},
+    )
+    told = drive("compact", "before", str(tmp_path / "after"), "64")
+    assert (told["files_before"], told["files"]) == (8, 4)
+    assert told["carried"] == ["geo/c.parquet", "geo/d.parquet"]
+    assert notes_of(python, tmp_path / "after" / "pandas" / "a.parquet") == {"pandas": pandas}
+    assert notes_of(python, tmp_path / "after" / "geo" / "a.parquet") == {"geo": here}
+
+
 def test_a_jobs_table_that_keeps_the_columns_of_a_stream_is_a_table(drive: Drive, tmp_path: Path) -> None:
     files = {"a.parquet": messages((0, 5), (0, 5)), "b.parquet": messages((0, 1))}
     drive("make", "own", {"files": files})
@@ -147,6 +216,13 @@ def test_memory_is_bounded(drive: Drive, tmp_path: Path) -> None:
     assert told["memory_mib"] < 230, (
         "240 MB of text would not fit; three times as many files took 27 MiB more"
     )
+
+
+def test_memory_grows_with_the_number_of_files_and_not_with_its_square(drive: Drive, tmp_path: Path) -> None:
+    drive("many", "before", "3000", "1")
+    told = drive("compact", "before", str(tmp_path / "after"), str(1 << 20))
+    assert (told["files_before"], told["files"], told["rows"]) == (3_000, 1, 3_000)
+    assert told["memory_mib"] < 70, "it took 36 MiB; a tuple of all files for each of them took 70 MiB more"
 
 
 def test_a_query_goes_on_above_its_watermark(ingest: Any, drive: Drive, tmp_path: Path) -> None:

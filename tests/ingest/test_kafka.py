@@ -136,7 +136,9 @@ def test_each_message_is_in_one_version(steps: Any, take: Any, topic: str, rows:
     )
 
 
-def test_what_a_transaction_withdrew_or_holds_back(steps: Any, take: Any, topic: str, rows: Any) -> None:
+def test_what_a_transaction_withdrew_or_holds_back(
+    steps: Any, take: Any, topic: str, rows: Any, tmp_path: Path
+) -> None:
     steps(
         ("transact", topic, several(2), {"how": "commit"}),
         ("transact", topic, several(2, first=10), {"how": "abort"}),
@@ -147,7 +149,16 @@ def test_what_a_transaction_withdrew_or_holds_back(steps: Any, take: Any, topic:
     take("one")
     assert rows("n", "one") == [[0], [1], [20]]
     steps(("transact", topic, several(2), {"how": "abort"}))
-    assert take("two", before="one")["rows"] == 0, "only marks of transactions came"
+    told = take("two", before="one")
+    assert (told["rows"], told["fetched"], told["kept"]) == (0, 0, 1), "only marks of transactions came"
+    end = listed(tmp_path / "two")[0]["offsets"]["0"]
+    name = "part-00000.parquet"
+    (tmp_path / "two" / name).write_bytes((tmp_path / "one" / name).read_bytes())  # as its commit does
+    steps(("drop", topic, 0, end))
+    told = take("three", before="two")
+    assert told.get("message") is None, told
+    assert told["lost"] == 0, "a version holds that nothing is there"
+    assert list((tmp_path / "three").iterdir()) == []
 
 
 def test_most_rows_of_a_version(steps: Any, take: Any, topic: str, rows: Any, tmp_path: Path) -> None:
@@ -340,9 +351,10 @@ for schema, value in json.loads(sys.argv[1]):
 """
 
 
-def encoded(python: Path, *given: tuple[int, Any]) -> list[str]:
+def encoded(python: Path, *given: tuple[int, Any], schemas: Any = None) -> list[str]:
     """Values as a serializer writes them by the registry's schemas, each in a text of latin-1."""
-    pairs = json.dumps([[Registry.schemas[number], value] for number, value in given])
+    known = schemas or Registry.schemas
+    pairs = json.dumps([[known[number], value] for number, value in given])
     said = subprocess.check_output([python, "-c", ENCODE, pairs], text=True).split()
     return [
         (struct.pack(">bI", 0, number) + bytes.fromhex(text)).decode("latin-1")
@@ -383,6 +395,36 @@ def test_avro_of_a_registry(
     told = take("three", values="avro", extra=registry, before="two")
     assert "at offset 3 of partition 0 changes the columns (column 'id')" in told["message"]
     assert "This message: id string" in told["message"]
+
+
+def test_avro_of_two_types_of_one_name_and_of_many_digits(
+    steps: Any, take: Any, topic: str, rows: Any, registry: Any, python: Path, monkeypatch: Any
+) -> None:
+    def inner(space: str, field: str) -> dict[str, Any]:
+        fields = [{"name": field, "type": "int"}]
+        return {"type": "record", "name": "A", "namespace": space, "fields": fields}
+
+    digits = {"type": "bytes", "logicalType": "decimal", "precision": 64}
+    long = {**digits, "precision": 200}
+    schemas = {
+        7: record(("a", inner("p", "i")), ("b", inner("q", "j")), ("c", "p.A"), ("d", digits)),
+        8: record(("d", long)),
+    }
+    monkeypatch.setattr(Registry, "schemas", schemas)
+    # A string is encoded as bytes are, which JSON does not have.
+    texts = json.loads(
+        json.dumps(schemas).replace(json.dumps(digits), '"string"').replace(json.dumps(long), '"string"')
+    )
+    value = {"a": {"i": 1}, "b": {"j": 2}, "c": {"i": 3}, "d": "x"}
+    first, second = encoded(
+        python, (7, value), (8, {"d": "x"}), schemas={int(n): each for n, each in texts.items()}
+    )
+    steps(("put", topic, [[0, None, first]]))
+    take("one", values="avro", extra=registry)
+    assert rows("a.i, b.j, c.i, d::int", "one") == [[1, 2, 3, ord("x")]]
+    steps(("put", topic, [[0, None, second]]))
+    told = take("two", values="avro", extra=registry, before="one")
+    assert "has a decimal of 200 digits, which no column of Parquet holds" in told["message"]
 
 
 @pytest.mark.parametrize(

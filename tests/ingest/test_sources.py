@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import base64
+import gzip
 import http.server
+import json
+import random
 import socket
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from email.utils import formatdate
 from pathlib import Path
@@ -189,6 +193,99 @@ def test_a_file_that_is_never_as_it_is_listed_ends_the_ingest(
 def test_one_file_of_a_web_server(ingest: Any, web: str, tmp_path: Path) -> None:
     ingest("one", f"{web}/d/b.csv")
     assert contents(tmp_path / "one") == {"b.csv": "d/b.csv"}
+
+
+def test_one_file_of_a_web_server_that_cannot_answer_for_it_is_asked_for_again(
+    ingest: Any, pages: tuple[str, type[Listing]], tmp_path: Path
+) -> None:
+    ingest("one", f"{pages[0]}a.csv")
+    pages[1].failing = ["/a.csv"] * 3
+    told = ingest("two", f"{pages[0]}a.csv", before="one")
+    assert (told.get("message"), told["files"], told["kept"]) == (None, 1, 1)
+
+
+class Google(Quiet):
+    """Holds ``lake/events/big.csv`` compressed and says that it is large, in the protocol of Google's Cloud Storage."""
+
+    stored = gzip.compress(b"decoded")
+    ranges: ClassVar[list[str | None]] = []
+
+    def _answer(self) -> bytes:
+        path = self.path.partition("?")[0]
+        told = {"name": "events/big.csv", "size": str(1 << 30), "etag": "tag", "contentEncoding": "gzip"}
+        if path.startswith("/download/"):
+            self.ranges.append(self.headers["Range"])
+            return self._say(200, self.stored, {"Content-Encoding": "gzip"})
+        if path == "/storage/v1/b/lake/o":
+            return self._say(200, json.dumps({"items": [{**told, "bucket": "lake"}]}).encode())
+        if path == "/storage/v1/b/lake/o/events%2Fbig.csv":
+            return self._say(200, json.dumps(told).encode())
+        return self._say(404, b"{}")
+
+    def _say(self, status: int, body: bytes, headers: Mapping[str, str] | None = None) -> bytes:
+        self.send_response(status)
+        for name, value in {"Content-Length": str(len(body)), **(headers or {})}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        return body
+
+
+class Azure(Quiet):
+    """Holds ``lake/events/big.csv`` compressed, in the protocol of Azure's Blob Storage: larger than its library reads at once."""
+
+    stored = gzip.compress(random.Random(1).randbytes(33 << 20), 0)
+
+    def _answer(self) -> bytes:
+        path, _, query = self.path.partition("?")
+        if "comp=list" in query:
+            return self._say(200, self._list(), {"Content-Type": "application/xml"})
+        if path != "/account/lake/events/big.csv":
+            return self._say(404, b"", {"x-ms-error-code": "BlobNotFound"})
+        told = {"Content-Encoding": "gzip", "x-ms-blob-type": "BlockBlob"}
+        begin, _, end = (self.headers["x-ms-range"] or "bytes=0-").removeprefix("bytes=").partition("-")
+        body = self.stored[int(begin) : int(end or len(self.stored)) + 1]
+        where = f"bytes {begin}-{int(begin) + len(body) - 1}/{len(self.stored)}"
+        return self._say(206, body, {**told, "Content-Range": where})
+
+    def _list(self) -> bytes:
+        told = f"<Content-Length>{len(self.stored)}</Content-Length><Content-Encoding>gzip</Content-Encoding>"
+        blob = f"<Blob><Name>events/big.csv</Name><Properties><Etag>tag</Etag><BlobType>BlockBlob</BlobType>{told}</Properties></Blob>"
+        return f'<EnumerationResults ContainerName="lake"><Blobs>{blob}</Blobs><NextMarker /></EnumerationResults>'.encode()
+
+    def _say(self, status: int, body: bytes, headers: Mapping[str, str]) -> bytes:
+        self.send_response(status)
+        changed = formatdate(1_700_000_000, usegmt=True)
+        more = {"Content-Length": str(len(body)), "ETag": "tag", "Last-Modified": changed}
+        for name, value in {**more, **headers}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        return body
+
+
+@contextmanager
+def cloud(answers: type[Quiet]) -> Iterator[str]:
+    """Lend the address of a server that answers so."""
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), answers) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+def test_what_google_holds_compressed_is_read_whole_and_decoded(ingest: Any, tmp_path: Path) -> None:
+    with cloud(Google) as where:
+        told = ingest("one", "gs://lake/events/", extra={"endpoint_url": where, "anon": True})
+    assert (told.get("message"), told.get("files")) == (None, 1)
+    assert contents(tmp_path / "one") == {"big.csv": "decoded"}
+    assert Google.ranges == [None]
+
+
+def test_what_azure_holds_compressed_is_decoded_across_its_parts(ingest: Any, tmp_path: Path) -> None:
+    with cloud(Azure) as where:
+        key = base64.b64encode(b"key").decode()
+        said = f"DefaultEndpointsProtocol=http;AccountName=account;AccountKey={key};BlobEndpoint={where}/account;"
+        told = ingest("one", "abfs://lake/events/", extra={"connection_string": said})
+    assert (told.get("message"), told.get("files")) == (None, 1)
+    assert (tmp_path / "one" / "big.csv").read_bytes() == gzip.decompress(Azure.stored)
 
 
 @contextmanager

@@ -90,6 +90,27 @@ class QueryContract:
         assert (told["rows"], told["files"]) == (1, 2)
         assert [float(size) for size, _ in rows(tmp_path / "two")] == [100.5]
 
+    def test_new_rows_of_another_type_are_refused_and_nulls_are_not(
+        self, read: Any, rows: Any, database: Any, tmp_path: Path
+    ) -> None:
+        run = database[2]
+        run("create table words (n bigint, word text)")
+        run("insert into words values (1, 'one')")
+        what = {"watermark": "n", "query": "select * from words"}
+        read("one", **what)
+        run("insert into words values (2, null)")
+        assert read("two", before="one", **what)["rows"] == 1
+        assert rows(tmp_path / "one", tmp_path / "two") == [[1, "one"], [2, None]]
+        run("drop table words")
+        run("create table words (n bigint, word bigint)")
+        run("insert into words values (3, 3)")
+        told = read("three", before="one", **what)
+        assert told["error"] == "IngestError"
+        assert (
+            "the query's column 'word' is of type int64, and was string in the last version"
+            in told["message"]
+        )
+
     def test_another_query_is_read_whole(self, read: Any, rows: Any, tmp_path: Path) -> None:
         read("one", watermark="id")
         read("two", before="one", watermark="id", query="select id, name from orders")
@@ -272,8 +293,9 @@ class TestPostgres(QueryContract):
         other = Authority(folder=tmp_path / "other")
         other.create()
         told = ingest("two", "sql://shop", extra={"ca": other.certificate.read_text()}, **what)
-        assert told["error"] == "IngestError"
-        assert "certificate verify failed" in told["message"]
+        assert told["error"] == "IngestError", told
+        assert "refuses connection 'shop'" in told["message"]
+        assert "SSL error" in told["message"]
 
     def test_numeric_is_a_watermark_by_its_size(
         self, read: Any, rows: Any, database: Any, tmp_path: Path

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import http.client
 import json
 import urllib.error
 import urllib.request
@@ -17,6 +18,8 @@ from muster_ingest.errors import IngestError
 
 URL, USER = "schema.registry.url", "schema.registry.basic.auth.user.info"
 _SECONDS = 20.0
+_DIGITS = 76
+"""The most that a decimal of Arrow has; up to 38 of them in 16 bytes, which more readers know."""
 _PLAIN: dict[str, pa.DataType] = {
     "null": pa.null(),
     "boolean": pa.bool_(),
@@ -72,8 +75,19 @@ class Registry:
         """Return a schema; None where the registry has none of this number."""
         if number not in self._known:
             said = self._ask(f"schema {number}", lambda: self._get(f"/schemas/ids/{number}"))
-            self._known[number] = None if said is None else self._read(number, json.loads(said))
+            self._known[number] = None if said is None else self._read(number, self._told(number, said))
         return self._known[number]
+
+    def _told(self, number: int, said: bytes) -> dict[str, Any]:
+        try:
+            told = json.loads(said)
+        except ValueError:
+            told = None
+        if not isinstance(told, dict) or "schema" not in told:
+            raise IngestError(
+                f"{self._connection.named}: {URL!r} answers schema {number} with {said[:60]!r}, as no registry of schemas does"
+            )
+        return told
 
     def _get(self, path: str) -> bytes | None:
         request = urllib.request.Request(f"{self._url}{path}")  # noqa: S310 - http or https, as checked
@@ -83,6 +97,8 @@ class Registry:
         try:
             with urllib.request.urlopen(request, timeout=_SECONDS) as answer:  # noqa: S310
                 return bytes(answer.read())
+        except http.client.HTTPException as error:  # such as an answer that is cut off
+            raise OSError(f"the registry's answer: {error!r:.120}") from None
         except urllib.error.HTTPError as error:
             with error:
                 if error.code in (401, 403):
@@ -106,20 +122,19 @@ class Registry:
                 f"{' with references' if said.get('references') else ''}: need Avro in one piece"
             )
         try:
-            given = json.loads(said["schema"])
-            parsed = fastavro.parse_schema(given)
+            parsed = fastavro.parse_schema(json.loads(said["schema"]))
+            kind = _Types(number).of(parsed)
         except (ValueError, KeyError, fastavro.schema.SchemaParseException) as error:
             raise IngestError(
                 f"schema {number} of the registry cannot be read: {type(error).__name__}: {error!s:.200}"
             ) from None
-        kind = _Types(number).of(given)
         if pa.types.is_struct(kind):
             return Schema(parsed, kind, is_record=True)
         return Schema(parsed, pa.struct([pa.field("value", kind)]), is_record=False)
 
 
 class _Types:
-    """The types of one schema, whose named ones may be used again by their name."""
+    """The types of one schema that fastavro has parsed: its named ones are used again by their full names."""
 
     def __init__(self, number: int) -> None:
         self._number = number
@@ -127,7 +142,7 @@ class _Types:
 
     def of(self, given: Any) -> pa.DataType:
         if isinstance(given, list):
-            rest = [each for each in given if each != "null"]
+            rest = [each for each in given if each not in ("null", {"type": "null"})]
             if len(rest) == 1:
                 return self.of(rest[0])
             raise self._refused(f"a union of {json.dumps(rest):.200}")
@@ -138,7 +153,7 @@ class _Types:
             return self.of(kind)
         logical = given.get("logicalType")
         if logical == "decimal":
-            return self._keep(given, pa.decimal128(given["precision"], given.get("scale", 0)))
+            return self._keep(given, self._decimal(given["precision"], given.get("scale", 0)))
         if kind == "record":
             self._keep(given, None)
             return self._keep(
@@ -150,13 +165,18 @@ class _Types:
             return pa.map_(pa.string(), self.of(given["values"]))
         return self._keep(given, _LOGICAL.get((kind, logical or "")) or self._by_name(kind))
 
+    def _decimal(self, digits: int, scale: int) -> pa.DataType:
+        if digits > _DIGITS:
+            raise self._refused(f"a decimal of {digits} digits")
+        return pa.decimal128(digits, scale) if digits <= 38 else pa.decimal256(digits, scale)
+
     def _keep(self, given: dict[str, Any], kind: pa.DataType | None) -> pa.DataType | None:
         if "name" in given:
-            self._named[str(given["name"]).rpartition(".")[2]] = kind
+            self._named[str(given["name"])] = kind
         return kind
 
     def _by_name(self, name: str) -> pa.DataType:
-        found = _PLAIN.get(name) or self._named.get(name.rpartition(".")[2])
+        found = _PLAIN.get(name) or self._named.get(name)
         if found is None:
             raise self._refused(f"the type {name!r:.80} inside itself")
         return found

@@ -2,13 +2,15 @@
 
 Files are joined with their neighbours, in the order of the version's listing, so of each partition of a stream the offsets still grow. A large file
 stays where it is. The listing's first line stays, too: the next ingest goes on where it would have gone on.
+
+Versions have many thousand small files, so time and memory grow with their number, and not with its square.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,7 @@ from muster_ingest.errors import IngestError
 from muster_ingest.listing import CARRIED, LISTING, STREAM
 
 PARTITION, OFFSET = "_partition", "_offset"
+GEO = b"geo"  # where GeoParquet says which columns are geometries, of which coordinates
 _APART = "_"  # a folder whose name begins so holds what is kept apart from the rows
 _BATCH_ROWS = 8_192
 _GROUP_BYTES, _GROUP_ROWS = 32 << 20, 1 << 20
@@ -48,16 +51,16 @@ class Compacting:
         self._lines = _listed(base)
         # A table of the author's own may keep these columns, and a message of it be there twice.
         self._streamed = self._lines is not None and STREAM in listing.head(self._lines[0])
-        self._joined: dict[str, tuple[Part, ...]] = {}
+        self._joined: set[str] = set()
         self._sizes: dict[str, tuple[int, str]] = {}
 
     def run(self) -> dict[str, float]:
         """Join what is small; leave the target empty where nothing is to be joined."""
-        parts = [self._part(path) for path in self._paths()]
+        parts = self._parts()
         groups = list(_groups(parts, self._large))
         if groups:
-            schema = _united(parts)
-            for done, group in enumerate(groups):
+            schemas = [_united(group) for group in groups]  # what cannot be joined is told before all work
+            for done, (group, schema) in enumerate(zip(groups, schemas, strict=True)):
                 print(f"muster: files={done}/{len(groups)}", flush=True)
                 self._join(group, schema)
             self._finish()
@@ -85,6 +88,16 @@ class Compacting:
         else:
             found = sorted(_files(self._base))
         return [path for path in found if path.endswith(".parquet") and not path.startswith(_APART)]
+
+    def _parts(self) -> list[Part]:
+        """Return what the files are; neighbours of one schema share it, for it takes more memory than all else."""
+        parts: list[Part] = []
+        for path in self._paths():
+            part = self._part(path)
+            if parts and part.schema.equals(parts[-1].schema, check_metadata=True):
+                part = replace(part, schema=parts[-1].schema)
+            parts.append(part)
+        return parts
 
     def _part(self, path: str) -> Part:
         file = self._base / path
@@ -118,7 +131,7 @@ class Compacting:
                 target.stat().st_size,
                 hashlib.file_digest(file, "sha256").hexdigest(),
             )
-        self._joined |= {part.path: tuple(group) for part in group}
+        self._joined.update(part.path for part in group)
 
     def _finish(self) -> None:
         """Say what stays, and write the listing with its first line as it was."""
@@ -162,25 +175,40 @@ def _files(base: Path) -> list[str]:
 
 def _groups(parts: Sequence[Part], large: int) -> Iterator[list[Part]]:
     """Yield neighbours in one folder that are to become one file: small ones, until they are large together."""
-    group: list[Part] = []
+    group, size = list[Part](), 0
     for part in parts:
         small = part.size < large / 2
-        beside = not group or Path(part.path).parent == Path(group[0].path).parent
-        if group and not (small and beside):
+        if group and not (small and _go_together(group[-1], part)):
             if len(group) > 1:
                 yield group
-            group = []
+            group, size = [], 0
         if small:
             group.append(part)
-        if sum(each.size for each in group) >= large:
+            size += part.size
+        if size >= large:
             yield group
-            group = []
+            group, size = [], 0
     if len(group) > 1:
         yield group
 
 
+def _go_together(one: Part, other: Part) -> bool:
+    """Tell whether two files are of one folder and, of GeoParquet, say the same of their geometries: one file has room for one such note."""
+    return Path(one.path).parent == Path(other.path).parent and _geo(one.schema) == _geo(other.schema)
+
+
+def _geo(schema: pa.Schema) -> bytes | None:
+    return (schema.metadata or {}).get(GEO)
+
+
 def _united(parts: Sequence[Part]) -> pa.Schema:
-    """Return a schema with all columns, each of a type that holds what every file has."""
+    """Return a schema with all columns of files that become one, each of a type that holds what every file has, and their common metadata.
+
+    Other files have no say in it. The next ingest takes the columns that it knows from the newest file of the listing: what this one is joined
+    with only adds to them.
+
+    :raises IngestError: no type holds what a column has.
+    """
     united, latest = parts[0].schema.remove_metadata(), parts[0]
     for part in parts[1:]:
         if part.schema.equals(latest.schema):
@@ -190,10 +218,25 @@ def _united(parts: Sequence[Part]) -> pa.Schema:
         except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
             raise IngestError(
                 f"{part.path!r:.200} cannot become one file with those before it: {error!s:.300}. Nothing is changed; make the column of "
-                "one type where the files are written, or keep the two kinds in volumes of their own"
+                "one type where the files are written, or keep the two kinds in folders of their own"
             ) from None
         latest = part
-    return united
+    noted = _noted(parts)
+    return united.with_metadata(noted) if noted else united
+
+
+def _noted(parts: Sequence[Part]) -> dict[bytes, bytes]:
+    """Return what the metadata of all the files say alike, such as which column is the index of pandas.
+
+    What differs is true of a part of the rows alone.
+    """
+    noted, latest = dict[bytes, bytes](parts[0].schema.metadata or {}), parts[0]
+    for part in parts[1:]:
+        if part.schema is not latest.schema:
+            said = part.schema.metadata or {}
+            noted = {key: value for key, value in noted.items() if said.get(key) == value}
+            latest = part
+    return noted
 
 
 def _batches(base: Path, part: Part, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
@@ -216,22 +259,20 @@ def _column(batch: pa.RecordBatch, field: pa.Field, part: Part) -> pa.Array:
         return batch.column(field.name).cast(field.type)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
         raise IngestError(
-            f"{part.path!r:.200}: its column {field.name!r:.100} cannot become {field.type}, the type of all files: {error!s:.300}. Nothing is "
-            "changed"
+            f"{part.path!r:.200}: its column {field.name!r:.100} cannot become {field.type}, the type of the files that it is joined with: "
+            f"{error!s:.300}. Nothing is changed"
         ) from None
 
 
 def _collected(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
     """Yield batches joined into what makes a good row group."""
-    held: list[pa.RecordBatch] = []
+    held, size, rows = list[pa.RecordBatch](), 0, 0
     for batch in batches:
         held.append(batch)
-        if (
-            sum(each.nbytes for each in held) >= _GROUP_BYTES
-            or sum(each.num_rows for each in held) >= _GROUP_ROWS
-        ):
+        size, rows = size + batch.nbytes, rows + batch.num_rows
+        if size >= _GROUP_BYTES or rows >= _GROUP_ROWS:
             yield pa.Table.from_batches(held)
-            held = []
+            held, size, rows = [], 0, 0
     if held:
         yield pa.Table.from_batches(held)
 

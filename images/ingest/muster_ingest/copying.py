@@ -19,7 +19,7 @@ from muster_ingest.errors import IngestError, SourceAway
 from muster_ingest.fetching import Patience
 from muster_ingest.listing import OWN
 from muster_ingest.objects import Ingest
-from muster_ingest.places import Place
+from muster_ingest.places import Ask, Place
 
 _PLAIN_MD5 = 32
 
@@ -55,7 +55,7 @@ class _Sending:
     def run(self) -> dict[str, float]:
         """Send what is not there yet."""
         self._patience.ask("its start", self._place.begin)
-        there = self._patience.ask("its list", lambda: _there(self._place))
+        there = _there(self._place, self._patience.ask)
         other = sorted(there.keys() - self._files.keys())
         if other:
             raise IngestError(
@@ -112,9 +112,9 @@ class _Sending:
         return f"{self._place.root}/{path}"
 
 
-def _there(place: Place) -> dict[str, tuple[int, str]]:
+def _there(place: Place, ask: Ask) -> dict[str, tuple[int, str]]:
     try:
-        return {path: (size, tag) for _, path, size, tag in place.objects()}
+        return {path: (size, tag) for _, path, size, tag in place.objects(ask)}
     except FileNotFoundError:
         return {}
 

@@ -22,6 +22,7 @@ _REFUSED = (
     "permission denied",
     "no pg_hba.conf entry",
     "certificate verify failed",
+    "signature failure",  # of another authority with the same name
     "server certificate for",
     "server does not support ssl",
 )

@@ -50,7 +50,7 @@ class Asked(Protocol):
 
 
 class Patience:
-    """How long a source may be away, before that ends the ingest; each answer starts it anew."""
+    """How long a source may be away, before that ends the ingest; each answer starts it anew, be it that something is not there."""
 
     def __init__(self, place: Asked, seconds: float) -> None:
         self._place, self._seconds = place, seconds
@@ -100,6 +100,7 @@ class Patience:
         if self._place.denied(error):
             raise self._place.refused(error) from None
         if not self._place.passing(error):
+            self._since = None  # that is an answer, too
             raise error
         now = time.monotonic()
         if self._since is None:
@@ -131,9 +132,11 @@ async def _by_tasks(
 ) -> None:
     async def work(part: Path) -> None:
         for row in rows:
-            key = row[1]
+            _, key, size, _ = row
             try:
-                await patience.ask_beside(key, lambda key=key: place.fs._get_file(key, str(part)))
+                await patience.ask_beside(
+                    key, lambda key=key, size=size: place.fetch_beside(key, str(part), size)
+                )
             except FileNotFoundError:
                 continue
             done(part, row)

@@ -117,7 +117,7 @@ class Ingest:
         """List and fetch until nothing differs; return how many files of the last version are gone."""
         gone = 0
         for number in range(1, ROUNDS + 2):
-            left_out = self._patience.ask("its list", self._look)
+            left_out = self._look()
             if left_out and number == 1:
                 print(f"left out: {left_out:,} empty objects that stand for folders", flush=True)
             if self._place.no_files and number == 1:
@@ -155,7 +155,7 @@ class Ingest:
 
     def _look(self) -> int:
         try:
-            return self._list.list(self._place.objects(), self._place.source)
+            return self._list.list(self._place.objects(self._patience.ask), self._place.source)
         except FileNotFoundError:
             raise IngestError(
                 f"{self._place.source} is not there: no such bucket, folder or object; {self._place.connection.named}"

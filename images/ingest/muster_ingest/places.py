@@ -6,15 +6,18 @@ import errno
 import json
 import os
 import re
-from collections.abc import Iterator
+import zlib
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import datetime
 from email.utils import parsedate_to_datetime
-from typing import Any
+from functools import partial
+from typing import Any, Protocol, TypeVar
 
 import fsspec
 
 from muster_ingest.connection import Connection
+from muster_ingest.encoded import Decoder, encoding_of
 from muster_ingest.errors import IngestError
 
 _OPTIONS = ("anon", "project", "account_host", "requester_pays")
@@ -37,6 +40,16 @@ _GONE = frozenset({404, 410})
 _LINK_WITHIN = re.compile(r"[?#]")
 """In a link of a web server's list: it sorts the list, or leads within it, and names no file."""
 _CONNECT_SECONDS, _SILENT_SECONDS = 20, 60
+_GOOGLE, _AZURE = ("gs", "gcs"), ("abfs", "abfss", "az")
+
+T = TypeVar("T")
+
+
+class Ask(Protocol):
+    """Asks a source one question until there is an answer, as :meth:`muster_ingest.fetching.Patience.ask`."""
+
+    def __call__(self, what: str, question: Callable[[], T], /) -> T:
+        """Return the answer. :raises FileNotFoundError: the answer is that it is not there."""
 
 
 class Place:
@@ -80,25 +93,33 @@ class Place:
             return CheckedSFTP(**options, skip_instance_cache=True)
         return fsspec.filesystem(self._scheme, **options, use_listings_cache=False, skip_instance_cache=True)
 
-    def objects(self) -> Iterator[tuple[str, str, int, str]]:
+    def objects(self, ask: Ask) -> Iterator[tuple[str, str, int, str]]:
         """Yield key, path below the root, size and identity of every object; -1 and "" where they are unknown.
 
         Links and what else is no file are left out, and counted in `no_files`.
+
+        :param ask: asks for each page, folder and file by itself, so that an error which passes repeats only that request of a long list.
         """
         self.no_files = 0
-        with self._connected(self.fs):
-            yield from self._found()
 
-    def _found(self) -> Iterator[tuple[str, str, int, str]]:
-        for info in self._s3_objects() if self._scheme in ("s3", "s3a") else self._walked():
+        def asked(what: str, question: Callable[[], T], /) -> T:
+            return ask(what, lambda: self._connected_ask(question))
+
+        yield from self._found(asked)
+
+    def _connected_ask(self, question: Callable[[], T]) -> T:
+        with self._connected(self.fs):
+            return question()
+
+    def _found(self, ask: Ask) -> Iterator[tuple[str, str, int, str]]:
+        for info in self._s3_objects(ask) if self._scheme in ("s3", "s3a") else self._walked(ask):
             name = str(info["name"])
             below = name[len(self.root) :].lstrip("/") if name != self.root else name.rpartition("/")[2]
             if name.startswith(f"{self.root}//"):
                 below = name[len(self.root) + 1 :]
-            size = info.get("size")
             if self._scheme in _BY_SECONDS:
                 self._newest = max(self._newest, _changed(info))
-            yield name, below, -1 if size is None else int(size), identity(info)
+            yield name, below, _size(info), identity(info)
 
     def settles_in(self, now: float) -> float:
         """Return after how many seconds no object that was listed can change under the time that was listed for it.
@@ -111,15 +132,13 @@ class Place:
         left = self._newest + 1.0 - now
         return left if 0.0 < left <= _LONGEST_SETTLING_SECONDS else 0.0
 
-    def _s3_objects(self) -> Iterator[dict[str, Any]]:
+    def _s3_objects(self, ask: Ask) -> Iterator[dict[str, Any]]:
         """List page by page: in order, and never more than one page in memory."""
         bucket, _, prefix = self.root.partition("/")
         token: dict[str, str] = {}
         empty = True
         while True:
-            page = self.fs.call_s3(
-                "list_objects_v2", Bucket=bucket, Prefix=f"{prefix}/" if prefix else "", **token
-            )
+            page = ask("its list", partial(self._s3_page, bucket, prefix, token))
             for entry in page.get("Contents", ()):
                 empty = False
                 yield {**entry, "name": f"{bucket}/{entry['Key']}", "size": entry["Size"]}
@@ -127,31 +146,49 @@ class Place:
                 break
             token = {"ContinuationToken": page["NextContinuationToken"]}
         if empty and prefix:
-            yield self.fs.info(self.root)
+            yield ask(self.root, lambda: self._info(self.root))
 
-    def _walked(self) -> Iterator[dict[str, Any]]:
+    def _s3_page(self, bucket: str, prefix: str, token: dict[str, str]) -> dict[str, Any]:
+        page: dict[str, Any] = self.fs.call_s3(
+            "list_objects_v2", Bucket=bucket, Prefix=f"{prefix}/" if prefix else "", **token
+        )
+        return page
+
+    def _walked(self, ask: Ask) -> Iterator[dict[str, Any]]:
         """List folder by folder. What is no file is counted: links are followed by no source.
 
         Not ``fs.walk``, which leaves out a folder below the first that cannot be listed: its files would count as gone.
         """
         top = self.root or "/"
-        if not self.source.endswith("/") and self.fs.isfile(top):
-            yield self._info(top)
+        file = None if self.source.endswith("/") else ask(top, lambda: self._one_file(top))
+        if file is not None:
+            yield file
             return
         folders = [top]
         while folders:
-            for info in self._listed(folders.pop(), top):
+            for info in self._listed(ask, folders.pop(), top):
                 if info["type"] == "directory":
                     folders.append(str(info["name"]))
                 elif info["type"] != "file" or info.get("islink"):
                     self.no_files += 1
-                elif (known := self._known(info)) is not None:
+                elif (known := self._known(ask, info)) is not None:
                     yield known
 
-    def _listed(self, folder: str, top: str) -> Iterator[dict[str, Any]]:
+    def _one_file(self, top: str) -> dict[str, Any] | None:
+        """Return what is known of the root where it is one file, else None.
+
+        ``fs.isfile`` says no of whatever fails. At a web or SFTP server one error that passes would have a file listed as a folder, which
+        then counts as empty or not there; the others list a file as itself, and may let nobody ask for a whole bucket.
+        """
+        if not self._web and not self.alone and not self.fs.isfile(top):
+            return None
+        found = self._info(top)
+        return found if found["type"] == "file" else None
+
+    def _listed(self, ask: Ask, folder: str, top: str) -> Iterator[dict[str, Any]]:
         """Yield what one folder holds; of folders those that are below it, and nothing twice."""
         try:
-            found = self.fs.ls(folder, detail=True)
+            found = ask(folder, lambda: self.fs.ls(folder, detail=True))
         except FileNotFoundError:
             if folder == top:
                 raise
@@ -163,12 +200,12 @@ class Place:
             if not within and not itself:
                 yield info
 
-    def _known(self, info: dict[str, Any]) -> dict[str, Any] | None:
+    def _known(self, ask: Ask, info: dict[str, Any]) -> dict[str, Any] | None:
         """Return what is known of a listed file, asked for alone where its list does not tell size and identity; None if it is gone."""
         if info.get("size") is not None and identity(info):
             return info
         try:
-            return {**self._info(info["name"]), "name": info["name"]}
+            return {**ask(info["name"], lambda: self._info(info["name"])), "name": info["name"]}
         except FileNotFoundError:
             return None
 
@@ -192,6 +229,44 @@ class Place:
         """Copy one object into a file, in bounded memory."""
         with self._connected(fs):
             fs.get_file(key, target)
+
+    async def fetch_beside(self, key: str, target: str, size: int) -> None:
+        """Do as :meth:`fetch`, in a task.
+
+        :param size: as it was listed. Where it is -1 a cloud may hold the object compressed: parts of that cannot be decoded, each by
+            itself, so it is read in one stream.
+        """
+        if size < 0 and self._scheme in _GOOGLE:
+            await self.fs._get_file(key, target, concurrency=1)
+        elif size < 0 and self._scheme in _AZURE:
+            await self._fetch_decoded(key, target)
+        else:
+            await self.fs._get_file(key, target)
+
+    async def _fetch_decoded(self, key: str, target: str) -> None:
+        """Copy an object of Azure, whose own library decodes each part by itself, and of a part that holds two gzip files only the first.
+
+        :raises IngestError: it is not encoded as it says.
+        """
+        from azure.core.exceptions import ResourceNotFoundError
+
+        container, path, version = self.fs.split_path(key)
+        try:
+            async with self.fs.service_client.get_blob_client(container, path) as blob:
+                stream = await blob.download_blob(version_id=version, decompress=False)
+                encoding = encoding_of({"content_settings": stream.properties.content_settings})
+                decoder = Decoder(encoding if encoding in ("gzip", "deflate") else "")
+                with open(target, "wb") as file:  # noqa: PTH123 - as the libraries open it
+                    async for data in stream.chunks():
+                        file.writelines(decoder.decoded(data))
+                    decoder.end()
+        except ResourceNotFoundError:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), key) from None
+        except zlib.error as error:
+            raise IngestError(
+                f"{self.source}: {key!r:.200} says that its encoding is {encoding}, and cannot be decoded ({error}): store it as that, or "
+                "without a Content-Encoding"
+            ) from None
 
     @contextmanager
     def _connected(self, fs: Any) -> Iterator[None]:
@@ -256,6 +331,12 @@ def identity(info: dict[str, Any]) -> str:
     return ""
 
 
+def _size(info: dict[str, Any]) -> int:
+    """Return how many bytes an object has when it is read; -1 where that is unknown, as of one that is stored compressed."""
+    size = info.get("size")
+    return -1 if size is None or (size and encoding_of(info)) else int(size)
+
+
 def _changed(info: dict[str, Any]) -> float:
     """Return when an object changed last, in seconds since 1970; 0 where that is unknown."""
     told = info.get("mtime") or info.get("Last-Modified")
@@ -276,9 +357,9 @@ def _options(scheme: str, place: Place) -> dict[str, Any]:
     }
     if scheme in ("s3", "s3a"):
         return given | _s3(connection)
-    if scheme in ("gs", "gcs"):
+    if scheme in _GOOGLE:
         return given | _gcs(connection)
-    if scheme in ("abfs", "abfss", "az"):
+    if scheme in _AZURE:
         return given | _azure(connection)
     if scheme in ("http", "https"):
         return _http(connection)

@@ -22,6 +22,7 @@ from muster_ingest.connection import Connection
 from muster_ingest.databases import Database
 from muster_ingest.errors import IngestError
 from muster_ingest.listing import CARRIED, LISTING
+from muster_ingest.schemas import SchemaChanged, merged
 
 FILE_ROWS = 4_000_000
 _KEPT = (
@@ -60,7 +61,10 @@ def read_query(
         flush=True,
     )
     with database.opened() as read:
-        written, newest = _write(read(statement), target, listing.next_number(kept), column)
+        batches = read(statement)
+        if base is not None and kept:
+            batches = _beside(pq.read_schema(base / kept[-1][0]), batches)
+        written, newest = _write(batches, target, listing.next_number(kept), column)
     rows, size = (
         sum(each[3] for each in written),
         sum(each[1] for each in kept) + sum(each[1] for each in written),
@@ -98,6 +102,51 @@ def _high(base: Path | None, source: Mapping[str, Any]) -> int | float | str | N
     with (base / LISTING).open(encoding="utf-8") as file:
         said = listing.head(file.readline())
     return said.get("high") if said.get("source") == dict(source) else None
+
+
+def _beside(known: pa.Schema, batches: pa.RecordBatchReader) -> pa.RecordBatchReader:
+    """Return batches that can be read as one table with files of a schema; a column of nulls alone takes the type that it has there.
+
+    :raises IngestError: when they are read: a column has values of a type that does not go with it.
+    """
+    fields = [
+        field if field.name not in known.names or _goes_with(known.field(field.name).type, field.type)
+        else field.with_type(known.field(field.name).type)
+        for field in batches.schema
+    ]  # fmt: skip
+    schema = pa.schema(fields)
+    return pa.RecordBatchReader.from_batches(schema, (_fitted(batch, schema) for batch in batches))
+
+
+def _fitted(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    columns = []
+    for column, had, field in zip(batch.columns, batch.schema, schema, strict=True):
+        if field.type != had.type and column.null_count < len(column):
+            raise IngestError(
+                f"the query's column {field.name!r:.80} is of type {had.type!s:.120}, and was {field.type!s:.120} in the last version, beside which "
+                "its new rows come: cast it in the query, or ingest it into another volume"
+            )
+        columns.append(column if field.type == had.type else pa.nulls(len(column), field.type))
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _goes_with(known: pa.DataType, new: pa.DataType) -> bool:
+    try:
+        merged(*(pa.struct([pa.field("value", _stored(kind))]) for kind in (known, new)))
+    except SchemaChanged:
+        return False
+    return True
+
+
+def _stored(kind: pa.DataType) -> pa.DataType:
+    """Return a type as a reader sees it in any of its forms."""
+    if isinstance(kind, pa.BaseExtensionType):
+        return kind.storage_type
+    if pa.types.is_dictionary(kind):
+        return kind.value_type
+    if pa.types.is_timestamp(kind) and kind.tz:
+        return pa.timestamp(kind.unit, "UTC")
+    return pa.string() if pa.types.is_large_string(kind) or pa.types.is_string_view(kind) else kind
 
 
 def _check_watermark(schema: pa.Schema, column: str) -> None:

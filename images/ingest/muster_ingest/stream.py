@@ -71,7 +71,7 @@ def read_topic(
         "kept": len(state.files),
         "gone": 0,
     }
-    if not rows.count and not rows.unreadable:
+    if not rows.count and not rows.unreadable and not ingest.goes_on(offsets):
         if base is None:
             raise IngestError(
                 f"{topic.source} holds no message: nothing is committed. Run again when the first one has come"
@@ -102,7 +102,7 @@ class _Ingest:
     """From where to where each partition is read."""
 
     def __init__(self, topic: Topic, state: _State, what: Mapping[str, Any]) -> None:
-        self._topic, self._most = topic, what.get("most")
+        self._topic, self._most, self._known = topic, what.get("most"), state.offsets
         self.topic_id, partitions = topic.look()
         if state.topic_id and self.topic_id != state.topic_id:
             raise IngestError(
@@ -137,6 +137,12 @@ class _Ingest:
                 rows.take(message)
             at = {each: span.at for each, span in spans.items()}
         return at
+
+    def goes_on(self, offsets: Mapping[int, int]) -> bool:
+        """Whether offsets without a message have to be kept: unread by a version, they would count as lost once the broker drops them."""
+        return bool(self._known) and (
+            self.lost > 0 or any(offsets[each] > self._first[each] for each in offsets)
+        )
 
     def behind(self, offsets: Mapping[int, int]) -> int:
         """Return how many offsets are left before the one at which this ingest was to end."""

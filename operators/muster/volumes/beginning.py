@@ -19,11 +19,13 @@ def begin_with_last(
 ) -> tuple[Input, Output]:
     """Return an input with the last version that is not retired, and an output that begins with it and comes after all there are.
 
-    :param name: the input's.
+    :param name: the input's. :raises Corrupt: all that are left are damaged: what begins anew there could be less than what is lost.
     """
     after = store.last(volume, partition)  # first: what comes meanwhile is refused at the commit
     # After 0 there is none: a selector would look for what it may name to people instead.
     version = last_live(store, volume, partition) if after else None
+    if after and version is None:
+        _refuse_damage(store, volume, newest=after)
     given = Input(versions=() if version is None else (version.pinned,), many=True)
     return given, Output(volume=volume, partition=partition, after=after, base=name)
 
@@ -52,9 +54,16 @@ def last_live(store: Versions, volume: str, partition: str | None) -> Version | 
     """Return the newest version of a volume's partition that is not retired; None where there is none."""
     if partition is None:
         return next(_live(store, volume, partition), None)
-    with suppress(NotFound, Corrupt):  # Corrupt: no version can be read, and what begins there begins anew
+    with suppress(NotFound, Corrupt):  # Corrupt: no version can be read
         return store.resolve(str(Address(volume, Select.PARTITION, partition)))[0]
     return None
+
+
+def _refuse_damage(store: Versions, volume: str, *, newest: int) -> None:
+    """Raise Corrupt for the newest version up to a number that is damaged and not retired."""
+    for number in range(newest, 0, -1):
+        with suppress(NotFound):  # deleted, or retired and damaged
+            store.resolve(f"{volume}@{number}")
 
 
 def _live(

@@ -225,7 +225,14 @@ class Catalog:
         return self._no_volume(volume)
 
     def _number(self, volume: str, number: int) -> Version:
-        version = self.version(volume, number)
+        try:
+            version = self.version(volume, number)
+        except Corrupt:
+            if retired(self._layout, self._layout.version(volume, number)) is None:
+                raise
+            raise NotFound(
+                f"{volume}@{number} is damaged and was retired: run the stage that writes it again"
+            ) from None
         if version is None:
             raise NotFound(self._no_number(volume, number))
         return version

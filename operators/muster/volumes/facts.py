@@ -103,6 +103,6 @@ def damaged(volume: str, number: int, why: str) -> str:
     """Say that a version is damaged, and what to do."""
     return (
         f"{volume}@{number} is damaged ({why}): no selector finds it; retire it (`muster volumes "
-        f"retire {volume}@{number}`) and run the stage that wrote it again, or restore the store "
-        "from a backup"
+        f"retire {volume}@{number}`) and run the stage that wrote it again, or bring its bytes from a "
+        "mirror (`muster volumes fsck --deep --repair-from MIRROR`)"
     )

@@ -174,6 +174,24 @@ def test_a_source_that_stays_away_ends_the_ingest_and_keeps_what_was_fetched(
     assert [key.rpartition("/")[2] for key in read] == ["c"]
 
 
+def test_each_folder_of_a_list_is_asked_for_with_patience_of_its_own(
+    ingest: Any, source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from fsspec.implementations.local import LocalFileSystem
+
+    whole, asked = LocalFileSystem.ls, []
+
+    def failing(self: Any, path: str, detail: bool = False) -> Any:
+        asked.append(path.removeprefix(str(source)))
+        if asked.count(asked[-1]) == 1:
+            raise ConnectionResetError("gone")
+        return whole(self, path, detail=detail)
+
+    monkeypatch.setattr(LocalFileSystem, "ls", failing)
+    assert ingest(patience_seconds=0.1)["files"] == 3, "the list takes longer than the source may be away"
+    assert asked == ["", "", "/d", "/d", "/d/e", "/d/e", "", "/d", "/d/e"], "only what failed is repeated"
+
+
 def test_what_a_refused_commit_left_is_gone_on_from(ingest: Any, source: Path, tmp_path: Path) -> None:
     ingest()
     (source / "a").write_text("new")

@@ -1,6 +1,12 @@
-"""What the errors of sources mean."""
+"""What the errors of sources mean, and how sources are listed where they fail now and then."""
 
 from __future__ import annotations
+
+import gzip
+import zlib
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -18,3 +24,124 @@ def test_what_says_that_the_credentials_do_not_do(error: Exception, denied: bool
     from muster_ingest.places import Place  # type: ignore[import-not-found]
 
     assert Place("gs://lake/events", Connection()).denied(error) is denied
+
+
+def opened(source: str, fs: Any, root: str) -> Any:
+    """Return a place as it is once it has begun, with a file system of the test's."""
+    from muster_ingest.connection import Connection  # type: ignore[import-not-found]
+    from muster_ingest.places import Place  # type: ignore[import-not-found]
+
+    place = Place(source, Connection())
+    place.fs, place.root = fs, root
+    return place
+
+
+def patience(place: Any, seconds: float = 0.1) -> Any:
+    from muster_ingest.fetching import Patience  # type: ignore[import-not-found]
+
+    return Patience(place, seconds)
+
+
+def failing(answer: Callable[[Any], Any], error: Exception) -> tuple[list[Any], Callable[[Any], Any]]:
+    """Return what was asked for, and a function that fails for everything when it is asked for it first."""
+    asked: list[Any] = []
+
+    def ask(what: Any) -> Any:
+        asked.append(what)
+        if asked.count(what) == 1:
+            raise error
+        return answer(what)
+
+    return asked, ask
+
+
+def test_an_error_that_passes_repeats_one_page_of_a_list() -> None:
+    pages = {"": {"IsTruncated": True, "NextContinuationToken": "b"}, "b": {}}
+    asked, answer = failing(
+        lambda token: {"Contents": [{"Key": f"{token}0", "Size": 1, "ETag": "tag"}], **pages[token]},
+        ConnectionResetError("gone"),
+    )
+    fs = SimpleNamespace(call_s3=lambda _, **given: answer(given.get("ContinuationToken", "")))
+    place = opened("s3://lake", fs, "lake")
+    found = list(place.objects(patience(place).ask))
+    assert [path for _, path, _, _ in found] == ["0", "b0"]
+    assert asked == ["", "", "b", "b"]
+
+
+def test_a_request_of_sftp_that_failed_is_repeated_with_a_new_connection() -> None:
+    happened: list[str] = []
+    file = {"name": "/x/a", "type": "file", "size": 1, "mtime": 1}
+    asked, listed = failing(lambda folder: [file] if folder == "/x" else [], EOFError())
+    fs = SimpleNamespace(
+        connect_again=lambda: happened.append("connected"),
+        client=SimpleNamespace(close=lambda: happened.append("closed")),
+        ls=lambda folder, detail: listed(folder),
+    )
+    place = opened("sftp://host/x/", fs, "/x")
+    assert [key for key, _, _, _ in place.objects(patience(place).ask)] == ["/x/a"]
+    assert asked == ["/x", "/x"]
+    assert happened == ["connected", "closed", "connected"]
+
+
+def test_one_file_of_sftp_is_no_folder_where_its_server_fails_once() -> None:
+    _, info = failing(lambda name: {"name": name, "type": "file", "size": 1, "mtime": 1}, EOFError())
+    fs = SimpleNamespace(
+        connect_again=lambda: None,
+        client=SimpleNamespace(close=lambda: None),
+        info=info,
+        isfile=lambda _: False,
+    )
+    place = opened("sftp://host/x/a", fs, "/x/a")
+    assert [path for _, path, _, _ in place.objects(patience(place).ask)] == ["a"]
+
+
+def test_an_answer_that_something_is_not_there_starts_patience_anew() -> None:
+    waiting = patience(opened("s3://lake", None, "lake"), 0.05)
+    _, question = failing(lambda _: "answer", ConnectionResetError("gone"))
+    _, gone = failing(lambda _: (_ for _ in ()).throw(FileNotFoundError("x")), ConnectionResetError("gone"))
+    with pytest.raises(FileNotFoundError):
+        waiting.ask("x", lambda: gone("x"))
+    assert waiting.ask("y", lambda: question("y")) == "answer"
+
+
+@pytest.mark.parametrize(
+    ("more", "size"),
+    [
+        ({}, 9),
+        ({"contentEncoding": "gzip"}, -1),
+        ({"contentEncoding": "identity"}, 9),
+        ({"contentEncoding": "gzip", "size": 0}, 0),
+        ({"content_settings": {"content_encoding": "GZIP"}}, -1),
+        ({"content_settings": {"content_encoding": None}}, 9),
+        ({"size": None}, -1),
+    ],
+)
+def test_of_what_a_cloud_holds_compressed_no_size_is_known(more: dict[str, Any], size: int) -> None:
+    file = {"name": "lake/x/a", "type": "file", "size": 9, "etag": "tag", **more}
+    fs = SimpleNamespace(ls=lambda folder, detail: [file], info=lambda name: file)
+    place = opened("gs://lake/x/", fs, "lake/x")
+    assert list(place.objects(patience(place).ask)) == [("lake/x/a", "a", size, "tag")]
+
+
+@pytest.mark.parametrize("piece", [1, 7, 1 << 20])
+def test_gzip_is_decoded_piece_by_piece_in_bounded_memory(piece: int) -> None:
+    from muster_ingest.encoded import Decoder  # type: ignore[import-not-found]
+
+    stored = gzip.compress(b"a" * 1_000) + gzip.compress(b"second")
+    decoder = Decoder("gzip", most=100)
+    pieces = [stored[begin : begin + piece] for begin in range(0, len(stored), piece)]
+    parts = [part for each in pieces for part in decoder.decoded(each)]
+    decoder.end()
+    assert b"".join(parts) == b"a" * 1_000 + b"second"
+    assert max(map(len, parts)) <= 100
+
+
+def test_gzip_whose_end_is_missing_is_none() -> None:
+    from muster_ingest.encoded import Decoder
+
+    decoder = Decoder("gzip")
+    list(decoder.decoded(gzip.compress(b"text")[:-3]))
+    with pytest.raises(zlib.error, match="its end is missing"):
+        decoder.end()
+    with pytest.raises(zlib.error):
+        list(Decoder("gzip").decoded(b"plain text"))

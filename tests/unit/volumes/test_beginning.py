@@ -1,7 +1,9 @@
 import pytest
 
+from muster.core.errors import Corrupt
 from muster.core.job import Output
-from muster.volumes.beginning import replace_last
+from muster.volumes.beginning import begin_with_last, replace_last
+from muster.volumes.folder import FolderStore
 
 
 def partition(work, job_id, name):
@@ -47,3 +49,19 @@ def test_what_comes_between_the_two_looks_is_taken(work, store, monkeypatch):
     monkeypatch.setattr(store, "last", late)
     base, output = replace_last(store, "v", None, name="before", keep=None)
     assert (base.number, output.after) == (2, 2)
+
+
+@pytest.mark.parametrize("name", [None, "2013-01"])
+def test_nothing_begins_anew_where_the_last_version_is_damaged_until_it_is_retired(work, store, name):
+    for number in (1, 2):
+        partition(work, f"m-{number}", name)
+    store.retire("v@1", reason="replaced")
+    record = store.layout.version("v", 2) / "RECORD.json"
+    record.chmod(0o644)
+    record.write_text("{")
+    again = FolderStore(store.layout.root)
+    with pytest.raises(Corrupt, match=r"^v@2 is damaged .*: no selector finds it; retire it"):
+        begin_with_last(again, "v", name, name="before")
+    again.retire("v@2", reason="torn")
+    given, output = begin_with_last(again, "v", name, name="before")
+    assert (given.versions, output.after) == ((), 2)

@@ -36,7 +36,8 @@ class Mirrored:
 
     :param versions: addresses of the versions that are there now and were not. :param sent_bytes: bytes that travelled.
     :param present: versions that were there before. :param marked: those whose pins, retirement or deletion travelled.
-    :param damaged: versions and code snapshots that cannot be read where they come from, each with the reason.
+    :param damaged: versions and code snapshots that cannot be read where they come from, and versions whose marks the
+        target cannot set, each with the reason.
     :param wrong: versions that were read again and are not as they were sent: the next run brings them anew.
     :param unknown: versions that only the target has.
     """
@@ -126,14 +127,17 @@ class Copying:
         """Return the versions that the target lacks, or has damaged or deleted."""
         wanted = []
         for place, holding in self._have.items():
-            there = self._there.get(place)
             if not holding.digest:
                 self.done.damaged[pinned(*place)] = "its files or its manifest are gone"
-            elif there is None or not there.digest or (there.deleted and not holding.deleted):
+            elif self._lacks(place, self._there.get(place)):
                 wanted.append(place)
             else:
                 self.done.present += 1
         return wanted
+
+    def _lacks(self, place: Place, there: Holding | None) -> bool:
+        """Whether the target lacks a version, or has it damaged, or deleted while the source has it whole."""
+        return there is None or not there.digest or (there.deleted and not self._have[place].deleted)
 
     def _bring(self, places: Sequence[Place]) -> dict[Place, Holding]:
         """Bring versions; those that another mirror brings are waited for in the end, or brought where it was ended."""
@@ -164,8 +168,8 @@ class Copying:
     def _still_missing(self, busy: Sequence[Place]) -> list[Place]:
         """Return those of these versions that the target still lacks."""
         there = self._target.holdings()
-        left = [place for place in busy if place not in there or not there[place].digest]
-        self._there |= {place: there[place] for place in busy if place not in left}
+        left = [place for place in busy if self._lacks(place, there.get(place))]
+        self._there |= {place: there[place] for place in busy if place in there}
         self.done.present += len(busy) - len(left)
         return left
 
@@ -177,6 +181,9 @@ class Copying:
                 documents = self._source.documents(place)
             except NotFound:
                 return None  # deleted meanwhile
+            there = self._there.get(place)
+            if documents.holding.deleted and there is not None and there.deleted:
+                return None  # gc took it meanwhile: it is the same at both sides
             base = self._base(documents)
             self._copy_code(documents)
 
@@ -280,8 +287,8 @@ class Copying:
         """Have pins, retirements and deletions of these versions travel; deletions first: they make room for the rest."""
         for place in sorted(places, key=lambda place: not self._have[place].deleted):
             holding, there = self._have[place], self._there.get(place)
-            if there is None or not there.digest or not holding.digest:
-                continue
+            if not holding.digest or there is None or self._lacks(place, there):
+                continue  # the marks of a version that is still to come travel with it
             if holding.deleted and there.deleted:
                 continue  # marks of what is gone change nothing
             keep = holding.deleted and self._keep_deleted
@@ -289,9 +296,17 @@ class Copying:
             if wanted.deleted:
                 wanted = replace(wanted, pins=there.pins)
             if wanted != there:
-                self._target.mark(place, wanted)
-                self._there[place] = wanted
-                self.done.marked += 1
+                self._mark_one(place, wanted)
+
+    def _mark_one(self, place: Place, wanted: Holding) -> None:
+        """Set the marks of a version; one that is damaged or gone at the target is named, and keeps no other from coming."""
+        try:
+            self._target.mark(place, wanted)
+        except (Corrupt, NotFound) as error:
+            self.done.damaged[pinned(*place)] = f"its marks cannot be set at {self._target.where}: {error}"
+            return
+        self._there[place] = wanted
+        self.done.marked += 1
 
 
 def in_order(have: Mapping[Place, Holding], places: Sequence[Place]) -> list[Place]:

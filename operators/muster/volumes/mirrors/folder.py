@@ -247,6 +247,8 @@ class FolderHome:
             texts[sharing.KNOWN] = sharing.render(documents.digest, files).encode()
         for name, text in texts.items():
             write_whole(draft / name, text, durable=False, mode=0o444)
+        remove(draft / "pins")  # those of an earlier try may be gone at the source
+        (draft / "RETIRED").unlink(missing_ok=True)
         if holding.retired is not None:
             write_whole(draft / "RETIRED", holding.retired, durable=False)
         for reason in holding.pins:

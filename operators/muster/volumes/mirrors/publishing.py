@@ -15,19 +15,34 @@ from muster.core import wire
 from muster.core.errors import Conflict, Corrupt, SpecError
 from muster.volumes import listing, manifest, numbers, pages, sharing
 from muster.volumes.base import Record
+from muster.volumes.catalog import pins
 from muster.volumes.commit import place as place_draft
 from muster.volumes.commit_records import (
     CommitRecord,
+    committed_marks,
     has_content,
     holder,
+    is_buried,
     is_committed,
     read_commit,
+    retired,
     write_commit,
 )
-from muster.volumes.durability import locked, rename, symlink, sync_all, sync_folder, sync_tree, translated
+from muster.volumes.durability import (
+    locked,
+    rename,
+    symlink,
+    sync_all,
+    sync_folder,
+    sync_tree,
+    translated,
+    write_whole,
+)
 from muster.volumes.folder import FolderStore
 from muster.volumes.layout import Layout
-from muster.volumes.mirrors.base import Documents
+from muster.volumes.marks import pin_name
+from muster.volumes.mirrors import identity
+from muster.volumes.mirrors.base import Documents, Holding
 from muster.volumes.mirrors.drafts import Drafts
 
 
@@ -87,7 +102,7 @@ class Publishing:
             has_content(target) and is_committed(self._layout, *documents.place)
         ):
             self.refuse_other(documents)  # a job may have committed it since
-            self._replace(draft, target)
+            self._replace(documents.holding, draft, target)
             return
         try:
             symlink(f"{documents.origin.job_id}:0", mark_of(target))
@@ -99,8 +114,10 @@ class Publishing:
         if not self._layout.syncfs:
             sync_folder(target.parent)
 
-    def _replace(self, draft: Path, target: Path) -> None:
+    def _replace(self, holding: Holding, draft: Path, target: Path) -> None:
         """Put a whole version in place of one that was damaged, or whose data gc deleted here."""
+        # Before its data: a kill between leaves no version that gc may take.
+        self._set_marks(holding, draft, target)
         for name in ("MANIFEST", pages.INDEX, "RECORD.json", sharing.KNOWN):
             if (draft / name).exists():
                 rename(draft / name, target / name)
@@ -110,6 +127,20 @@ class Publishing:
             rename(draft / "data", target / "data")
             (target / "data").chmod(0o555)
             (target / "TOMBSTONE").unlink(missing_ok=True)
+        sync_folder(target)
+
+    def _set_marks(self, holding: Holding, draft: Path, target: Path) -> None:
+        """Make the marks of a place durably those of the version that comes to it.
+
+        On a damaged version of a store, which is no mirror, its own marks stay: they may be newer than a mirror's. Only its
+        pins come where it has no folder of pins, which may be a part of the damage.
+        """
+        if (draft / "pins").is_dir() and not (target / "pins").is_dir():
+            # In one step: after a kill all are there, or no folder is.
+            rename(draft / "pins", target / "pins")
+        if is_buried(target) or identity.mirrored(self._layout.root):
+            _set_pins(target, holding.pins)
+            _set_retired(self._layout, target, holding.retired)
         sync_folder(target)
 
     def _commits(self, versions: Sequence[Documents]) -> dict[str, CommitRecord]:
@@ -161,6 +192,28 @@ def _other(layout: Layout, documents: Documents) -> str:
         if as_committed and text != documents.record:
             return f"the one of another RECORD.json, of job {job_id}"
     return ""
+
+
+def _set_pins(target: Path, reasons: Sequence[str]) -> None:
+    """Make the pins on a place those under these reasons; none that stays is away for a moment."""
+    folder, there = target / "pins", pins(target)
+    if reasons:
+        folder.mkdir(exist_ok=True)
+    for reason in sorted(set(reasons) - set(there)):
+        write_whole(folder / pin_name(reason), reason)
+    for reason in sorted(set(there) - set(reasons)):
+        (folder / pin_name(reason)).unlink(missing_ok=True)
+
+
+def _set_retired(layout: Layout, target: Path, reason: str | None) -> None:
+    """Retire or reinstate what is in a place, whose data may be deleted."""
+    if reason == retired(layout, target):
+        return
+    if reason is not None:
+        write_whole(target / "RETIRED", reason)
+        return
+    for mark in (*committed_marks(layout, target), target / "RETIRED"):
+        mark.unlink(missing_ok=True)
 
 
 def mark_of(target: Path) -> Path:
