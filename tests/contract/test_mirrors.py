@@ -476,6 +476,17 @@ class TestFolder(MirrorContract):
         assert mirror(FolderHome(source), opened()).versions == ["volume://flights/model@3"]
         assert fsck.check(FolderStore(tmp_path / "mirror"), deep=True).clean
 
+    def test_a_version_that_the_mirror_lost_and_gc_deleted_since_is_deleted_there(
+        self, source: FolderStore, opened: Open, tmp_path: Path
+    ) -> None:
+        mirror(FolderHome(source), opened())
+        remove(tmp_path / "mirror/v/flights/model/3/data")
+        retention.bury(source, source.catalog.described("flights/model", 3))
+        mirror(FolderHome(source), opened())
+        assert opened().holdings() == FolderHome(source).holdings()
+        assert mirror(FolderHome(source), opened()).versions == []
+        assert fsck.check(FolderStore(tmp_path / "mirror"), deep=True).clean
+
     def test_a_version_that_is_brought_again_has_the_marks_of_now(
         self, source: FolderStore, opened: Open, tmp_path: Path
     ) -> None:

@@ -127,6 +127,8 @@ class Publishing:
             rename(draft / "data", target / "data")
             (target / "data").chmod(0o555)
             (target / "TOMBSTONE").unlink(missing_ok=True)
+        elif not (target / "data").is_dir():  # lost here, and since deleted where it comes from
+            rename(draft / "TOMBSTONE", target / "TOMBSTONE")
         sync_folder(target)
 
     def _set_marks(self, holding: Holding, draft: Path, target: Path) -> None:
