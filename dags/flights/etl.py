@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import date, timedelta
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import ibis
 import ibis.expr.types as ir
@@ -22,7 +23,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.parquet
-from ibis.backends.duckdb import Backend as DuckDB
+
+if TYPE_CHECKING:  # Spark's image has no DuckDB
+    from ibis.backends.duckdb import Backend as DuckDB
 
 NOTICE_MINUTES = 60
 """How long before the scheduled departure the prediction is made: what is known later is no feature."""
