@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+import subprocess
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -50,6 +52,12 @@ def made(backend: LocalBackend, image: str, entrypoint: str, launcher: Launcher,
     assert status.result.metrics["rows"] == 23_611
     (address,) = status.result.outputs["features"]
     return backend.store.path(address)
+
+
+@pytest.mark.smoke
+def test_the_stage_is_imported_in_the_image_of_spark(python_of: Callable[[str], Path]) -> None:
+    words = [python_of("spark"), "-c", "import flights.spark"]
+    subprocess.run(words, check=True, env={**os.environ, "PYTHONPATH": str(ROOT / "dags")})
 
 
 @pytest.mark.nightly
