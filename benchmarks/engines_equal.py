@@ -26,8 +26,10 @@ from benchmarks.engines import Runs
 from benchmarks.flights_rows import JOBS, ROWS, make, python_of
 from muster.backends.local import processes
 from muster.core.job import Launcher
+from muster.volumes.durability import write_whole
 from muster.volumes.tree import remove
 
+MONTHS = range(1, 13)
 ENGINES = {"duckdb": Launcher.PLAIN, "spark": Launcher.SPARK}
 
 _GIB, _LOOK_SECONDS = 1 << 30, 2.0
@@ -52,9 +54,9 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--rows", type=int, default=ROWS)
     parser.add_argument("--engines", nargs="+", choices=ENGINES, default=list(ENGINES))
-    parser.add_argument("--months", type=int, default=12, help="months of one job")
-    parser.add_argument("--since", type=int, default=1, help="first month of 2013")
-    parser.add_argument("--until", type=int, default=12, help="last month of 2013")
+    parser.add_argument("--months", type=int, choices=MONTHS, default=12, help="months of one job")
+    parser.add_argument("--since", type=int, choices=MONTHS, default=1, help="first month of 2013")
+    parser.add_argument("--until", type=int, choices=MONTHS, default=12, help="last month of 2013")
     parser.add_argument("--keep-gib", type=float, default=8.0)
     options = parser.parse_args(arguments)
     folder: Path = options.folder.resolve() / str(options.rows)
@@ -65,7 +67,7 @@ def main(arguments: Sequence[str]) -> int:
             record = folder / f"{engine}-{first:02}-{last:02}.json"
             if not record.is_file():
                 found = run(folder, engine, f"2013-{first:02}", f"2013-{last:02}", options.keep_gib)
-                record.write_text(json.dumps(found))
+                write_whole(record, json.dumps(found))
                 told = {name: each for name, each in found.items() if name != "months"}
                 print(record.stem, json.dumps(told), flush=True)
     return compare(folder)
@@ -84,6 +86,9 @@ def compare(folder: Path) -> int:
                 f"and {max(job['disk_gib'] for job in jobs):.1f} GiB of disk"
             )
     both = sorted(set.intersection(*map(set, made)))
+    if not both:
+        print("no month was made by both: nothing is compared")
+        return 0
     different = [month for month in both if len({json.dumps(each[month]) for each in made}) > 1]
     print(f"both made {len(both)} months:", f"{', '.join(different)} DIFFERENT" if different else "equal")
     return bool(different)

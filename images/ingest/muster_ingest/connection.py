@@ -66,9 +66,9 @@ class Connection:
 
 
 def _texts(value: Any) -> Iterator[str]:
-    """Yield all texts within a value of JSON."""
-    if isinstance(value, str):
-        yield value
+    """Yield all texts and numbers within a value of JSON, as text."""
+    if isinstance(value, (str, int, float)) and not isinstance(value, bool):
+        yield str(value)
     elif isinstance(value, (dict, list)):
         for each in value.values() if isinstance(value, dict) else value:
             yield from _texts(each)

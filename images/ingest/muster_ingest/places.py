@@ -1,9 +1,8 @@
-"""The file systems of sources: how each is opened with a connection, listed, read, and what its errors mean."""
+"""The file systems of sources: how each is listed, read, and what its errors mean."""
 
 from __future__ import annotations
 
 import errno
-import json
 import os
 import re
 import zlib
@@ -19,8 +18,8 @@ import fsspec
 from muster_ingest.connection import Connection
 from muster_ingest.encoded import Decoder, encoding_of
 from muster_ingest.errors import IngestError
+from muster_ingest.options import AZURE, GOOGLE, options_of
 
-_OPTIONS = ("anon", "project", "account_host", "requester_pays")
 _DENIED = ("AccessDenied", "InvalidAccessKeyId", "SignatureDoesNotMatch", "ExpiredToken", "InvalidToken")
 _DENIED_KINDS = (
     "NoCredentialsError",
@@ -39,8 +38,6 @@ _LONGEST_SETTLING_SECONDS = 3.0
 _GONE = frozenset({404, 410})
 _LINK_WITHIN = re.compile(r"[?#]")
 """In a link of a web server's list: it sorts the list, or leads within it, and names no file."""
-_CONNECT_SECONDS, _SILENT_SECONDS = 20, 60
-_GOOGLE, _AZURE = ("gs", "gcs"), ("abfs", "abfss", "az")
 
 T = TypeVar("T")
 
@@ -86,7 +83,7 @@ class Place:
 
     def open(self) -> Any:
         """Open the file system."""
-        options = _options(self._scheme, self)
+        options = options_of(self.source, self.connection)
         if self.alone:
             from muster_ingest.sftp import CheckedSFTP
 
@@ -177,8 +174,8 @@ class Place:
     def _one_file(self, top: str) -> dict[str, Any] | None:
         """Return what is known of the root where it is one file, else None.
 
-        ``fs.isfile`` says no of whatever fails. At a web or SFTP server one error that passes would have a file listed as a folder, which
-        then counts as empty or not there; the others list a file as itself, and may let nobody ask for a whole bucket.
+        ``fs.isfile`` is False where the request fails. A web or SFTP server would then be asked to list the file as a folder, and the
+        ingest would find it empty. The other stores list a file as itself, and may deny the information on a whole bucket.
         """
         if not self._web and not self.alone and not self.fs.isfile(top):
             return None
@@ -236,9 +233,9 @@ class Place:
         :param size: as it was listed. Where it is -1 a cloud may hold the object compressed: parts of that cannot be decoded, each by
             itself, so it is read in one stream.
         """
-        if size < 0 and self._scheme in _GOOGLE:
+        if size < 0 and self._scheme in GOOGLE:
             await self.fs._get_file(key, target, concurrency=1)
-        elif size < 0 and self._scheme in _AZURE:
+        elif size < 0 and self._scheme in AZURE:
             await self._fetch_decoded(key, target)
         else:
             await self.fs._get_file(key, target)
@@ -346,121 +343,3 @@ def _changed(info: dict[str, Any]) -> float:
         except ValueError:  # no date: a server may answer anything
             return 0.0
     return told.timestamp() if isinstance(told, datetime) else 0.0
-
-
-def _options(scheme: str, place: Place) -> dict[str, Any]:
-    connection = place.connection
-    given = {
-        name: connection.extra[name] if name != "anon" else connection.flag(name)
-        for name in _OPTIONS
-        if name in connection.extra
-    }
-    if scheme in ("s3", "s3a"):
-        return given | _s3(connection)
-    if scheme in _GOOGLE:
-        return given | _gcs(connection)
-    if scheme in _AZURE:
-        return given | _azure(connection)
-    if scheme in ("http", "https"):
-        return _http(connection)
-    if scheme in ("sftp", "ssh"):
-        return _sftp(place)
-    if scheme == "file":
-        return {}
-    raise IngestError(
-        f"{place.source}: no such kind of source; there are s3, gs, abfs, http, https, sftp, file and sql"
-    )
-
-
-def _s3(connection: Connection) -> dict[str, Any]:
-    client: dict[str, Any] = {}
-    endpoint = connection.text("endpoint_url")
-    if not endpoint and connection.host:
-        endpoint = connection.host if "://" in connection.host else f"https://{connection.host}"
-        endpoint += f":{connection.port}" if connection.port else ""
-    if connection.text("region_name"):
-        client["region_name"] = connection.text("region_name")
-    if connection.text("verify").lower() in ("false", "0", "no"):
-        client["verify"] = False
-    found: dict[str, Any] = {"client_kwargs": client, "max_concurrency": 1}
-    if endpoint:
-        found["endpoint_url"] = endpoint
-        found["config_kwargs"] = {"s3": {"addressing_style": connection.text("addressing_style") or "path"}}
-    found.setdefault("config_kwargs", {}).update(
-        max_pool_connections=64,
-        connect_timeout=_CONNECT_SECONDS,
-        read_timeout=_SILENT_SECONDS,
-        retries={"max_attempts": 2, "mode": "standard"},
-    )
-    key = connection.login or connection.text("aws_access_key_id")
-    if key:
-        found["key"] = key
-        found["secret"] = connection.password or connection.text("aws_secret_access_key")
-    if connection.text("aws_session_token"):
-        found["token"] = connection.text("aws_session_token")
-    return found
-
-
-def _gcs(connection: Connection) -> dict[str, Any]:
-    found: dict[str, Any] = {"requests_timeout": _silence()}
-    key = next(
-        (
-            connection.text(name)
-            for name in ("keyfile_dict", "extra__google_cloud_platform__keyfile_dict")
-            if connection.text(name)
-        ),
-        "",
-    )
-    if key:
-        found["token"] = json.loads(key)
-    elif connection.flag("anon"):
-        found["token"] = "anon"  # noqa: S105 - a word of gcsfs
-    if connection.text("endpoint_url"):
-        found["endpoint_url"] = connection.text("endpoint_url")
-        # gcsfs asks by gRPC first what kind of bucket it is; another endpoint than Google's speaks HTTP alone, and the
-        # question would take a minute. Read when gcsfs is imported.
-        os.environ.setdefault("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
-    return found
-
-
-def _azure(connection: Connection) -> dict[str, Any]:
-    names = ("connection_string", "sas_token", "tenant_id", "client_id", "client_secret", "account_key")
-    found: dict[str, Any] = {name: connection.text(name) for name in names if connection.text(name)}
-    if connection.login:
-        found["account_name"] = connection.login
-    if connection.password and not found.keys() & {"client_secret", "account_key", "sas_token"}:
-        found["account_key"] = connection.password
-    return found
-
-
-def _silence() -> Any:
-    """Return aiohttp's timeout: a connection may be silent for so long. Its default is for the whole file, which may be large."""
-    import aiohttp
-
-    return aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_SECONDS, sock_read=_SILENT_SECONDS)
-
-
-def _http(connection: Connection) -> dict[str, Any]:
-    import aiohttp
-
-    client: dict[str, Any] = {"trust_env": True, "timeout": _silence()}
-    if connection.login:
-        client["auth"] = aiohttp.BasicAuth(connection.login, connection.password)
-    if isinstance(connection.extra.get("headers"), dict):
-        client["headers"] = {str(name): str(value) for name, value in connection.extra["headers"].items()}
-    return {"client_kwargs": client}
-
-
-def _sftp(place: Place) -> dict[str, Any]:
-    from urllib.parse import urlsplit
-
-    connection, address = place.connection, urlsplit(place.source)
-    return {
-        "host": address.hostname or connection.host,
-        "port": address.port or int(connection.port or 22),
-        "username": connection.login or None,
-        "password": connection.password or None,
-        "private_key": connection.text("private_key"),
-        "host_key": connection.text("host_key"),
-        "unchecked": connection.flag("no_host_key_check"),
-    }

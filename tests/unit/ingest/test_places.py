@@ -26,6 +26,15 @@ def test_what_says_that_the_credentials_do_not_do(error: Exception, denied: bool
     assert Place("gs://lake/events", Connection()).denied(error) is denied
 
 
+def test_what_a_connection_holds_is_hidden() -> None:
+    from muster_ingest.connection import Connection  # type: ignore[import-not-found]
+
+    extra = {"sasl.password": 12345678, "headers": {"X-Token": "word"}, "client.id": "muster", "anon": True}
+    connection = Connection(login="ann", password="pass word", host="db.local", extra=extra)
+    said = "ann:pass word@db.local\n  12345678 {'X-Token': 'word'} muster True"
+    assert connection.hidden(said, ("client.id",)) == "***:***@*** *** {'X-Token': '***'} muster True"
+
+
 def opened(source: str, fs: Any, root: str) -> Any:
     """Return a place as it is once it has begun, with a file system of the test's."""
     from muster_ingest.connection import Connection  # type: ignore[import-not-found]
