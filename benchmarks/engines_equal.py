@@ -118,7 +118,11 @@ def run(folder: Path, engine: str, since: str, month: str, keep_gib: float) -> d
     with ThreadPoolExecutor() as threads:
         runs = Runs(home)
         job = threads.submit(runs.job, ENGINES[engine], since, month)
-        peak = watched(job, runs, home, keep_gib)
+        try:
+            peak = watched(job, runs, home, keep_gib)
+        except BaseException:  # Ctrl-C, too: the thread is waited for, and it waits for the job
+            runs.cancel()
+            raise
     first, seconds, *_ = job.result()
     words = [python_of("etl"), JOBS / "sums.py", runs.made()]
     months = json.loads(subprocess.check_output(words, text=True))

@@ -70,6 +70,13 @@ def test_the_folders_of_a_web_server(ingest: Any, web: str, folder: Path, tmp_pa
     assert told["files"] == 3
 
 
+def test_a_folder_of_a_web_server_that_is_named_without_its_slash(
+    ingest: Any, web: str, tmp_path: Path
+) -> None:
+    assert ingest("one", f"{web}/d")["files"] == 2
+    assert contents(tmp_path / "one") == {name: f"d/{name}" for name in ("b.csv", "e/c.csv")}
+
+
 class Quiet(http.server.BaseHTTPRequestHandler):
     """Answers HEAD and GET alike, and logs nothing."""
 

@@ -180,7 +180,9 @@ class Place:
         if not self._web and not self.alone and not self.fs.isfile(top):
             return None
         found = self._info(top)
-        return found if found["type"] == "file" else None
+        # A web server leads from a folder's name to the same with a slash, where its list is.
+        folder = self._web and str(found.get("url", "")).partition("?")[0].endswith("/")
+        return found if found["type"] == "file" and not folder else None
 
     def _listed(self, ask: Ask, folder: str, top: str) -> Iterator[dict[str, Any]]:
         """Yield what one folder holds; of folders those that are below it, and nothing twice."""
