@@ -299,10 +299,24 @@ def shown(hint: Any) -> str:
     return re.sub(r"\b([a-z_]+\.)+", "", text)
 
 
+def moved(before: Sequence[str], now: Sequence[str]) -> list[str]:
+    """Return a listing with the modules that its documents have now: a document says its kind, and no module.
+
+    A trigger's path is in Airflow's database, so it stays where it is.
+    """
+    there, then = ({line for line in each[1:] if ":" not in line} for each in (now, before))
+    new = {name.rpartition(".")[2]: name for name in there - then if not name.endswith("Trigger")}
+    for gone in then - there:
+        name = new.get(gone.rpartition(".")[2], gone)
+        before = [re.sub(rf"^{re.escape(gone)}(?=$|\.)", name, line) for line in before]
+    return list(before)
+
+
 def refused(before: Sequence[str], now: Sequence[str]) -> list[str]:
     """Say what of a listing may not become another one while the schema number stays."""
     if before[:1] != now[:1]:
         return []
+    before = moved(before, now)
     kept = {line for line in before if ":" not in line}
     gone = [f"taken away or changed: {line}" for line in before if line not in set(now)]
     return gone + [

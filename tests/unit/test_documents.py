@@ -185,6 +185,8 @@ def test_documents_are_those_of_the_listing_and_the_schema_moves_with_it() -> No
         (["schema 1", "a.B", "a.B.x: str"], ["taken away or changed: a.B.x: int", "a new field needs a default: a.B.x: str"]),
         (["schema 1", "a.B", "a.B.x: int = 0"], ["taken away or changed: a.B.x: int"]),
         (["schema 1"], ["taken away or changed: a.B", "taken away or changed: a.B.x: int"]),
+        (["schema 1", "c.B", "c.B.x: int", "c.B.y: str = ''"], []),
+        (["schema 1", "c.B", "c.B.x: str"], ["taken away or changed: c.B.x: int", "a new field needs a default: c.B.x: str"]),
         (["schema 2"], []),
     ],
 )  # fmt: skip
@@ -192,6 +194,11 @@ def test_while_the_schema_stays_a_listing_only_gains_what_has_a_default(
     now: list[str], said: list[str]
 ) -> None:
     assert refused(["schema 1", "a.B", "a.B.x: int"], now) == said
+
+
+def test_a_trigger_stays_in_its_module() -> None:
+    before, now = (["schema 1", f"{module}.BTrigger", f"{module}.BTrigger.x: int"] for module in "ac")
+    assert refused(before, now)[0] == "taken away or changed: a.BTrigger"
 
 
 def test_every_call_that_reads_a_document_names_it_or_is_known() -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 
-from muster.backends.local.serving.folder import DeploymentState
 from muster.backends.local.serving.platform import LocalBook
+from muster.backends.local.serving.state import DeploymentState
 from muster.backends.releases.book import begin, share, withdraw
 from muster.core.deployment import DeploymentSpec, Release, Revision, RevisionState
 

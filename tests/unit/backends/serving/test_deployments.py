@@ -13,8 +13,9 @@ import pytest
 from tests.unit.backends.serving.states import new, prepared, shifted
 
 from muster.backends.local.serving import platform
-from muster.backends.local.serving.folder import DeploymentFolder, DeploymentState
+from muster.backends.local.serving.folder import DeploymentFolder
 from muster.backends.local.serving.platform import local_deployments
+from muster.backends.local.serving.state import DeploymentState
 from muster.backends.releases.deployments import Deployments
 from muster.backends.releases.manual import promote, roll_back
 from muster.core.deployment import DeploymentSpec

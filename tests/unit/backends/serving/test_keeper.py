@@ -17,9 +17,10 @@ from tests.unit.backends.serving.states import new, prepared, shifted, withdrawn
 
 from muster.backends.local.serving import keeper as room
 from muster.backends.local.serving import platform
-from muster.backends.local.serving.folder import DeploymentFolder, DeploymentState
+from muster.backends.local.serving.folder import DeploymentFolder
 from muster.backends.local.serving.platform import local_deployments
 from muster.backends.local.serving.server import Told
+from muster.backends.local.serving.state import DeploymentState
 from muster.backends.releases.tokens import digest_of, made
 from muster.core.deployment import DeploymentSpec, RequestLimits, RevisionState
 from muster.core.errors import BackendError, Conflict, DeploymentError

@@ -24,16 +24,11 @@ from typing import Any
 from muster.backends.local.processes import Process
 from muster.backends.local.serving.collecting import Collecting
 from muster.backends.local.serving.door import Door
-from muster.backends.local.serving.folder import (
-    Change,
-    DeploymentFolder,
-    DeploymentState,
-    ServerKey,
-    past_models,
-)
+from muster.backends.local.serving.folder import DeploymentFolder
 from muster.backends.local.serving.guardian import COMMAND
 from muster.backends.local.serving.process import keep_short, try_apart
 from muster.backends.local.serving.shares import ModelServers
+from muster.backends.local.serving.state import Change, DeploymentState, ServerKey, past_models
 from muster.backends.releases.book import pin_reason
 from muster.backends.releases.tokens import Tokens
 from muster.core.deployment import DeploymentSpec, Revision, RevisionState

@@ -19,8 +19,9 @@ from types import MappingProxyType
 from typing import Any
 
 from muster.backends.local.serving import door
-from muster.backends.local.serving.folder import Change, DeploymentFolder, DeploymentState
+from muster.backends.local.serving.folder import DeploymentFolder
 from muster.backends.local.serving.guardian import COMMAND
+from muster.backends.local.serving.state import Change, DeploymentState
 from muster.backends.predictions import Predictions
 from muster.backends.releases.book import Book, Entry, pin_reason
 from muster.backends.releases.deployments import Deployments

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from muster.backends.local.serving.door import Door
-from muster.backends.local.serving.folder import DeploymentState, ServerKey
 from muster.backends.local.serving.server import STOP_MARGIN_SECONDS, ModelServer, Told
+from muster.backends.local.serving.state import DeploymentState, ServerKey
 
 DRAIN_SECONDS = 5.0
 UNLOAD_SECONDS = 1.0
