@@ -20,7 +20,7 @@ from pathlib import Path
 from tests.unit.volumes.conftest import Work
 
 from benchmarks.pairs import Ratio, ratio, show
-from muster.core.job import Output
+from muster.core.data import Output
 from muster.volumes.folder import FolderStore
 from muster.volumes.lineage import compare
 from muster.volumes.listing import parse

@@ -28,7 +28,8 @@ from benchmarks.pairs import LEFT_OUT, Ratio, compare, ratio, show
 from muster.backends.local.backend import LocalBackend
 from muster.backends.local.machine import Machine
 from muster.backends.local.places import Places
-from muster.core.job import JobSpec, Launcher, Output, Role
+from muster.core.data import Output
+from muster.core.job import JobSpec, Launcher, Role
 from muster.core.resources import Resources
 from muster.core.settings import Settings
 from muster.images.folders import find_image, image_folders, put_image

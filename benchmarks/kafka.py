@@ -25,8 +25,9 @@ from tests.ingest.kafka.java import NoMaven, kafka
 from benchmarks.pairs import LEFT_OUT, Ratio, compare, ratio, show
 from muster.backends.local.backend import LocalBackend
 from muster.backends.local.places import Places
+from muster.core.data import CHECKPOINTS
 from muster.core.ingest import BEFORE, ENTRYPOINT, PACKAGE, Source
-from muster.core.job import CHECKPOINTS, JobSpec, Role, SecretRef
+from muster.core.job import JobSpec, Role, SecretRef
 from muster.core.settings import Settings
 from muster.core.status import JobState
 from muster.images.environment import Environments

@@ -27,7 +27,9 @@ from typing import Any
 from benchmarks.pairs import Ratio, compare, ratio, show
 from muster.airflow.embedded.home import EmbeddedHome
 from muster.core import wire
-from muster.core.job import Input, JobSpec, Origin, Output, Pinned, Role
+from muster.core.data import Input, Output, Pinned
+from muster.core.job import JobSpec, Role
+from muster.core.origin import Origin
 from muster.core.settings import Settings
 from muster.core.status import JobResult, JobState, JobStatus
 from muster.volumes import manifest

@@ -29,7 +29,8 @@ from muster.airflow.operators.score import ENTRYPOINT, serving_code
 from muster.backends.local import processes
 from muster.backends.local.backend import LocalBackend
 from muster.backends.local.places import Places
-from muster.core.job import Input, JobSpec, Output, Role
+from muster.core.data import Input, Output
+from muster.core.job import JobSpec, Role
 from muster.core.resources import Resources
 from muster.core.settings import Settings
 from muster.core.shipped import shipped

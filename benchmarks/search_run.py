@@ -14,7 +14,9 @@ from pathlib import Path
 from muster.backends.local.backend import LocalBackend
 from muster.backends.local.machine import Machine
 from muster.backends.search.driver import Driver
-from muster.core.job import JobSpec, Origin, Output, Role
+from muster.core.data import Output
+from muster.core.job import JobSpec, Role
+from muster.core.origin import Origin
 from muster.core.patience import Patience
 from muster.core.resources import Resources
 from muster.core.search import Search, SearchSpec

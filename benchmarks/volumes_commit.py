@@ -16,7 +16,8 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from muster.core.job import JobSpec, Output, Role
+from muster.core.data import Output
+from muster.core.job import JobSpec, Role
 from muster.core.replica import Replica
 from muster.volumes.durability import sync_all
 from muster.volumes.folder import FolderStore

@@ -167,7 +167,7 @@ def build(
         )
     )
     wanted = shared(near.filter(near.arr_delay.notnull(), near.partition >= since, near.partition <= month))
-    events = shared(_events(near))
+    events = step(_events(near))
     rows = _schedule(wanted)
     rows = step(_join(rows, step(_traffic(near)), ("origin",), "scheduled"))
     for scope, by in SCOPES.items():
@@ -211,7 +211,7 @@ def _timeline(events: ir.Table, asks: ir.Table, by: tuple[str, ...]) -> ir.Table
     for speed (DuckDB adds integers in 128 bits); sums of whole numbers are exact in them.
     """
     sums = [name for name in events.columns if name not in (*by, "clock")]
-    asked = asks.distinct().mutate(**{name: ibis.literal(0, events[name].type()) for name in sums})
+    asked = asks.mutate(**{name: ibis.literal(0, events[name].type()) for name in sums})
     both = events.union(asked.select(*events.columns))
     return both.group_by(*by, "clock").agg(**{name: both[name].sum().cast("float64") for name in sums})
 

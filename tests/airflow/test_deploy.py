@@ -28,7 +28,7 @@ from muster.core.deployment import (
     RevisionState,
 )
 from muster.core.errors import Behind, DeploymentError, SpecError
-from muster.core.job import Origin
+from muster.core.origin import Origin
 from muster.core.wire import dumps, loads
 from muster.volumes.base import Version
 from muster.volumes.folder import FolderStore

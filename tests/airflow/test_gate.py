@@ -11,7 +11,7 @@ import pytest
 
 from muster.airflow.embedded.home import EmbeddedHome
 from muster.airflow.embedded.result import RunResult
-from muster.core.job import Pinned
+from muster.core.data import Pinned
 from muster.core.status import JobState
 from muster.volumes import runs
 from muster.volumes.folder import FolderStore

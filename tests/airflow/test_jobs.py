@@ -19,9 +19,11 @@ from muster.backends.local.places import Places
 from muster.backends.local.processes import marked
 from muster.backends.releases.decision import Outcome
 from muster.backends.releases.plan import Plan
+from muster.core.data import Pinned
 from muster.core.deployment import DeploymentSpec, DeploymentStatus, Release, Revision, RevisionState
 from muster.core.errors import NotFound
-from muster.core.job import JobSpec, Origin, Pinned, Role
+from muster.core.job import JobSpec, Role
+from muster.core.origin import Origin
 from muster.core.resources import Resources
 from muster.core.status import JobState, JobStatus
 from muster.core.verdict import Cause

@@ -15,8 +15,10 @@ from tests.unit.volumes.service.process import Service
 
 from muster.airflow.embedded.home import EmbeddedHome
 from muster.backends.releases.figures import Seen
+from muster.core.data import Input, Output
 from muster.core.deployment import DeploymentStatus, Revision, RevisionState
-from muster.core.job import Input, JobSpec, Origin, Output, Role
+from muster.core.job import JobSpec, Role
+from muster.core.origin import Origin
 from muster.core.replica import Replica
 from muster.core.status import JobResult, JobState, JobStatus
 from muster.core.verdict import Cause, Verdict

@@ -15,7 +15,7 @@ from muster.backends.releases.decision import Ending
 from muster.backends.releases.driver import Driver
 from muster.backends.releases.manual import promote, roll_back
 from muster.core.errors import SpecError
-from muster.core.job import Origin
+from muster.core.origin import Origin
 
 
 @pytest.fixture

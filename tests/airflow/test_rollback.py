@@ -16,7 +16,7 @@ from muster.airflow.assets import deployment_asset
 from muster.airflow.embedded.home import EmbeddedHome
 from muster.core.deployment import RevisionState
 from muster.core.errors import NotFound
-from muster.core.job import Origin
+from muster.core.origin import Origin
 
 MODELS = {number: f"volume://lines/model@{number}" for number in (1, 2, 3)}
 

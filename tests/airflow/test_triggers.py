@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from muster.backends.releases.plan import Plan
+from muster.core.data import Pinned
 from muster.core.deployment import DeploymentSpec, DeploymentStatus, Release, Revision, RevisionState
-from muster.core.job import Origin, Pinned
+from muster.core.origin import Origin
 from muster.core.status import JobState, JobStatus
 from muster.core.wire import dumps
 

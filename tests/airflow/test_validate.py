@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from muster.airflow.embedded.home import EmbeddedHome
-from muster.core.job import Input, JobSpec, Role
+from muster.core.data import Input
+from muster.core.job import JobSpec, Role
 from muster.core.status import JobResult, JobState, JobStatus
 from muster.volumes.base import Version
 from muster.volumes.folder import FolderStore

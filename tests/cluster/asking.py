@@ -15,7 +15,8 @@ from tests.cluster.layout import Layout
 from tests.waiting import eventually
 
 from muster.backends.kubernetes.cluster.facts import holds
-from muster.core.job import JobSpec, Output, Role
+from muster.core.data import Output
+from muster.core.job import JobSpec, Role
 from muster.core.replica import Replica
 from muster.volumes.service.client import ServiceStore
 from muster.volumes.service.connection import Connection

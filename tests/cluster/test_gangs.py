@@ -24,7 +24,8 @@ from tests.keras.reference import losses
 
 from muster.backends.kubernetes import labels
 from muster.backends.kubernetes.backend import KubernetesBackend
-from muster.core.job import Input, JobSpec, Launcher, Output, Pinned, Role
+from muster.core.data import Input, Output, Pinned
+from muster.core.job import JobSpec, Launcher, Role
 from muster.core.resources import Resources
 from muster.core.settings import Settings
 from muster.core.status import JobState, JobStatus

@@ -20,7 +20,8 @@ from tests.cluster.layout import Layout, Node, node_called
 
 from muster.backends.kubernetes.backend import KubernetesBackend
 from muster.backends.kubernetes.labels import JOB, ROLE
-from muster.core.job import JobSpec, Launcher, Output, Role
+from muster.core.data import Output
+from muster.core.job import JobSpec, Launcher, Role
 from muster.core.resources import Resources
 from muster.core.shipped import shipped
 from muster.core.status import JobState, JobStatus

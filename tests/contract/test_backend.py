@@ -39,8 +39,10 @@ from muster.backends.local.machine import Machine
 from muster.backends.local.nursery import Nursery, open_nursery
 from muster.backends.local.places import Places
 from muster.core.cancelling import by_command, on_page, out_of_time
+from muster.core.data import Input, Output
 from muster.core.errors import CannotSchedule, ImageError, NotFound, SpecError
-from muster.core.job import Input, JobSpec, Launcher, Origin, Output, Role, SecretRef
+from muster.core.job import JobSpec, Launcher, Role, SecretRef
+from muster.core.origin import Origin
 from muster.core.resources import Resources
 from muster.core.settings import Settings
 from muster.core.status import JobEvent, JobState, JobStatus

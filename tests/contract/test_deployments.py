@@ -25,6 +25,7 @@ from muster.backends.releases.deployments import Deployments
 from muster.backends.releases.driver import Driver, begin
 from muster.backends.releases.manual import promote, roll_back, tidy
 from muster.backends.releases.plan import Plan, Rules
+from muster.core.data import Pinned
 from muster.core.deployment import (
     DeploymentSpec,
     DeploymentStatus,
@@ -33,7 +34,7 @@ from muster.core.deployment import (
     SmokeRequest,
 )
 from muster.core.errors import Behind, Conflict, DeploymentError, NotFound, SpecError
-from muster.core.job import Origin, Pinned
+from muster.core.origin import Origin
 from muster.core.settings import Settings
 from muster.core.shipped import shipped
 from muster.images.folders import put_image

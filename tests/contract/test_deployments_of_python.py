@@ -14,8 +14,8 @@ from tests.serving.python_model import write_line
 from tests.waiting import eventually
 
 from muster.backends.releases.decision import Ending
+from muster.core.data import Pinned
 from muster.core.deployment import Batch, DeploymentSpec, Workers
-from muster.core.job import Pinned
 
 pytestmark = pytest.mark.slow
 

@@ -28,8 +28,9 @@ from tests.waiting import GUARD_SECONDS, eventually
 
 from muster.backends.base import Backend
 from muster.backends.local.places import Places
+from muster.core.data import Output
 from muster.core.errors import CannotSchedule
-from muster.core.job import JobSpec, Launcher, Output, Role
+from muster.core.job import JobSpec, Launcher, Role
 from muster.core.resources import Resources
 from muster.core.settings import Settings
 from muster.core.status import JobState, JobStatus

@@ -31,8 +31,9 @@ from muster.backends.local import processes
 from muster.backends.local.places import Places
 from muster.cli.foreground import python_of_image, serve
 from muster.cli.spark import SERVER
+from muster.core.data import Output
 from muster.core.errors import ImageError
-from muster.core.job import JobSpec, Launcher, Output, Role
+from muster.core.job import JobSpec, Launcher, Role
 from muster.core.resources import Resources
 from muster.core.settings import Settings
 from muster.core.status import JobState, JobStatus

@@ -22,7 +22,8 @@ import pytest
 from tests.unit.volumes.service.gang import IMAGE, Gang
 from tests.unit.volumes.service.process import Service, until
 
-from muster.core.job import JobSpec, Output, Role, SecretRef
+from muster.core.data import Output
+from muster.core.job import JobSpec, Role, SecretRef
 from muster.core.replica import Replica, Report
 from muster.core.status import JobState, JobStatus
 from muster.core.verdict import Cause, ExitCode

@@ -19,7 +19,8 @@ from muster.backends.local import processes
 from muster.backends.local.backend import LocalBackend
 from muster.backends.local.places import Places
 from muster.core.cancelling import by_command
-from muster.core.job import JobSpec, Output, Role
+from muster.core.data import Output
+from muster.core.job import JobSpec, Role
 from muster.core.resources import Resources
 from muster.core.settings import Settings
 from muster.core.status import JobState, JobStatus

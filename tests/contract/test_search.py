@@ -23,8 +23,10 @@ from muster.backends.search.driver import Driver, Ended, look_up
 from muster.backends.search.results import earlier_of, write_results
 from muster.backends.search.state import Phase
 from muster.core.cancelling import by_command
+from muster.core.data import Output
 from muster.core.errors import SpecError
-from muster.core.job import JobSpec, Origin, Output, Role
+from muster.core.job import JobSpec, Role
+from muster.core.origin import Origin
 from muster.core.resources import Resources
 from muster.core.search import Sampler, Search, SearchSpec, What
 from muster.core.settings import Settings

@@ -27,7 +27,8 @@ from muster.backends.mlflow.reach import reach
 from muster.backends.mlflow.runs import Run, Runs
 from muster.backends.search.driver import Driver
 from muster.backends.tracking import shown_run, tracking_database, tracking_uri
-from muster.core.job import JobSpec, Origin, Role
+from muster.core.job import JobSpec, Role
+from muster.core.origin import Origin
 from muster.core.resources import Resources
 from muster.core.search import Search, SearchSpec
 from muster.core.settings import Settings

@@ -14,8 +14,10 @@ from tests.waiting import until
 
 from muster.core.cancelling import UNKNOWN
 from muster.core.comparison import key_of, task_key_of
+from muster.core.data import CHECKPOINTS, Input, Output
 from muster.core.errors import BadOutput, Conflict, NotFound, SpecError, StoreError
-from muster.core.job import CHECKPOINTS, Input, JobSpec, Origin, Output, Role
+from muster.core.job import JobSpec, Role
+from muster.core.origin import Origin
 from muster.core.replica import Replica
 from muster.core.search import Event, EventPage, Search, SearchSpec, What
 from muster.core.series import Series

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from muster.core.job import CARRIED
+from muster.core.data import CARRIED
 
 pytestmark = [pytest.mark.slow, pytest.mark.data]
 

@@ -23,8 +23,9 @@ from tests.waiting import eventually, until
 from muster.backends.local import processes
 from muster.backends.local.backend import LocalBackend
 from muster.backends.local.places import Places
+from muster.core.data import CHECKPOINTS
 from muster.core.ingest import BEFORE, ENTRYPOINT, PACKAGE, Source
-from muster.core.job import CHECKPOINTS, JobSpec, Role, SecretRef
+from muster.core.job import JobSpec, Role, SecretRef
 from muster.core.settings import Settings
 from muster.core.status import JobState
 from muster.core.wire import loads

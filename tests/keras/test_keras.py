@@ -10,7 +10,8 @@ import pytest
 from tests.keras.reference import SCRIPT, losses
 
 from muster.backends.local.backend import LocalBackend
-from muster.core.job import JobSpec, Launcher, Output, Role
+from muster.core.data import Output
+from muster.core.job import JobSpec, Launcher, Role
 from muster.core.resources import Resources
 from muster.core.settings import Settings
 from muster.core.status import JobState

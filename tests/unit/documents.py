@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import muster
-from muster.core.job import Input, Output, Pinned
+from muster.core.data import Input, Output, Pinned
 from muster.core.space import Dimension
 from muster.core.wire import SCHEMA_VERSION, written
 

@@ -18,7 +18,8 @@ from muster.airflow.connection import connect_capacity, connect_cluster, connect
 from muster.backends.base import Backend
 from muster.backends.capacity import Capacity
 from muster.core.errors import SpecError
-from muster.core.job import Interpreter, Origin, SecretRef
+from muster.core.job import Interpreter, SecretRef
+from muster.core.origin import Origin
 from muster.core.settings import Settings
 
 if TYPE_CHECKING:

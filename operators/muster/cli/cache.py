@@ -11,8 +11,8 @@ import typer
 from muster.cli.command import DAGS, Dags, Json, example, group, open_store
 from muster.cli.screen import Table, emit, safe, say, when
 from muster.core.address import shown
-from muster.core.job import stage_title
 from muster.core.names import check_job_id
+from muster.core.origin import stage_title
 
 if TYPE_CHECKING:
     from muster.volumes.base import Made, TaskEnd

@@ -9,7 +9,7 @@ import typer
 
 from muster.cli.screen import digest, safe, say, size, when
 from muster.core.address import pinned
-from muster.core.job import Pinned
+from muster.core.data import Pinned
 from muster.core.text import shortened
 from muster.core.wire import plain
 from muster.volumes.base import Record, Version

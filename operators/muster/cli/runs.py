@@ -11,7 +11,7 @@ import typer
 from muster.cli.command import Json, example, group, open_store
 from muster.cli.screen import Table, emit, fields, note, safe, say, seconds, when
 from muster.core.errors import NotFound, SpecError
-from muster.core.job import stage_title
+from muster.core.origin import stage_title
 
 if TYPE_CHECKING:
     from muster.volumes.differences import StageDifference

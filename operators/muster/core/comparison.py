@@ -15,17 +15,9 @@ from enum import Enum
 from typing import Any
 
 from muster.core.address import pinned, shown
-from muster.core.job import (
-    MLFLOW_TAGS,
-    TRACEPARENT,
-    Input,
-    Interpreter,
-    JobSpec,
-    Origin,
-    Pinned,
-    Role,
-    SecretRef,
-)
+from muster.core.data import Input, Pinned
+from muster.core.job import MLFLOW_TAGS, TRACEPARENT, Interpreter, JobSpec, Role, SecretRef
+from muster.core.origin import Origin
 from muster.core.wire import dumps, plain
 
 MOST_FILES = 3

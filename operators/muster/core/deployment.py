@@ -9,9 +9,10 @@ from enum import Enum
 from types import MappingProxyType
 from typing import Any
 
+from muster.core.data import Pinned
 from muster.core.errors import SpecError
-from muster.core.job import Origin, Pinned
 from muster.core.names import check_label
+from muster.core.origin import Origin
 from muster.core.resources import Resources
 
 LOOPBACK = "127.0.0.1"

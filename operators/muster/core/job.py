@@ -11,28 +11,21 @@ from enum import Enum
 from types import MappingProxyType
 from typing import Any
 
-from muster.core.address import Address, Select
+from muster.core.data import CHECKPOINTS, EVERY_PARTITION, RESERVED, Input, Output, Pinned
 from muster.core.errors import SpecError
 from muster.core.names import (
+    check_digest,
     check_identifier,
     check_job_id,
     check_label,
-    check_partition,
     check_variable,
-    check_volume,
 )
+from muster.core.origin import Origin
 from muster.core.resources import Resources
 
 DAY_SECONDS = 86_400.0
-EVERY_PARTITION = "*"
-MUSTER_RUN = "muster__"  # prefix of the run ids that `muster run` makes, in a database of its own
-CHECKPOINTS = "checkpoints"
-"""The name of the folder that outlives a restart. An output of this name commits it, an input of it fills it at first."""
-RESERVED = frozenset({CHECKPOINTS})
 EVENTS = "spark_events"
 """The output that a gang of Spark writes its event log to. Of a job that fails it stays for a week: it says why."""
-CARRIED = ".muster-carried"
-"""The file at the top of an output with a base: the paths that its version takes over from the base, one a line."""
 MLFLOW_TAG = "muster.job_id"
 """The tag with the job's id on each MLflow run that a rank begins."""
 MLFLOW_TAGS = "MLFLOW_RUN_CONTEXT"
@@ -41,7 +34,6 @@ TRACEPARENT = "TRACEPARENT"
 """The variable in which a job finds the span of its task, where Airflow traces: W3C Trace Context."""
 
 _ENTRYPOINT = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*\Z", re.ASCII)
-_DIGEST = re.compile(r"b3:[0-9a-f]{64}\Z")
 _UNWRITABLE = re.compile("[\0\ud800-\udfff]")  # the latter stand for bytes that are not UTF-8 (PEP 383)
 
 
@@ -68,87 +60,6 @@ class Launcher(str, Enum):
     def drives(self) -> bool:
         """Whether the first replica alone runs what the author wrote, and the others are the workers of a data engine."""
         return self in (Launcher.DASK, Launcher.RAY, Launcher.SPARK)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Pinned:
-    """One version, fixed before the job was submitted and kept by adoption and retries."""
-
-    address: str
-    digest: str
-    partition: str | None = None
-
-    def __post_init__(self) -> None:
-        if Address.parse(self.address).select is not Select.NUMBER:
-            raise SpecError(f"input {self.address!r} is not pinned: a job takes exact versions such as @7")
-        check_digest("version", self.digest)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Input:
-    """The version or versions that a job gets under one input name.
-
-    :param many: the job gets ``list[Path]``, also of one version or none.
-    :param path: the folder in the version from which checkpoints are filled; empty: the whole version.
-    """
-
-    versions: tuple[Pinned, ...]
-    many: bool = False
-    path: str = ""
-
-    def __post_init__(self) -> None:
-        if self.path:
-            Address.parse(f"{self.versions[0].address}/{self.path}" if self.versions else "")
-        if not self.many and len(self.versions) != 1:
-            raise SpecError(f"an input of one version was given {len(self.versions)}")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Output:
-    """Where the files that a job writes under one output name are committed.
-
-    :param partition: the partition of the new version; ``"*"`` commits every top-level folder that the job
-        writes as a version of its own, in the partition that the folder is named after.
-    :param after: the number of the last version of this volume and partition, 0 before the first, retired and deleted ones included. The
-        commit is refused if another version came since. None: it does not matter.
-    :param base: the input whose version this output begins with. The job names the files that stay in :data:`CARRIED`; the commit
-        shares them with that version. A job that writes nothing makes no version: the base is its result.
-    :param retires: the numbers of versions of this volume and partition that the new one replaces; its commit retires them. None of
-        them comes after `after`, which says that no other version came since they were chosen.
-    """
-
-    volume: str
-    partition: str | None = None
-    after: int | None = None
-    base: str | None = None
-    retires: tuple[int, ...] = field(default=(), metadata={"later": True})
-
-    def __post_init__(self) -> None:
-        check_volume(self.volume)
-        if self.partition is not None and self.partition != EVERY_PARTITION:
-            check_partition(self.partition)
-        if self.after is not None and (isinstance(self.after, bool) or self.after < 0):
-            raise SpecError(
-                f"output to {self.volume}: after is {self.after!r}, need the number of a version, or 0"
-            )
-        if self.partition == EVERY_PARTITION and (self.after is not None or self.base is not None):
-            raise SpecError(
-                f"output to {self.volume}: one with partition '*' follows no version and has no base"
-            )
-        self._check_retires()
-
-    def _check_retires(self) -> None:
-        object.__setattr__(self, "retires", tuple(self.retires))
-        for number in self.retires:
-            if (
-                isinstance(number, bool)
-                or not isinstance(number, int)
-                or not 1 <= number <= (self.after or 0)
-            ):
-                raise SpecError(
-                    f"output to {self.volume}: retires {number!r}, after is {self.after!r}: only versions up to the one that the output "
-                    "comes after are retired"
-                )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -240,48 +151,6 @@ class Role:
             )
         if self.least == self.replicas:
             object.__setattr__(self, "least_replicas", None)
-
-
-def stage_title(task_id: str, map_index: int) -> str:
-    """Write a task for people, with its map index where it is mapped: ``train[3]``."""
-    return task_id if map_index < 0 else f"{task_id}[{map_index}]"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Origin:
-    """The task that submitted the job, for records and the sweep. Empty without Airflow.
-
-    :param trial: the number of the trial that the job trains, where the task searches.
-    """
-
-    instance: str = ""
-    dag_id: str = ""
-    run_id: str = ""
-    task_id: str = ""
-    map_index: int = -1
-    trial: int = -1
-
-    @property
-    def stage(self) -> str:
-        """The task, as :func:`stage_title` writes it."""
-        return stage_title(self.task_id, self.map_index)
-
-    @property
-    def is_trial(self) -> bool:
-        """Whether the job trains a trial of a search."""
-        return self.trial >= 0
-
-    @property
-    def by_muster_run(self) -> bool:
-        """Whether ``muster run`` submitted the job: no other Airflow knows the run."""
-        return self.run_id.startswith(MUSTER_RUN)
-
-    @property
-    def again(self) -> str:
-        """How to run the task again, as a verdict says it; empty without Airflow."""
-        if not self.run_id:
-            return ""
-        return f"`muster run {self.dag_id} --resume`" if self.by_muster_run else "clear the task"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -493,13 +362,6 @@ class JobSpec:
         for what in ("queue", "priority"):
             if getattr(self, what) is not None:
                 check_label(what, getattr(self, what), length=63)
-
-
-def check_digest(what: str, digest: str) -> str:
-    """Return `digest`, ``b3:`` and the 64 hex digits of a BLAKE3 hash, or raise SpecError."""
-    if not isinstance(digest, str) or not _DIGEST.match(digest):
-        raise SpecError(f"{what} digest {digest!r:.80}: expected b3: and 64 hex digits")
-    return digest
 
 
 def check_param(name: str, value: Any) -> None:

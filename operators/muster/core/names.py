@@ -20,6 +20,7 @@ _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 _PARTITION = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._=-]*[A-Za-z0-9])?\Z")
 _REQUEST = re.compile(r"[0-9a-f]{16}\Z")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
+_DIGEST = re.compile(r"b3:[0-9a-f]{64}\Z")
 
 
 def _shown(value: object) -> str:
@@ -132,3 +133,10 @@ def make_job_id(*, instance: str, task: str, nonce: str, attempt: int) -> str:
     digest = hashlib.sha256(f"{instance}\0{task}\0{nonce}\0{attempt}".encode()).hexdigest()[:12]
     stem = re.sub(r"[^a-z0-9]+", "-", task.lower()).strip("-")[: JOB_ID_LENGTH - 20].strip("-") or "job"
     return check_job_id(f"{stem}-{digest}-{attempt}")
+
+
+def check_digest(what: str, digest: str) -> str:
+    """Return `digest`, ``b3:`` and the 64 hex digits of a BLAKE3 hash, or raise SpecError."""
+    if not isinstance(digest, str) or not _DIGEST.match(digest):
+        raise SpecError(f"{what} digest {digest!r:.80}: expected b3: and 64 hex digits")
+    return digest

@@ -137,7 +137,7 @@ class Verdict:
 
         It is recorded at the job's end, and every place that shows the verdict shows it.
 
-        :param again: :attr:`muster.core.job.Origin.again`; empty changes nothing.
+        :param again: :attr:`muster.core.origin.Origin.again`; empty changes nothing.
         """
         return replace(self, advice=self.advice.replace(_RUN_AGAIN, again)) if again else self
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from muster.core import wire
 from muster.core.address import Address
+from muster.core.data import CHECKPOINTS
 from muster.core.errors import Conflict, NotFound, SpecError, StoreError
-from muster.core.job import CHECKPOINTS
 from muster.core.replica import PartManifest
 from muster.core.status import JobState
 from muster.volumes.base import Saved, Staging

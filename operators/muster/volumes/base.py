@@ -11,7 +11,9 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from muster.core.job import Interpreter, JobSpec, Origin, Pinned
+from muster.core.data import Pinned
+from muster.core.job import Interpreter, JobSpec
+from muster.core.origin import Origin
 from muster.core.status import JobState
 
 

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from contextlib import suppress
 
 from muster.core.address import Address, Select
+from muster.core.data import Input, Output
 from muster.core.errors import Corrupt, NotFound
-from muster.core.job import Input, Output
 from muster.volumes.base import Version
 from muster.volumes.protocols import Versions
 

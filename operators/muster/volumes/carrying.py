@@ -1,6 +1,6 @@
 """Takes files of a new version over from the one that its output begins with, by hard links, without reading them.
 
-The job names them in a file at the top of the output (:data:`muster.core.job.CARRIED`). The file is moved beside the draft, where a commit that
+The job names them in a file at the top of the output (:data:`muster.core.data.CARRIED`). The file is moved beside the draft, where a commit that
 begins again after a crash finds it.
 """
 
@@ -13,8 +13,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from muster.core.address import Address
+from muster.core.data import CARRIED, Pinned
 from muster.core.errors import BadOutput, Corrupt, StoreError
-from muster.core.job import CARRIED, Pinned
 from muster.volumes import listing
 from muster.volumes.durability import write_whole
 from muster.volumes.gather import Draft, check_path

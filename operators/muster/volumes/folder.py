@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 from muster.core.address import Address
 from muster.core.errors import NotFound
-from muster.core.job import Origin, check_digest
-from muster.core.names import check_partition, check_request, check_volume
+from muster.core.names import check_digest, check_partition, check_request, check_volume
+from muster.core.origin import Origin
 from muster.core.replica import PartManifest
 from muster.core.room import Room
 from muster.core.search import Event, EventPage, Search

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from muster.core.address import pinned
+from muster.core.data import EVERY_PARTITION, Output
 from muster.core.errors import Conflict, NotFound
-from muster.core.job import EVERY_PARTITION, JobSpec, Output
+from muster.core.job import JobSpec
 from muster.volumes import partitions
 from muster.volumes.attempts import FolderAttempts
 from muster.volumes.catalog import Catalog

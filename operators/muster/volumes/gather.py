@@ -12,8 +12,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from muster.core.advice import one_replica
+from muster.core.data import CHECKPOINTS, EVERY_PARTITION, Pinned
 from muster.core.errors import BadOutput, SpecError, StoreError
-from muster.core.job import CHECKPOINTS, EVERY_PARTITION, JobSpec, Pinned
+from muster.core.job import JobSpec
 from muster.core.names import check_partition
 from muster.core.replica import PartManifest
 from muster.core.text import has_control

@@ -15,8 +15,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from muster.core.data import CHECKPOINTS
 from muster.core.errors import BadOutput, Corrupt, MusterError, NotFound, SpecError, StoreError
-from muster.core.job import CHECKPOINTS, EVENTS, JobSpec, Origin
+from muster.core.job import EVENTS, JobSpec
+from muster.core.origin import Origin
 from muster.core.room import size_of
 from muster.core.status import JobState, JobStatus
 from muster.core.verdict import Cause

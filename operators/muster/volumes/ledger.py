@@ -15,7 +15,8 @@ from pathlib import Path
 
 from muster.core import wire
 from muster.core.errors import Conflict, Corrupt, NotFound, SpecError
-from muster.core.job import JobSpec, Origin
+from muster.core.job import JobSpec
+from muster.core.origin import Origin
 from muster.core.series import Series, segments
 from muster.core.status import JobState, JobStatus
 from muster.volumes.base import LogTime, TaskEnd

@@ -22,8 +22,9 @@ from muster.core import wire
 from muster.core.address import Address, pinned
 from muster.core.comparison import key_of, task_key_of
 from muster.core.errors import Corrupt, NotFound, SpecError
-from muster.core.job import JobSpec, Origin
+from muster.core.job import JobSpec
 from muster.core.names import check_job_id
+from muster.core.origin import Origin
 from muster.core.status import JobState
 from muster.volumes.base import Made, Record, TaskEnd, Version
 from muster.volumes.catalog import Catalog

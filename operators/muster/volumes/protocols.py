@@ -22,7 +22,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from muster.core.job import JobSpec, Origin
+from muster.core.job import JobSpec
+from muster.core.origin import Origin
 from muster.core.replica import PartManifest
 from muster.core.room import Room
 from muster.core.search import Event, EventPage, Search

@@ -13,8 +13,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from muster.core.address import pinned
+from muster.core.data import Pinned
 from muster.core.errors import MusterError, NotFound
-from muster.core.job import Interpreter, JobSpec, Origin, Pinned, stage_title
+from muster.core.job import Interpreter, JobSpec
+from muster.core.origin import Origin, stage_title
 from muster.core.status import JobState, JobStatus
 from muster.volumes.base import Record, TaskEnd
 from muster.volumes.protocols import Store
@@ -74,7 +76,7 @@ class RunStage:
 
     @property
     def title(self) -> str:
-        """Its task, as :func:`muster.core.job.stage_title` writes it."""
+        """Its task, as :func:`muster.core.origin.stage_title` writes it."""
         return stage_title(self.task_id, self.map_index)
 
 

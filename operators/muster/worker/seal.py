@@ -6,8 +6,8 @@ import os
 import stat
 from collections.abc import Iterator
 
+from muster.core.data import CHECKPOINTS
 from muster.core.errors import SpecError
-from muster.core.job import CHECKPOINTS
 from muster.core.replica import PartManifest, Replica
 from muster.core.wire import dumps
 

@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from muster.core.data import CHECKPOINTS
 from muster.core.errors import SpecError
-from muster.core.job import CHECKPOINTS
 from muster.core.replica import Replica
 from muster.worker.params import UNKNOWN, convert, shown
 from muster.worker.tracebacks import shorten

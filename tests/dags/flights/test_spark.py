@@ -14,7 +14,8 @@ from tests.waiting import until
 
 from muster.backends.local.backend import LocalBackend
 from muster.backends.local.places import Places
-from muster.core.job import JobSpec, Launcher, Output, Role
+from muster.core.data import Output
+from muster.core.job import JobSpec, Launcher, Role
 from muster.core.resources import Resources
 from muster.core.settings import Settings
 from muster.core.status import JobState

@@ -11,8 +11,9 @@ import sys
 from pathlib import Path
 
 from muster.backends.local.backend import LocalBackend
+from muster.core.data import Input, Output
 from muster.core.errors import MusterError
-from muster.core.job import Input, JobSpec, Output, Role
+from muster.core.job import JobSpec, Role
 from muster.core.resources import Resources
 from muster.core.settings import Settings
 from muster.core.shipped import shipped

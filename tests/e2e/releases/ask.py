@@ -6,8 +6,9 @@ import json
 import sys
 from pathlib import Path
 
+from muster.core.data import Output
 from muster.core.errors import MusterError
-from muster.core.job import JobSpec, Output, Role
+from muster.core.job import JobSpec, Role
 from muster.core.status import JobState, JobStatus
 from muster.volumes.service.client import ServiceStore
 

@@ -7,8 +7,9 @@ import sys
 from pathlib import Path
 
 from muster.backends.local.backend import LocalBackend
+from muster.core.data import Output
 from muster.core.errors import MusterError
-from muster.core.job import JobSpec, Launcher, Output, Role
+from muster.core.job import JobSpec, Launcher, Role
 from muster.core.replica import Replica
 from muster.core.settings import Settings
 from muster.core.shipped import shipped

@@ -14,7 +14,8 @@ from typing import Any
 from both import zipapp
 
 from muster.backends.kubernetes.manifests import bootstrap
-from muster.core.job import JobSpec, Output, Role
+from muster.core.data import Output
+from muster.core.job import JobSpec, Role
 from muster.core.replica import Replica
 from muster.core.wire import dumps
 from muster.volumes.service.client import ServiceStore

@@ -9,8 +9,9 @@ from typing import Any
 
 from muster.airflow.attempts.trigger import DeploymentTrigger, JobTrigger
 from muster.backends.releases.plan import Plan
+from muster.core.data import Pinned
 from muster.core.deployment import DeploymentSpec
-from muster.core.job import Origin, Pinned
+from muster.core.origin import Origin
 from muster.core.wire import dumps, loads
 
 Kept = list[tuple[str, dict[str, Any]]]

@@ -16,8 +16,9 @@ from muster.backends.local.places import JobFolder
 from muster.backends.local.queue import Claim
 from muster.backends.local.supervisor import Supervisor
 from muster.core.cancelling import by_command
+from muster.core.data import Output
 from muster.core.errors import BackendError
-from muster.core.job import JobSpec, Launcher, Output, Role
+from muster.core.job import JobSpec, Launcher, Role
 from muster.core.replica import PartManifest, Report
 from muster.core.status import JobResult
 from muster.core.verdict import Cause, ExitCode, Verdict

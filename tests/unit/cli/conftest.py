@@ -13,7 +13,9 @@ from typer.testing import CliRunner
 
 from muster.cli.app import named
 from muster.core import wire
-from muster.core.job import Input, JobSpec, Origin, Output, Role
+from muster.core.data import Input, Output
+from muster.core.job import JobSpec, Role
+from muster.core.origin import Origin
 from muster.core.replica import PartManifest
 from muster.volumes.base import Version
 from muster.volumes.folder import FolderStore

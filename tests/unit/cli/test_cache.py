@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from tests.unit.cli.conftest import make_spec, run_job
 
-from muster.core.job import Origin, Output
+from muster.core.data import Output
+from muster.core.origin import Origin
 from muster.volumes.folder import FolderStore
 
 Run = Callable[..., Any]

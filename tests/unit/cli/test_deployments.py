@@ -15,9 +15,9 @@ from tests.unit.backends.releases.world import NAME, World
 
 from muster.backends.releases.figures import Seen, if_known, seen_with
 from muster.backends.releases.manual import promote
+from muster.core.data import Pinned
 from muster.core.deployment import Counts, DeploymentStatus, Revision, RevisionState
 from muster.core.errors import Unreachable
-from muster.core.job import Pinned
 
 Run = Callable[..., Any]
 

@@ -7,7 +7,8 @@ from pathlib import Path
 
 from muster.cli.event_files import Following
 from muster.cli.spark import BEGINS
-from muster.core.job import EVENTS, JobSpec, Output, Role
+from muster.core.data import Output
+from muster.core.job import EVENTS, JobSpec, Role
 from muster.core.status import JobState, JobStatus
 from muster.core.verdict import Cause, Verdict
 from muster.volumes import held

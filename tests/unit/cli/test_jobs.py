@@ -10,7 +10,8 @@ from typing import Any, NoReturn
 
 import pytest
 
-from muster.core.job import Input, JobSpec, Output, Role
+from muster.core.data import Input, Output
+from muster.core.job import JobSpec, Role
 from muster.core.progress import heard
 from muster.core.status import JobResult, JobState
 from muster.core.verdict import Cause, Verdict

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 from tests.unit.cli.conftest import make_spec, run_job
 
-from muster.core.job import Input, Origin, Output
+from muster.core.data import Input, Output
+from muster.core.origin import Origin
 from muster.core.status import JobResult, JobState
 from muster.core.verdict import Cause, Verdict
 from muster.volumes.folder import FolderStore

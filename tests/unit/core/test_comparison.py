@@ -16,7 +16,9 @@ from muster.core.comparison import (
     task_key_of,
     whole_key_of,
 )
-from muster.core.job import Input, Interpreter, JobSpec, Launcher, Origin, Output, Pinned, Role, SecretRef
+from muster.core.data import Input, Output, Pinned
+from muster.core.job import Interpreter, JobSpec, Launcher, Role, SecretRef
+from muster.core.origin import Origin
 from muster.core.resources import Resources
 
 ROLE = Role(replicas=2, entrypoint="loop.train:train", resources=Resources(cpus=2, gpus=1))

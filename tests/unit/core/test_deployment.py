@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from muster.core.data import Pinned
 from muster.core.deployment import Batch, DeploymentSpec, RequestLimits, RequestLog, Workers, check_streams
 from muster.core.errors import SpecError
-from muster.core.job import Pinned
 from muster.core.wire import dumps, dumps_every_field, loads
 
 DIGEST = "b3:" + "ab" * 32

@@ -2,8 +2,10 @@ from pathlib import Path
 
 import pytest
 
+from muster.core.data import Output
 from muster.core.errors import SpecError
-from muster.core.job import Input, JobSpec, Launcher, Origin, Output, Pinned, Role, SecretRef
+from muster.core.job import JobSpec, Launcher, Role, SecretRef
+from muster.core.origin import Origin
 from muster.core.resources import Resources
 from muster.core.status import check_metrics
 from muster.core.verdict import Cause, Verdict
@@ -87,13 +89,6 @@ def test_a_role_refuses_nonsense_when_built(changes, message):
 def test_resources_refuse_nonsense_when_built(changes, message):
     with pytest.raises(SpecError, match=message):
         Resources(**changes)
-
-
-def test_an_input_is_pinned():
-    with pytest.raises(SpecError, match="not pinned"):
-        Pinned(address="volume://a/b@latest", digest=DIGEST)
-    with pytest.raises(SpecError, match="was given 0"):
-        Input(versions=())
 
 
 def test_a_spec_cannot_be_changed_once_built():

@@ -3,9 +3,11 @@ import json
 import pytest
 
 from muster.core import wire
+from muster.core.data import Input, Output, Pinned
 from muster.core.deployment import DeploymentSpec, SmokeRequest
 from muster.core.errors import SpecError
-from muster.core.job import Input, JobSpec, Launcher, Origin, Output, Pinned, Role, SecretRef
+from muster.core.job import JobSpec, Launcher, Role, SecretRef
+from muster.core.origin import Origin
 from muster.core.replica import Replica, Report
 from muster.core.resources import Resources
 from muster.core.status import JobResult, JobState, JobStatus

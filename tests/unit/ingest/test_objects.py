@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from muster.core.job import CARRIED
+from muster.core.data import CARRIED
 
 
 def contents(folder: Path) -> dict[str, str]:

@@ -20,7 +20,7 @@ if (root := str(Path(__file__).parents[3])) not in sys.path:
 from tests.contract.test_store import seal_written
 from tests.unit.volumes.conftest import Work
 
-from muster.core.job import CARRIED, Output
+from muster.core.data import CARRIED, Output
 from muster.volumes.lineage import compare
 from muster.volumes.service.client import ServiceStore
 

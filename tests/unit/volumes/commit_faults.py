@@ -17,8 +17,8 @@ import sys
 from pathlib import Path
 
 from conftest import Work
+from muster.core.data import CARRIED, CHECKPOINTS, Output
 from muster.core.errors import NotFound, StoreError
-from muster.core.job import CARRIED, CHECKPOINTS, Output
 from muster.volumes import fsck
 from muster.volumes.folder import FolderStore
 

@@ -12,7 +12,8 @@ if (root := str(Path(__file__).parents[3])) not in sys.path:
 
 from tests.contract.test_store import write_and_seal
 
-from muster.core.job import Input, JobSpec, Output, Role
+from muster.core.data import Input, Output
+from muster.core.job import JobSpec, Role
 from muster.core.status import JobState, JobStatus
 from muster.volumes.folder import FolderStore
 

@@ -20,9 +20,11 @@ from blake3 import blake3
 from muster.core import wire
 from muster.core.address import Address, Select, pinned
 from muster.core.comparison import key_of, task_key_of
+from muster.core.data import CARRIED, CHECKPOINTS
 from muster.core.errors import BadOutput, Conflict, MusterError, NotFound, SpecError, StoreError
-from muster.core.job import CARRIED, CHECKPOINTS, JobSpec, Origin, check_digest
-from muster.core.names import check_job_id, check_partition, check_request, check_volume
+from muster.core.job import JobSpec
+from muster.core.names import check_digest, check_job_id, check_partition, check_request, check_volume
+from muster.core.origin import Origin
 from muster.core.replica import PartManifest
 from muster.core.room import Room
 from muster.core.search import Event, EventPage, Search

@@ -1,7 +1,7 @@
 import pytest
 
+from muster.core.data import Output
 from muster.core.errors import Corrupt
-from muster.core.job import Output
 from muster.volumes.beginning import begin_with_last, replace_last
 from muster.volumes.folder import FolderStore
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from tests.unit.volumes.service.process import Service
 
-from muster.core.job import Output
+from muster.core.data import Output
 from muster.volumes.folder import FolderStore
 from muster.volumes.pages import INDEX, MOST_BYTES
 

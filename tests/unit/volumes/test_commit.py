@@ -13,8 +13,9 @@ from tests.contract.test_store import seal_written, write
 from tests.namespaces import on_a_small_disk
 
 from muster.core import wire
+from muster.core.data import CARRIED, CHECKPOINTS, Output
 from muster.core.errors import BadOutput, Conflict, StoreError
-from muster.core.job import CARRIED, CHECKPOINTS, Output, Role
+from muster.core.job import Role
 from muster.core.replica import PartManifest
 from muster.volumes import commit, fsck
 from muster.volumes.mirrors.scan import scan

@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 
+from muster.core.data import Output
 from muster.core.errors import Conflict
-from muster.core.job import JobSpec, Output, Role
+from muster.core.job import JobSpec, Role
 from muster.core.status import JobState, JobStatus
 from muster.volumes import handing_over
 from muster.volumes.folder import FolderStore

@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from muster.core.job import EVENTS, JobSpec, Origin, Output, Role
+from muster.core.data import Output
+from muster.core.job import EVENTS, JobSpec, Role
+from muster.core.origin import Origin
 from muster.core.status import JobState, JobStatus
 from muster.core.verdict import Cause, Verdict
 from muster.volumes import held

@@ -4,7 +4,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from muster.core.job import Output
+from muster.core.data import Output
 from muster.volumes import fsck, numbers, retention
 from muster.volumes.folder import FolderStore
 

@@ -7,8 +7,8 @@ import shutil
 
 import pytest
 
+from muster.core.data import Output
 from muster.core.errors import NotFound
-from muster.core.job import Output
 from muster.volumes import numbers, partitions
 from muster.volumes.beginning import begin_with_last, replace_last
 from muster.volumes.folder import FolderStore

@@ -9,8 +9,10 @@ import pytest
 from tests.contract.test_store import write
 from tests.waiting import GUARD_SECONDS
 
+from muster.core.data import Output
 from muster.core.errors import Corrupt, NotFound, SpecError, StoreError
-from muster.core.job import JobSpec, Origin, Output, Role
+from muster.core.job import JobSpec, Role
+from muster.core.origin import Origin
 from muster.core.search import Search, SearchSpec
 from muster.core.space import uniform
 from muster.core.status import JobState, JobStatus

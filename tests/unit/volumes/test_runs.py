@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from muster.core.errors import NotFound
-from muster.core.job import Origin
+from muster.core.origin import Origin
 from muster.core.status import JobResult, JobState
 from muster.core.verdict import Cause, Verdict
 from muster.volumes import runs

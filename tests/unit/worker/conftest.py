@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from muster.core.job import Input, JobSpec, Launcher, Output, Pinned, Role
+from muster.core.data import Input, Output, Pinned
+from muster.core.job import JobSpec, Launcher, Role
 from muster.core.replica import PartManifest, Replica, Report
 from muster.core.resources import Resources
 from muster.core.wire import dumps, loads

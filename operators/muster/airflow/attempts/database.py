@@ -9,7 +9,7 @@ from uuid import UUID
 
 from muster.airflow.attempts.task_state import GONE
 from muster.core.errors import BackendError
-from muster.core.job import Origin
+from muster.core.origin import Origin
 from muster.core.status import JobStatus
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from muster.airflow.attempts.task_state import over
 from muster.core.cancelling import overtaken, with_task
 from muster.core.errors import Corrupt, MusterError, NotFound
-from muster.core.job import Origin
+from muster.core.origin import Origin
 from muster.core.status import JobStatus
 from muster.core.verdict import Verdict
 

@@ -22,7 +22,7 @@ from muster.airflow.attempts.task_state import GIVEN_UP, GONE, over
 from muster.backends.base import Backend
 from muster.core.cancelling import with_run, with_task
 from muster.core.errors import Corrupt, MusterError, NotFound
-from muster.core.job import Origin
+from muster.core.origin import Origin
 from muster.core.status import JobState, JobStatus
 from muster.core.verdict import Verdict
 from muster.volumes.protocols import Ledger

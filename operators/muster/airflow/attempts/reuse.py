@@ -18,7 +18,8 @@ from muster.core.status import JobResult, JobState, JobStatus
 
 if TYPE_CHECKING:
     from muster.airflow.attempts.run import TaskRun
-    from muster.core.job import JobSpec, Origin
+    from muster.core.job import JobSpec
+    from muster.core.origin import Origin
     from muster.volumes.base import Made
 
 # For a job that has its claim but is not in the ledger yet, or whose supervisor is being replaced.

@@ -35,7 +35,8 @@ from muster.airflow.links import push_job_link
 from muster.airflow.site import connect, inline_wait_seconds, instance, origin_of
 from muster.core.cancelling import LAST_TRY, STOPPED, backstop, out_of_time, overtaken, with_task
 from muster.core.errors import Conflict, NotFound, SpecError, Unreachable
-from muster.core.job import JobSpec, Origin
+from muster.core.job import JobSpec
+from muster.core.origin import Origin
 from muster.core.settings import Settings
 from muster.core.status import JobState, JobStatus
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from muster.core.cancelling import with_run, with_task
-from muster.core.job import Origin
+from muster.core.origin import Origin
 from muster.core.verdict import Verdict
 
 GONE = "gone"

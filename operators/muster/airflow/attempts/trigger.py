@@ -233,7 +233,7 @@ class DeploymentTrigger(DrivingTrigger):
         from muster.backends.releases.driver import Driver, Order
         from muster.backends.releases.plan import Plan
         from muster.core.deployment import DeploymentSpec
-        from muster.core.job import Origin
+        from muster.core.origin import Origin
         from muster.core.wire import loads
 
         order = Order(
@@ -250,7 +250,7 @@ class DeploymentTrigger(DrivingTrigger):
         from muster.airflow.site import open_backend
         from muster.backends.releases.manual import tidy
         from muster.core.deployment import DeploymentSpec
-        from muster.core.job import Origin
+        from muster.core.origin import Origin
         from muster.core.wire import loads
 
         if ask(loads(Origin, self.origin)) not in GIVEN_UP:
@@ -296,7 +296,7 @@ class SearchTrigger(DrivingTrigger):
         from muster.airflow.attempts.task_state import ask, ended_by_hand
         from muster.airflow.site import open_backend
         from muster.backends.search.driver import Driver
-        from muster.core.job import Origin
+        from muster.core.origin import Origin
         from muster.core.wire import loads
 
         state = ask(loads(Origin, self.origin))

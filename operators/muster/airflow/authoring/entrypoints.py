@@ -10,8 +10,9 @@ import ast
 from collections.abc import Collection, Iterable
 
 from muster.airflow.authoring.code import Code
+from muster.core.data import CHECKPOINTS, RESERVED
 from muster.core.errors import SpecError
-from muster.core.job import CHECKPOINTS, RESERVED, Role
+from muster.core.job import Role
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 

@@ -58,7 +58,7 @@ class VersionReference(PlainXComArg):
         from airflow.sdk.exceptions import AirflowRuntimeError
 
         from muster.airflow.attempts.task_state import GONE, ask
-        from muster.core.job import Origin
+        from muster.core.origin import Origin
 
         if not getattr(self.operator, "do_xcom_push", True):
             return "it does not push its result (do_xcom_push=False); let it"

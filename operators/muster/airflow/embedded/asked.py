@@ -19,8 +19,8 @@ from typing import Any
 
 from muster.core import wire
 from muster.core.errors import MusterError, SpecError
-from muster.core.job import MUSTER_RUN
 from muster.core.locks import locked_if_free
+from muster.core.origin import MUSTER_RUN
 from muster.volumes.durability import write_whole
 
 

@@ -31,8 +31,9 @@ from muster.airflow.site import interpreter_path
 from muster.backends.forecast import Demand, Forecast, Outlook, forecast
 from muster.backends.history import durations
 from muster.core.address import Address
+from muster.core.data import EVERY_PARTITION
 from muster.core.errors import MusterError, NotFound, SpecError
-from muster.core.job import EVERY_PARTITION, JobSpec
+from muster.core.job import JobSpec
 from muster.core.settings import Settings
 from muster.core.text import one_line
 from muster.images.environment import Environments

@@ -17,7 +17,7 @@ from muster.airflow.embedded.home import EmbeddedHome
 from muster.airflow.embedded.load import Loaded
 from muster.core.cancelling import STOPPED
 from muster.core.errors import NotFound, SpecError
-from muster.core.job import MUSTER_RUN
+from muster.core.origin import MUSTER_RUN
 
 if TYPE_CHECKING:
     from airflow.models.dagrun import DagRun

@@ -11,7 +11,7 @@ from muster.airflow.attempts.keeping import Wish, look
 from muster.airflow.embedded.home import EmbeddedHome, quieten
 from muster.core.comparison import task_key_of
 from muster.core.errors import NotFound, SpecError
-from muster.core.job import Origin
+from muster.core.origin import Origin
 from muster.core.settings import Settings
 
 if TYPE_CHECKING:

@@ -8,8 +8,9 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from muster.core.address import Address
+from muster.core.data import Input, Pinned
 from muster.core.errors import NotFound, SpecError
-from muster.core.job import Input, JobSpec, Pinned, Role
+from muster.core.job import JobSpec, Role
 from muster.core.resources import Resources
 
 if TYPE_CHECKING:

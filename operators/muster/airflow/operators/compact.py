@@ -12,9 +12,9 @@ from muster.airflow.authoring.references import is_known, keep_types
 from muster.airflow.operators.ingest import DATA, INGEST
 from muster.airflow.operators.program import ProgramOperator
 from muster.airflow.operators.running import report, summary
+from muster.core.data import Input, Output
 from muster.core.errors import SpecError
 from muster.core.ingest import BEFORE, COMPACT_ENTRYPOINT
-from muster.core.job import Input, Output
 from muster.core.names import check_partition, check_volume
 
 if TYPE_CHECKING:

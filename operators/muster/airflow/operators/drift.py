@@ -26,9 +26,9 @@ from muster.airflow.links import JobLink, ReportLink, VersionsLink
 from muster.airflow.operators.program import Program, ProgramOperator
 from muster.airflow.operators.running import report, summary
 from muster.airflow.operators.score import check_names
+from muster.core.data import Input, Output, Pinned
 from muster.core.drift import DriftLimits
 from muster.core.errors import NotFound, SpecError
-from muster.core.job import Input, Output, Pinned
 from muster.core.names import check_volume
 from muster.core.prediction import hour_of, predictions_volume
 

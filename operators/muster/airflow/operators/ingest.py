@@ -21,6 +21,7 @@ from muster.airflow.authoring.keywords import keyword
 from muster.airflow.authoring.references import is_known
 from muster.airflow.operators.program import Program, ProgramOperator
 from muster.airflow.operators.running import report
+from muster.core.data import CHECKPOINTS, Input, Output
 from muster.core.errors import SpecError
 from muster.core.ingest import (
     AWAY,
@@ -36,7 +37,6 @@ from muster.core.ingest import (
     check_time,
     check_url,
 )
-from muster.core.job import CHECKPOINTS, Input, Output
 from muster.core.names import check_partition, check_volume
 
 if TYPE_CHECKING:

@@ -46,7 +46,8 @@ from muster.airflow.operators.spec import (
     draft,
     roles_of,
 )
-from muster.core.job import CHECKPOINTS, EVERY_PARTITION, JobSpec, Launcher, Role, SecretRef
+from muster.core.data import CHECKPOINTS, EVERY_PARTITION
+from muster.core.job import JobSpec, Launcher, Role, SecretRef
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from muster.backends.releases.decision import Outcome
     from muster.backends.releases.deployments import Deployments
     from muster.backends.releases.plan import Comparison, Plan, Rules
-    from muster.core.job import Origin
+    from muster.core.origin import Origin
 
 HOLD = timedelta(minutes=5)  # of each step, where an author says nothing
 MOST_BYTES = 1 << 20  # of a comparison: it goes along with the trigger that drives the release

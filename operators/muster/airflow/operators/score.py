@@ -25,9 +25,10 @@ from muster.airflow.authoring.values import known_output, outputs_of, read_outpu
 from muster.airflow.operators.cached import CachedOperator
 from muster.airflow.operators.program import Program, ProgramOperator
 from muster.airflow.operators.running import report, summary
+from muster.core.data import Input
 from muster.core.deployment import needs_workers
 from muster.core.errors import NotFound, SpecError
-from muster.core.job import Input, JobSpec
+from muster.core.job import JobSpec
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

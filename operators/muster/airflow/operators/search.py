@@ -38,8 +38,9 @@ from muster.airflow.links import (
 from muster.airflow.operators.job import GangOperator
 from muster.airflow.operators.running import report, summary
 from muster.core.address import SCHEME
+from muster.core.data import CHECKPOINTS, EVERY_PARTITION
 from muster.core.errors import MusterError, NotFound, SpecError
-from muster.core.job import CHECKPOINTS, EVERY_PARTITION, JobSpec
+from muster.core.job import JobSpec
 from muster.core.names import make_job_id
 from muster.core.room import size
 from muster.core.search import Budget, Mode, Sampler, Search, SearchSpec, Stopping

@@ -9,14 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 from muster.airflow.operators.releasing import read_smoke, read_smoke_text
 from muster.airflow.operators.score import SERVE, serving_code
+from muster.core.data import Input, Output
 from muster.core.errors import SpecError
-from muster.core.job import Input, JobSpec, Output, Role
+from muster.core.job import JobSpec, Role
 
 if TYPE_CHECKING:
     from muster.airflow.attempts.run import TaskRun
     from muster.airflow.authoring.code import DagFolder
+    from muster.core.data import Pinned
     from muster.core.deployment import SmokeRequest
-    from muster.core.job import Pinned
 
 ENTRYPOINT = "muster_serving.smoke:write"
 FILE = "smoke.json"

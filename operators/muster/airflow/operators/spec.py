@@ -16,8 +16,9 @@ from muster.airflow.authoring.keywords import Keyword
 from muster.airflow.authoring.references import is_known
 from muster.airflow.authoring.values import known_output, outputs_of, plain, seconds
 from muster.core.address import Address
+from muster.core.data import CHECKPOINTS, Input, Pinned
 from muster.core.errors import NotFound, SpecError
-from muster.core.job import CHECKPOINTS, Input, JobSpec, Pinned, Role
+from muster.core.job import JobSpec, Role
 from muster.core.places import KINDS, check_word
 from muster.core.resources import Resources
 

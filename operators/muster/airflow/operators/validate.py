@@ -26,8 +26,9 @@ from muster.airflow.operators.suites import (
     was_evaluated,
 )
 from muster.core.address import Address
+from muster.core.data import Input, Output
 from muster.core.errors import NotFound
-from muster.core.job import Input, JobSpec, Output
+from muster.core.job import JobSpec
 from muster.core.names import check_volume
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import Any
 from airflow.models.log import Log
 from airflow.utils.session import create_session
 
-from muster.core.job import Origin
+from muster.core.origin import Origin
 
 CANCEL, CANCEL_SEARCH = "muster_cancel_job", "muster_cancel_search"
 PROMOTE, ROLL_BACK = "muster_promote", "muster_roll_back"

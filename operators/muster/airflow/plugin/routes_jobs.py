@@ -14,8 +14,8 @@ from muster.airflow.plugin.access import Who, same_site
 from muster.airflow.plugin.asked import Here, Json, Limit, Number, Offset, Site, State, Text
 from muster.airflow.plugin.run_diff import differences
 from muster.core.cancelling import on_page
-from muster.core.job import Origin
 from muster.core.names import check_job_id
+from muster.core.origin import Origin
 from muster.core.wire import plain
 from muster.volumes import runs as recorded
 

@@ -21,8 +21,7 @@ from muster.backends.tracking import run_link
 from muster.core.address import pinned
 from muster.core.deployment import DeploymentStatus
 from muster.core.errors import Conflict, NotFound
-from muster.core.job import check_digest
-from muster.core.names import check_volume
+from muster.core.names import check_digest, check_volume
 from muster.core.settings import Settings
 from muster.core.text import one_line
 from muster.volumes.base import Record

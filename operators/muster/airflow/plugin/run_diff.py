@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from muster.airflow.plugin import snapshots
-from muster.core.job import stage_title
+from muster.core.origin import stage_title
 from muster.core.wire import plain
 from muster.volumes import runs
 from muster.volumes.differences import StageDifference, stages

@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 from muster.airflow.plugin.board import Job
 from muster.airflow.plugin.described import row
-from muster.core.job import MUSTER_RUN
+from muster.core.origin import MUSTER_RUN
 from muster.core.wire import plain
 from muster.volumes.base import TaskEnd
 from muster.volumes.runs import Run as RecordedRun

@@ -14,8 +14,8 @@ from muster.backends.search.importance import Importance, importance
 from muster.backends.search.overview import SearchOverview, overview, waits
 from muster.backends.search.state import SearchState
 from muster.core.errors import Corrupt, MusterError, NotFound, SpecError
-from muster.core.job import Origin
 from muster.core.names import check_job_id
+from muster.core.origin import Origin
 from muster.core.search import Search
 from muster.core.wire import plain
 from muster.volumes.protocols import Searches as Stored

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 from urllib.parse import quote
 
-from muster.core.job import Origin
+from muster.core.origin import Origin
 
 
 def task(origin: Origin) -> dict[str, Any]:

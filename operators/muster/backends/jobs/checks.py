@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
+from muster.core.data import Pinned
 from muster.core.errors import ImageError, NotFound, SpecError
-from muster.core.job import JobSpec, Pinned, SecretRef
+from muster.core.job import JobSpec, SecretRef
 from muster.volumes.protocols import Store
 
 Resolve = Callable[[SecretRef], str]

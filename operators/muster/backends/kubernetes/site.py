@@ -10,8 +10,7 @@ from types import MappingProxyType
 from urllib.parse import urlsplit
 
 from muster.core.errors import SpecError
-from muster.core.job import check_digest
-from muster.core.names import check_label, check_variable
+from muster.core.names import check_digest, check_label, check_variable
 
 _IMAGE = re.compile(r"[a-z0-9]([a-z0-9._:/@-]*[a-z0-9])?\Z")
 _DOMAIN = re.compile(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?\Z")

@@ -23,9 +23,10 @@ from muster.backends.kubernetes.manifests.wiring import Submission
 from muster.backends.kubernetes.serving.kinds import platform_of
 from muster.backends.kubernetes.serving.server import WORKERS, Server
 from muster.backends.kubernetes.site import ClusterSite, Platform
+from muster.core.data import Output, Pinned
 from muster.core.deployment import DeploymentSpec, RequestLog
 from muster.core.errors import Forbidden, MusterError, SpecError
-from muster.core.job import JobSpec, Output, Pinned, Role
+from muster.core.job import JobSpec, Role
 
 POLICY = "ValidatingAdmissionPolicy"
 _JOB_ID = "trial"

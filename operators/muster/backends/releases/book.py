@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from muster.core.deployment import DeploymentSpec, Release, Revision, RevisionState
 from muster.core.errors import Conflict, DeploymentError, NotFound, SpecError
-from muster.core.job import Origin
+from muster.core.origin import Origin
 from muster.volumes.base import Version
 from muster.volumes.protocols import Store
 

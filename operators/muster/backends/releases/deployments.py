@@ -42,8 +42,8 @@ from muster.core.deployment import (
     check_streams,
 )
 from muster.core.errors import Behind, Conflict, Corrupt, DeploymentError, NotFound, SpecError
-from muster.core.job import Origin
 from muster.core.names import check_label
+from muster.core.origin import Origin
 from muster.core.wire import dumps, loads
 from muster.volumes.base import Version
 from muster.volumes.protocols import LocalStore

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from muster.backends.releases.deployments import Deployments
     from muster.backends.releases.plan import Plan
     from muster.core.deployment import Counts, DeploymentSpec, DeploymentStatus
-    from muster.core.job import Origin
+    from muster.core.origin import Origin
 
 REVIVE_SECONDS = 5.0
 CAUSE_SECONDS = 5.0  # in which a platform says how a replica ended that fell silent; kubelets take one

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from muster.backends.search.rules import Spent, hopeless, used_up
 from muster.backends.search.state import Phase, SearchState, Trial
-from muster.core.job import stage_title
+from muster.core.origin import stage_title
 from muster.core.search import Search
 from muster.core.status import JobState
 

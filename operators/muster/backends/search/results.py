@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from muster.core import wire
+from muster.core.data import CHECKPOINTS
 from muster.core.errors import NotFound, SpecError
-from muster.core.job import CHECKPOINTS
 
 if TYPE_CHECKING:
     from muster.backends.search.sampling import Earlier

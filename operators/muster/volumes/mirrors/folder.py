@@ -19,7 +19,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from muster.core.errors import Conflict, Corrupt, NotFound
-from muster.core.job import check_digest
+from muster.core.names import check_digest
 from muster.volumes import pages, retention, sharing, trash
 from muster.volumes.changes import files_below
 from muster.volumes.commit_records import (

@@ -12,8 +12,9 @@ from typing import Any, Concatenate, ParamSpec, Self, TypeVar, cast
 
 from muster.core.address import Address
 from muster.core.errors import SpecError, Unavailable
-from muster.core.job import JobSpec, Origin, check_digest
-from muster.core.names import check_job_id, check_partition, check_request, check_volume
+from muster.core.job import JobSpec
+from muster.core.names import check_digest, check_job_id, check_partition, check_request, check_volume
+from muster.core.origin import Origin
 from muster.core.series import Series
 from muster.core.status import JobStatus
 from muster.core.wire import dumps, loads

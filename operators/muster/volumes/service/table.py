@@ -24,8 +24,7 @@ from urllib.parse import quote
 from muster.core import wire
 from muster.core.address import Address
 from muster.core.errors import SpecError
-from muster.core.job import check_digest
-from muster.core.names import check_job_id, check_volume
+from muster.core.names import check_digest, check_job_id, check_volume
 from muster.volumes.base import Collected, Plan, Version
 from muster.volumes.protocols import (
     Attempts,

@@ -15,8 +15,9 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from muster.core.data import Output
 from muster.core.errors import MusterError
-from muster.core.job import JobSpec, Output, Role
+from muster.core.job import JobSpec, Role
 from muster.core.patience import Patience
 from muster.core.replica import PartManifest, Report
 from muster.core.verdict import ExitCode

@@ -11,8 +11,7 @@ from pathlib import Path
 from starlette.routing import Route
 
 from muster.core.errors import SpecError
-from muster.core.job import check_digest
-from muster.core.names import check_partition, check_request, check_volume
+from muster.core.names import check_digest, check_partition, check_request, check_volume
 from muster.core.status import JobStatus
 from muster.volumes import snapshot
 from muster.volumes.base import Version

@@ -17,7 +17,7 @@ from muster.backends.releases.driver import begin
 from muster.backends.releases.plan import Plan
 from muster.core.deployment import Release, RevisionState
 from muster.core.errors import BackendError, Conflict
-from muster.core.job import Origin
+from muster.core.origin import Origin
 
 TASK = Origin(instance="i", dag_id="flights", run_id="r", task_id="deploy")
 BY = "flights.deploy, r"

@@ -11,7 +11,9 @@ import pytest
 from tests.contract.test_store import seal_written
 
 from muster.airflow.attempts.keeping import look
-from muster.core.job import Input, Interpreter, JobSpec, Launcher, Origin, Output, Role, SecretRef
+from muster.core.data import Input, Output
+from muster.core.job import Interpreter, JobSpec, Launcher, Role, SecretRef
+from muster.core.origin import Origin
 from muster.core.resources import Resources
 from muster.volumes.folder import FolderStore
 

@@ -15,7 +15,7 @@ from muster.airflow.attempts.orphans import YOUNG_SECONDS, sweep, unowned
 from muster.airflow.attempts.task_state import GONE, ask, ended_by_hand, over, why_over
 from muster.core.cancelling import with_run, with_task
 from muster.core.errors import BackendError, Corrupt, NotFound
-from muster.core.job import Origin
+from muster.core.origin import Origin
 from muster.core.status import JobState, JobStatus
 from muster.core.verdict import Verdict
 

@@ -18,7 +18,7 @@ from muster.airflow.attempts.reconciling import Reconciler, late, unwanted
 from muster.airflow.attempts.task_state import GONE
 from muster.core.cancelling import with_run, with_task
 from muster.core.errors import NotFound, SpecError, StoreError
-from muster.core.job import Origin
+from muster.core.origin import Origin
 from muster.core.status import JobResult, JobState, JobStatus
 from muster.core.verdict import Verdict
 

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from muster.airflow.attempts.resuming import Choice, Resume, choose, edited, resume_of
+from muster.core.data import Input, Pinned
 from muster.core.errors import SpecError
-from muster.core.job import Input, JobSpec, Launcher, Pinned, Role
+from muster.core.job import JobSpec, Launcher, Role
 from muster.core.resources import Resources
 from muster.core.status import JobState, JobStatus
 from muster.volumes.folder import FolderStore

@@ -18,7 +18,7 @@ from muster.airflow.attempts.trigger import OthersJobTrigger
 from muster.airflow.attempts.waiting import Patience
 from muster.core.comparison import whole_key_of
 from muster.core.errors import NotFound
-from muster.core.job import Origin
+from muster.core.origin import Origin
 from muster.core.status import JobState, JobStatus
 from muster.volumes.folder import FolderStore
 

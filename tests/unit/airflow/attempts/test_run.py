@@ -19,7 +19,8 @@ from muster.airflow.attempts.trigger import JobTrigger
 from muster.airflow.attempts.waiting import GoesOn
 from muster.backends.kubernetes.api.kinds import POD_GROUP
 from muster.backends.kubernetes.backend import KubernetesBackend
-from muster.core.job import JobSpec, Origin
+from muster.core.job import JobSpec
+from muster.core.origin import Origin
 from muster.core.settings import Settings
 
 # As Airflow draws them: UUIDs whose order is that of time.

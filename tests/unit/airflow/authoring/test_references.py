@@ -10,7 +10,7 @@ from airflow.sdk.exceptions import AirflowFailException
 
 from muster.airflow.attempts import task_state
 from muster.airflow.operators.job import JobOperator
-from muster.core.job import Origin
+from muster.core.origin import Origin
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from muster.airflow.operators.champion import champion_of, trained_on
+from muster.core.data import Pinned
 from muster.core.deployment import DeploymentStatus, Revision, RevisionState
 from muster.core.errors import NotFound, SpecError
-from muster.core.job import Pinned
 from muster.volumes.base import Record
 
 

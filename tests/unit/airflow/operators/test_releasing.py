@@ -22,9 +22,10 @@ from muster.airflow.operators.releasing import (
 )
 from muster.backends.releases.decision import Ending, Outcome
 from muster.backends.releases.plan import Comparison, Plan, Rules
+from muster.core.data import Pinned
 from muster.core.deployment import DeploymentStatus, Revision, RevisionState, SmokeRequest
 from muster.core.errors import SpecError
-from muster.core.job import Origin, Pinned
+from muster.core.origin import Origin
 
 DIGEST = "b3:" + "0" * 64
 

@@ -7,7 +7,8 @@ import pytest
 from muster.airflow.operators.validate import ENTRYPOINT
 from muster.airflow.plugin.board import Job
 from muster.airflow.plugin.described import VALIDATION, detail, row
-from muster.core.job import JobSpec, Origin, Role
+from muster.core.job import JobSpec, Role
+from muster.core.origin import Origin
 from muster.core.status import JobResult, JobState, JobStatus
 
 FAILED = {"expectations": 30.0, "failed": 2.0, "rows": 7.0}

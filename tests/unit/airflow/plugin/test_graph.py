@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from muster.airflow.plugin.graph import draw
-from muster.core.job import Origin, Pinned
+from muster.core.data import Pinned
+from muster.core.origin import Origin
 from muster.volumes.base import Record
 from muster.volumes.lineage import Ancestor
 

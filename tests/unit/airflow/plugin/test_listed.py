@@ -9,7 +9,8 @@ from typing import Any
 
 from muster.airflow.plugin import listed, runs
 from muster.airflow.plugin.board import Job
-from muster.core.job import JobSpec, Origin, Role
+from muster.core.job import JobSpec, Role
+from muster.core.origin import Origin
 from muster.core.status import JobState, JobStatus
 from muster.volumes.base import TaskEnd
 

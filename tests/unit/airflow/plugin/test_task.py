@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from muster.airflow.plugin.task import task
-from muster.core.job import Origin
+from muster.core.origin import Origin
 
 
 def test_a_mapped_task_and_what_an_address_may_not_hold() -> None:

@@ -6,7 +6,9 @@ import pytest
 
 from muster.airflow.plugin.board import Job
 from muster.airflow.plugin.uses import Uses
-from muster.core.job import Input, JobSpec, Origin, Pinned, Role
+from muster.core.data import Input, Pinned
+from muster.core.job import JobSpec, Role
+from muster.core.origin import Origin
 from muster.core.status import JobResult, JobState, JobStatus
 
 DIGEST = "b3:" + "0" * 64

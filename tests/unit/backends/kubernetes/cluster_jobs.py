@@ -23,7 +23,8 @@ from muster.backends.kubernetes.api.transport import Transport
 from muster.backends.kubernetes.backend import KubernetesBackend
 from muster.backends.kubernetes.site import ClusterSite
 from muster.backends.kubernetes.state.roots import secret_of
-from muster.core.job import JobSpec, Output, Role
+from muster.core.data import Output
+from muster.core.job import JobSpec, Role
 from muster.core.resources import Resources
 from muster.volumes.service.connection import Connection
 

@@ -18,7 +18,9 @@ from muster.backends.kubernetes.cluster.facts import Cluster
 from muster.backends.kubernetes.manifests.gangs import Documents, documents
 from muster.backends.kubernetes.manifests.wiring import Submission
 from muster.backends.kubernetes.site import ClusterSite
-from muster.core.job import Input, JobSpec, Launcher, Origin, Output, Pinned, Role, SecretRef
+from muster.core.data import Input, Output, Pinned
+from muster.core.job import JobSpec, Launcher, Role, SecretRef
+from muster.core.origin import Origin
 from muster.core.resources import Resources
 
 FOLDER = Path(__file__).parent / "golden"

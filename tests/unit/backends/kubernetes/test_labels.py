@@ -7,7 +7,8 @@ from tests.unit.backends.kubernetes.golden import job
 
 from muster.backends.kubernetes import labels
 from muster.core.errors import SpecError
-from muster.core.job import Origin, Role
+from muster.core.job import Role
+from muster.core.origin import Origin
 
 VALUE = re.compile(r"([A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?)?\Z")
 

@@ -19,8 +19,8 @@ from muster.backends.metrics.table import METRICS, MetricsPart
 from muster.backends.releases.deployments import Deployments
 from muster.backends.releases.figures import Seen
 from muster.backends.releases.memory import MemoryPlatform
+from muster.core.data import Pinned
 from muster.core.deployment import DeploymentStatus, Release, Revision, RevisionState
-from muster.core.job import Pinned
 from muster.core.room import Room
 from muster.volumes.folder import FolderStore
 

@@ -12,9 +12,9 @@ from muster.backends.releases.manual import promote
 from muster.backends.releases.memory import Columns, MemoryPlatform
 from muster.backends.releases.platform import Limits, Observed
 from muster.core.address import Address
+from muster.core.data import Pinned
 from muster.core.deployment import Counts, DeploymentSpec, Release, Revision, RevisionState, SmokeRequest
 from muster.core.errors import Corrupt, NotFound
-from muster.core.job import Pinned
 from muster.volumes.base import Version
 
 NAME = "line"

@@ -13,7 +13,8 @@ import pytest
 
 from muster.backends.search.cost import Pace, estimate, pace
 from muster.backends.search.simulation import play
-from muster.core.job import JobSpec, Origin, Role
+from muster.core.job import JobSpec, Role
+from muster.core.origin import Origin
 from muster.core.search import Budget, Mode, Sampler, SearchSpec, Stopping
 from muster.core.space import choice, uniform
 from muster.core.status import JobState, JobStatus

@@ -16,7 +16,8 @@ from muster.backends.search.state import SearchState
 from muster.backends.search.tracking import Tracker, with_tags
 from muster.backends.tracking import Tracking
 from muster.core.errors import ImageError, SpecError
-from muster.core.job import JobSpec, Origin, Role
+from muster.core.job import JobSpec, Role
+from muster.core.origin import Origin
 from muster.core.search import Event, Search, SearchSpec, What
 from muster.core.space import uniform
 

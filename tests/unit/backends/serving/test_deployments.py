@@ -18,9 +18,9 @@ from muster.backends.local.serving.platform import local_deployments
 from muster.backends.local.serving.state import DeploymentState
 from muster.backends.releases.deployments import Deployments
 from muster.backends.releases.manual import promote, roll_back
+from muster.core.data import Pinned
 from muster.core.deployment import DeploymentSpec
 from muster.core.errors import BackendError, Corrupt, NotFound
-from muster.core.job import Pinned
 from muster.core.settings import Settings
 from muster.volumes.base import Version
 

@@ -12,9 +12,9 @@ from tests.unit.backends.serving import states
 
 from muster.backends.local.serving.folder import DeploymentFolder
 from muster.backends.local.serving.state import DeploymentState
+from muster.core.data import Pinned
 from muster.core.deployment import DeploymentSpec, SmokeRequest
 from muster.core.errors import BackendError, SpecError
-from muster.core.job import Pinned
 
 
 def spec(number: int, **more: Any) -> DeploymentSpec:

@@ -22,9 +22,9 @@ from muster.backends.local.serving.platform import local_deployments
 from muster.backends.local.serving.server import Told
 from muster.backends.local.serving.state import DeploymentState
 from muster.backends.releases.tokens import digest_of, made
+from muster.core.data import Pinned
 from muster.core.deployment import DeploymentSpec, RequestLimits, RevisionState
 from muster.core.errors import BackendError, Conflict, DeploymentError
-from muster.core.job import Pinned
 from muster.core.settings import Settings
 from muster.volumes.base import Version
 from muster.volumes.folder import FolderStore

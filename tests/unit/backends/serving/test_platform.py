@@ -18,8 +18,8 @@ from tests.unit.backends.serving.states import new, prepared, read, shifted
 from muster.backends.local.serving import platform
 from muster.backends.local.serving.platform import LocalPlatform
 from muster.backends.local.serving.state import DeploymentState
+from muster.core.data import Pinned
 from muster.core.deployment import Answer, Counts, DeploymentSpec, SmokeRequest
-from muster.core.job import Pinned
 from muster.core.settings import Settings
 
 PAGE = """# TYPE muster_requests counter

@@ -17,8 +17,8 @@ from muster.backends.local.serving import process
 from muster.backends.local.serving import server as room
 from muster.backends.local.serving.server import ModelServer
 from muster.backends.local.serving.shares import ModelServers
+from muster.core.data import Pinned
 from muster.core.deployment import DeploymentSpec, RevisionState
-from muster.core.job import Pinned
 from muster.core.resources import Resources
 
 FAR = float("inf")

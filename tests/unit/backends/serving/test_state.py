@@ -11,9 +11,9 @@ from tests.unit.backends.serving import states as written
 from tests.unit.backends.serving.states import HISTORY
 
 from muster.backends.local.serving.state import DeploymentState, past_models
+from muster.core.data import Pinned
 from muster.core.deployment import DeploymentSpec, Release, RevisionState, SmokeRequest
 from muster.core.errors import Conflict, MusterError
-from muster.core.job import Pinned
 from muster.core.wire import dumps, loads
 
 STARTING, READY, SERVING = RevisionState.STARTING, RevisionState.READY, RevisionState.SERVING

@@ -23,8 +23,9 @@ from typing import Any
 import uvicorn
 from blake3 import blake3
 
+from muster.core.data import Output
 from muster.core.errors import MusterError
-from muster.core.job import JobSpec, Output, Role
+from muster.core.job import JobSpec, Role
 from muster.core.replica import PartManifest, Report
 from muster.core.status import JobState, JobStatus
 from muster.core.verdict import Cause, ExitCode, Verdict

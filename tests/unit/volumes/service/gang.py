@@ -8,7 +8,9 @@ from pathlib import Path
 import httpx
 from tests.unit.volumes.service.process import DAY_SECONDS, Service
 
-from muster.core.job import JobSpec, Origin, Output, Role
+from muster.core.data import Output
+from muster.core.job import JobSpec, Role
+from muster.core.origin import Origin
 from muster.core.replica import PartManifest, Report
 from muster.core.verdict import ExitCode
 from muster.core.wire import dumps, loads

@@ -31,9 +31,9 @@ from muster.backends.local.serving.shares import ModelServers
 from muster.backends.local.serving.state import Change, DeploymentState, ServerKey, past_models
 from muster.backends.releases.book import pin_reason
 from muster.backends.releases.tokens import Tokens
+from muster.core.data import Pinned
 from muster.core.deployment import DeploymentSpec, Revision, RevisionState
 from muster.core.errors import BackendError, Corrupt, MusterError, NotFound
-from muster.core.job import Pinned
 from muster.core.settings import Settings
 from muster.core.wire import plain
 from muster.images.environment import Environments

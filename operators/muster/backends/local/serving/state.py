@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from muster.backends.releases.book import Book, Entry, number
+from muster.core.data import Pinned
 from muster.core.deployment import (
     FINISH_SECONDS,
     LOOPBACK,
@@ -20,7 +21,6 @@ from muster.core.deployment import (
     RevisionState,
 )
 from muster.core.errors import NotFound
-from muster.core.job import Pinned
 
 EVERYWHERE = "0.0.0.0"  # noqa: S104 it is compared with
 _UP = (RevisionState.READY, RevisionState.SERVING)

@@ -16,7 +16,7 @@ from muster.backends.kubernetes.cluster.survey import QUICK_SECONDS
 from muster.backends.kubernetes.runner import UNSEALED
 from muster.core.cancelling import UNKNOWN
 from muster.core.errors import Forbidden
-from muster.core.job import Origin
+from muster.core.origin import Origin
 from muster.core.status import JobState, JobStatus
 from muster.core.verdict import Cause, ExitCode
 

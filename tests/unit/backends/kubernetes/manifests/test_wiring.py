@@ -9,7 +9,8 @@ import pytest
 from tests.unit.backends.kubernetes.golden import DIGEST, EXAMPLES, SITE, job
 
 from muster.backends.kubernetes.manifests import wiring
-from muster.core.job import Input, Launcher, Pinned, Role
+from muster.core.data import Input, Pinned
+from muster.core.job import Launcher, Role
 from muster.core.replica import Replica
 from muster.core.resources import Resources
 from muster.core.wire import loads

@@ -23,8 +23,8 @@ from muster.backends.kubernetes.serving.server import KEY
 from muster.backends.kubernetes.site import ClusterSite, Platform
 from muster.backends.releases.book import number
 from muster.backends.releases.deployments import Deployments
+from muster.core.data import Pinned
 from muster.core.deployment import DeploymentSpec, SmokeRequest
-from muster.core.job import Pinned
 from muster.images.folders import put_image
 from muster.volumes.folder import FolderStore
 

@@ -21,6 +21,7 @@ from muster.backends.kubernetes.serving.route import Route, write_route
 from muster.backends.kubernetes.serving.server import Server, code, grpc_service
 from muster.backends.kubernetes.site import ClusterSite, Platform
 from muster.backends.releases.book import Entry
+from muster.core.data import Pinned
 from muster.core.deployment import (
     Batch,
     DeploymentSpec,
@@ -31,7 +32,6 @@ from muster.core.deployment import (
     SmokeRequest,
     Workers,
 )
-from muster.core.job import Pinned
 from muster.core.resources import Resources
 
 FOLDER = Path(__file__).with_name("golden")

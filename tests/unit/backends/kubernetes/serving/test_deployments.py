@@ -42,7 +42,7 @@ from muster.core.errors import (
     SpecError,
     Unreachable,
 )
-from muster.core.job import Origin
+from muster.core.origin import Origin
 
 METRICS = """\
 process_start_time_seconds {born}
