@@ -10,8 +10,9 @@ import json
 import sys
 from pathlib import Path
 
+from both import Input, Output
+
 from muster.backends.local.backend import LocalBackend
-from muster.core.data import Input, Output
 from muster.core.errors import MusterError
 from muster.core.job import JobSpec, Role
 from muster.core.resources import Resources

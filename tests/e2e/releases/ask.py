@@ -6,7 +6,8 @@ import json
 import sys
 from pathlib import Path
 
-from muster.core.data import Output
+from both import Output
+
 from muster.core.errors import MusterError
 from muster.core.job import JobSpec, Role
 from muster.core.status import JobState, JobStatus

@@ -18,3 +18,7 @@ def either(name: str, *modules: str) -> Any:
 
 roll_back = either("roll_back", "muster.backends.releases.manual", "muster.backends.releases.byhand")
 zipapp = either("zipapp", "muster.images.worker_archive", "muster.backends.worker_archive")
+Input = either("Input", "muster.core.data", "muster.core.job")
+Output = either("Output", "muster.core.data", "muster.core.job")
+Pinned = either("Pinned", "muster.core.data", "muster.core.job")
+Origin = either("Origin", "muster.core.origin", "muster.core.job")

@@ -6,8 +6,9 @@ import json
 import sys
 from pathlib import Path
 
+from both import Output
+
 from muster.backends.local.backend import LocalBackend
-from muster.core.data import Output
 from muster.core.errors import MusterError
 from muster.core.job import JobSpec, Launcher, Role
 from muster.core.replica import Replica

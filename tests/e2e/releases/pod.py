@@ -11,10 +11,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from both import zipapp
+from both import Output, zipapp
 
 from muster.backends.kubernetes.manifests import bootstrap
-from muster.core.data import Output
 from muster.core.job import JobSpec, Role
 from muster.core.replica import Replica
 from muster.core.wire import dumps

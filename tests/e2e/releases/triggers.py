@@ -7,11 +7,11 @@ import sys
 from importlib import import_module
 from typing import Any
 
+from both import Origin, Pinned
+
 from muster.airflow.attempts.trigger import DeploymentTrigger, JobTrigger
 from muster.backends.releases.plan import Plan
-from muster.core.data import Pinned
 from muster.core.deployment import DeploymentSpec
-from muster.core.origin import Origin
 from muster.core.wire import dumps, loads
 
 Kept = list[tuple[str, dict[str, Any]]]
