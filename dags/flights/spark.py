@@ -23,8 +23,8 @@ _SETTINGS = {
 }
 """As the expressions and the files of the other engine are; and how much of a shuffle one task reads.
 
-An event takes 13 bytes there, compressed, and ten times as much in memory. The default of 64 MiB is five million events: more than an executor of
-1 GiB can sort. It spills them, and reads so many spills at once in a window that its heap is full.
+An event takes 13 bytes of a shuffle, compressed, and ten times as much in memory. By default a task reads 64 MiB: five million events, which an
+executor of 1 GiB spills. A window then opens every file that its group has spilled, each with buffers of its own, and the heap is full.
 """
 
 PART_ROWS = 100_000
