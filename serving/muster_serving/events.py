@@ -66,9 +66,6 @@ class Outlet(Protocol):
     async def put(self, data: bytes) -> None:
         """Send some bytes of the events, which need not end with one. Waits while the client has not read those before."""
 
-    async def end(self) -> None:
-        """End the answer."""
-
     async def while_there(self, sending: Coroutine[Any, Any, Answer]) -> Answer:
         """Return what `sending` returns, and end it where the client leaves.
 
@@ -99,7 +96,7 @@ class Connected:
         await self._send({"type": "http.response.body", "body": data, "more_body": True})
 
     async def end(self) -> None:
-        """End the answer."""
+        """End the answer; it is counted before, so that a client that has all of it finds it in the metrics."""
         await self._send({"type": "http.response.body", "body": b""})
 
     async def while_there(self, sending: Coroutine[Any, Any, Answer]) -> Answer:
@@ -132,7 +129,7 @@ async def send_events(
     *,
     failed: Callable[[PredictionError], Answer],
 ) -> Answer:
-    """Send events as they come, and return an answer that is sent already: :meth:`Outlet.while_there` the client is.
+    """Send events as they come, and return an answer that is sent but for its end: :meth:`Outlet.while_there` the client is.
 
     The events are closed in any case.
 
@@ -153,7 +150,6 @@ async def send_events(
             answer = refusal(str(error), error.status)
         if answer.body:
             await out.put(event(answer.body))
-        await out.end()
     return answer._replace(sent=True)
 
 

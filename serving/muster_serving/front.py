@@ -153,7 +153,9 @@ class Front:
             answer = await self.predict(call, headers, read, out)
         except ClientGone:
             return
-        if not answer.sent:
+        if out and answer.sent:
+            await out.end()
+        else:
             await self._answer(send, one_event(answer) if out and answer.status == 200 else answer)
 
     async def predict(self, call: Call, headers: RawHeaders, read: Read, out: Outlet | None = None) -> Answer:

@@ -145,9 +145,6 @@ class _Parts:
             del self._rest[: end + 2]
             await self._send(document)
 
-    async def end(self) -> None:
-        """Nothing ends with an answer: more may come on the stream."""
-
     async def while_there(self, sending: Coroutine[Any, Any, Answer]) -> Answer:
         """Return what `sending` returns: where the client leaves, or the server ends, gRPC cancels this task."""
         return await sending
