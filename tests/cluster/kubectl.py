@@ -48,9 +48,16 @@ def apply(layout: Layout, documents: Sequence[dict[str, Any]]) -> None:
 
 
 def delete(layout: Layout, documents: Sequence[dict[str, Any]]) -> None:
-    """Delete objects, those that are not there too, and return when they are gone."""
+    """Delete objects, those that are not there too, and return when they and what they own are gone: the pods of a Deployment."""
     whole = {"apiVersion": "v1", "kind": "List", "items": list(documents)}
-    words = ("delete", "--ignore-not-found", "--wait", "--timeout=60s", "--filename=-")
+    words = (
+        "delete",
+        "--ignore-not-found",
+        "--cascade=foreground",
+        "--wait",
+        "--timeout=60s",
+        "--filename=-",
+    )
     run(layout, *words, stdin=json.dumps(whole))
 
 

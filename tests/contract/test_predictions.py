@@ -158,6 +158,16 @@ class TestOnThisMachine(OnThisMachine, PredictionsContract):
         assert spool.hours() == {}
 
     @pytest.mark.usefixtures("served")
+    def test_a_commit_by_hand_has_what_was_answered_a_moment_before(
+        self, name: str, ask: Ask, predictions: Predictions
+    ) -> None:
+        identity, _ = ask(3)
+        (made,) = predictions.commit_answered(name)
+        found = find(predictions, identity)
+        assert found is not None
+        assert found[1] == made
+
+    @pytest.mark.usefixtures("served")
     def test_a_kill_loses_what_is_younger_than_a_second_and_nothing_is_there_twice(
         self, deployments: Any, name: str, ask: Ask, predictions: Predictions, kept_ids: Any, spool: Spool
     ) -> None:

@@ -28,7 +28,7 @@ from muster.images.environment import Environments
 from muster.images.folders import find_image, image_digest, image_folders
 from muster.volumes.base import Version
 from muster.volumes.protocols import LocalStore
-from muster.volumes.spool import Spool
+from muster.volumes.spool import WRITTEN_SECONDS, Spool
 
 IMAGE = "serve"
 _PAGE_VERSIONS = 20
@@ -84,6 +84,17 @@ class Predictions:
                 if (version := self._commit(spool, hour, files, progress)) is not None:
                     made.append(version)
         return tuple(made)
+
+    def commit_answered(
+        self, name: str, *, progress: Callable[[str], None] = lambda _line: None
+    ) -> tuple[Version, ...]:
+        """Commit all requests that were answered before this call, also those that no server has written yet.
+
+        See :meth:`commit`.
+        """
+        if Spool(self._settings.home, name).path.is_dir():
+            time.sleep(WRITTEN_SECONDS)
+        return self.commit(name, progress=progress)
 
     def find(self, identity: PredictionId) -> tuple[list[dict[str, Any]], Version | None]:
         """Return a prediction's rows and the version that holds them; None where no version does yet.

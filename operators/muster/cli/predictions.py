@@ -100,7 +100,8 @@ def commit(
 def _committed(name: str) -> tuple[list[Version], list[str]]:
     """Commit what is spooled on this machine, and on the cluster that MUSTER_CLUSTER names; return also what went wrong there."""
     store, settings = open_store(), Settings.load()
-    made, troubles = list(_predictions(store).commit(check_label("deployment", name), progress=note)), []
+    made = list(_predictions(store).commit_answered(check_label("deployment", name), progress=note))
+    troubles: list[str] = []
     if settings.cluster is not None:
         from muster.backends.kubernetes.collecting import Collecting, run
         from muster.volumes.service.client import ServiceStore

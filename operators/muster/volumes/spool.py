@@ -28,6 +28,8 @@ from muster.volumes.durability import sync_folder
 from muster.volumes.tree import open_regular
 
 SUFFIX = ".spool"
+WRITTEN_SECONDS = 1.0
+"""A server has written a request this long after its answer."""
 HALF_MADE_SECONDS = 3600.0
 SETTLED_SECONDS = 300.0
 KEY = "key"

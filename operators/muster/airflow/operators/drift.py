@@ -164,10 +164,12 @@ class DriftOperator(ProgramOperator):
         return self.report_volume or f"{self.deployment}/drift"
 
     def _commit(self, task: TaskRun) -> None:
-        """Commit what the deployment's servers on this machine have kept until now."""
+        """Commit what the deployment's servers on this machine have answered until now."""
         from muster.backends.predictions import Predictions
 
-        Predictions(task.settings, task.backend.store).commit(self.deployment, progress=self.log.info)
+        Predictions(task.settings, task.backend.store).commit_answered(
+            self.deployment, progress=self.log.info
+        )
 
     def _ends(self) -> float:
         if not self.until:
