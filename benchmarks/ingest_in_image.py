@@ -30,7 +30,7 @@ def main(verb: str, what: str, target: str, before: str) -> None:
         place.fs.get(names, files, batch_size=said["streams"])
     elif verb == "list":
         place.begin()
-        assert sum(1 for _ in place.objects())
+        assert sum(1 for _ in place.objects(lambda _what, question: question()))
     else:
         Ingest(Path(before) if before else None, folder, said, connection).run()
     print(time.perf_counter() - began)
