@@ -40,6 +40,8 @@ _ENDINGS = {"parquet": (".parquet",), "csv": (".csv", ".csv.gz")}
 class DriftError(ValueError):
     """The window cannot be compared with the reference; the message says why."""
 
+    muster_advice = "mend what the message names and run again; earlier stages are kept"
+
 
 @dataclass(frozen=True, kw_only=True)
 class Bar:

@@ -110,6 +110,8 @@ def validate(data: list[Path], result: Path, *, suite: dict[str, Any]) -> dict[s
 class SuiteError(ValueError):
     """The suite or the data cannot be used; the message says why."""
 
+    muster_advice = "mend what the message names and run again; earlier stages are kept"
+
 
 def read_suite(suite: Mapping[str, Any]) -> gx.ExpectationSuite:
     """Build the suite, one expectation after the other. :raises SuiteError: names the wrong one."""

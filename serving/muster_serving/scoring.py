@@ -51,6 +51,8 @@ class Piece:
 class ScoringError(Exception):
     """The rows cannot be scored with this model; the message says why."""
 
+    muster_advice = "mend what the message names and run again; earlier stages are kept"
+
 
 def score(
     model: Path,

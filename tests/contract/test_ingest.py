@@ -219,6 +219,7 @@ class TestIngestOnThisMachine(IngestContract):
         status, _ = run(what={"patience_seconds": 1})
         assert status.verdict is not None
         assert "SourceAway: s3://lake/events does not answer" in status.verdict.message
+        assert status.verdict.advice == "run again once the source answers; what was fetched is kept"
         assert backend.store.versions(self.own("raw")) == [self.version(backend, first)]
 
     def test_wrong_credentials_are_named_and_not_shown(
@@ -229,6 +230,7 @@ class TestIngestOnThisMachine(IngestContract):
         assert status.verdict is not None
         assert status.verdict.cause is Cause.USER_ERROR
         assert "s3://lake/events refuses connection 'lake'" in status.verdict.message
+        assert status.verdict.advice.startswith("mend what the message names and run again")
         assert "a-wrong-word" not in log
 
     @pytest.mark.parametrize(

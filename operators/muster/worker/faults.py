@@ -170,6 +170,7 @@ def _fault(rank: Rank, *, world_size: int) -> WorkerFault:
         at=at,
         traceback=said.traceback,
         where=said.where,
+        advice=said.advice,
         follower=lost or stopped,
         printed=said.printed,
     )

@@ -40,6 +40,7 @@ class LastWords:
         where the interpreter crashed while it shut down, with no Python code left to run.
     :param at: seconds since the epoch, where it is known.
     :param where: ``train.py:42``, the author's innermost line on the stack.
+    :param advice: what to do about it, where the error itself says so.
     :param printed: the rank printed it itself, so it is in the log.
     """
 
@@ -48,6 +49,7 @@ class LastWords:
     kind: str = ""
     at: float | None = None
     where: str = ""
+    advice: str = ""
     printed: bool = False
 
 
@@ -98,6 +100,7 @@ def _outcome(rank: Rank) -> LastWords | None:
         traceback=tuple(_safe(line) for line in outcome.get("traceback", ())),
         at=outcome["at"],
         where=_safe(outcome.get("where", "")),
+        advice=_safe(outcome.get("advice", "")),
     )
 
 

@@ -11,10 +11,11 @@ _OWN = os.path.dirname(__file__) + os.sep
 
 
 def describe(error: BaseException, *, code: str | None) -> dict[str, Any]:
-    """Return message, type, traceback (at most :data:`LINES` lines) and place of an exception.
+    """Return message, type, traceback (at most :data:`LINES` lines), place and advice of an exception.
 
     Frames of the worker and of the import system are left out, and paths are relative to the code
     folder. Where the lines do not suffice, frames of libraries are left out before the author's.
+    A class of muster's own programs says by `muster_advice` what to do about its errors: their code is not the author's to mend.
     """
     chain = _chain(error)
     lines = [line for each in chain for line in _frames(each, code, own_only=False) + _last_words(each)]
@@ -27,6 +28,7 @@ def describe(error: BaseException, *, code: str | None) -> dict[str, Any]:
         "type": type(error).__name__,
         "traceback": lines,
         "where": _where(error, code),
+        "advice": str(getattr(type(error), "muster_advice", "")),
     }
 
 

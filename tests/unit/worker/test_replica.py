@@ -157,6 +157,15 @@ def test_what_a_rank_raises_ends_the_log(bench) -> None:
     assert ended.part is None
 
 
+def test_an_error_of_musters_own_program_says_itself_what_to_do(bench) -> None:
+    """Its code is not the author's to mend."""
+    bench.code(
+        t="class Away(Exception):\n    muster_advice = 'run again later'\n\ndef f():\n    raise Away('no answer')\n"
+    )
+    verdict = bench.run(entrypoint="t:f").report.verdict
+    assert (verdict.message, verdict.advice) == ("Away: no answer", "run again later")
+
+
 @pytest.mark.parametrize(
     ("body", "code", "cause", "message"),
     [
