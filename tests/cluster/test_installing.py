@@ -39,6 +39,7 @@ OURS = {
     "registry.example/team-a": "localhost",
     "https://{name}.models.example": serving.GATEWAY_URL,
     "https://flights.models.example": serving.GATEWAY_URL,
+    "muster-model: ": "Muster-Model: ",  # HTTP/2 has small letters; this cluster's Gateway speaks HTTP/1.1, without TLS
 }
 OF_OURS = (
     "pods,persistentvolumeclaims,secrets,services,deployments.apps,cronjobs.batch,roles,jobsets.jobset.x-k8s.io,"
