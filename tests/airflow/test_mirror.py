@@ -49,3 +49,18 @@ def test_a_task_brings_the_mirror_up_and_fails_where_a_version_is_damaged(
     assert done.state == "success", done.stages
     there = FolderHome(FolderStore(tmp_path / "mirror")).holdings()
     assert {place: each.digest for place, each in there.items()} == {("mirrored/rows", 1): version.digest}
+
+
+def test_a_connection_that_is_not_there_is_named_with_what_to_do(
+    write_dag: Callable[..., None], run: Callable[..., RunResult], tmp_path: Path
+) -> None:
+    write_dag(
+        f"""
+        from muster.airflow import MirrorOperator
+        MirrorOperator(task_id="copy", target="{tmp_path}/mirror", target_conn_id="nope")
+        """
+    )
+    (copy,) = run().stages
+    assert copy.message.splitlines()[1].startswith("there is no Airflow connection 'nope': make it"), (
+        copy.message
+    )

@@ -66,7 +66,7 @@ VERDICTS: dict[str, tuple[int, list[str], str]] = {
     "spec_error": (
         1,
         [],
-        r"spec error\nfaults/bad\.py:66 spec_error\(\): nothing is given for parameter 'epochs'; .*\nmend the Dag",
+        r"spec error\nfaults/bad\.py:66 spec_error\(\): nothing is given for parameter 'epochs'; .*\nmend what the message",
     ),
     "diverged": (
         1,

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from muster.core.errors import SpecError
 from muster.core.ingest import FIELDS, variables
 from muster.core.job import SecretRef
+
+if TYPE_CHECKING:
+    from airflow.sdk import Connection
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,20 +32,26 @@ class OutsideConnection:
         return {variable: resolve_secret(secret) for variable, secret in self.secrets.items()}
 
 
-def outside_connection(conn_id: str) -> OutsideConnection:
-    """Return an Airflow connection. :raises SpecError: there is none of this id."""
+def airflow_connection(conn_id: str) -> Connection:
+    """Return a connection as Airflow has it. :raises SpecError: there is none of this id."""
     from airflow.sdk import Connection
     from airflow.sdk.exceptions import AirflowNotFoundException
 
     try:
-        connection = Connection.get(conn_id)
+        found: Connection = Connection.get(conn_id)
     except AirflowNotFoundException as error:
         raise SpecError(
             f"there is no Airflow connection {conn_id!r:.120}: make it, in Airflow or as AIRFLOW_CONN_{conn_id.upper()}, or name another one"
         ) from error
+    return found
+
+
+def outside_connection(conn_id: str) -> OutsideConnection:
+    """Return what is known of a connection. :raises SpecError: there is none of this id."""
+    connection = airflow_connection(conn_id)
     extras = tuple(sorted(connection.extra_dejson))
     named = variables({name: getattr(connection, name, None) for name in FIELDS}, extras)
     secrets = {
         variable: SecretRef(source="connection", name=f"{conn_id}#{name}") for variable, name in named.items()
     }
-    return OutsideConnection(kind=connection.conn_type, extras=extras, secrets=secrets)
+    return OutsideConnection(kind=connection.conn_type or "", extras=extras, secrets=secrets)

@@ -353,7 +353,9 @@ class _JobRun:
         mine, owner = self._task.owner, self._ledger.status(job_id).owner
         while owner != mine:
             if newer(owner or "", mine):
-                raise Conflict(f"job {job_id} belongs to a newer try of this task; this one leaves it alone")
+                raise Conflict(
+                    f"job {job_id} belongs to a newer try of this task, which goes on: leave this one"
+                )
             self._ledger.own(job_id, owner=mine, expected=owner)
             owner = self._ledger.status(job_id).owner
 

@@ -30,12 +30,13 @@ from muster.core.text import one_line
 from muster.core.verdict import Cause, full_log
 
 _FINAL = (SpecError, NotFound, Corrupt)
-# What is said first and last of an error that no job has; the error itself names the thing.
+# What is said first and last of an error that no job has; the error itself names the thing. Its message may say what to do,
+# so the last line is one that is true of every error of the class.
 _KINDS: dict[type[MusterError], tuple[str, str]] = {
     CannotSchedule: (Cause.UNSCHEDULABLE.value, "ask for less, or run it on a bigger machine"),
-    SpecError: (Cause.SPEC_ERROR.value, "mend the Dag or its code; trying again as it is cannot help"),
-    NotFound: ("not found", "see what is there: muster volumes ls"),
-    Conflict: ("conflict", "another try was first and goes on: muster jobs ls"),
+    SpecError: (Cause.SPEC_ERROR.value, "mend what the message names; trying again as it is cannot help"),
+    NotFound: ("not found", "see what is there: muster volumes ls, muster deployments ls"),
+    Conflict: ("conflict", "another writer was first: do what the message says, or run it again"),
     Corrupt: ("corrupt version", "see what is damaged: muster volumes fsck --deep"),
     StoreError: ("store error", "nothing half-done is visible; mend what the message names and run again"),
     ImageError: (Cause.IMAGE_UNAVAILABLE.value, "mend the image or the network, then run again"),

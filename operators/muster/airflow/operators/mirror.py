@@ -92,9 +92,9 @@ class MirrorOperator(MusterOperator):
         """Return a store service's token, and the options of a file system."""
         if self.target_conn_id is None:
             return "", {}
-        from airflow.sdk import Connection
+        from muster.airflow.outside import airflow_connection
 
-        found = Connection.get(self.target_conn_id)
+        found = airflow_connection(self.target_conn_id)
         keys = {"key": found.login, "secret": found.password}
         return found.password or "", {
             **{name: value for name, value in keys.items() if value},

@@ -42,6 +42,27 @@ def test_a_refusal_says_what_it_is_and_what_to_do_in_three_lines(error: type[Mus
     assert advice
 
 
+@pytest.mark.parametrize(
+    ("error", "advice"),
+    [
+        (
+            errors.Conflict("/m holds the versions of another store: name an empty place"),
+            "another writer was first: do what the message says, or run it again",
+        ),
+        (
+            SpecError("d/rows@1 is pinned: `muster volumes unpin d/rows@1`, then run the task again"),
+            "mend what the message names; trying again as it is cannot help",
+        ),
+        (
+            errors.NotFound("no deployment 'flights'; known are: none"),
+            "see what is there: muster volumes ls, muster deployments ls",
+        ),
+    ],
+)
+def test_the_advice_is_true_of_every_error_of_its_class(error: MusterError, advice: str) -> None:
+    assert str(refusal(error)).splitlines()[1:] == [str(error), advice]
+
+
 def test_an_authors_mistake_is_not_tried_again() -> None:
     assert isinstance(refusal(SpecError("no")), AirflowFailException)
     assert isinstance(refusal(errors.CannotSchedule("no")), AirflowFailException)
