@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from muster.cli.command import Json, example, group, open_store
+from muster.cli.command import Json, example, group, open_deployments, open_store
 from muster.cli.screen import emit, fields, note, safe, say, when
 from muster.core.errors import BackendError, Corrupt, NotFound
 from muster.core.names import check_label
-from muster.core.prediction import PredictionId
+from muster.core.prediction import PredictionId, predictions_volume
 from muster.core.settings import Settings
 
 if TYPE_CHECKING:
@@ -108,7 +108,21 @@ def _committed(name: str) -> tuple[list[Version], list[str]]:
 
         assert isinstance(store, ServiceStore)
         troubles = list(run(Collecting(settings, store), made.append, name=name, progress=note))
+    if not made and not troubles:
+        _check_known(name, store, settings)
     return made, troubles
+
+
+def _check_known(name: str, store: LocalStore, settings: Settings) -> None:
+    """Refuse a name that no deployment has, and of which no request was kept. :raises NotFound: it names what there is."""
+    from muster.volumes.spool import Spool
+
+    known, volumes = open_deployments().names(), store.volumes()
+    if name in known or predictions_volume(name) in volumes or Spool(settings.home, name).path.is_dir():
+        return
+    ended = (volume.removesuffix("/predictions") for volume in volumes if volume.endswith("/predictions"))
+    there = ", ".join(sorted({*known, *ended}))
+    raise NotFound(f"no deployment {name!r}: {f'there is {there}' if there else 'there are none yet'}")
 
 
 def _predictions(store: LocalStore) -> Predictions:
