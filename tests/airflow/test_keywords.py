@@ -166,6 +166,10 @@ def test_every_keyword_has_a_rule_and_every_refusal_names_it(dag: DAG, name: str
         ("GateOperator", "requires", "did you mean require?"),
         ("DeployOperator", "volume", "volume: DeployOperator takes no such keyword"),
         ("DeployOperator", "resourcs", "did you mean resources?"),
+        ("DeployOperator", "trigger_rul", "did you mean trigger_rule?"),
+        ("DriftOperator", "fewest_rows", "write limits=DriftLimits(fewest_rows=…)"),
+        ("DriftOperator", "zebra", "it takes airflow_queue, columns, deployment, "),
+        ("DriftOperator", "zebra", "window, and Airflow's own"),
     ],
 )
 def test_a_keyword_that_is_nearly_one_is_named(dag: DAG, name: str, word: str, says: str) -> None:

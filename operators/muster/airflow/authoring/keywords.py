@@ -13,9 +13,9 @@ the field of the :class:`~muster.core.job.JobSpec` and the entry in ``docs/refer
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
 from importlib import import_module
 from inspect import Parameter, Signature
 from types import MappingProxyType
@@ -250,10 +250,28 @@ def check_words(operator: type, task_id: Any, given: Mapping[str, Any]) -> dict[
     known, found = words_of(operator), _renamed(operator, task_id, given)
     for word in found:
         if word not in known and not word.startswith("_"):
-            shown = sorted(name for name in known if not name.startswith(("job_", "op_", "python_")))
             kind = getattr(operator, "custom_operator_name", operator.__name__)
-            raise SpecError(f"task {task_id!r:.80}, {word}: {kind} takes no such keyword{_near(word, shown)}")
+            hint = _place(word, operator) or _near_word(word, operator, known)
+            raise SpecError(f"task {task_id!r:.80}, {word}: {kind} takes no such keyword; {hint}")
     return found
+
+
+def _place(word: str, operator: type) -> str:
+    """Say where a word is written that is a field of a keyword's value; empty if it is none."""
+    for each in keywords_of(operator).values():
+        if is_dataclass(each.default) and word in {field.name for field in fields(each.default)}:
+            return f"write {each.word}={type(each.default).__name__}({word}=…)"
+    return ""
+
+
+def _near_word(word: str, operator: type, known: Collection[str]) -> str:
+    """Say which keyword may be meant: one of the operator's own before one of Airflow's."""
+    own, every = (
+        sorted(name for name in names if not name.startswith(("job_", "op_", "python_")))
+        for names in (keywords_of(operator), known)
+    )
+    near = nearest(word, own) or nearest(word, every)
+    return f"did you mean {near}?" if near else f"it takes {', '.join(own)}, and Airflow's own"
 
 
 def _renamed(operator: type, task_id: Any, given: Mapping[str, Any]) -> dict[str, Any]:
