@@ -375,7 +375,22 @@ def test_a_retried_cause_is_tried_again_after_its_delay(
     result = run()
     assert seen.started == [("a", 1), ("a", 2)]
     assert [stage.state for stage in seen.ended] == ["up_for_retry", "failed"]
+    assert all(stage.message.startswith("rank lost") for stage in seen.ended), "a try says why it ended, too"
     assert result.stages[0].message.startswith("rank lost")
+
+
+def test_a_skipped_task_says_why(write_dag: Write, run: Run) -> None:
+    write_dag(
+        """
+        from muster.airflow import CompactOperator
+        CompactOperator.partial(task_id="each").expand(volume=["no/one", "no/two"])
+        CompactOperator(task_id="join", volume="no/such")
+        """
+    )
+    each, join = sorted(run().stages, key=lambda stage: stage.task_id)
+    assert (join.state, join.message) == ("skipped", "no/such has no version yet: there is nothing to join")
+    assert each.message == "no/one has no version yet: there is nothing to join"
+    assert [one.message.split()[0] for one in each.instances] == ["no/one", "no/two"]
 
 
 def test_a_plain_airflow_task_runs_between_jobs(write_dag: Write, dag_folder: Path, run: Run) -> None:

@@ -98,7 +98,8 @@ def complain_of(result: RunResult) -> None:
 
 def _first_failed(stage: Stage) -> str:
     """Name a message's stage: of a mapped stage, the first failed instance."""
-    return next((each.label for each in stage.instances if each.message), stage.task_id)
+    failed = (each.label for each in stage.instances if each.message and each.state == stage.state)
+    return next(failed, stage.task_id)
 
 
 def _show_figures(result: RunResult) -> None:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 WAITING, RUNNING = "waiting", "running"
 OF_A_RANK = "[rank "
 _WORDS = {"none": "not run", "upstream_failed": "not run"}
+_TOLD = ("skipped", "up_for_retry")
 
 
 def view() -> AbstractContextManager[Listener]:
@@ -102,11 +103,11 @@ class PlainView:
 
     def instance_ended(self, instance: Instance) -> None:
         """Print how it ended."""
-        self._ended(instance.label, "kept" if instance.kept else instance.state, instance)
+        self._ended(instance.label, "kept" if instance.kept else instance.state, instance, _why(instance))
 
     def task_ended(self, stage: Stage) -> None:
         """Print how it ended."""
-        self._ended(stage.task_id, state_of(stage), stage)
+        self._ended(stage.task_id, state_of(stage), stage, _why_of_stage(stage))
 
     def beat(self) -> None:
         """Do nothing."""
@@ -116,10 +117,10 @@ class PlainView:
         if again is not None:
             note(f"{safe(task)}: started{again}")
 
-    def _ended(self, label: str, state: str, of: Stage | Instance) -> None:
+    def _ended(self, label: str, state: str, of: Stage | Instance, why: str) -> None:
         took = "" if of.seconds is None else f", {seconds(of.seconds)}"
         made = versions(of.versions)
-        note(f"{safe(label)}: {state}{took}{f', {safe(made)}' if made else ''}")
+        note(f"{safe(label)}: {state}{took}{f', {safe(made)}' if made else ''}{safe(why)}")
 
 
 class LiveView:
@@ -191,13 +192,15 @@ class LiveView:
         """Print above the table how an instance ended."""
         self._running.pop(_instance(instance.label), None)
         made = versions(instance.versions)
-        took = f"{instance.state}, {seconds(instance.seconds)}{f', {made}' if made else ''}"
+        took = f"{instance.state}, {seconds(instance.seconds)}{f', {made}' if made else ''}{_why(instance)}"
         self._print(f"{instance.label} ", took, STATE_COLOURS.get(instance.state, ""))
 
     def task_ended(self, stage: Stage) -> None:
         """Stop its clock."""
         self._running.pop(stage.task_id, None)
         self._stages[stage.task_id] = stage
+        if why := _why_of_stage(stage):
+            self._print(f"{stage.task_id} ", f"{state_of(stage)}{why}", STATE_COLOURS.get(stage.state, ""))
         self.beat()
 
     def _print(self, head: str, text: str, style: str) -> None:
@@ -260,6 +263,19 @@ def waits_for(status: JobStatus) -> str:
 def _instance(label: str) -> str:
     """Return what a task or an instance is called without its arguments, which may be known only later: ``fit[2]``."""
     return label.partition(" ")[0]
+
+
+def _why(of: Stage | Instance) -> str:
+    """Return why a task skipped itself, or is tried again, in a line; a failure's verdict is shown at the run's end."""
+    if of.state not in _TOLD:
+        return ""
+    return "".join(
+        f": {line}" for line in of.message.splitlines()[:2]
+    )  # of a verdict, its cause and its message
+
+
+def _why_of_stage(stage: Stage) -> str:
+    return "" if stage.instances else _why(stage)  # each instance has told its own
 
 
 def _again(try_number: int) -> str:

@@ -238,6 +238,41 @@ def test_the_instances_of_a_mapped_task_are_told_apart(
     assert ["fit[1]", "rate=0.3", "loss", "0.0750"] in out
 
 
+def test_why_a_task_skipped_itself_or_is_tried_again_is_told_in_a_line(
+    terminal: Console, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A mapped task's instances tell their own; a failure's verdict comes at the end of the run."""
+    skipped = Stage(task_id="drift", state="skipped", seconds=0.2, message="100 rows: nothing is known")
+    again = Stage(task_id="a", state="up_for_retry", seconds=0.4, message=VERDICT)
+    one = Instance(map_index=0, label="fit[0] rate=1", state="skipped", seconds=0.1, message="no rows")
+    fit = Stage(task_id="fit", state="skipped", seconds=0.1, message="no rows", instances=(one,))
+    for listener in (PlainView(), LiveView(terminal)):
+        for stage in (skipped, again, FAILURE.stages[1]):
+            listener.task_ended(stage)
+        listener.instance_ended(one)
+        listener.task_ended(fit)
+    assert capsys.readouterr().err.splitlines() == [
+        "drift: skipped, 0.20 s: 100 rows: nothing is known",
+        r"a: up_for_retry, 0.40 s: user error, rank 1: ValueError: [bold]no[/bold] \x1b[2J",
+        "train: failed, 3.0 s",
+        "fit[0] rate=1: skipped, 0.10 s: no rows",
+        "fit: skipped, 0.10 s",
+    ]
+    lines = drawn(terminal).splitlines()
+    assert "drift skipped: 100 rows: nothing is known" in lines
+    assert r"a up_for_retry: user error, rank 1: ValueError: [bold]no[/bold] \x1b[2J" in lines
+    assert "fit[0] rate=1 skipped, 0.10 s: no rows" in lines
+
+
+def test_of_a_mapped_stage_the_instance_that_failed_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    skipped = Instance(map_index=0, label="fit[0] rate=1", state="skipped", message="no rows")
+    failed = Instance(map_index=1, label="fit[1] rate=2", state="failed", message=VERDICT)
+    fit = Stage(task_id="fit", state="failed", message=VERDICT, instances=(skipped, failed))
+    with pytest.raises(typer.Exit):
+        finish(replace(FAILURE, stages=(fit,)))
+    assert "fit[1] rate=2: user error, rank 1" in capsys.readouterr().err
+
+
 def test_versions_are_written_shortly() -> None:
     assert versions({}) == ""
     assert versions({"a": ("volume://a@1", "volume://a@2"), "b": ("volume://b@7",)}) == "a@1, a@2, b@7"

@@ -34,10 +34,12 @@ class Watcher:
     """A ``muster run`` that runs a task in this process.
 
     :param stopping: whether the run was asked to end, perhaps before Airflow would have told the task.
+    :param skipped: told why a task skips itself: Airflow only logs that.
     """
 
     listener: LineListener
     stopping: Callable[[], bool]
+    skipped: Callable[[str], None]
 
 
 _WATCHER: ContextVar[Watcher | None] = ContextVar("muster_watcher", default=None)

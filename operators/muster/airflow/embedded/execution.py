@@ -56,14 +56,17 @@ class Execution:
             session.expire_all()  # in a fork, what the run's process had read
             ti = session.get_one(TaskInstance, ti_id)
         task = self._tasks[ti.task_id]
-        with watching(Watcher(listener=listener, stopping=self._interruption.__bool__)):
+        skips: list[str] = []
+        by = Watcher(listener=listener, stopping=self._interruption.__bool__, skipped=skips.append)
+        with watching(by):
             result = _run_task(ti=ti, task=task, run_triggerer=True)
         if result is None:
             return Outcome()
         given = arguments_of(task, result.ti.task) if ti.map_index >= 0 else {}
+        skipped = "".join(skips[-1:])
         return Outcome(
             arguments={name: plain(value) for name, value in given.items()},
-            message="" if result.error is None else str(result.error) or type(result.error).__name__,
+            message=skipped if result.error is None else str(result.error) or type(result.error).__name__,
         )
 
 

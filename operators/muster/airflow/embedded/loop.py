@@ -64,15 +64,10 @@ class Loop:
         self._running: dict[Key, tuple[Turn, TaskProcess]] = {}
         self._idle: list[TaskProcess] = []
         self._waiting: set[Key] = set()
-        self._failures: dict[Key, str] = {}
+        self._messages: dict[Key, str] = {}
         self._began: dict[Key, float] = {}
         self._ended: dict[Key, float] = {}
         self._arguments: dict[Key, Mapping[str, Any]] = {}
-
-    def failure(self, task_id: str) -> str:
-        """Return why a task failed; of a mapped one, why its first failed instance did."""
-        found = sorted((index, text) for (name, index), text in self._failures.items() if name == task_id)
-        return found[0][1] if found else ""
 
     def seconds(self, task_id: str) -> float | None:
         """Return how long a task took here, from the start of its first instance to the end of its last."""
@@ -84,10 +79,10 @@ class Loop:
         return self._arguments.get((task_id, map_index), {})
 
     def of_instance(self, task_id: str, map_index: int) -> tuple[float | None, str]:
-        """Return how long an instance took here, and why it failed, if it did."""
+        """Return how long an instance took here, and why it failed or skipped itself, if it did; -1 is a task that is not mapped."""
         key = (task_id, map_index)
         took = self._ended[key] - self._began[key] if key in self._ended else None
-        return took, self._failures.get(key, "")
+        return took, self._messages.get(key, "")
 
     def run(self, ended: Callable[[str], None], instance_ended: Callable[[str, int], None]) -> None:
         """Run until the run has ended or is asked to end; no task runs any more then.
@@ -213,9 +208,9 @@ class Loop:
         outcome = process.outcome or self._lost(key, process)
         if process.alive:
             self._idle.append(process)
-        self._failures.pop(key, None)
+        self._messages.pop(key, None)
         if outcome.message:
-            self._failures[key] = outcome.message
+            self._messages[key] = outcome.message
         if outcome.arguments:
             self._arguments[key] = outcome.arguments
 

@@ -43,7 +43,7 @@ class Stage:
         instances together.
     :param kept: it took what was made before: ``--resume`` kept it, or its operator's ``cache``.
     :param versions: addresses by the name of the output.
-    :param message: why it failed, if it did.
+    :param message: why it failed, its last try did, or it skipped itself; of a mapped task, its first such instance.
     :param instances: of a mapped task, in the order of its map; empty for others.
     """
 

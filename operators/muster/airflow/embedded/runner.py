@@ -298,22 +298,24 @@ class _Runner:
     def _stage(self, run: DagRun, loop: Loop, task_id: str, kept: frozenset[str]) -> Stage:
         states = self._runs.states(run)
         results = [each for each in self._runs.results(run).get(task_id, []) if isinstance(each, Mapping)]
-        seconds = loop.seconds(task_id)
+        state, seconds = states.get(task_id, "none"), loop.seconds(task_id)
+        instances = Instances(self._runs, run, loop, self._overhead).of(task_id)
+        told = [each.message for each in instances if each.state == state]
         taken = {index for name, index in self._runs.taken(run) if name == task_id}
         of_all = len(taken) == max(len(self._runs.instances(run, task_id)), 1)
         stage = Stage(
             task_id=task_id,
-            state=states.get(task_id, "none"),
+            state=state,
             seconds=seconds,
-            kept=task_id in kept or (of_all and states.get(task_id) == "success"),
-            message=loop.failure(task_id),
-            instances=Instances(self._runs, run, loop, self._overhead).of(task_id),
+            kept=task_id in kept or (of_all and state == "success"),
+            message=next(filter(None, told), loop.of_instance(task_id, -1)[1]),
+            instances=instances,
         )
         if not results or stage.state != "success":
             return stage
         alone = results[0] if len(results) == 1 else {}  # muster jobs shows the jobs of a mapped task
-        job_id, told = alone.get("job_id"), [each.overhead_seconds for each in stage.instances]
-        spent = [each for each in told if each is not None]
+        job_id, overheads = alone.get("job_id"), [each.overhead_seconds for each in instances]
+        spent = [each for each in overheads if each is not None]
         return replace(
             stage,
             job_id=job_id,

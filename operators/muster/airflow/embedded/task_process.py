@@ -31,7 +31,7 @@ class Outcome:
     """How a task ended.
 
     :param arguments: what distinguishes an instance of a mapped task, as plain values.
-    :param message: why it failed, if it did.
+    :param message: why it failed, or skipped itself, if it did.
     """
 
     arguments: Mapping[str, Any] = field(default_factory=dict)

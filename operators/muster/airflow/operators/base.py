@@ -10,7 +10,7 @@ from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 from airflow.sdk.bases.operator import TRIGGER_FAIL_REPR, BaseOperator
-from airflow.sdk.exceptions import AirflowException
+from airflow.sdk.exceptions import AirflowException, AirflowSkipException
 
 from muster.airflow.attempts.verdicts import Failed, translated
 from muster.airflow.attempts.waiting import Wait
@@ -180,6 +180,10 @@ class MusterOperator(BaseOperator, metaclass=AuthorKeywords):
                 if first:
                     self._check_dag(context)
                 result = self._perform(context)
+        except AirflowSkipException as skip:
+            if (by := watcher()) is not None:
+                by.skipped(one_line(str(skip)))
+            raise
         except Exception as error:
             if why := _why_failed(error):
                 self._end(context, JobState.FAILED, why)
