@@ -108,7 +108,9 @@ def compare(
     with duckdb.connect() as connection:
         try:
             names, rows, known = _load(connection, predictions, reference, begin, end, revision, columns)
-            found = judge(connection, names, limits) if rows >= limits["fewest_rows"] else []
+            judged = rows >= limits["fewest_rows"]
+            found = judge(connection, names, limits) if judged else []
+            others = "" if rows or revision is None else _others(connection, begin, end)
         except duckdb.Error as error:
             raise DriftError(f"the rows cannot be read: {' '.join(str(error).split()):.600}") from error
     drifted = [each for each in found if each.drifted]
@@ -119,7 +121,7 @@ def compare(
         "revision": revision,
         "rows": rows,
         "reference_rows": known,
-        "judged": bool(found),
+        "judged": judged,
         "limits": limits,
     }
     shown = [*drifted, *(each for each in found if not each.drifted)]
@@ -132,7 +134,11 @@ def compare(
             f"{m.name} {m.value:.4g} > {max(m.limit, m.chance):.4g}" for m in each.measures if m.drifted
         )
         print(f"drifted: {each.name}: {said}", flush=True)
-    print(f"{rows:,} rows, {len(drifted)} of {len(found)} columns have drifted", flush=True)
+    seen = f"{rows:,} rows" if revision is None else f"{rows:,} rows of revision {revision}{others}"
+    if judged:
+        print(f"{seen}, {len(drifted)} of {len(found)} columns have drifted", flush=True)
+    else:
+        print(f"{seen}: too few to judge, {limits['fewest_rows']:,} are needed", flush=True)
     greatest = {
         name: max((m.value for c in found for m in c.measures if m.name == name), default=0.0)
         for name in MEASURES
@@ -141,6 +147,19 @@ def compare(
 
 
 MEASURES = ("psi", "ks", "unseen", "nulls")
+
+
+def _others(connection: duckdb.DuckDBPyConnection, begin: float, end: float) -> str:
+    """Say which revisions answered in the window, where the wanted one did not."""
+    found = connection.execute(
+        f"select distinct revision from kept where {_between(begin, end)} order by length(revision), revision"
+    ).fetchall()
+    names = ", ".join(name for (name,) in found[:8])
+    return f" ({names} answered)" if names else ""
+
+
+def _between(begin: float, end: float) -> str:
+    return f"epoch(time) >= {float(begin)!r} and epoch(time) < {float(end)!r}"
 
 
 def _load(
@@ -174,7 +193,7 @@ def _load(
             "the predictions' inputs and the reference have no column in common: the reference needs columns that are called as "
             f"the model's inputs; it has {', '.join(known):.300}"
         )
-    where = f"epoch(time) >= {float(begin)!r} and epoch(time) < {float(end)!r}"
+    where = _between(begin, end)
     if revision is not None:
         where += f" and revision = {_text(revision)}"
     types = {name: _common(kept[f"input_{name}"], known[name]) for name in names}

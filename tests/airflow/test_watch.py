@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -53,7 +54,13 @@ def muster(settings: Settings, *words: str) -> Any:
 
 
 def test_requests_are_kept_drift_is_found_and_the_model_is_trained_again(
-    run: Callable[..., Any], home: EmbeddedHome, backend: LocalBackend, store: FolderStore, seen: Seen
+    run: Callable[..., Any],
+    home: EmbeddedHome,
+    backend: LocalBackend,
+    store: FolderStore,
+    seen: Seen,
+    write_dag: Callable[..., None],
+    dag_folder: Path,
 ) -> None:
     first = run("flights_watch", requests=100)
     assert {stage.state for stage in first.stages} == {"success"}, (first.stages, seen.text[-20:])
@@ -78,6 +85,21 @@ def test_requests_are_kept_drift_is_found_and_the_model_is_trained_again(
     assert (shown["partition"], len(shown["rows"]), shown["revision"]) == (partition, 10, "r1")
     january = store.resolve(f"volume://{NAME}/rows@2013-01")[0].address
     assert january in {each["version"] for each in shown["lineage"]["ancestors"]}
+
+    write_dag(
+        f"""
+        from muster.airflow import DriftOperator
+        DriftOperator(
+            task_id="drift", deployment="{{{{ params.name }}}}", revision="r9", report_volume="{NAME}/other"
+        )
+        """,
+        params=f"{{'name': '{NAME}'}}",
+    )
+    (unjudged,) = run(dag_folder.name).stages
+    assert unjudged.state == "skipped"
+    assert unjudged.message.startswith(f"the window of {NAME}, revision r9, from ")
+    assert "has 0 rows, and 500 are needed to judge: nothing is known" in unjudged.message
+    assert "0 rows of revision r9 (r1 answered): too few to judge, 500 are needed" in "\n".join(seen.text)
 
     second = run("flights_watch_again")
     assert {stage.state for stage in second.stages} == {"success"}, (second.stages, seen.text[-20:])

@@ -48,10 +48,15 @@ def test_too_few_rows_are_not_judged(answers: dict[str, Any]) -> None:
     assert (answers["few"]["metrics"]["rows"], answers["few"]["metrics"]["columns"]) == (100, 0)
     assert answers["none"]["metrics"]["rows"] == 0
     assert "0 rows are too few to judge" in answers["none"]["page"]
+    assert answers["few"]["said"] == "100 rows: too few to judge, 500 are needed"
+    assert answers["same"]["said"] == "2,000 rows, 0 of 3 columns have drifted"
 
 
 def test_a_revision_and_columns_are_chosen(answers: dict[str, Any]) -> None:
     assert answers["revision"]["metrics"]["rows"] == 500
+    assert answers["no_revision"]["said"] == (
+        "0 rows of revision r9 (r1, r2 answered): too few to judge, 500 are needed"
+    )
     assert answers["columns"]["columns"] == ["carrier"]
     assert (
         "no column 'elsewhere' on both sides; there is delay, month, carrier" in answers["unknown"]["error"]

@@ -74,7 +74,7 @@ class DriftOperator(ProgramOperator):
     ui_color = "#f3e8fd"
     operator_extra_links = (JobLink(), VersionsLink(), ReportLink())
 
-    deployment: str = keyword(check=check_name)
+    deployment: str = keyword(check=check_name, templated=True)
     """The deployment, which keeps its requests: ``DeployOperator(log=RequestLog(…))``."""
     window: timedelta = keyword(default=timedelta(days=1), check=check_span)
     """How far back the window goes from `until`."""
@@ -100,7 +100,7 @@ class DriftOperator(ProgramOperator):
 
     def check_together(self) -> None:
         """Name the asset of the report's volume."""
-        if is_known(self.deployment):
+        if is_known(self.report_volume or self.deployment):
             with self.refusing("report_volume"):
                 check_volume(self._volume)
             if (asset := asset_of(self._volume)) not in self.outlets:
@@ -112,6 +112,7 @@ class DriftOperator(ProgramOperator):
 
         from muster.airflow.attempts.run import TaskRun
 
+        self.check_keywords()  # they are rendered by now
         task = TaskRun.of(self, context)
         self._commit(task)
         status = task.make(partial(self.build, task), wish=None).status
@@ -211,4 +212,5 @@ class DriftOperator(ProgramOperator):
     def _about(self, job_id: str, task: TaskRun) -> str:
         params = task.backend.store.ledger.spec(job_id).params
         begin, end = (datetime.fromtimestamp(params[word], timezone.utc) for word in ("begin", "end"))
-        return f"the window of {self.deployment} from {begin:%Y-%m-%d %H:%M} to {end:%Y-%m-%d %H:%M} UTC"
+        whose = self.deployment if self.revision is None else f"{self.deployment}, revision {self.revision},"
+        return f"the window of {whose} from {begin:%Y-%m-%d %H:%M} to {end:%Y-%m-%d %H:%M} UTC"

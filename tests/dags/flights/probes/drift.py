@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
+from contextlib import redirect_stdout
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -52,13 +54,16 @@ def compare(root: Path, folder: Path, **options: Any) -> dict[str, Any]:
         "columns": None,
         "limits": LIMITS,
     } | options
+    said = StringIO()
     try:
-        metrics = muster_drift.compare([folder], [root / "reference"], report, **given)
+        with redirect_stdout(said):
+            metrics = muster_drift.compare([folder], [root / "reference"], report, **given)
     except muster_drift.DriftError as error:
         return {"error": str(error)}
     document = json.loads((report / "report.json").read_text())
     return {
         "metrics": metrics,
+        "said": said.getvalue().splitlines()[-1],
         "drifted": {c["name"]: c["drifted"] for c in document["columns"] if c["drifted"]},
         "columns": [c["name"] for c in document["columns"]],
         "page": (report / "docs" / "index.html").read_text(),
@@ -85,6 +90,7 @@ def main() -> None:
                 "few": compare(root, same, end=1010.0),
                 "none": compare(root, same, begin=5000.0),
                 "revision": compare(root, same, revision="r2", limits=LIMITS | {"fewest_rows": 100}),
+                "no_revision": compare(root, same, revision="r9"),
                 "columns": compare(root, same, columns=["carrier"]),
                 "unknown": compare(root, same, columns=["elsewhere"]),
             }
