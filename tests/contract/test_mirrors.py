@@ -246,9 +246,16 @@ class MirrorContract:
         mirror(FolderHome(source), opened())
         other = FolderStore(tmp_path / "other")
         put(other, tmp_path / "put", "flights/model", {"model": b"1"})
-        with pytest.raises(Conflict, match="another store"):
+        with pytest.raises(Conflict, match=r"another store.*name an empty place"):
             mirror(FolderHome(other), opened())
         assert opened().holdings() == FolderHome(source).holdings()
+        before = facts(other)
+        with pytest.raises(
+            Conflict,
+            match=f"^the mirror holds.*not of {other.layout.root} .*restore from the mirror of this store",
+        ):
+            mirror(opened(), FolderHome(other), adopt=True)
+        assert facts(other) == before
 
     def test_one_number_given_out_twice_is_refused(
         self, source: FolderStore, opened: Open, tmp_path: Path

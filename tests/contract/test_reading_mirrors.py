@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 from tests.contract.mirrored import damage, facts, fill, mirror, put
+from tests.unit.volumes.service.inside import Inside
 
 from muster.backends.mirrors import open_home
-from muster.backends.stores import folder_store
+from muster.backends.stores import folder_store, mirrored_service
 from muster.core.errors import Conflict, Corrupt, NotFound
 from muster.core.settings import Settings
 from muster.volumes import fsck
@@ -21,6 +22,8 @@ from muster.volumes.commit_records import read_commit, write_commit
 from muster.volumes.folder import FolderStore
 from muster.volumes.mirrors.folder import FolderHome
 from muster.volumes.mirrors.repair import repair
+from muster.volumes.service.client import ServiceStore
+from muster.volumes.tree import remove
 
 Opened = Callable[[], Any]
 
@@ -63,6 +66,45 @@ def test_what_gc_deleted_is_read_from_the_mirror_with_a_line_in_the_log(
     store.close()
 
 
+def test_a_version_that_the_store_never_had_is_read_whole(settings: Settings, source: FolderStore) -> None:
+    remove(source.layout.version("flights/model", 3))
+    store = folder_store(settings)
+    assert store.record("flights/model@3").volume == "flights/model"
+    assert store.manifest("flights/model@3").keys() == {"model"}
+    assert (store.path("flights/model@3") / "model").is_file()
+
+
+def test_the_mirror_of_another_store_is_refused(settings: Settings, tmp_path: Path) -> None:
+    other = replace(settings, home=tmp_path / "other")
+    other.make_home()
+    store = folder_store(other)
+    says = "mirror holds the versions of another store"
+    for ask in (store.resolve, store.record, store.manifest, store.path):
+        with pytest.raises(Conflict, match=f"{says}.*not of {other.store}.*MUSTER_MIRROR"):
+            ask("flights/model@3")
+    put(store, tmp_path / "put", "flights/model", {"model": b"own"})
+    assert store.resolve("flights/model@1")[0].number == 1  # of its own the mirror is not asked
+    with pytest.raises(Conflict, match=says):
+        store.lease(["volume://flights/model@3"], holder="job-1")
+    store.close()
+
+
+def test_a_store_service_reads_from_its_own_mirror_alone(settings: Settings, tmp_path: Path) -> None:
+    (tmp_path / "served").mkdir()
+    with Inside(tmp_path / "served") as service:
+        open_store = mirrored_service(ServiceStore, settings)
+        token, cache = service.token(), tmp_path / "client"
+        store = open_store(service.url, token=token, cache=cache)
+        with pytest.raises(Conflict, match=f"another store.*not of {service.url}"):
+            store.manifest("flights/model@3")
+        store.close()
+        mirror(open_home(settings.mirror, settings), FolderHome(FolderStore(service.root)), adopt=True)
+        remove(FolderStore(service.root).layout.version("flights/model", 3))
+        store = open_store(service.url, token=token, cache=cache)
+        assert store.manifest("flights/model@3").keys() == {"model"}
+        store.close()
+
+
 def test_selectors_are_those_of_the_store_alone(settings: Settings) -> None:
     store = folder_store(settings)
     assert store.resolve("flights/model")[0].number == 4
@@ -83,10 +125,10 @@ def test_a_mirror_that_is_away_is_named_beside_what_is_missing(settings: Setting
 
 
 def test_damaged_versions_are_repaired_and_the_rest_is_named(
-    settings: Settings, source: FolderStore, tmp_path: Path
+    settings: Settings, source: FolderStore, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     before = facts(source)
-    damage(source.path("flights/features@3/big"), b"short")
+    damage(source.path("flights/features@3/big"), bytes(source.path("flights/features@3/big").stat().st_size))
     damage(source.path("flights/features@2/new"), b"xx")
     source.layout.discard(source.layout.version("flights/model", 2) / "data")
     damage(source.layout.version("flights/features", 1) / "RECORD.json", b"{}")
@@ -98,6 +140,8 @@ def test_damaged_versions_are_repaired_and_the_rest_is_named(
         "volume://flights/model@2",
     }
     assert list(done.left) == ["volume://flights/model@4"]
+    (said,) = [line for line in caplog.messages if "big is not what was committed" in line]
+    assert said.endswith("it is brought from the mirror")
     damage(source.path("flights/model@4/model"), b"4")
     assert facts(FolderStore(settings.store)) == before
     assert fsck.check(FolderStore(settings.store), deep=True).clean

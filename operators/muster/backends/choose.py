@@ -212,7 +212,7 @@ def service_store(
     """
     from muster.volumes.service.client import ServiceStore
 
-    kind = ServiceStore
+    kind: Callable[..., ServiceStore] = ServiceStore
     if settings.mirror:
         from muster.backends.stores import mirrored_service
 

@@ -53,13 +53,35 @@ def open_home(
     if name.startswith(("http://", "https://")):
         return _service(name, settings, token or os.environ.get(VARIABLE, ""))
     if "://" in name:
-        return OpenHome(name, options)
+        opened = OpenHome(name, options)
+        if make and opened.objects.folder is not None:
+            _check_apart(opened.objects.folder, settings)
+        return opened
     root = Path(name).expanduser().absolute()
+    for path in (root, *root.parents):
+        if path.is_file():
+            raise SpecError(f"{path} is a file: name a folder")
+    if make:
+        _check_apart(root, settings)
     if plain or _is_open(root):
         return OpenHome(f"file://{root}")
     if not make and not (root / MARKER).is_file():
         raise NotFound(f"{root} is no mirror: it holds neither a store nor a {MIRROR}")
     return FolderHome(FolderStore(root))
+
+
+def _check_apart(root: Path, settings: Settings) -> None:
+    """Refuse a new mirror in this machine's store, or around it: what is lost with the one is lost with the other."""
+    if settings.cluster is not None:
+        return
+    mirror, store = root.resolve(), settings.store.resolve()
+    if mirror == store:
+        raise SpecError(f"{root} cannot be a mirror of itself: name another place")
+    if mirror.is_relative_to(store) or store.is_relative_to(mirror):
+        what = "lies in" if mirror.is_relative_to(store) else "holds"
+        raise SpecError(
+            f"{root} {what} the store {store}, and what deletes one deletes both: name a place beside it, best on another disk"
+        )
 
 
 def _service(url: str, settings: Settings, token: str) -> Home:

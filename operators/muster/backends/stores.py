@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from muster.core.address import Address
-from muster.core.errors import NotFound
+from muster.core.errors import MusterError, NotFound
 from muster.core.settings import Settings
 from muster.volumes.base import Record, Version
 from muster.volumes.folder import FolderStore
@@ -16,7 +17,7 @@ from muster.volumes.listing import Listing
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from muster.volumes.mirrors.elsewhere import Elsewhere
+    from muster.volumes.mirrors.base import Home
     from muster.volumes.service.client import ServiceStore
 
     Base = FolderStore
@@ -27,7 +28,29 @@ else:
 class ReadsMirror(Base):
     """Makes a store read versions from its mirror that it lacks, by number or digest; nothing is written there."""
 
-    elsewhere: Elsewhere
+    def __init__(self, *args: Any, settings: Settings, **rules: Any) -> None:
+        from muster.volumes.mirrors.elsewhere import Elsewhere
+
+        super().__init__(*args, **rules)
+        self._settings = settings
+        self.elsewhere = Elsewhere(self._open_mirror, settings.cache / "mirrored")
+
+    def _open_mirror(self) -> Home:
+        """Open the mirror. :raises Conflict: it is another store's, which gives the same numbers to other data."""
+        from muster.backends.mirrors import home_of, open_home
+        from muster.volumes.mirrors.base import check_mirror
+
+        mirror = open_home(self._settings.mirror, self._settings)
+        try:
+            check_mirror(
+                mirror,
+                home_of(self),
+                advice="nothing is read from it; let MUSTER_MIRROR, or `mirror` under [muster], name a mirror of this store",
+            )
+        except MusterError:
+            mirror.close()
+            raise
+        return mirror
 
     def resolve(self, address: str) -> tuple[Version, ...]:
         """Return the versions that an address names now."""
@@ -92,19 +115,9 @@ def folder_store(settings: Settings) -> FolderStore:
     """Open the store of this machine."""
     if not settings.mirror:
         return FolderStore(settings.store, compare=settings.compare)
-    store = MirroredFolderStore(settings.store, compare=settings.compare)
-    store.elsewhere = _elsewhere(settings)
-    return store
+    return MirroredFolderStore(settings.store, compare=settings.compare, settings=settings)
 
 
-def mirrored_service(kind: type[ServiceStore], settings: Settings) -> type[ServiceStore]:
-    """Return a store service's client that has a mirror."""
-    elsewhere = _elsewhere(settings)
-    return type("MirroredServiceStore", (ReadsMirror, kind), {"elsewhere": elsewhere})
-
-
-def _elsewhere(settings: Settings) -> Elsewhere:
-    from muster.backends.mirrors import open_home
-    from muster.volumes.mirrors.elsewhere import Elsewhere
-
-    return Elsewhere(lambda: open_home(settings.mirror, settings), settings.cache / "mirrored")
+def mirrored_service(kind: type[ServiceStore], settings: Settings) -> Callable[..., ServiceStore]:
+    """Return what opens a store service's client that has a mirror."""
+    return partial(type("MirroredServiceStore", (ReadsMirror, kind), {}), settings=settings)

@@ -43,8 +43,9 @@ def mirror(
     volumes: Volumes = None,
     watch: Annotated[bool, typer.Option("--watch", help="Go on, until Ctrl-C.")] = False,
     every: Annotated[
-        float, typer.Option("--every", min=1, help="With --watch: seconds between two looks.")
-    ] = 60,
+        float | None,
+        typer.Option("--every", min=1, help="With --watch: seconds between two looks; 60 if not given."),
+    ] = None,
     keep_deleted: KeepDeleted = False,
     verify: Verify = True,
     plain_folder: Annotated[
@@ -60,9 +61,13 @@ def mirror(
     Only missing content travels, what is served or pinned first; pins, retirements and deletions follow. It may be ended
     at any moment, and goes on there the next time. The mirror of a store takes nothing from another one. The token of a
     store service is read from MUSTER_MIRROR_TOKEN. The exit code is 1 if a version is damaged here, or arrived so.
+    With --watch, --json prints one document for each look.
     """
     from muster.backends.mirrors import home_of, open_home
 
+    if every is not None and not watch:
+        raise typer.BadParameter("--every is for --watch: give both, or neither")
+    pause = 60.0 if every is None else every
     names, store = _names(volumes), open_store()
     while True:
         try:
@@ -74,12 +79,12 @@ def mirror(
         except MusterError as error:
             if not watch:
                 raise
-            note(f"{safe(error)}; the next look is in {every:g} s", style="yellow")
+            note(f"{safe(error)}; the next look is in {pause:g} s", style="yellow")
         else:
-            _show(done, as_json=as_json)
+            _show(done, at=target, source="this store", as_json=as_json)
             if not watch:
                 raise typer.Exit(0 if done.whole else 1)
-        time.sleep(every)  # --every
+        time.sleep(pause)  # --every
 
 
 def restore(
@@ -103,7 +108,7 @@ def restore(
         closing(home_of(open_store(make=True))) as target,
     ):
         done = _copy(home, target, volumes=_names(volumes), keep_deleted=True, verify=verify, adopt=True)
-    _show(done, as_json=as_json)
+    _show(done, at="this store", source=source, as_json=as_json)
     raise typer.Exit(0 if done.whole else 1)
 
 
@@ -118,7 +123,8 @@ def _copy(source: Home, target: Home, **rules: Any) -> Mirrored:
         return Copying(source, target, progress=tell, **rules).run()
 
 
-def _show(done: Mirrored, *, as_json: bool) -> None:
+def _show(done: Mirrored, *, at: str, source: str, as_json: bool) -> None:
+    """Say what was brought to `at` from `source`."""
     if as_json:
         emit({**plain(done), "whole": done.whole})
         return
@@ -127,9 +133,10 @@ def _show(done: Mirrored, *, as_json: bool) -> None:
     for address, wrong in done.wrong.items():
         say(f"{safe(address)} arrived damaged: {safe('; '.join(wrong[:3]))}", style="red")
     if done.unknown:
-        note(
-            f"{len(done.unknown)} versions are not where the others come from, such as {safe(done.unknown[0])}: they stay"
-        )
+        first, count = safe(done.unknown[0]), len(done.unknown)
+        those = f"{first} is" if count == 1 else f"{count} versions, such as {first}, are"
+        stays = "it stays" if count == 1 else "they stay"
+        note(f"{those} in {safe(at)}, but not in {safe(source)}: {stays}")
     marks = f", marks of {done.marked} changed" if done.marked else ""
     versions = "1 version" if len(done.versions) == 1 else f"{len(done.versions)} versions"
     say(f"{versions} brought ({size(done.sent_bytes)}), {done.present} were there{marks}")

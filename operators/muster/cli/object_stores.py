@@ -60,6 +60,10 @@ def sent(store: LocalStore, address: str, url: str, *, connection: str | None) -
 
     :raises SpecError: something else lies there, or the target refuses or does not answer; calling it again goes on.
     """
+    if url.lower().startswith(("http://", "https://")):
+        raise SpecError(
+            f"{url} is a web server, to which nothing is copied: name a folder, s3://bucket/prefix, gs://, abfs:// or sftp://"
+        )
     source = _source(url, connection)
     folder = store.path(address)
     if not folder.is_dir():

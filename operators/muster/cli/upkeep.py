@@ -43,6 +43,8 @@ def fsck(
     listed.
     """
     store = open_store()
+    if repair_from is not None:
+        _check_mirror(store, repair_from)
 
     def check() -> Report:
         with progress() as tell:
@@ -60,11 +62,20 @@ def fsck(
     if as_json:
         emit({"clean": report.clean, "report": report, "room": plain(room)})
     else:
-        _show_report(report)
+        _show_report(report, deep=deep)
         if room is not None:
             say(safe(room), style=None if room.comfortable else "yellow")
     if not report.clean:
         raise typer.Exit(1)
+
+
+def _check_mirror(store: LocalStore, mirror: str) -> None:
+    """Refuse what is no mirror of this store, also while nothing needs it: a wrong name is found on a schedule's first day."""
+    from muster.backends.mirrors import home_of, open_home
+    from muster.volumes.mirrors.base import check_mirror
+
+    with closing(home_of(store)) as target, closing(open_home(mirror, Settings.load())) as source:
+        check_mirror(source, target)
 
 
 def _repair(store: LocalStore, mirror: str, report: Report) -> None:
@@ -84,12 +95,17 @@ def _repair(store: LocalStore, mirror: str, report: Report) -> None:
         note(f"{safe(address)} was not repaired: {safe(why)}", style="red")
 
 
-def _show_report(report: Report) -> None:
+def _show_report(report: Report, *, deep: bool) -> None:
     for problem in report.problems:
         colour = "yellow" if problem.harmless else "red"
         say(f"{safe(problem.where)}: {safe(problem.what)}", style=colour)
         say(f"  {safe(problem.advice)}")
-    what = "every version is as it was committed" if report.clean else "the damage is named above"
+    if not report.clean:
+        what = "the damage is named above"
+    elif deep:
+        what = "every version is as it was committed"
+    else:
+        what = "all names and sizes are as they were committed; contents were not read, --deep reads them"
     say(f"{report.versions} versions, {report.files} files, {size(report.size_bytes)}: {what}")
 
 

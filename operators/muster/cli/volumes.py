@@ -230,7 +230,7 @@ app.command(
 app.command(
     "mirror",
     epilog=example(
-        "muster volumes mirror /backup/muster",
+        "muster volumes mirror /backup/muster/store",
         "muster volumes mirror s3://bucket/muster --volumes flights/model --keep-deleted",
         "muster volumes mirror http://muster-store.other:8470 --watch",
     ),
@@ -238,7 +238,8 @@ app.command(
 app.command(
     "restore",
     epilog=example(
-        "muster volumes restore --from /backup/muster", "muster volumes restore --from s3://bucket/muster"
+        "muster volumes restore --from /backup/muster/store",
+        "muster volumes restore --from s3://bucket/muster",
     ),
 )(mirror.restore)
 app.command(
@@ -246,7 +247,7 @@ app.command(
     epilog=example(
         "muster volumes fsck",
         "muster volumes fsck --deep",
-        "muster volumes fsck --deep --repair-from /backup/muster",
+        "muster volumes fsck --deep --repair-from /backup/muster/store",
     ),
 )(upkeep.fsck)
 app.command(

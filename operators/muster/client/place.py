@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from muster.core.errors import NotFound
@@ -33,10 +34,23 @@ def open_store(*, make: bool = False) -> LocalStore:
 def check_home(settings: Settings) -> None:
     """Refuse a home without a store; a cluster's store is not asked before its first use. :raises NotFound: there is none."""
     if settings.cluster is None and not settings.store.is_dir():
+        from muster.volumes.layout import MARKER
+
+        if (settings.home / MARKER).is_file():
+            raise NotFound(
+                f"{settings.home} is a store itself, and MUSTER_HOME names the folder above one that is called "
+                f"{settings.store.name}: {_above(settings.home, settings.store.name)}"
+            )
         raise NotFound(
             f"nothing is kept in {settings.home} yet: run `muster demo` or `muster run`, "
             "go to the folder that holds the .muster you mean, or set MUSTER_HOME"
         )
+
+
+def _above(store: Path, name: str) -> str:
+    if store.name == name:
+        return f"set it to {store.parent}"
+    return f"make a folder with a link to it (`ln -s {store} FOLDER/{name}`), and set it to FOLDER"
 
 
 def close() -> None:

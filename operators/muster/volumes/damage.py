@@ -235,8 +235,7 @@ def _difference(file: str, entry: Entry, *, deep: bool) -> str:
         return _NO_FILE
     if status.st_size != entry.size_bytes:
         return f"{status.st_size} bytes instead of {entry.size_bytes}"
-    if status.st_mode & 0o222:
-        return "writable file"
+    writable = status.st_mode & 0o222
     if deep and hash_file(file) != entry.hash:
-        return "changed content"
-    return ""
+        return "changed content of a writable file" if writable else "changed content"
+    return "writable file" if writable else ""

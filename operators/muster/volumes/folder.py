@@ -119,7 +119,7 @@ class FolderStore:
 
     def manifest(self, address: str) -> listing.Listing:
         """Return every file of one version by its path, in that order, with hash and size; also after gc."""
-        record = self.record(address)
+        record = FolderStore.record(self, address)  # its own: a subclass may have one of its mirror
         return listing.open_manifest(self.layout.version(record.volume, record.number) / "MANIFEST")
 
     def put(self, root: Path, files: Sequence[str], *, texts: Mapping[str, str] | None = None) -> str:

@@ -38,6 +38,7 @@ from muster.volumes.tree import exchange, files_of
 KNOWN = "KNOWN"
 
 _LOG = logging.getLogger(__name__)
+KEEPS_OWN = "the new version keeps bytes of its own; `muster volumes fsck --deep` names all such files"
 KEEP_OWN_BYTES = frozenset({errno.ENOENT, errno.EMLINK, errno.EXDEV, errno.EPERM, errno.EOPNOTSUPP})
 
 
@@ -46,10 +47,12 @@ class Previous:
 
     :param wanted: the hashes of the files that may share one; nothing is kept of others, of which there may be a million.
     :param trusted: whether a file whose ctime is unchanged need not be hashed again.
+    :param means: what is done about a file that has changed, for the log.
     :raises Corrupt: its manifest is damaged.
     """
 
-    def __init__(self, folder: Path, wanted: Iterable[str], *, trusted: bool) -> None:
+    def __init__(self, folder: Path, wanted: Iterable[str], *, trusted: bool, means: str = KEEPS_OWN) -> None:
+        self._means = means
         entries = listing.read(folder / "MANIFEST")
         self._data = f"{folder}/data"
         # By hash: the path of a file, and its line of KNOWN.
@@ -73,11 +76,7 @@ class Previous:
             return None
         is_known = same[1] == _line(found.st_ino, found.st_ctime_ns)
         if not is_known and hash_file(path) != entry.hash:
-            _LOG.warning(
-                "%s is not what was committed: the new version keeps bytes of its own; "
-                "`muster volumes fsck --deep` names all such files",
-                path,
-            )
+            _LOG.warning("%s is not what was committed: %s", path, self._means)
             return None
         return path, found
 

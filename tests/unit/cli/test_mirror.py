@@ -43,17 +43,71 @@ def test_a_damaged_version_is_named_and_ends_with_1(
 def test_one_clear_error_for_what_is_no_mirror(muster: Run, history: FolderStore, tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine/file").write_text("1")
+    (tmp_path / "link").symlink_to(tmp_path / ".muster/store/v")
+    (tmp_path / "same").symlink_to(tmp_path / ".muster/store")
+    muster("volumes", "mirror", tmp_path / "copy")
     for words, says in {
         ("mirror", tmp_path / "mine"): "name an empty folder or an existing store",
         ("mirror", "http://127.0.0.1:9"): "MUSTER_MIRROR_TOKEN is not set",
         ("mirror", "nosuch://bucket"): "cannot be opened",
         ("mirror", tmp_path / ".muster/store"): "cannot be a mirror of itself",
+        ("mirror", tmp_path / "same"): "cannot be a mirror of itself",
+        ("mirror", tmp_path / ".muster/store/sub"): "sub lies in the store",
+        ("mirror", tmp_path / "link/sub"): "sub lies in the store",
+        ("mirror", f"file://{tmp_path}/link/sub"): "sub lies in the store",
+        ("mirror", tmp_path / ".muster", "--plain"): ".muster holds the store",
+        ("mirror", tmp_path / "mine/file"): "mine/file is a file: name a folder",
+        ("mirror", tmp_path / "mine/file/below", "--plain"): "mine/file is a file: name a folder",
+        ("mirror", tmp_path / "copy", "--plain"): "copy is a mirror that is a store",
         ("restore", "--from", tmp_path / "nowhere"): "is no mirror",
     }.items():
         answer = muster("volumes", *words)
         assert answer.code == 1
         assert says in answer.err
     assert [path.name for path in (tmp_path / "mine").iterdir()] == ["file"]
+    assert not (history.layout.root / "sub").exists()
+
+
+def test_what_only_one_side_has_is_named(muster: Run, history: FolderStore, tmp_path: Path) -> None:
+    muster("volumes", "mirror", "copy", "--volumes", "flights/model")
+    answer = muster("volumes", "restore", "--from", "copy")
+    assert (
+        "2 versions, such as volume://flights/features@1, are in this store, but not in copy: they stay"
+        in answer.err
+    )
+    muster("volumes", "mirror", "copy")
+    (tmp_path / "one").write_text("1")
+    muster("volumes", "put", "one", "flights/one")
+    answer = muster("volumes", "restore", "--from", "copy")
+    assert "volume://flights/one@1 is in this store, but not in copy: it stays" in answer.err
+
+
+def test_a_mirror_that_is_called_store_is_checked_as_any_store(
+    muster: Run, history: FolderStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    muster("volumes", "mirror", "backup/store")
+    (tmp_path / "linked").mkdir()
+    (tmp_path / "linked/store").symlink_to(tmp_path / "backup/store")
+    for home in ("backup", "linked"):
+        monkeypatch.setenv("MUSTER_HOME", home)
+        answer = muster("volumes", "fsck", "--deep")
+        assert answer.code == 0
+        assert "every version is as it was committed" in answer.out
+    monkeypatch.setenv("MUSTER_HOME", "backup/store")
+    answer = muster("volumes", "fsck", "--deep")
+    assert answer.code == 1
+    assert "backup/store is a store itself, and MUSTER_HOME names the folder above" in answer.err
+    assert f"set it to {tmp_path}/backup\n" in answer.err
+    (tmp_path / "backup/store").rename(tmp_path / "flat")
+    monkeypatch.setenv("MUSTER_HOME", "flat")
+    assert f"`ln -s {tmp_path}/flat FOLDER/store`" in muster("volumes", "fsck").err
+
+
+def test_every_is_for_watch(muster: Run, history: FolderStore, tmp_path: Path) -> None:
+    answer = muster("volumes", "mirror", "copy", "--every", "5")
+    assert answer.code == 2
+    assert "--every is for --watch" in answer.err
+    assert not (tmp_path / "copy").exists()
 
 
 def test_a_watch_goes_on_after_an_error(

@@ -28,6 +28,8 @@ class TestFsck:
         answer = muster("volumes", "fsck")
         assert answer.code == 0
         assert answer.out.startswith("4 versions, 6 files")
+        assert "contents were not read, --deep reads them" in answer.out
+        assert "every version is as it was committed" in muster("volumes", "fsck", "--deep").out
         assert muster("volumes", "fsck", "--json").json()["clean"] is True
 
     def test_a_cut_file_is_named(self, muster: Run, history: FolderStore) -> None:
@@ -62,6 +64,22 @@ class TestFsck:
         record.chmod(0o644)
         record.write_text(record.read_text().replace("0.71", "0.91"))
         assert "RECORD.json was changed" in " ".join(muster("volumes", "fsck").out.split())
+
+    def test_what_is_no_mirror_of_this_store_is_refused_while_nothing_is_damaged(
+        self, muster: Run, history: FolderStore, tmp_path: Path
+    ) -> None:
+        FolderStore(tmp_path / "other")
+        for name, says in {
+            "nope": "nope is no mirror",
+            "other": "other holds the versions of another store",
+            f"file://{tmp_path}/empty": "empty holds no versions",
+        }.items():
+            answer = muster("volumes", "fsck", "--repair-from", name)
+            assert answer.code == 1
+            assert says in answer.err
+        assert not (tmp_path / "nope").exists()
+        muster("volumes", "mirror", "copy")
+        assert muster("volumes", "fsck", "--repair-from", "copy").code == 0
 
 
 class TestGc:

@@ -267,6 +267,13 @@ class TestPutAndGet:
         assert "already exists" in answer.err
         assert (tmp_path / "mine").read_text() == "mine"
 
+    @pytest.mark.usefixtures("history")
+    @pytest.mark.parametrize("url", ["http://127.0.0.1:9/x", "HTTPS://lake.example/x"])
+    def test_get_refuses_a_web_server(self, muster: Run, url: str) -> None:
+        answer = muster("volumes", "get", "flights/model@1", url)
+        assert answer.code == 1
+        assert "is a web server, to which nothing is copied: name a folder, s3://" in answer.err
+
 
 @pytest.mark.usefixtures("history")
 class TestPins:

@@ -51,6 +51,14 @@ def test_a_bit_flip_is_found_by_the_deep_check_alone(store, version):
     assert found(store, deep=True) == ["changed content: 'd/x'"]
 
 
+def test_a_file_that_is_writable_and_changed_is_told_as_changed(store, version):
+    path = store.path(version.address) / "d" / "x"
+    rewrite(path, b"12344")
+    path.chmod(0o644)
+    assert found(store) == ["writable file: 'd/x'"]
+    assert found(store, deep=True) == ["changed content of a writable file: 'd/x'"]
+
+
 def truncate(folder):
     os.truncate(folder / "data/d/x", 3)
 

@@ -17,7 +17,7 @@ from typing import Protocol
 
 from muster.core import wire
 from muster.core.address import pinned
-from muster.core.errors import Conflict, Corrupt, SpecError
+from muster.core.errors import Conflict, Corrupt, NotFound, SpecError
 from muster.volumes import listing
 from muster.volumes.base import Record
 from muster.volumes.commit_records import Place
@@ -252,10 +252,25 @@ def _unreadable(path: str) -> str | None:
     return None
 
 
-def refuse_other(where: str, found: str, owner: str) -> None:
-    """Refuse a home that another store writes. :raises Conflict: it does."""
+def refuse_other(
+    where: str,
+    found: str,
+    owner: str,
+    *,
+    of: str = "this one",
+    advice: str = "nothing was changed there; name an empty place, or the mirror of this store",
+) -> None:
+    """Refuse a home that another store writes. :param of: the store's name. :raises Conflict: another one does."""
     if found and found != owner:
         raise Conflict(
-            f"{where} holds the versions of another store ({found[:12]}), not of this one ({owner[:12]}): "
-            "nothing was changed there; name an empty place, or the mirror of this store"
+            f"{where} holds the versions of another store ({found[:12]}), not of {of} ({owner[:12]}): {advice}"
         )
+
+
+def check_mirror(
+    mirror: Source, store: Source, *, advice: str = "nothing was changed; name the mirror of this store"
+) -> None:
+    """Refuse to read a mirror that is not this store's. :raises NotFound: it is none. :raises Conflict: it is another's."""
+    if not (found := mirror.owner()):
+        raise NotFound(f"{mirror.where} holds no versions: is that the right place?")
+    refuse_other(mirror.where, found, store.owner(), of=store.where, advice=advice)

@@ -16,7 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from muster.core.address import Address, Select
-from muster.core.errors import Corrupt, MusterError, NotFound
+from muster.core.errors import Conflict, Corrupt, MusterError, NotFound
 from muster.volumes.base import Version
 from muster.volumes.durability import locked, sync_all, translated
 from muster.volumes.mirrors.base import Documents, Source
@@ -44,6 +44,7 @@ class Elsewhere:
         """Return the documents of the version that an address names in the mirror.
 
         :param lacks: what the store has said; it is raised where the mirror lacks the version, or its data, too.
+        :raises Conflict: it is another store's mirror.
         """
         wanted = Address.parse(address)
         key = f"{wanted.volume}@{wanted.value}"
@@ -68,7 +69,7 @@ class Elsewhere:
             except NotFound:
                 raise lacks from None
         except MusterError as error:
-            if error is lacks or isinstance(error, Corrupt):
+            if error is lacks or isinstance(error, (Conflict, Corrupt)):
                 raise
             raise NotFound(f"{lacks}; its mirror cannot be asked: {error}") from error
 

@@ -139,10 +139,10 @@ class FolderHome:
         root = self._layout.root
         with translated(f"make {root} a mirror"), locked(root / "mirror.lock"):
             if of := identity.mirrored(root):
-                refuse_other(self.where, of, owner)
-            elif identity.owner(root) != owner:
+                self._refuse_other(of, owner, adopt=adopt)
+            elif (own := identity.owner(root)) != owner:
                 if any(scan(self._layout).values()):
-                    refuse_other(self.where, identity.owner(root), owner)
+                    self._refuse_other(own, owner, adopt=adopt)
                 (identity.become if adopt else identity.become_mirror)(root, owner)
             for volume in self._layout.volumes():
                 for number in self._layout.taken(volume):
@@ -150,6 +150,15 @@ class FolderHome:
                         mark_of(self._layout.version(volume, number)).unlink(missing_ok=True)
             if identity.mirrored(root):  # no gc empties a mirror's trash
                 trash.empty(self._layout, before=time.time() - retention.HOUR_SECONDS)
+
+    def _refuse_other(self, own: str, owner: str, *, adopt: bool) -> None:
+        if adopt:
+            advice = (
+                "nothing was changed; restore from the mirror of this store, or into one without versions (MUSTER_HOME "
+                "names another)"
+            )
+            refuse_other("the mirror", owner, own, of=self.where, advice=advice)
+        refuse_other(self.where, own, owner)
 
     def receive(self, documents: Documents, source: Source, *, base: Documents | None, tell: Tell) -> None:
         """Fetch what is missing of a version into its draft."""
@@ -204,7 +213,8 @@ class FolderHome:
             repaired = base.place == filling.place  # of a damaged version each file is read
             trusted = self._layout.syncfs and not repaired
             wanted = [entry.hash for entry in missing]
-            previous = sharing.Previous(self.folder(base.place), wanted, trusted=trusted)
+            means = "it is brought from the mirror" if repaired else sharing.KEEPS_OWN
+            previous = sharing.Previous(self.folder(base.place), wanted, trusted=trusted, means=means)
         except (Corrupt, FileNotFoundError):
             return  # fsck reports it; the new version gets bytes of its own
         for entry in missing:

@@ -71,6 +71,10 @@ class OpenHome:
             return ""
         try:
             document = json.loads(text)
+            if "layout" not in document:
+                raise SpecError(
+                    f"{self.where} is a mirror that is a store, not one in the open layout: name its folder, without --plain"
+                )
             if document["format"] != FORMAT or document["layout"] != "open":
                 raise ValueError("another format")
             return str(document["of"])

@@ -9,7 +9,7 @@ from muster.core.address import Address, Select
 from muster.core.errors import Corrupt, MusterError, NotFound
 from muster.volumes.commit_records import Place
 from muster.volumes.fsck import Report
-from muster.volumes.mirrors.base import Home, Source, refuse_other
+from muster.volumes.mirrors.base import Home, Source, check_mirror
 
 
 @dataclass(kw_only=True)
@@ -27,7 +27,7 @@ def repair(
 
     Files that are not damaged stay. :raises Conflict: it is another store's mirror.
     """
-    refuse_other(source.where, source.owner(), target.owner())
+    check_mirror(source, target)
     done = Repaired()
     for address, place in sorted(_damaged(report).items()):
         progress(address)
