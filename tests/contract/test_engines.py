@@ -75,7 +75,6 @@ rows.repartition(4).write.parquet(sys.argv[1] + "/rows")
 total = {row["odd"]: row["total"] for row in rows.groupBy("odd").agg(functions.sum("id").alias("total")).collect()}
 twice = rows.rdd.map(lambda row: row.id * 2).sum()
 print("totals", total[0], total[1], twice, flush=True)
-spark.stop()
 """
 
 RAY_RETRIES = """
@@ -189,6 +188,9 @@ class EnginesContract(Named):
         assert status.state is JobState.SUCCEEDED, log[-20:]
         assert "[rank 0] workers 2" in log
         assert "[rank 0] by 2 workers" in log
+        assert not [line for line in log if re.search("distributed|Warning", line)], (
+            "Dask tells what is wrong"
+        )
         assert status.result is not None
         (made,) = status.result.outputs["made"]
         assert (backend.store.path(made) / "sum").read_text() == str(sum(x * x for x in range(40)))
@@ -207,9 +209,9 @@ class EnginesContract(Named):
         assert status.result is not None
         (made,) = status.result.outputs["made"]
         assert len(list((backend.store.path(made) / "rows").glob("part-*.parquet"))) == 4
-        assert not [line for line in log if " ERROR " in line], (
-            "its workers see the master go, and that is no error"
-        )
+        assert not [
+            line for line in log if re.search(" ERROR |Master|to master|Spark cluster|Exception", line)
+        ], "driver and workers see the master go, and that is no error"
         self.has_events(backend, status)
 
     @pytest.mark.nightly
@@ -256,6 +258,23 @@ class EnginesContract(Named):
         assert status.result is not None
         (made,) = status.result.outputs["made"]
         assert (backend.store.path(made) / "sum").read_text() == str(sum(x * x for x in range(40)))
+
+    @pytest.mark.parametrize(
+        "launcher", [Launcher.DASK, Launcher.RAY, pytest.param(Launcher.SPARK, marks=pytest.mark.nightly)]
+    )
+    def test_what_a_worker_raises_is_found_in_the_authors_code(
+        self, backend: Backend, gang: Made, launcher: Launcher
+    ) -> None:
+        job_id = self.own(f"fails-{launcher.value}")
+        spec = gang(launcher, "", code=backend.store.put(SCRIPTS, ["counts/count.py"]))
+        entry = f"counts.count:fail_with_{launcher.value}"
+        backend.submit(
+            replace(spec, roles=(replace(spec.roles[0], command=None, entrypoint=entry),)), job_id=job_id
+        )
+        status, log = finish(backend, job_id)
+        assert status.verdict is not None
+        assert status.verdict.advice.startswith("mend the code at counts/count.py:15 "), log[-40:]
+        assert not [line for line in log if "another one begins" in line]
 
     def test_a_script_for_dask_runs_as_it_is(self, backend: Backend, gang: Made) -> None:
         backend.submit(gang(Launcher.DASK, script("dask")), job_id=self.own("dask-script"))

@@ -7,6 +7,7 @@ The snapshot in the store is shared and never changes. Scripts may write beside 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 
 
@@ -20,6 +21,17 @@ def copy_code(source: str, target: str) -> str:
         for entry in entries:
             _copy(entry, os.path.join(target, entry.name))
     return target
+
+
+def folders(code: str) -> re.Pattern[str]:
+    """Return what paths of the author's files begin with: this replica's copy, or that of another one of its attempt.
+
+    An engine's worker raises in its own replica's, and on one machine that is another folder: only the replica's name differs.
+    """
+    attempt, name = os.path.split(code.rstrip("/"))
+    replica, attempt = os.path.split(attempt)
+    root = os.path.dirname(replica).rstrip("/")
+    return re.compile(f"{re.escape(root)}/[^/]+/{re.escape(attempt)}/{re.escape(name)}/")
 
 
 def left_behind(source: str, copy: str) -> list[str]:

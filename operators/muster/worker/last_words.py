@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from muster.worker.code import folders
 from muster.worker.lines import clean
 from muster.worker.ranks import TRACE_START, Rank
 
@@ -145,7 +146,7 @@ def _printed(rank: Rank) -> LastWords | None:
         message=" ".join(line.strip() for line in words),
         traceback=bounded([*block[:end], *words]),
         at=rank.traced,
-        where=_place(block[:end]),
+        where=_place([*block[:end], *words]),  # Ray tells in its words where a task raised
         printed=True,
     )
 
@@ -198,7 +199,8 @@ def _shortened(rank: Rank, lines: Iterable[str]) -> list[str]:
     """Return the lines with the author's files as paths relative to the code folder."""
     if rank.plan.code is None:
         return list(lines)
-    return [line.replace(f'  File "{rank.plan.code}/', '  File "') for line in lines]
+    begins = re.compile(f'  File "{folders(rank.plan.code).pattern}')
+    return [begins.sub('  File "', line) for line in lines]
 
 
 def bounded(lines: Sequence[str]) -> tuple[str, ...]:

@@ -18,7 +18,7 @@ from typing import Protocol
 
 from muster.core.linux import adopt_orphans
 from muster.worker.lines import LineBuffer
-from muster.worker.processes import Forked, end_descendants, has_children, spawn
+from muster.worker.processes import Forked, children, end_descendants, has_children, spawn
 from muster.worker.silence import Silence
 
 TAIL_LINES = 400
@@ -26,6 +26,9 @@ FAULT_GRACE_SECONDS = 5.0
 FOLLOWER_SECONDS = 3.0  # for the culprit to end, after a rank that only lost its peer
 ABORT_SECONDS = 5.0
 LEFTOVER_SECONDS = 0.5
+DRIVER_SECONDS = (
+    3.0  # Spark's JVM ends by itself, half a second after its driver, and talks to the master until then
+)
 LONGEST_SLEEP_SECONDS = 5.0
 _READ_BYTES = 1 << 20
 TRACE_START = "Traceback (most recent call last)"
@@ -146,9 +149,12 @@ class Ranks:
         self._listen()
         while any(rank.status is None for rank in self.ranks):
             self._turn()
+        if self._served and self._aside:
+            seconds = DRIVER_SECONDS if self._kill_at is None else LEFTOVER_SECONDS
+            self._outlast(lambda: len(children()) > len(self._aside), seconds=seconds)
         for pid in self._aside:  # those that have not been reaped: no other process has their numbers
             os.kill(pid, signal.SIGKILL)
-        self._outlast()
+        self._outlast(has_children, seconds=LEFTOVER_SECONDS)
         left = end_descendants()
         for rank in self.ranks:
             self._drain(rank)
@@ -156,10 +162,10 @@ class Ranks:
             say(f"killed {left} process{'es' if left > 1 else ''} that the ranks left behind")
         return self.ranks
 
-    def _outlast(self) -> None:
+    def _outlast(self, left: Callable[[], bool], *, seconds: float) -> None:
         """Let processes that the ranks left behind end by themselves: trackers free shared memory now."""
-        limit = time.time() + LEFTOVER_SECONDS
-        while has_children() and time.time() < limit:
+        limit = time.time() + seconds
+        while left() and time.time() < limit:
             self._wait(LEFTOVER_SECONDS / 20)
 
     def _interrupt(self, *_: object) -> None:

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import os
+import re
 import traceback
 from typing import Any
 
+from muster.worker.code import folders
+
 LINES = 15
 _OWN = os.path.dirname(__file__) + os.sep
+_SAID = re.compile(r'File "([^"]+)", line (\d+)')
+"""A frame in an error's text: Ray and Spark have no other form for what their workers raised."""
 
 
 def describe(error: BaseException, *, code: str | None) -> dict[str, Any]:
@@ -54,7 +59,7 @@ def _frames(error: BaseException, code: str | None, *, own_only: bool) -> list[s
         frame
         for frame in traceback.extract_tb(error.__traceback__)
         if not frame.filename.startswith((_OWN, "<frozen "))
-        and (not own_only or code is None or frame.filename.startswith(code))
+        and (not own_only or code is None or folders(code).match(frame.filename))
     ]
     for frame in kept:
         frame.filename = shorten(frame.filename, code)
@@ -68,14 +73,18 @@ def _last_words(error: BaseException) -> list[str]:
 
 
 def _where(error: BaseException, code: str | None) -> str:
-    if isinstance(error, SyntaxError) and code and (error.filename or "").startswith(code.rstrip("/") + "/"):
-        return f"{shorten(error.filename or '', code)}:{error.lineno}"
-    for frame in reversed(traceback.extract_tb(error.__traceback__)):
-        if code is not None and frame.filename.startswith(code.rstrip("/") + "/"):
-            return f"{shorten(frame.filename, code)}:{frame.lineno}"
+    """The innermost line of the author's: a syntax error's own, else of what a worker raised, else of the stack."""
+    if code is None:
+        return ""
+    stack = [(frame.filename, frame.lineno) for frame in traceback.extract_tb(error.__traceback__)]
+    own = [(error.filename or "", error.lineno)] if isinstance(error, SyntaxError) else []
+    for path, line in reversed([*stack, *_SAID.findall(str(error)), *own]):
+        if folders(code).match(path):
+            return f"{shorten(path, code)}:{line}"
     return ""
 
 
 def shorten(path: str, code: str | None) -> str:
-    """Return a path relative to the code folder, if it lies in it."""
-    return path.removeprefix(code.rstrip("/") + "/") if code else path
+    """Return a path relative to the code folder, if it lies in it or in another replica's."""
+    begins = folders(code).match(path) if code else None
+    return path[begins.end() :] if begins else path

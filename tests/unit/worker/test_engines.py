@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -82,6 +83,30 @@ def test_a_driver_whose_head_is_lost_is_no_ones_fault(
     assert ended.lines[-1] == LOST
 
 
+# It ends after the driver, as Spark's JVM does.
+LEAVES_A_CHILD = """
+import subprocess, sys
+
+child = subprocess.Popen([sys.executable, "-c", '''
+import os, socket, sys, time
+print("begun", file=sys.stderr, flush=True)
+while os.getppid() == int(sys.argv[1]):
+    time.sleep(0.001)
+time.sleep(0.6)  # as a JVM's end may take
+host, _, port = os.environ["DASK_SCHEDULER_ADDRESS"].removeprefix("tcp://").partition(":")
+socket.create_connection((host, int(port))).close()
+print("the head still answers")
+''', str(os.getpid())], stderr=subprocess.PIPE)
+child.stderr.readline()
+"""
+
+
+def test_a_head_outlives_what_its_driver_leaves_behind(bench, gang: Callable[..., Replica]) -> None:
+    ended = run(bench, gang(f"import os\n{LEAVES_A_CHILD}"))
+    assert ended.code == ExitCode.SEALED, ended.log
+    assert ended.lines == ["[rank 0] the head still answers"]
+
+
 def test_a_driver_that_is_done_needs_no_head(bench, gang: Callable[..., Replica]) -> None:
     ended = run(bench, gang(KILLS_THE_HEAD))
     assert ended.code == ExitCode.SEALED, ended.log
@@ -138,10 +163,13 @@ def test_a_worker_that_comes_before_the_head_waits_for_it(gang: Callable[..., Re
     assert asked == ["count-main-0-0"] * 2
 
 
-def kept(replica: Replica, program: str, monkeypatch, limits: str) -> subprocess.CompletedProcess[str]:
+def kept(
+    replica: Replica, program: str, monkeypatch, limits: str, *, head: bool = True
+) -> subprocess.CompletedProcess[str]:
     monkeypatch.setattr(engine, "LIMITS", limits)
     words = engine.kept(replica, (sys.executable, "-c", program, replica.sealed), host="127.0.0.1")
-    return subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+    with socket.create_server(("127.0.0.1", replica.master_port)) if head else nullcontext():
+        return subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
 
 
 # Its last word says where it writes how often it has begun.
@@ -177,6 +205,15 @@ def test_a_worker_that_is_told_to_end_is_begun_anew_more_often(
     Path(replica.sealed).with_name("main-0.json").unlink()
     ended = kept(replica, "pass", monkeypatch, "20 3 4 0 0.02")
     assert "it ended 4 times within 20 s of its start, with exit status 0" in ended.stderr
+
+
+def test_no_worker_is_begun_anew_once_the_head_has_gone(gang: Callable[..., Replica], monkeypatch) -> None:
+    replica = gang(index=1)
+    seals = "import subprocess; subprocess.Popen(['sh', '-c', f'sleep 1; touch {sys.argv[-1]}'])"
+    program = f"{COUNTS}\nsys.argv[-1] = sys.argv[-1].replace('main-1', 'main-0')\n{seals}"
+    ended = kept(replica, program, monkeypatch, "20 3 99 0 0.02", head=False)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "", "")
+    assert Path(replica.sealed).with_name("begun").read_text() == "1"
 
 
 def test_each_task_of_spark_has_its_part_of_pythons_memory(gang: Callable[..., Replica]) -> None:

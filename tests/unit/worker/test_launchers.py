@@ -128,6 +128,19 @@ def test_what_the_author_sets_counts_where_the_backend_does_not_pass_it_on(bench
     assert found["TORCH_NCCL_ASYNC_ERROR_HANDLING"] == "3"
 
 
+@pytest.mark.parametrize(
+    ("given", "level"),
+    [
+        ({}, "warning"),
+        ({"DASK_LOGGING__DISTRIBUTED": "info"}, "info"),
+        ({"DASK_LOGGING_FILE_CONFIG": "own.ini"}, None),  # Dask takes no other setting of logs beside a file
+    ],
+)
+def test_dask_tells_warnings_unless_the_author_says_what(bench, given, level) -> None:
+    found = environment(bench, roles=(Role(replicas=2, command=("x",)),), launcher="dask", env=given)
+    assert found.get("DASK_LOGGING__DISTRIBUTED") == level
+
+
 def test_an_image_without_horovod_is_told_by_its_ranks_not_by_the_meeting_place(bench) -> None:
     bench.code(
         t="""

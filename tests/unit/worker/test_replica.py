@@ -284,6 +284,27 @@ def test_a_command_that_fails_is_told_by_its_traceback(bench) -> None:
     assert ended.report.verdict.advice == ("mend the code at t.py:3 and run again; earlier stages are kept")
 
 
+# As Dask's client raises what a task did, and as Ray's does: the one by its frames, the other by its words.
+RAISES_WITH_FRAMES = "exec(compile('\\n\\ndef task(): raise ValueError(3)\\ntask()', PATH, 'exec'))"
+RAISES_IN_WORDS = "raise ValueError('ray::task() (pid=7)\\n  File \"' + PATH + '\", line 3, in task\\n    raise x\\nValueError: 3')"
+
+
+@pytest.mark.parametrize("body", [RAISES_WITH_FRAMES, RAISES_IN_WORDS])
+@pytest.mark.parametrize("program", [{"entrypoint": "t:f"}, {"command": ("python", "-c", "import t; t.f()")}])
+def test_what_a_worker_raised_in_its_own_copy_of_the_code_is_found_there(bench, body: str, program) -> None:
+    path = bench.root / "main-1" / "attempt-1" / "code" / "tasks" / "work.py"
+    bench.code(t=f"PATH = {str(path)!r}\n\n\n\n\ndef f():\n    {body}\n")
+    ended = bench.run(**program)
+    assert ended.report.verdict.advice.startswith("mend the code at tasks/work.py:3 and run again"), ended.log
+    assert '  File "tasks/work.py", line 3, in task' in ended.report.traceback or body == RAISES_IN_WORDS
+
+
+def test_the_code_of_another_attempt_is_not_this_ones(bench) -> None:
+    path = bench.root / "main-1" / "attempt-2" / "code" / "work.py"
+    bench.code(t=f"PATH = {str(path)!r}\ndef f():\n    {RAISES_WITH_FRAMES}\n")
+    assert bench.run(entrypoint="t:f").report.verdict.advice.startswith("mend the code at t.py:3 ")
+
+
 @pytest.mark.parametrize(
     ("body", "code", "message"),
     [

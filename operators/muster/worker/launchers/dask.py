@@ -12,19 +12,26 @@ from collections.abc import Mapping, Sequence
 from muster.core.replica import LOOPBACK, Replica
 from muster.worker.launchers import engine
 
+_LEVEL = "DASK_LOGGING__DISTRIBUTED"
+"""Dask's setting ``logging.distributed``; by default each process tells a dozen lines of its start and end.
+
+It is left to the author who sets any of the settings of logs: beside a file of them Dask takes no other.
+"""
+
 
 def environment(
     replica: Replica,
     local_rank: int,  # noqa: ARG001
     *,
-    base: Mapping[str, str],  # noqa: ARG001
+    base: Mapping[str, str],
     error_file: str,  # noqa: ARG001
 ) -> dict[str, str]:
-    """Return where the scheduler is."""
+    """Return where the scheduler is, and have Dask tell only what is wrong."""
     return {
         "DASK_SCHEDULER_ADDRESS": _scheduler(replica),
         "DASK_TEMPORARY_DIRECTORY": replica.scratch,
         "DASK_DISTRIBUTED__COMM__TIMEOUTS__CONNECT": "60s",  # workers may come later than the first replica
+        **({} if any(name.startswith("DASK_LOGGING") for name in base) else {_LEVEL: "warning"}),
     }
 
 
@@ -37,7 +44,7 @@ def meet(replica: Replica, environments: Sequence[dict[str, str]]) -> list[int]:
     at = LOOPBACK if replica.master_address == LOOPBACK else "0.0.0.0"  # noqa: S104 - a pod's own network
     words = (
         sys.executable, "-m", "distributed.cli.dask_scheduler",
-        "--host", at, "--port", str(replica.master_port), "--no-dashboard", "--no-show",
+        "--host", at, "--port", str(replica.master_port), "--no-dashboard",
     )  # fmt: skip
     return [engine.lead(replica, words, environments[0], host=replica.master_address)]
 

@@ -1,9 +1,9 @@
 """What launchers of data engines share: the first replica drives, and the others work for it until it has ended.
 
 A worker's rank is a small program that runs the engine's own worker, and runs it again where it ends: the engine survives
-that, and the line in which the rank says so ends up in the job's record (:mod:`muster.volumes.survived`). It says that the driver
-goes on only while the engine's head listens, which ends with the driver, and only of a worker that has lived a while or got SIGKILL,
-which comes from outside: any other may never have come. It ends the engine's worker, and itself well, once the first replica has
+that, and the line in which the rank says so ends up in the job's record (:mod:`muster.volumes.survived`). It begins another one only
+while the engine's head listens, which ends with the driver, and says that one was lost only of a worker that has lived a while or got
+SIGKILL, which comes from outside: any other may never have come. It ends the engine's worker, and itself well, once the first replica has
 sealed: its part-manifest is in the folder that all replicas share. A worker that ends soon after each start never comes, and is an error.
 """
 
@@ -87,8 +87,11 @@ while not told and not os.path.exists(sealed):
         how = f"exit status {status}" if status > 0 else f"killed by {names.get(-status, -status)}"
         how += ", out of memory" if status == -9 and out_of_memory() > killed else ""
         time.sleep(pause)  # one that ends at its start is not begun all the time
-        came = status == -signal.SIGKILL or (status and not early)
-        if came and not told and not os.path.exists(sealed) and goes_on():
+        while not told and not os.path.exists(sealed) and not goes_on():
+            time.sleep(pace)  # the driver has ended, or the gang starts again: either ends this rank
+        if told or os.path.exists(sealed):
+            continue
+        if status == -signal.SIGKILL or (status and not early):
             print(f"the engine's worker was lost at {at} ({how}), and the driver goes on: another one begins", flush=True)
         else:
             print(f"the engine's worker ended with exit status {status}: another one begins", flush=True)

@@ -58,7 +58,7 @@ An executor ends with exit status 0 when it is told to, and with 1 where its dri
 """
 _WORKER = "worker-log4j2.properties"
 _MASTER_GONE = """appender.console.filter.gone.type = RegexFilter
-appender.console.filter.gone.regex = (Connection to master failed|Failed to send ExecutorStateChanged|RECEIVED SIGNAL TERM).*
+appender.console.filter.gone.regex = (Connection to master failed|Failed to connect to master|Failed to send ExecutorStateChanged|Got status update for unknown executor|RECEIVED SIGNAL TERM).*
 appender.console.filter.gone.onMatch = DENY
 appender.console.filter.gone.onMismatch = NEUTRAL
 logger.network.name = org.apache.spark.network

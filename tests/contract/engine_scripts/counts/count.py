@@ -11,6 +11,10 @@ def square(x: int) -> int:
     return x * x
 
 
+def fail(x: int) -> int:
+    raise ValueError(f"no rows for {x}")
+
+
 def limit_mib(_: int) -> int:
     return resource.getrlimit(resource.RLIMIT_AS)[0] >> 20
 
@@ -44,6 +48,27 @@ def with_spark(made: Path) -> None:
     assert total == context.parallelize(range(40), 4).map(square).sum()
     spark.stop()
     write(made, total)
+
+
+def fail_with_dask(made: Path) -> None:
+    from dask.distributed import Client
+
+    with Client() as client:
+        write(made, client.submit(fail, 3).result())
+
+
+def fail_with_ray(made: Path) -> None:
+    import ray
+
+    ray.init()
+    write(made, ray.get(ray.remote(fail).remote(3)))
+
+
+def fail_with_spark(made: Path) -> None:
+    from pyspark.sql import SparkSession, functions
+
+    rows = SparkSession.builder.getOrCreate().range(3, numPartitions=1)
+    write(made, rows.select(functions.udf(fail, "long")("id")).collect()[0][0])
 
 
 def write(made: Path, total: int) -> None:
