@@ -99,9 +99,13 @@ def _run(verb: str, source: Source, folder: Path, store: LocalStore, settings: S
         ) as process,
     ):
         assert process.stdout is not None, "it is a pipe"
-        for last in process.stdout:
-            if not last.startswith(("muster: ", "{")):  # a count of files, or how it ended
-                tell(last.rstrip())
+        try:
+            for last in process.stdout:
+                if not last.startswith(("muster: ", "{")):  # a count of files, or how it ended
+                    tell(last.rstrip())
+        except BaseException:  # nothing is copied any more once this has ended
+            process.kill()
+            raise
     try:
         ending: Mapping[str, Any] = json.loads(last)
     except ValueError as error:
