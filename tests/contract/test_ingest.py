@@ -216,7 +216,9 @@ class TestIngestOnThisMachine(IngestContract):
     ) -> None:
         first, _ = run()
         lake.stop()
-        status, _ = run(what={"patience_seconds": 1})
+        status, log = run(what={"patience_seconds": 1})
+        assert log.count("asking again for up to 1 s") == 1
+        assert "Traceback" not in log
         assert status.verdict is not None
         assert "SourceAway: s3://lake/events does not answer" in status.verdict.message
         assert status.verdict.advice == "run again once the source answers; what was fetched is kept"

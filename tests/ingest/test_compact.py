@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import sqlite3
 import subprocess
@@ -44,6 +45,8 @@ def drive(python: Path, tmp_path: Path) -> Drive:
             check=False,
         )
         assert ended.returncode == 0, ended.stderr[-3000:]
+        counts = re.findall(r"^muster: files=(\d+)/(\d+)$", ended.stdout, re.MULTILINE)
+        assert not counts or counts[-1][0] == counts[-1][1], "the last count is the whole"
         return json.loads(ended.stdout.splitlines()[-1])
 
     return run

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from tests.e2e.author import Author
 from tests.ingest.s3 import WORD, ObjectStore
+from tests.ingest.test_sources import Quiet, cloud
 
 pytestmark = [pytest.mark.slow, pytest.mark.data]
 
@@ -49,6 +50,28 @@ def test_there_and_back(author: Author, lake: ObjectStore) -> None:
     refused = author.muster(*words)
     assert refused.returncode != 0
     assert "holds 'other', which is not of this version" in refused.stderr
+
+
+class Busy(Quiet):
+    """Serves one file, to those who ask often enough."""
+
+    refused = 0
+
+    def _answer(self) -> bytes:
+        Busy.refused += 1
+        self.send_response(503 if Busy.refused < 4 else 200)
+        self.send_header("Content-Length", "1")
+        self.send_header("ETag", "tag")
+        self.end_headers()
+        return b"a"
+
+
+def test_a_source_that_does_not_answer_is_told_of(author: Author) -> None:
+    with cloud(Busy) as where:
+        put = author.muster("volumes", "put", f"{where}/a.csv", "raw/web")
+    assert put.stdout == "volume://raw/web@1\n", put.stderr
+    assert put.stderr.count(f"{where}/a.csv does not answer (ClientResponseError at ") == 1, put.stderr
+    assert "asking again for up to 300 s" in put.stderr
 
 
 def test_what_cannot_be_copied_is_said_and_nothing_is_there(author: Author) -> None:

@@ -211,6 +211,41 @@ def test_one_file_of_a_web_server_that_cannot_answer_for_it_is_asked_for_again(
     assert (told.get("message"), told["files"], told["kept"]) == (None, 1, 1)
 
 
+def test_a_folder_that_a_web_server_knows_with_its_slash_alone(
+    ingest: Any, pages: tuple[str, type[Listing]], tmp_path: Path
+) -> None:
+    assert ingest("one", f"{pages[0]}d/")["files"] == 1
+    assert contents(tmp_path / "one") == {"b.csv": "b"}
+
+
+def test_a_server_without_tls_behind_https_ends_the_ingest(
+    ingest: Any, pages: tuple[str, type[Listing]]
+) -> None:
+    for path in ("", "a.csv"):
+        told = ingest("one", pages[0].replace("http:", "https:") + path, patience_seconds=60)
+        assert told["error"] == "IngestError"
+        assert "is asked by https, and the server speaks no TLS" in told["message"]
+
+
+class Closed(Quiet):
+    """Answers nobody who gives no credentials."""
+
+    def _answer(self) -> bytes:
+        self.send_response(401)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+        return b""
+
+
+def test_a_server_that_asks_for_credentials_where_no_connection_is_given(ingest: Any) -> None:
+    with cloud(Closed) as where:
+        told = ingest("one", f"{where}/")
+        refused = ingest("one", f"{where}/", connection="web")
+    assert "asks for credentials, and no connection is given (ClientResponseError: 401" in told["message"]
+    assert "name an Airflow connection" in told["message"]
+    assert "refuses connection 'web' (ClientResponseError: 401" in refused["message"]
+
+
 class Google(Quiet):
     """Holds ``lake/events/big.csv`` compressed and says that it is large, in the protocol of Google's Cloud Storage."""
 

@@ -65,8 +65,9 @@ class QueryContract:
         assert rows(tmp_path / "two") == [[2, "b"]]
 
     def test_what_is_above_the_watermark(self, read: Any, rows: Any, database: Any, tmp_path: Path) -> None:
-        read("one", watermark="id")
-        assert read("same", before="one", watermark="id")["fetched"] == 0
+        first = read("one", watermark="id")
+        same = read("same", before="one", watermark="id")
+        assert (same["fetched"], same["files"], same["bytes"]) == (0, 1, first["bytes"])
         assert list((tmp_path / "same").iterdir()) == []
         database[2]("insert into orders values (7, 'g')")
         told = read("two", before="one", watermark="id")
@@ -76,19 +77,37 @@ class QueryContract:
         head = json.loads((tmp_path / "two" / ".muster-ingest.jsonl").read_text().partition("\n")[0])
         assert head["high"] == 7
 
-    def test_a_watermark_with_nulls_and_fractions(
+    def test_a_watermark_with_fractions(self, read: Any, rows: Any, database: Any, tmp_path: Path) -> None:
+        run = database[2]
+        run("create table parts (size numeric(10, 2), name text)")
+        run("insert into parts values (9.5, 'a'), (10.25, 'c')")
+        what = {"watermark": "size", "query": "select size, name from parts"}
+        assert read("one", **what)["rows"] == 2
+        assert read("same", before="one", **what)["fetched"] == 0
+        run("insert into parts values (100.5, 'd')")
+        told = read("two", before="one", **what)
+        assert (told["rows"], told["files"]) == (1, 2)
+        assert [float(size) for size, _ in rows(tmp_path / "two")] == [100.5]
+
+    def test_rows_without_a_watermark_end_the_first_ingest_and_each_later_one(
         self, read: Any, rows: Any, database: Any, tmp_path: Path
     ) -> None:
         run = database[2]
         run("create table parts (size numeric(10, 2), name text)")
-        run("insert into parts values (9.5, 'a'), (null, 'b'), (10.25, 'c')")
+        run("insert into parts values (9.5, 'a'), (null, 'b'), (null, 'c')")
         what = {"watermark": "size", "query": "select size, name from parts"}
-        assert read("one", **what)["rows"] == 3
-        assert read("same", before="one", **what)["fetched"] == 0
-        run("insert into parts values (100.5, 'd'), (null, 'e')")
-        told = read("two", before="one", **what)
-        assert (told["rows"], told["files"]) == (1, 2)
-        assert [float(size) for size, _ in rows(tmp_path / "two")] == [100.5]
+        told = read("one", **what)
+        assert told["error"] == "IngestError"
+        assert "the watermark's column 'size' is NULL in 2 of 3 rows read" in told["message"]
+        assert "(where size is not null), or give them a value (coalesce(size, ...))" in told["message"]
+        run("delete from parts where size is null")
+        assert read("one", **what)["rows"] == 1
+        run("insert into parts values (null, 'd')")
+        assert "'size' is NULL in 1 of 1 rows read" in read("two", before="one", **what)["message"]
+        run("insert into parts values (10, 'e')")
+        assert "'size' is NULL in 1 of 2 rows read" in read("two", before="one", **what)["message"]
+        what["query"] = "select coalesce(size, 11) as size, name from parts"
+        assert read("two", before="one", **what)["rows"] == 3
 
     def test_new_rows_of_another_type_are_refused_and_nulls_are_not(
         self, read: Any, rows: Any, database: Any, tmp_path: Path
@@ -155,6 +174,16 @@ class TestSQLite(QueryContract):
     def test_a_watermark_that_is_no_column(self, read: Any) -> None:
         assert "no_such" in read("one", watermark="no_such")["message"]
 
+    def test_many_nulls_before_the_first_text_are_counted(self, read: Any, database: Any) -> None:
+        run = database[2]  # whose driver takes the type of a column from its first 1,024 rows
+        run("create table words (word text)")
+        run(
+            "with recursive n(i) as (select 1 union all select i + 1 from n where i < 1500) insert into words select null from n"
+        )
+        run("insert into words values ('a')")
+        told = read("one", watermark="word", query="select word from words")
+        assert "'word' is NULL in 1,500 of 1,501 rows read" in told["message"]
+
     def test_the_highest_value_is_so_by_the_databases_own_order(
         self, read: Any, rows: Any, database: Any, tmp_path: Path
     ) -> None:
@@ -187,6 +216,7 @@ class TestSQLite(QueryContract):
             connection="shop",
         )
         assert "names no file that is there" in told["message"]
+        assert "written as 'sqlite:////folder/file', with four slashes" in told["message"]
 
 
 class TestDuckDB(QueryContract):

@@ -60,9 +60,9 @@ class Compacting:
         groups = list(_groups(parts, self._large))
         if groups:
             schemas = [_united(group) for group in groups]  # what cannot be joined is told before all work
-            for done, (group, schema) in enumerate(zip(groups, schemas, strict=True)):
-                print(f"muster: files={done}/{len(groups)}", flush=True)
+            for done, (group, schema) in enumerate(zip(groups, schemas, strict=True), 1):
                 self._join(group, schema)
+                print(f"muster: files={done}/{len(groups)}", flush=True)
             self._finish()
         before, size = len(parts), sum(part.size for part in parts)
         gone = sum(part.size for group in groups for part in group)

@@ -46,7 +46,7 @@ class Connection:
     @property
     def named(self) -> str:
         """The connection, for messages."""
-        return f"connection {self.conn_id!r}" if self.conn_id else "no connection"
+        return f"connection {self.conn_id!r}"
 
     def text(self, name: str) -> str:
         """Return a field of the extra as text, empty where it is not there."""

@@ -164,7 +164,8 @@ def _existing(connection: Connection, source: str) -> str:
     file = connection.host or connection.schema
     if not Path(file).is_file():
         raise IngestError(
-            f"{source}: connection {connection.conn_id!r} names no file that is there: its host is the path of the database"
+            f"{source}: connection {connection.conn_id!r} names no file that is there: need the whole path of the database as its host, or a "
+            f"connection written as '{connection.kind}:////folder/file', with four slashes"
         )
     return file
 

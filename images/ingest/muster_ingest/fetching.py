@@ -23,6 +23,7 @@ Row = tuple[str, str, int, str]
 Done = Callable[[Path, Row], None]
 """Takes the file of an object that was fetched."""
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 10.0
+_TELL_SECONDS = 60.0
 
 T = TypeVar("T")
 
@@ -37,13 +38,13 @@ class Asked(Protocol):
     again: str
 
     def denied(self, error: BaseException) -> bool:
-        """Whether an error says that the credentials do not do."""
+        """Whether an error says that the credentials, or the certificates, do not do."""
 
     def passing(self, error: BaseException) -> bool:
         """Whether the same may work a little later."""
 
     def refused(self, error: BaseException) -> IngestError:
-        """Name the connection whose credentials do not do."""
+        """Say so, and name the connection."""
 
     def said(self, error: BaseException) -> str:
         """Return what an error says, on one line, without what the connection hides."""
@@ -56,6 +57,7 @@ class Patience:
         self._place, self._seconds = place, seconds
         self._stop = threading.Event()
         self._since: float | None = None
+        self._told: float | None = None
 
     def stop(self) -> None:
         """Wait no longer: the ingest ends."""
@@ -105,11 +107,17 @@ class Patience:
         now = time.monotonic()
         if self._since is None:
             self._since = now
+        why = f"({type(error).__name__} at {what:.200}: {self._place.said(error):.300})"
         if now - self._since > self._seconds or self._stop.is_set():
             raise SourceAway(
-                f"{self._place.source} does not answer, for {now - self._since:.0f} s ({type(error).__name__} at {what:.200}: "
-                f"{self._place.said(error):.300}): run again, {self._place.again}"
+                f"{self._place.source} does not answer, for {now - self._since:.0f} s {why}: run again, {self._place.again}"
             ) from None
+        if self._told is None or now - self._told >= _TELL_SECONDS:
+            self._told = now
+            left = self._seconds - (now - self._since)
+            print(
+                f"{self._place.source} does not answer {why}: asking again for up to {left:.0f} s", flush=True
+            )
 
 
 def fetch(

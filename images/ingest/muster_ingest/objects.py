@@ -63,9 +63,8 @@ class Ingest:
         gone = self._rounds()
         files, size = self._list.count()
         if not files:
-            raise IngestError(
-                f"{self._place.source} holds no object: nothing is committed, and the last version stays"
-            )
+            stays = ", and the last version stays" if self._base is not None else ""
+            raise IngestError(f"{self._place.source} holds no object: nothing is committed{stays}")
         here, _ = self._list.count(here=True)
         kept, _ = self._list.count(here=False)
         if not here and kept == before > 0:
@@ -157,8 +156,9 @@ class Ingest:
         try:
             return self._list.list(self._place.objects(self._patience.ask), self._place.source)
         except FileNotFoundError:
+            by = f"; {self._place.connection.named}" if self._place.connection.conn_id else ""
             raise IngestError(
-                f"{self._place.source} is not there: no such bucket, folder or object; {self._place.connection.named}"
+                f"{self._place.source} is not there: no such bucket, folder or object{by}"
             ) from None
 
     def _fetch_all(self) -> None:
@@ -216,9 +216,9 @@ class Ingest:
 
     def _tell(self) -> None:
         now = time.monotonic()
-        if now - self._told >= _TELL_SECONDS:
+        files, size = self._total
+        if now - self._told >= _TELL_SECONDS or self._fetched == files:
             self._told = now
-            files, size = self._total
             print(
                 f"muster: files={self._fetched}/{files} bytes={self._fetched_bytes}"
                 + (f"/{size}" if size >= self._fetched_bytes else ""),

@@ -29,6 +29,7 @@ _DENIED_KINDS = (
     "BadHostKeyException",
     "CredentialRetrievalError",
 )
+_TLS = ("WRONG_VERSION_NUMBER", "CERTIFICATE_VERIFY_FAILED")
 _HERE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.ENAMETOOLONG})
 _TAGS = ("ETag", "etag", "md5Hash", "content_md5", "generation")
 _TIMES = ("mtime", "LastModified", "last_modified", "updated", "Last-Modified")
@@ -156,7 +157,8 @@ class Place:
 
         Not ``fs.walk``, which leaves out a folder below the first that cannot be listed: its files would count as gone.
         """
-        top = self.root or "/"
+        # A web server may know a folder with its slash alone.
+        top = self.source if self._web and self.source.endswith("/") else self.root or "/"
         file = None if self.source.endswith("/") else ask(top, lambda: self._one_file(top))
         if file is not None:
             yield file
@@ -282,7 +284,7 @@ class Place:
             raise
 
     def denied(self, error: BaseException) -> bool:
-        """Whether an error says that the credentials are missing, wrong or not enough."""
+        """Whether an error says that the credentials are missing, wrong or not enough, or that TLS is not to be had."""
         said = f"{type(error).__name__}: {error}"
         statuses = {getattr(error, name, None) for name in ("status", "code", "status_code")}
         return (
@@ -290,7 +292,7 @@ class Place:
             or type(error).__name__ in _DENIED_KINDS
             or not statuses.isdisjoint({401, 403})
             or str(error).startswith("Forbidden:")  # gcsfs's 403, an OSError
-            or any(word in said for word in _DENIED)
+            or any(word in said for word in (*_DENIED, *_TLS))
         )
 
     def passing(self, error: BaseException) -> bool:
@@ -304,9 +306,26 @@ class Place:
 
     def refused(self, error: BaseException) -> IngestError:
         """Name the connection whose credentials do not do; nothing of them is shown."""
+        why = f"({type(error).__name__}: {self.said(error):.300})"
+        if "WRONG_VERSION_NUMBER" in str(error):
+            return IngestError(
+                f"{self.source} is asked by https, and the server speaks no TLS {why}: write http:// in the source, or in the connection's "
+                "endpoint_url, or name the port of TLS"
+            )
+        if "CERTIFICATE_VERIFY_FAILED" in str(error):
+            return IngestError(
+                f"{self.source} shows a certificate that is not trusted {why}: put the certificates of its authority (PEM) into the "
+                "connection's extra as 'ca'"
+            )
+        if self._scheme == "file":
+            return IngestError(f"{self.source} may not be read {why}: give the user of the job the right to")
+        if not self.connection.conn_id:
+            return IngestError(
+                f"{self.source} asks for credentials, and no connection is given {why}: name an Airflow connection that may list and read it "
+                "(connection= of the operator, --connection of the command)"
+            )
         return IngestError(
-            f"{self.source} refuses {self.connection.named} ({type(error).__name__}: {self.said(error):.120}): give the operator a "
-            "connection that may list and read it"
+            f"{self.source} refuses {self.connection.named} {why}: give the operator a connection that may list and read it"
         )
 
     def said(self, error: BaseException) -> str:

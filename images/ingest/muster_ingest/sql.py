@@ -65,10 +65,7 @@ def read_query(
         if base is not None and kept:
             batches = _beside(pq.read_schema(base / kept[-1][0]), batches)
         written, newest = _write(batches, target, listing.next_number(kept), column)
-    rows, size = (
-        sum(each[3] for each in written),
-        sum(each[1] for each in kept) + sum(each[1] for each in written),
-    )
+    rows = sum(each[3] for each in written)
     new = [(path, bytes_, digest) for path, bytes_, digest, _ in written]
     if high is not None and not rows:
         new = []
@@ -87,7 +84,7 @@ def read_query(
             (target / CARRIED).write_text("".join(f"{path}\n" for path, _, _ in kept), encoding="utf-8")
     return {
         "files": len(kept) + len(new),
-        "bytes": size,
+        "bytes": sum(size for _, size, _ in [*kept, *new]),
         "rows": rows,
         "fetched": 0 if nothing else len(new),
         "kept": len(kept),
@@ -202,18 +199,23 @@ def _statement(query: str, column: str | None, high: int | float | str | None) -
     quoted = '"' + column.replace('"', '""') + '"'
     # A text is compared as the column's own type: a time, a day.
     literal = "'" + high.replace("'", "''") + "'" if isinstance(high, str) else repr(high)
-    above = "" if high is None else f" where {quoted} > {literal}"
-    return f"select * from (\n{query}\n) as whole{above} order by {quoted}"  # noqa: S608 - the author's own query
+    # A row without a value comes, too, and is refused: no other reading would ever find it.
+    above = "" if high is None else f" where {quoted} > {literal} or {quoted} is null"
+    # SQLite's driver takes a column's type from its first rows, which nulls do not tell.
+    return f"select * from (\n{query}\n) as whole{above} order by {quoted} nulls last"  # noqa: S608 - the author's own query
 
 
 def _write(
     batches: pa.RecordBatchReader, target: Path, number: int, column: str | None
 ) -> tuple[list[tuple[str, int, str, int]], int | float | str | None]:
-    """Write the batches; return path, bytes, digest and rows of each file, and the last value of the column that is not null."""
+    """Write the batches; return path, bytes, digest and rows of each file, and the last value of the column.
+
+    :raises IngestError: the column has nulls.
+    """
     schema, written, newest = batches.schema, [], None
     if column is not None:
         _check_watermark(schema, column)
-    writer, path, rows = None, target, 0
+    writer, path, rows, nulls = None, target, 0, 0
     try:
         for batch in batches:
             if writer is None or rows >= FILE_ROWS:
@@ -225,10 +227,10 @@ def _write(
             writer.write_batch(batch)
             rows += batch.num_rows
             if column is not None:
-                # The statement orders by it: the last one is the highest by the database's own order, which Arrow's is not (collations). Nulls
-                # come first or last.
+                # The statement orders by it: the last one is the highest by the database's own order, which Arrow's is not (collations).
                 last = _last(batch.column(column))
                 newest = newest if last is None else last
+                nulls += batch.column(column).null_count
         if writer is None and schema.names:
             path = target / f"part-{number:05}.parquet"
             writer = pq.ParquetWriter(path, schema, compression="zstd")
@@ -237,6 +239,12 @@ def _write(
             writer.close()
     if writer is not None:
         written.append(_file(path, target, rows))
+    if nulls:
+        raise IngestError(
+            f"the watermark's column {column!r:.80} is NULL in {nulls:,} of {sum(each[3] for each in written):,} rows read, and no ingest could tell "
+            f"whether it has such a row already: leave them out in the query (where {column:.80} is not null), or give them a value "
+            f"(coalesce({column:.80}, ...))"
+        )
     return written, None if newest is None or column is None else _plain(newest, column)
 
 

@@ -91,17 +91,28 @@ def _run(verb: str, source: Source, folder: Path, store: LocalStore, settings: S
     values = connection.values() if connection else {}
     what = {**source.param(**told), "folder": str(folder)}
     environment = {name: os.environ[name] for name in _PASSED if name in os.environ} | values
-    with _program(image) as path:
-        ended = subprocess.run(
+    last = ""
+    with (
+        progress() as tell,
+        _program(image) as path,
+        subprocess.Popen(
             [python, "-m", f"{PACKAGE}.copying", verb, json.dumps(what)],
             env={**environment, "PYTHONPATH": str(path)},
             stdout=subprocess.PIPE,
             text=True,
-            check=False,
-        )
+        ) as process,
+    ):
+        assert process.stdout is not None, "it is a pipe"
+        try:
+            for last in process.stdout:
+                if not last.startswith(("muster: ", "{")):  # a count of files, or how it ended
+                    tell(last.rstrip())
+        except BaseException:  # nothing is copied any more once this has ended
+            process.kill()
+            raise
     try:
-        ending: Mapping[str, Any] = json.loads(ended.stdout.splitlines()[-1])
-    except (IndexError, ValueError) as error:
+        ending: Mapping[str, Any] = json.loads(last)
+    except ValueError as error:
         raise StoreError(f"the copy with {source.url} failed; what it says stands above") from error
     if "error" in ending:
         raise SpecError(str(ending["error"]))

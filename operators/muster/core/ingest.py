@@ -174,7 +174,8 @@ def check_url(value: object) -> str:
     """Return what may be ingested. :raises SpecError: it says what is wrong, and never shows a password."""
     if not isinstance(value, str) or "://" not in value:
         raise SpecError(
-            f"{value!r:.80}: expected an address such as 's3://bucket/prefix', 'sql://CONNECTION' or 'kafka://CONNECTION/topic'"
+            f"{value!r:.80}: expected an address such as 's3://bucket/prefix', 'file:///folder' (a whole path), 'sql://CONNECTION' or "
+            "'kafka://CONNECTION/topic'"
         )
     parts = urlsplit(value)
     if parts.scheme not in SCHEMES:

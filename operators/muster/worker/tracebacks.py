@@ -20,9 +20,11 @@ def describe(error: BaseException, *, code: str | None) -> dict[str, Any]:
 
     Frames of the worker and of the import system are left out, and paths are relative to the code
     folder. Where the lines do not suffice, frames of libraries are left out before the author's.
-    A class of muster's own programs says by `muster_advice` what to do about its errors: their code is not the author's to mend.
+    A class of muster's own programs says by `muster_advice` what to do about its errors: their code is not the author's to mend,
+    and no traceback tells of it.
     """
-    chain = _chain(error)
+    advice = str(getattr(type(error), "muster_advice", ""))
+    chain = [] if advice else _chain(error)
     lines = [line for each in chain for line in _frames(each, code, own_only=False) + _last_words(each)]
     if len(lines) > LINES:
         lines = _frames(error, code, own_only=True) + _last_words(error)
@@ -33,7 +35,7 @@ def describe(error: BaseException, *, code: str | None) -> dict[str, Any]:
         "type": type(error).__name__,
         "traceback": lines,
         "where": _where(error, code),
-        "advice": str(getattr(type(error), "muster_advice", "")),
+        "advice": advice,
     }
 
 

@@ -12,6 +12,7 @@ from muster.core.ingest import Source, variables
     ("given", "said"),
     [
         ({"url": "bucket/prefix"}, "expected an address such as"),
+        ({"url": "/data/incoming"}, "'file:///folder'"),
         ({"url": "ftp://host/a"}, "ftp:// is no kind of source; there are s3://"),
         ({"url": "s3://"}, "names no bucket"),
         ({"url": "sql://shop/table", "query": "select 1"}, "expected 'sql://CONNECTION'"),

@@ -33,6 +33,12 @@ def test_the_first_version_is_the_whole_source(ingest: Any, source: Path, tmp_pa
     assert sorted(os.listdir(tmp_path / "target")) == [".muster-ingest.jsonl", "a", "d"]  # noqa: PTH208
 
 
+def test_the_last_count_is_the_whole(ingest: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    ingest()
+    counts = [line for line in capsys.readouterr().out.splitlines() if line.startswith("muster: ")]
+    assert counts[-1] == "muster: files=3/3 bytes=6/6"
+
+
 def test_nothing_new_leaves_nothing(ingest: Any, tmp_path: Path) -> None:
     ingest()
     told = ingest("again", before="target")
@@ -119,10 +125,18 @@ def test_a_source_that_is_empty_or_not_there_makes_no_version(
     ingest: Any, source: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "empty").mkdir()
-    for name, said in (("empty", "holds no object"), ("nowhere", "is not there")):
+    for name, said in (
+        ("empty", "holds no object: nothing is committed$"),
+        ("nowhere", "is not there: no such bucket, folder or object$"),
+    ):
         with pytest.raises(Exception, match=said) as caught:
             ingest(source=f"file://{tmp_path}/{name}")
         assert type(caught.value).__name__ == "IngestError"
+    ingest()
+    for file in ("a", "d/b", "d/e/c"):
+        (source / file).unlink()
+    with pytest.raises(Exception, match=r"and the last version stays$"):
+        ingest("again", before="target")
 
 
 @pytest.mark.parametrize(("times", "done"), [(1, True), (3, False)])

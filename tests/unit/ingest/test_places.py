@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import ssl
 import zlib
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -111,6 +112,44 @@ def test_an_answer_that_something_is_not_there_starts_patience_anew() -> None:
     with pytest.raises(FileNotFoundError):
         waiting.ask("x", lambda: gone("x"))
     assert waiting.ask("y", lambda: question("y")) == "answer"
+
+
+def test_a_source_that_is_away_is_told_of_once_a_minute_without_a_word_of_the_connection(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from muster_ingest import fetching
+    from muster_ingest.connection import Connection
+    from muster_ingest.places import Place
+
+    times = iter([0.0, 30.0, 59.0, 61.0, 90.0, 400.0])
+    monkeypatch.setattr(fetching, "time", SimpleNamespace(monotonic=lambda: next(times)))
+    monkeypatch.setattr(fetching, "_FIRST_PAUSE", 0.0)
+
+    def question() -> None:
+        raise ConnectionResetError("by secret.host")
+
+    place = Place("s3://lake", Connection(host="secret.host"))
+    with pytest.raises(Exception, match="does not answer, for 400 s"):
+        patience(place, 300.0).ask("its list", question)
+    assert capsys.readouterr().out.splitlines() == [
+        f"s3://lake does not answer (ConnectionResetError at its list: by ***): asking again for up to {left} s"
+        for left in (300, 239)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("said", "meant"),
+    [
+        ("[SSL: WRONG_VERSION_NUMBER] wrong version number (_ssl.c:1006)", "the server speaks no TLS"),
+        ("[SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed", "shows a certificate that is not"),
+    ],
+)
+def test_tls_that_is_not_to_be_had_is_not_waited_for(said: str, meant: str) -> None:
+    def question() -> None:
+        raise ssl.SSLError(1, said)
+
+    with pytest.raises(Exception, match=meant):
+        patience(opened("https://host/x", None, ""), 300.0).ask("its start", question)
 
 
 @pytest.mark.parametrize(

@@ -162,7 +162,9 @@ def test_an_error_of_musters_own_program_says_itself_what_to_do(bench) -> None:
     bench.code(
         t="class Away(Exception):\n    muster_advice = 'run again later'\n\ndef f():\n    raise Away('no answer')\n"
     )
-    verdict = bench.run(entrypoint="t:f").report.verdict
+    ended = bench.run(entrypoint="t:f")
+    assert ended.lines == ["rank 0: Away: no answer"]
+    verdict = ended.report.verdict
     assert (verdict.message, verdict.advice) == ("Away: no answer", "run again later")
 
 
