@@ -22,7 +22,7 @@ Row = tuple[str, str, int, str]
 """Path, key, size and identity of an object."""
 Done = Callable[[Path, Row], None]
 """Takes the file of an object that was fetched."""
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 10.0
+FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 10.0
 _TELL_SECONDS = 60.0
 
 T = TypeVar("T")
@@ -69,7 +69,7 @@ class Patience:
 
     def ask(self, what: str, question: Callable[[], T]) -> T:
         """Ask until there is an answer. :raises IngestError: the source refuses. :raises SourceAway: it does not answer."""
-        pause = _FIRST_PAUSE
+        pause = FIRST_PAUSE
         while True:
             try:
                 found = question()
@@ -83,7 +83,7 @@ class Patience:
 
     async def ask_beside(self, what: str, question: Callable[[], Awaitable[T]]) -> T:
         """Do as :meth:`ask`, in a task."""
-        pause = _FIRST_PAUSE
+        pause = FIRST_PAUSE
         while True:
             try:
                 found = await question()

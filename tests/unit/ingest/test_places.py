@@ -123,7 +123,7 @@ def test_a_source_that_is_away_is_told_of_once_a_minute_without_a_word_of_the_co
 
     times = iter([0.0, 30.0, 59.0, 61.0, 90.0, 400.0])
     monkeypatch.setattr(fetching, "time", SimpleNamespace(monotonic=lambda: next(times)))
-    monkeypatch.setattr(fetching, "_FIRST_PAUSE", 0.0)
+    monkeypatch.setattr(fetching, "FIRST_PAUSE", 0.0)
 
     def question() -> None:
         raise ConnectionResetError("by secret.host")
