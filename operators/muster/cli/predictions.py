@@ -108,7 +108,7 @@ def _committed(name: str) -> tuple[list[Version], list[str]]:
 
         assert isinstance(store, ServiceStore)
         troubles = list(run(Collecting(settings, store), made.append, name=name, progress=note))
-    if not made and not troubles:
+    elif not made:
         _check_known(name, store, settings)
     return made, troubles
 
