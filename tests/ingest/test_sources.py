@@ -228,7 +228,7 @@ def test_a_server_without_tls_behind_https_ends_the_ingest(
 
 
 class Closed(Quiet):
-    """Answers nobody who gives no credentials."""
+    """Refuses each request: it has no credentials."""
 
     def _answer(self) -> bytes:
         self.send_response(401)

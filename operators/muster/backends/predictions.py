@@ -93,7 +93,7 @@ class Predictions:
         See :meth:`commit`.
         """
         if Spool(self._settings.home, name).path.is_dir():
-            time.sleep(WRITTEN_SECONDS)
+            time.sleep(WRITTEN_SECONDS)  # that is when a server has written what it answered
         return self.commit(name, progress=progress)
 
     def find(self, identity: PredictionId) -> tuple[list[dict[str, Any]], Version | None]:

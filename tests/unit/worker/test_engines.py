@@ -216,6 +216,12 @@ def test_no_worker_is_begun_anew_once_the_head_has_gone(gang: Callable[..., Repl
     assert Path(replica.sealed).with_name("begun").read_text() == "1"
 
 
+def test_a_worker_that_never_reaches_a_head_is_an_error(gang: Callable[..., Replica], monkeypatch) -> None:
+    ended = kept(gang(index=1), "raise SystemExit(3)", monkeypatch, "2 2 99 0 0.02", head=False)
+    assert ended.returncode == 1
+    assert "it ended 2 times within 2 s of its start, with exit status 3" in ended.stderr
+
+
 def test_each_task_of_spark_has_its_part_of_pythons_memory(gang: Callable[..., Replica]) -> None:
     settings = spark.settings_of(gang(index=1, launcher="spark"))
     assert settings["spark.executor.cores"] == "3"

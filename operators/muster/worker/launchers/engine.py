@@ -1,8 +1,8 @@
 """What launchers of data engines share: the first replica drives, and the others work for it until it has ended.
 
 A worker's rank is a small program that runs the engine's own worker, and runs it again where it ends: the engine survives
-that, and the line in which the rank says so ends up in the job's record (:mod:`muster.volumes.survived`). It begins another one only
-while the engine's head listens, which ends with the driver, and says that one was lost only of a worker that has lived a while or got
+that, and the line in which the rank says so ends up in the job's record (:mod:`muster.volumes.survived`). It begins another one
+once the engine's head listens, which ends with the driver, or after a while, and says that one was lost only of a worker that has lived a while or got
 SIGKILL, which comes from outside: any other may never have come. It ends the engine's worker, and itself well, once the first replica has
 sealed: its part-manifest is in the folder that all replicas share. A worker that ends soon after each start never comes, and is an error.
 """
@@ -87,11 +87,12 @@ while not told and not os.path.exists(sealed):
         how = f"exit status {status}" if status > 0 else f"killed by {names.get(-status, -status)}"
         how += ", out of memory" if status == -9 and out_of_memory() > killed else ""
         time.sleep(pause)  # one that ends at its start is not begun all the time
-        while not told and not os.path.exists(sealed) and not goes_on():
+        latest = time.monotonic() + soon  # a worker that never reaches a living head is begun anew, and ends the replica
+        while not told and not os.path.exists(sealed) and not goes_on() and time.monotonic() < latest:
             time.sleep(pace)  # the driver has ended, or the gang starts again: either ends this rank
         if told or os.path.exists(sealed):
             continue
-        if status == -signal.SIGKILL or (status and not early):
+        if (status == -signal.SIGKILL or (status and not early)) and goes_on():
             print(f"the engine's worker was lost at {at} ({how}), and the driver goes on: another one begins", flush=True)
         else:
             print(f"the engine's worker ended with exit status {status}: another one begins", flush=True)
