@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.contract.platform_in_memory import Columns, MemoryPlatform, Refused
 from tests.contract.test_deployments import DeploymentsContract
 from tests.serving import onnx_graph
 
@@ -17,7 +18,6 @@ from muster.backends.releases.book import Entry
 from muster.backends.releases.decision import Ending, Outcome
 from muster.backends.releases.deployments import Deployments
 from muster.backends.releases.driver import Driver, begin
-from muster.backends.releases.memory import Columns, MemoryPlatform, Refused
 from muster.backends.releases.plan import Plan, Rules
 from muster.backends.releases.platform import Limits
 from muster.core.deployment import ByBin, DeploymentSpec, RequestLog, Workers

@@ -113,10 +113,5 @@ _MODULES = {
 
 def __getattr__(name: str) -> Any:
     if name not in _MODULES:
-        from muster.core.deprecated import current
-
-        now = current(f"{__name__}.{name}")
-        if now is not None:
-            return __getattr__(now)
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(_MODULES[name]), name)

@@ -29,7 +29,6 @@ from muster.cli.spark import spark
 from muster.cli.tensorboard import tensorboard
 from muster.cli.up import up
 from muster.cli.warm import here
-from muster.core.deprecated import old_options
 
 HELP = """The whole road of a model in one Airflow Dag, on this machine or a cluster.
 
@@ -131,11 +130,8 @@ def named(words: Sequence[str]) -> typer.Typer:
 def main() -> None:
     """Run the command; the entry point of the installed `muster`."""
     here.arguments = sys.argv[1:]
-    words, warned = old_options(here.arguments)
-    for line in () if here.forked else warned:
-        typer.echo(f"muster: {line}", err=True)
     try:
-        named(words)(words, prog_name="muster")
+        named(here.arguments)(here.arguments, prog_name="muster")
     except SystemExit as end:
         if not isinstance(end.code, (int, type(None))):
             raise

@@ -21,7 +21,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from muster.core.deprecated import NAMES, old_variables
 from muster.core.errors import SpecError
 
 HOME_NAME = ".muster"
@@ -55,7 +54,6 @@ class Settings:
         :raises SpecError: a variable has a value that is not allowed.
         """
         env = os.environ if environment is None else environment
-        env = {**env, **old_variables(env)} if NAMES else env
         here = (start or Path.cwd()).absolute()
         home = Path(env["MUSTER_HOME"]) if env.get("MUSTER_HOME") else _nearest(here)
         base = Path(env["XDG_CACHE_HOME"]) if env.get("XDG_CACHE_HOME") else Path.home() / ".cache"

@@ -23,7 +23,6 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from typing import Any, TypeVar, Union
 
-from muster.core.deprecated import NAMES, old_keys
 from muster.core.errors import SpecError
 
 SCHEMA_VERSION = 1
@@ -94,7 +93,7 @@ def plain(value: Any) -> Any:
 
     :raises SpecError: a number that is not finite.
     """
-    return _plain(value, _shown_fields)
+    return _plain(value, lambda _, kind: _defaults(kind))
 
 
 def written(value: Any) -> Any:
@@ -135,10 +134,6 @@ def _plain(value: Any, fields_of: Callable[[Any, type], Iterable[str]]) -> Any:
 def _every_field(value: Any, kind: type) -> Iterable[str]:
     later = {field.name for field in dataclasses.fields(kind) if field.metadata.get("later")}
     return [n for n, default in _defaults(kind).items() if n not in later or getattr(value, n) != default]
-
-
-def _shown_fields(_: Any, kind: type) -> Iterable[str]:
-    return [*_defaults(kind), *old_keys(kind)] if NAMES else _defaults(kind)
 
 
 def _set_fields(value: Any, kind: type) -> Iterable[str]:

@@ -1,7 +1,7 @@
 """All that a Dag, a script or a configuration may name: ``python -m tests.unit.airflow.public_names`` writes the list anew.
 
-The list is public_names.txt. A line that is taken away, or changed, breaks what a user wrote: keep the old name for a
-release in muster.core.deprecated, which warns of it. A line that is new is a promise.
+The list is public_names.txt. A line that is taken away, or changed, breaks what a user wrote: say so in
+docs/howto/upgrade.md. A line that is new is a promise.
 """
 
 from __future__ import annotations
@@ -11,8 +11,6 @@ from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
 from typing import Any
-
-from muster.core.deprecated import NAMES
 
 LIST = Path(__file__).with_name("public_names.txt")
 JSON = {
@@ -54,8 +52,6 @@ def lines() -> Iterator[str]:
     yield from (f"Settings.{name}" for name in Settings.__dataclass_fields__)
     for kind, path in JSON.items():
         yield from (f"json {kind}.{name}" for name in _load(path).__dataclass_fields__)
-    for name, renamed in NAMES.items():
-        yield f"deprecated {renamed.text(name)}"
     for path in CHOICES:
         kind = _load(path)
         yield from (f"{kind.__name__} {member.value}" for member in kind)

@@ -24,7 +24,6 @@ from typing import TYPE_CHECKING, Any, TypeVar, dataclass_transform
 from airflow.sdk.bases.operator import BaseOperatorMeta, get_merged_defaults
 from airflow.sdk.exceptions import AirflowException
 
-from muster.core.deprecated import NAMES, current
 from muster.core.errors import SpecError
 from muster.core.names import nearest
 
@@ -243,17 +242,17 @@ def refusing(task_id: Any, field: str) -> Iterator[None]:
 
 
 def check_words(operator: type, task_id: Any, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an operator's keywords, old ones under their names of now.
+    """Return an operator's keywords.
 
     :raises SpecError: one that it does not take, with the nearest one.
     """
-    known, found = words_of(operator), _renamed(operator, task_id, given)
-    for word in found:
+    known = words_of(operator)
+    for word in given:
         if word not in known and not word.startswith("_"):
             kind = getattr(operator, "custom_operator_name", operator.__name__)
             hint = _place(word, operator) or _near_word(word, operator, known)
             raise SpecError(f"task {task_id!r:.80}, {word}: {kind} takes no such keyword; {hint}")
-    return found
+    return dict(given)
 
 
 def _place(word: str, operator: type) -> str:
@@ -274,19 +273,6 @@ def _near_word(word: str, operator: type, known: Collection[str]) -> str:
     return f"did you mean {near}?" if near else f"it takes {', '.join(own)}, and Airflow's own"
 
 
-def _renamed(operator: type, task_id: Any, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return keywords under their names of now, with a DeprecationWarning for each old one."""
-    found = dict(given)
-    for word in given if NAMES else ():
-        names = [f"muster.airflow.{each.__name__}({word})" for each in operator.__mro__]
-        name = next((each for each in names if each in NAMES), None)
-        if name is not None and (now := current(name, stacklevel=4)) is not None:
-            if now in found:
-                raise SpecError(f"task {task_id!r:.80}: {word} is now {now}, and both are given: drop {word}")
-            found[now] = found.pop(word)
-    return found
-
-
 def words_of(operator: type) -> frozenset[str]:
     """Every keyword that an operator takes, Airflow's included."""
     every = [
@@ -305,10 +291,8 @@ def own_defaults(operator: type, kwargs: Mapping[str, Any]) -> dict[str, Any]:
         raise SpecError(
             f"default_args[{DEFAULTS!r}] is {given!r:.60}: expected a mapping, such as {{'image': 'train'}}"
         )
-    given = _renamed(operator, kwargs.get("task_id", ""), given)
-    old = {name.rpartition("(")[2][:-1] for name in NAMES if name.endswith(")")}  # of other operators
     for word in given:
-        if word not in AuthorKeywords.for_all and word not in old and word not in (known := words_for_all()):
+        if word not in AuthorKeywords.for_all and word not in (known := words_for_all()):
             raise SpecError(
                 f"default_args[{DEFAULTS!r}][{word!r:.60}]: no default for all tasks{_near(word, known)}"
             )

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from tests.contract.platform_in_memory import MemoryPlatform
 from tests.unit.backends.metrics.conftest import Scrapes, values
 from tests.unit.volumes.service.process import Service
 
@@ -18,7 +19,6 @@ from muster.backends.metrics.looks import MOST_VOLUMES, line_of
 from muster.backends.metrics.table import METRICS, MetricsPart
 from muster.backends.releases.deployments import Deployments
 from muster.backends.releases.figures import Seen
-from muster.backends.releases.memory import MemoryPlatform
 from muster.core.data import Pinned
 from muster.core.deployment import DeploymentStatus, Release, Revision, RevisionState
 from muster.core.room import Room

@@ -6,10 +6,11 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from tests.contract.platform_in_memory import Columns, MemoryPlatform
+
 from muster.backends.releases.book import Book, Entry
 from muster.backends.releases.deployments import Deployments
 from muster.backends.releases.manual import promote
-from muster.backends.releases.memory import Columns, MemoryPlatform
 from muster.backends.releases.platform import Limits, Observed
 from muster.core.address import Address
 from muster.core.data import Pinned

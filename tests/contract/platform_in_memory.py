@@ -93,7 +93,7 @@ class MemoryPlatform:
     def admit(self, book: Book, entry: Entry) -> None:
         """Refuse nothing."""
 
-    def save(self, book: Book, *, in_force: bool = False) -> Book:  # noqa: ARG002 it always is
+    def save(self, book: Book, *, in_force: bool = False) -> Book:
         """Write a book; it is in force at once. :raises Conflict: it was written since it was loaded."""
         with self._lock:
             there = self._served.get(book.name)
@@ -154,7 +154,7 @@ class MemoryPlatform:
             return tuple(Answer(replica=each, outputs=None, error=str(error)) for each in replicas)
         return tuple(Answer(replica=each, outputs=outputs) for each in replicas)
 
-    def repair(self, book: Book) -> tuple[str, ...]:  # noqa: ARG002 there is nothing to repair
+    def repair(self, book: Book) -> tuple[str, ...]:
         """Do nothing: there is no other writer."""
         return ()
 
