@@ -134,13 +134,24 @@ def test_cells_run_in_the_image_and_say_what_it_lacks(tmp_path: Path, environmen
     (tmp_path / "report.py").write_text(
         "import sys\nprint(sys.prefix.rpartition('/')[2].startswith('python-'), rows.address, sorted(inputs))\n"
         "# %%\nprint((inputs['rows'].path / 'a.csv').read_text())\n"
+        "# %%\nfrom flats.work import area\nprint(area(2))\n"
+        "# %%\n!python -c 'import sys; print(sys.prefix)'\nprint(sys.prefix)\n"
+        "# %%\n!pip install six\n%pip install six\n"
         "# %%\nimport jinja2\n"
     )
+    work = tmp_path / "dags" / "flats" / "work.py"
+    work.parent.mkdir(parents=True)
+    work.write_text("def area(side):\n    return side * side\n")
     done = run(tmp_path, environment, "--image", "python", "--inputs", "lab/rows@1", "--execute", "report.py")
     assert done.returncode == 1
     assert done.stdout.splitlines()[:3] == ["True volume://lab/rows@1 ['rows']", "a", "1"]
     assert "image python has no pandas, polars, pyarrow, duckdb" in done.stderr
-    assert "report.py: cell 3 failed: ModuleNotFoundError: No module named 'jinja2'" in done.stderr
+    assert done.stdout.splitlines()[4] == "4"
+    assert done.stdout.splitlines()[5] == done.stdout.splitlines()[6]
+    assert "pip cannot install into image python, whose lock says what it holds" in done.stdout + done.stderr
+    assert "Nothing is installed: image 'python' holds what its lock says" in done.stderr
+    assert "TCP" not in done.stderr
+    assert "report.py: cell 6 failed: ModuleNotFoundError: No module named 'jinja2'" in done.stderr
     assert "Traceback" not in done.stdout + done.stderr
 
 
@@ -157,6 +168,19 @@ try:
 except muster.MusterError as error:
     print(error)
 """
+
+
+def test_the_notebook_of_nothing_set_plots_and_shows_progress(
+    tmp_path: Path, environment: dict[str, str]
+) -> None:
+    (tmp_path / "plot.py").write_text(
+        "import matplotlib.pyplot as plt, sklearn\nfrom tqdm.auto import tqdm\n"
+        "# %%\nlist(tqdm(range(3), desc='rows'))\n# %%\nplt.plot([1, 2])\nplt.show()\n"
+    )
+    done = run(tmp_path, environment, "--execute", "plot.py")
+    assert done.returncode == 0, done.stderr
+    assert "100% 3/3" in done.stdout
+    assert "<Figure size" in done.stdout
 
 
 def test_a_frame_is_answered_by_a_frame(
@@ -218,6 +242,6 @@ def test_jupyterlab_answers_with_one_kernel_until_it_is_ended(
         assert known["default"] == "muster"
         assert list(dict(known["kernelspecs"])) == ["muster"]  # type: ignore[call-overload]
     finally:
-        shown.send_signal(signal.SIGTERM)
+        shown.send_signal(signal.SIGHUP)  # the terminal is closed
         shown.communicate(timeout=60)
     assert [path.name for path in scratch.iterdir() if path.name.startswith("muster-")] == []

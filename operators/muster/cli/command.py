@@ -17,7 +17,7 @@ from typer.core import TyperGroup
 from muster.cli.screen import complain, kept_for_the_document
 from muster.client.place import check_home
 from muster.core.errors import MusterError
-from muster.core.settings import Settings
+from muster.core.settings import Settings, project_folder
 
 if TYPE_CHECKING:
     from muster.backends.base import Backend
@@ -41,8 +41,17 @@ Params = Annotated[
         "--param", "-p", metavar="NAME=VALUE", help="A Param of the Dag; lists and objects as JSON."
     ),
 ]
-Dags = Annotated[Path, typer.Option("--dags", help="The folder of Dags.")]
 DAGS = Path("dags")
+
+
+def _of_project(dags: Path) -> Path:
+    return project_folder() / DAGS if dags == DAGS else dags
+
+
+Dags = Annotated[
+    Path,
+    typer.Option("--dags", callback=_of_project, help="The folder of Dags; by default the project's."),
+]
 Where = Annotated[
     str, typer.Argument(metavar="ADDRESS", help="Such as flights/model@7 or flights/features@2013-03.")
 ]

@@ -9,7 +9,7 @@ from typing import Any
 
 from muster.cli.run import execute, finish
 from muster.cli.screen import safe, say, seconds
-from muster.core.settings import Settings
+from muster.core.settings import Settings, project_folder
 from muster.core.shipped import shipped
 
 DAG = "flights"
@@ -59,7 +59,7 @@ def _build(settings: Settings) -> None:
     from muster.cli.images import build_image
     from muster.images.folders import images_of
 
-    wanted = [image for image in images_of(settings, Path.cwd()) if image.name in IMAGES]
+    wanted = [image for image in images_of(settings, project_folder()) if image.name in IMAGES]
     missing = [image for image in wanted if not image.built]
     if not missing:
         say("Its environments are built.")

@@ -1,30 +1,57 @@
-"""Runs a server of an image in the foreground until Ctrl-C: TensorBoard, MLflow."""
+"""Runs a server of an image in the foreground until Ctrl-C: JupyterLab, TensorBoard, MLflow, Spark's history server."""
 
 from __future__ import annotations
 
 import os
+import signal
+import socket
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from muster.cli.images import python_of
-from muster.core.errors import ImageError
-from muster.core.settings import Settings
+from muster.core.errors import Conflict, ImageError
+from muster.core.settings import Settings, project_folder
 
 
 def python_of_image(name: str) -> str:
-    """Return the Python of an image that a Dag here may name, built if it is missing.
+    """Return the Python that jobs of an image run with here: the one that is set for it, or its environment, built if missing.
 
     :raises ImageError: there is no such image.
     """
     from muster.images.folders import images_of
 
     settings = Settings.load()
-    image = next((image for image in images_of(settings, Path.cwd()) if image.name == name), None)
+    image = next((image for image in images_of(settings, project_folder()) if image.name == name), None)
     if image is None:
         raise ImageError(f"image {name!r:.60} does not exist: `muster images ls` lists the images")
-    return str(python_of(settings, image))
+    return image.interpreter or str(python_of(settings, image))
+
+
+def check_port(port: int) -> None:
+    """Find out whether a server can listen there. :raises Conflict: another program does."""
+    with socket.socket() as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind(("127.0.0.1", port))
+        except OSError as error:
+            raise Conflict(
+                f"port {port} of 127.0.0.1 cannot be used ({error.strerror}): another program listens there, or it is "
+                f"reserved; name another one, such as --port {port + 1 if port < 65535 else 8888}"
+            ) from error
+
+
+@contextmanager
+def temporary_folder(prefix: str) -> Iterator[Path]:
+    """Make a folder that is deleted when this process ends, by a closed terminal or SIGTERM too."""
+    for end in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(end) is not signal.SIG_IGN:  # nohup has it ignored
+            signal.signal(end, lambda number, _: sys.exit(128 + number))
+    with tempfile.TemporaryDirectory(prefix=prefix) as place:
+        yield Path(place)
 
 
 def serve(
@@ -54,12 +81,8 @@ def serve(
     )
     try:
         code = process.wait()
-    except KeyboardInterrupt:
-        code = 0
     finally:
         process.terminate()
         process.wait()
     if code:
-        raise ImageError(
-            f"{what} ended with exit code {code}: its last lines above say why; if the port is in use, try another --port"
-        )
+        raise ImageError(f"{what} ended with exit code {code}: its last lines above say why")

@@ -12,7 +12,7 @@ from muster.cli.progress import progress
 from muster.cli.screen import Table, digest, emit, note, safe, say, seconds, size
 from muster.core.errors import NotFound
 from muster.core.names import check_label
-from muster.core.settings import Settings
+from muster.core.settings import Settings, project_folder
 
 if TYPE_CHECKING:
     from muster.images.containers import Bases, Recipe
@@ -26,7 +26,7 @@ def list_images(*, as_json: Json = False) -> None:
     """List the images that a Dag here may name. Only the Dag NAME may use the images in dags/NAME/images."""
     from muster.images.folders import images_of
 
-    found = list(images_of(Settings.load(), Path.cwd()))
+    found = list(images_of(Settings.load(), project_folder()))
     if as_json:
         emit(found)
         return
@@ -94,8 +94,8 @@ def build(
     from muster.images.folders import find_image, images_of, project_folders
 
     settings = Settings.load()
-    folders = project_folders(settings, Path.cwd())
-    known = {image.name: image for image in images_of(settings, Path.cwd())}
+    folders = project_folders(settings, project_folder())
+    known = {image.name: image for image in images_of(settings, project_folder())}
     if container or push is not None:
         from muster.images.containers import Bases, Recipe
 
@@ -157,7 +157,7 @@ def lock(name: Annotated[str, typer.Argument(metavar="NAME", help="A folder in i
 
     settings = Settings.load()
     check_label("image", name)
-    folders = project_folders(settings, Path.cwd())
+    folders = project_folders(settings, project_folder())
     found = known_images(folders).get(name)
     if found is None or not (found / WANTED).is_file():
         wrong = found and trouble(found)

@@ -67,7 +67,9 @@ def _show(found: list[Held]) -> None:
 
 
 def get(
-    job: Annotated[str, typer.Argument(metavar="JOB", help="The job's id, from its verdict.")],
+    job: Annotated[
+        str, typer.Argument(metavar="JOB", help="The job's id, from its verdict, or its beginning.")
+    ],
     target: Annotated[
         Path | None,
         typer.Argument(metavar="[FOLDER]", help="Target folder; by default a new one named after the job."),
@@ -77,8 +79,12 @@ def get(
 
     The target has a folder for each replica, and in it one for each output.
     """
+    from muster.cli.jobs import find_newest  # whose group this command is in
+
+    store = open_store()
+    job = find_newest(store.ledger, job)
     folder = target or Path(job)
     if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
         raise SpecError(f"{safe(folder)} already exists: name a new or an empty folder")
-    count = open_store().salvage(job, folder)
+    count = store.salvage(job, folder)
     say(f"{count} file{'s' * (count != 1)} in {safe(folder)}")

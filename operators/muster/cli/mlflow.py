@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from muster.backends.tracking import PORT, tracking_database, tracking_uri
-from muster.cli.foreground import python_of_image, serve
+from muster.cli.foreground import check_port, python_of_image, serve
 from muster.cli.screen import say
 from muster.core.errors import NotFound
 from muster.core.settings import Settings
@@ -35,6 +35,7 @@ def mlflow(
             f"no job here has tracked a run: there is no {database}. A job that calls mlflow.log_metric(…), in an "
             "image with mlflow-skinny, sqlalchemy and alembic, creates it; on a cluster the task's env names the MLflow server"
         )
+    check_port(port)
     python = python_of_image(image)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the server ends with this process
     say(f"http://127.0.0.1:{port}/   Ctrl-C ends it")

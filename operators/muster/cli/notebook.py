@@ -6,10 +6,9 @@ import json
 import keyword
 import os
 import secrets
-import signal
+import shlex
 import subprocess
 import sys
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -18,15 +17,17 @@ import typer
 
 import muster
 from muster.cli.command import open_store
-from muster.cli.foreground import python_of_image, serve
+from muster.cli.foreground import check_port, python_of_image, serve, temporary_folder
 from muster.cli.screen import note, safe, say
-from muster.client.execute import KERNEL, SCRIPT
+from muster.client.execute import KERNEL, SCRIPT, TRANSPORT
 from muster.core.address import Address
 from muster.core.errors import ImageError, NotFound, SpecError
 from muster.core.names import check_identifier
-from muster.core.settings import Settings
+from muster.core.settings import Settings, project_folder
 
 SERVER = "notebook"
+INSTALLERS = ("pip", "pip3", "uv", "conda")
+"""What a cell would call to install a package: into muster's own environment, where the cell could not import it."""
 SETTINGS = {
     "@jupyterlab/apputils-extension:notification": {"fetchNews": "false", "checkForUpdates": False},
     "@jupyterlab/notebook-extension:tracker": {"autoStartDefaultKernel": True},
@@ -60,18 +61,19 @@ def notebook(
     """Open JupyterLab in an image's environment, until Ctrl-C.
 
     The variables `muster`, `inputs` and one for each input are there; `inputs["features"].path` is a folder. Cells import
-    what a job in the image can import. The first time images are built. Notebooks are those of the present folder.
+    what a job in the image can import, and the Dags' own modules. The first time images are built. Notebooks are those of
+    the present folder.
     """
     from muster.client import kernel
 
     if execute is not None and not execute.is_file():
         raise NotFound(f"{execute} does not exist: name a notebook, such as report.ipynb")
     chosen = _chosen(inputs or ())
+    if execute is None:
+        check_port(port)
     server = python_of_image(SERVER)
     python = server if image == SERVER else python_of_image(image)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the folder is deleted, and kernels end
-    with tempfile.TemporaryDirectory(prefix="muster-notebook-") as place:
-        folder = Path(place)
+    with temporary_folder("muster-notebook-") as folder:
         _prepare(folder, server=Path(server), python=Path(python), image=image)
         variables = {**_variables(folder), kernel.IMAGE: image, kernel.INPUTS: json.dumps(chosen)}
         if execute is not None:
@@ -130,9 +132,17 @@ def _prepare(folder: Path, *, server: Path, python: Path, image: str) -> None:
         )
     if known["lacks"]:
         note(
-            f"image {image} has no {', '.join(known['lacks'])}: a cell that imports it fails, as a job would. To have it, "
-            f"add it to images/{image}/requirements.in and run `muster images lock {image}`"
+            f"image {image} has no {', '.join(known['lacks'])}: a cell that imports it fails, as a job would. "
+            f"{kernel.advice(image)}"
         )
+    programs = folder / "bin"
+    programs.mkdir()
+    for name in INSTALLERS:
+        refusal = (
+            f"{name} cannot install into image {image}, whose lock says what it holds. {kernel.advice(image)}"
+        )
+        (programs / name).write_text(f"#!/bin/sh\necho {shlex.quote(refusal)} >&2\nexit 1\n")
+        (programs / name).chmod(0o755)
     (spec / "kernel.json").write_text(
         json.dumps(
             {
@@ -140,6 +150,9 @@ def _prepare(folder: Path, *, server: Path, python: Path, image: str) -> None:
                 "display_name": f"{image} (muster)",
                 "language": "python",
                 "metadata": {"debugger": True},
+                "env": {
+                    "PATH": os.pathsep.join([str(programs), str(python.parent), os.environ.get("PATH", "")])
+                },
             }
         )
     )
@@ -157,10 +170,14 @@ def _site(python: Path) -> Path:
 
 def _variables(folder: Path) -> Mapping[str, str]:
     """Return what tells Jupyter of the kernel, and muster in the kernel of the same store as here."""
+    from muster.client import kernel
+
     settings = Settings.load()
     cluster = {} if settings.cluster is None else {"MUSTER_CLUSTER": str(settings.cluster)}
     return {
+        kernel.DAGS: str(project_folder() / "dags"),
         "JUPYTER_PATH": str(folder),
+        "JUPYTER_RUNTIME_DIR": str(folder / "run"),
         "JUPYTER_PREFER_ENV_PATH": "0",
         "MUSTER_HOME": str(settings.home),
         "MUSTER_CACHE": str(settings.cache),
@@ -177,12 +194,12 @@ def _execute(server: str, path: Path, variables: Mapping[str, str]) -> None:
         text=True,
         check=False,
     )
-    *others, last = done.stderr.rstrip().splitlines() or [""]
+    lines = done.stderr.rstrip().splitlines()
+    last = lines.pop() if done.returncode and lines else f"exit code {done.returncode}"
+    for line in filter(None, lines):  # what cells wrote to stderr
+        note(safe(line))
     if done.returncode:
-        raise ImageError(f"{path}: {last or f'exit code {done.returncode}'}")
-    for line in (*others, last):
-        if line:
-            note(safe(line))
+        raise ImageError(f"{path}: {last}")
     note(f"{safe(path)} ran" + (", and is saved" if path.suffix != SCRIPT else ""))
 
 
@@ -203,6 +220,7 @@ def _open(server: str, folder: Path, *, port: int, browser: bool, variables: Map
         f"--MultiKernelManager.default_kernel_name={KERNEL}",
         f"--LabApp.app_settings_dir={folder / 'settings'}",
         "--Application.log_level=WARN",
+        f"--KernelManager.transport={TRANSPORT}",
     ]
     serve(
         "JupyterLab", [server, "-m", "jupyterlab", *options], variables={**variables, "JUPYTER_TOKEN": token}

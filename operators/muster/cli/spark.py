@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import signal
-import sys
-import tempfile
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -12,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from muster.cli.command import open_store
-from muster.cli.foreground import python_of_image, serve
+from muster.cli.foreground import check_port, python_of_image, serve, temporary_folder
 from muster.cli.jobs import find_newest
 from muster.cli.screen import note, say
 from muster.core.errors import NotFound
@@ -70,9 +67,9 @@ def spark(
             f"job {job_id} keeps no event log: give its task outputs={{{EVENTS!r}: 'some/volume'}}, and a parameter of that name "
             "to its entrypoint"
         )
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the folder is deleted
+    check_port(port)
     with ExitStack() as opened:
-        folder = Path(opened.enter_context(tempfile.TemporaryDirectory(prefix="muster-spark-")))
+        folder = opened.enter_context(temporary_folder("muster-spark-"))
         first = folder / f"{spec.roles[0].name}-0" / EVENTS
         first.mkdir(parents=True)
         if store.ledger.status(job_id).state.ended:

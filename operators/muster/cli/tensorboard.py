@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import signal
-import sys
-import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -13,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from muster.cli.command import open_store
-from muster.cli.foreground import python_of_image, serve
+from muster.cli.foreground import check_port, python_of_image, serve, temporary_folder
 from muster.cli.jobs import find_newest
 from muster.cli.screen import note, safe, say
 from muster.core.errors import NotFound
@@ -51,10 +48,10 @@ def tensorboard(
         raise NotFound(
             f"no TensorBoard events in {shown or 'any volume'}: a stage writes them into its output"
         )
+    check_port(port)
     python = python_of_image(image)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the folder of links is deleted
     with ExitStack() as opened:
-        folder = Path(opened.enter_context(tempfile.TemporaryDirectory(prefix="muster-tensorboard-")))
+        folder = opened.enter_context(temporary_folder("muster-tensorboard-"))
         for name, path in runs.items():
             (folder / name).symlink_to(path)
         if job_id is not None and follows:

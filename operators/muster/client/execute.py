@@ -7,11 +7,16 @@ A failed cell gives one message on stderr and exit code 1.
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
+from html import unescape
 from pathlib import Path
 from typing import Any
 
 KERNEL = "muster"
+_WIDGET = "application/vnd.jupyter.widget-view+json"
 SCRIPT = ".py"
+TRANSPORT = "ipc"
+"""How a kernel is spoken to: files of this user's, in place of ports that each user of the machine can reach."""
 
 
 def main() -> None:
@@ -19,6 +24,7 @@ def main() -> None:
     import nbformat
     from nbclient import NotebookClient
     from nbclient.exceptions import CellExecutionError
+    from traitlets.config import Config
 
     path = Path(sys.argv[1])
     try:
@@ -26,7 +32,11 @@ def main() -> None:
     except (ValueError, OSError) as error:
         sys.exit(f"it is no notebook: {error}")
     client = NotebookClient(
-        notebook, timeout=None, kernel_name=KERNEL, resources={"metadata": {"path": str(path.parent)}}
+        notebook,
+        timeout=None,
+        kernel_name=KERNEL,
+        resources={"metadata": {"path": str(path.parent)}},
+        config=Config({"KernelManager": {"transport": TRANSPORT}}),
     )
     try:
         client.execute()
@@ -35,7 +45,7 @@ def main() -> None:
         sys.exit(f"cell {number} failed: {error.ename}: {error.evalue}")
     finally:
         if path.suffix == SCRIPT:
-            _print(notebook)
+            _print(notebook, client.widget_state)
         else:
             nbformat.write(notebook, path)
 
@@ -54,14 +64,25 @@ def _of_script(path: Path) -> Any:
     return new_notebook(cells=[new_code_cell(text) for text in texts if text.strip()])
 
 
-def _print(notebook: Any) -> None:
+def _print(notebook: Any, widgets: Mapping[str, Any]) -> None:
     for cell in notebook.cells:
         for output in cell.get("outputs", ()):
+            shown = output.get("data", {}).get(_WIDGET)
             if output["output_type"] == "stream":
                 stream = sys.stderr if output["name"] == "stderr" else sys.stdout
                 stream.write(output["text"])
+            elif shown and (text := _text_of(widgets, shown["model_id"])):
+                print(text)  # noqa: T201 - the widget as it is at the end; its own text is that of its start
             elif "text/plain" in output.get("data", {}):
                 print(output["data"]["text/plain"])  # noqa: T201 - what the cell shows
+
+
+def _text_of(widgets: Mapping[str, Any], model_id: str) -> str:
+    """Return what a widget, or a box of them, says in words: a bar of tqdm's is ``100%  3/3 [00:00<00:00]``."""
+    state = widgets.get(model_id, {})
+    inner = [_text_of(widgets, each.removeprefix("IPY_MODEL_")) for each in state.get("children", ())]
+    value = state.get("value")
+    return " ".join([*([unescape(value).strip()] if isinstance(value, str) else []), *filter(None, inner)])
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ from typing import Any
 
 INPUTS = "MUSTER_NOTEBOOK_INPUTS"
 IMAGE = "MUSTER_NOTEBOOK_IMAGE"
+DAGS = "MUSTER_NOTEBOOK_DAGS"
 NEEDED = ("ipykernel.kernelapp", "fsspec", "muster.client.versions", "muster.client.files")
 READERS = ("pandas", "polars", "pyarrow", "duckdb")
 
@@ -27,12 +28,15 @@ def main() -> None:
     if rest == ["--check"]:
         print(json.dumps(check()))  # noqa: T201 - the answer
         return
+    sys.path.insert(0, os.environ.get(DAGS, ""))  # a cell imports a stage's module as its job does
     from ipykernel.kernelapp import IPKernelApp
 
     kernel = IPKernelApp.instance()
     kernel.initialize(rest)
     kernel.shell.user_ns.update(given())
     kernel.shell.set_custom_exc((ModuleNotFoundError,), _say_what_is_missing)
+    for name in ("pip", "uv", "conda", "mamba"):
+        kernel.shell.register_magic_function(_refuse_to_install, magic_name=name)
     kernel.start()
 
 
@@ -44,6 +48,14 @@ def check() -> dict[str, Any]:
         except Exception as error:
             return {"error": f"{name}: {type(error).__name__}: {error}", "lacks": []}
     return {"error": "", "lacks": [name for name in READERS if importlib.util.find_spec(name) is None]}
+
+
+def advice(image: str) -> str:
+    """Return how a package is added to an image."""
+    return (
+        f"To have a package, add it to images/{image}/requirements.in, run `muster images lock {image}`, and open the notebook "
+        "again"
+    )
 
 
 def given() -> dict[str, Any]:
@@ -61,15 +73,18 @@ def given() -> dict[str, Any]:
 
 def _say_what_is_missing(shell: Any, kind: Any, error: Any, *_: Any, **__: Any) -> list[str]:
     image = os.environ.get(IMAGE, "")
-    said = (
-        f"{error}. Image {image!r} does not hold it, so a job in it could not import it either: add it to "
-        f"images/{image}/requirements.in, run `muster images lock {image}`, and open the notebook again"
-    )
+    said = f"{error}. Image {image!r} does not hold it, so a job in it could not import it either. {advice(image)}"
     if error.name and error.name.partition(".")[0] == "muster":
         said = f"{error}. It belongs to muster, and cannot be imported in a notebook"
     lines = [f"{kind.__name__}: {said}"]
     shell._showtraceback(kind, error, lines)
     return lines
+
+
+def _refuse_to_install(_: str) -> None:
+    """Stand for ``%pip`` and its kind, which would install into the environment of all jobs of this image."""
+    image = os.environ.get(IMAGE, "")
+    print(f"Nothing is installed: image {image!r} holds what its lock says. {advice(image)}", file=sys.stderr)  # noqa: T201 - the answer
 
 
 if __name__ == "__main__":

@@ -84,13 +84,24 @@ class Settings:
         return dict(self.interpreters).get(variable_name(image))
 
     def make_home(self) -> None:
-        """Create the home folder where there is none, for its owner alone."""
+        """Create the home folder where there is none, for its owner alone, and have git ignore it."""
         self.home.mkdir(mode=0o700, parents=True, exist_ok=True)
+        ignored = self.home / ".gitignore"
+        if not ignored.exists() and os.access(self.home, os.W_OK):
+            ignored.write_text("*\n")
 
     @property
     def store(self) -> Path:
         """The folder that holds the volumes."""
         return self.home / "store"
+
+
+def project_folder(start: Path | None = None) -> Path:
+    """Return the folder with ``dags/`` and ``images/``: the working folder where it has one, else the nearest that has ``.muster``."""
+    here = (start or Path.cwd()).absolute()
+    if any((here / name).is_dir() for name in ("dags", "images")):
+        return here
+    return next((folder for folder in (here, *here.parents) if (folder / HOME_NAME).is_dir()), here)
 
 
 def variable_name(image: str) -> str:

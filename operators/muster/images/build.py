@@ -12,12 +12,12 @@ from typing import Any
 import tomllib
 
 from muster.core.errors import ImageError
-from muster.images.lock import LOCK, RECIPE, entries, normal, package
+from muster.images.lock import LOCK, RECIPE, entries, index_hint, normal, package
 from muster.images.uv import Uv
 
 Progress = Callable[[str], None]
 
-_CURE = f"Mend the image's {LOCK}, or the network or disk that uv speaks of, and run again: what was downloaded is kept"
+_CURE = f"Mend the image's {LOCK}, or the network or disk that uv speaks of, and run again: what was downloaded is kept. "
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,7 +74,7 @@ class Build:
         self._uv.run(
             *words,
             failed=f"failed while {doing}",
-            cure=_CURE,
+            cure=_CURE + index_hint(),
             beat=lambda seconds: self._progress(f"image {self._name}: {doing}, {seconds:.0f} s"),
         )
 

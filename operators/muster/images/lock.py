@@ -33,6 +33,7 @@ _WHEEL = re.compile(r"(?P<path>\./\S+\.whl)(\s|\Z)")
 _COMMENT = re.compile(r"(^|\s)#.*")
 _WHEELS = "wheels"
 _OLDEST_ZIP = "315532800"  # 1980-01-01
+_INDEX = re.compile(r"(-i|--index-url|--extra-index-url|-f|--find-links)\b")
 _ELSEWHERE = re.compile(r"(-e\b|--editable\b|\.\./|/|file:|.*@\s*file:)")
 
 
@@ -202,6 +203,11 @@ def _as_it_was(wheels: Path) -> Iterator[None]:
 def _lock(name: str, folder: Path, uv: Uv) -> None:
     lines, built = [], []
     for line in _wanted_lines((folder / WANTED).read_text(encoding="utf-8")):
+        if _INDEX.match(line):
+            raise ImageError(
+                f"image {name}: {WANTED} holds {line!r:.120}, and a lock holds no address: take the line out, and name the index "
+                "in UV_INDEX, in the environment of every command that locks or builds"
+            )
         if _ELSEWHERE.match(line):
             raise ImageError(
                 f"image {name}: {WANTED} names {line!r:.120}, which does not travel with the image: put the package's "
@@ -222,6 +228,13 @@ def _lock(name: str, folder: Path, uv: Uv) -> None:
     write_whole(folder / LOCK, "".join(built) + lock)
 
 
+def index_hint() -> str:
+    """Say how a package index of one's own is named, and what of pip's is set here and not read."""
+    unread = [name for name in ("PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL") if os.environ.get(name)]
+    hint = "A package index of your own is named in UV_INDEX"
+    return f"{hint}; {' and '.join(unread)} is not read" if unread else hint
+
+
 def _uv(name: str, folder: Path, cache: Path) -> Uv:
     return Uv(name, folder, cache, {"SOURCE_DATE_EPOCH": os.environ.get("SOURCE_DATE_EPOCH", _OLDEST_ZIP)})
 
@@ -238,7 +251,7 @@ def _resolved(uv: Uv, folder: Path, lines: list[str]) -> str:
             *("-", "-o", str(lock)),
             given="".join(f"{line}\n" for line in lines),
             failed=f"could not resolve {folder / WANTED}",
-            cure=f"Mend {WANTED}, or the network that uv speaks of; the lock is as it was",
+            cure=f"Mend {WANTED}, or the network that uv speaks of; the lock is as it was. {index_hint()}",
         )
         return lock.read_text(encoding="utf-8")
 

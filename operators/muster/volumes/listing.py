@@ -11,7 +11,7 @@ import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Collection, ItemsView, Iterator, Mapping, Sequence, ValuesView
 from functools import cached_property, partial
-from itertools import chain, pairwise, takewhile
+from itertools import chain, islice, pairwise, takewhile
 from pathlib import Path
 
 from blake3 import blake3
@@ -93,6 +93,10 @@ class Listing(Mapping[str, Entry]):
         """Return the files of the manifest that an index describes."""
         firsts = [page.first for page in index.pages]
         return cls(index.head, index.begins, firsts, read, where=where, index=index)
+
+    def __repr__(self) -> str:
+        """Say how many files there are; the whole of a large version would fill a screen."""
+        return f"<{len(self)} files: {', '.join(islice(self, 5))}{', …' if len(self) > 5 else ''}>"
 
     @property
     def digest(self) -> str:

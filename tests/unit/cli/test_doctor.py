@@ -107,25 +107,34 @@ def test_a_full_disk_is_bad(home: Path, monkeypatch: pytest.MonkeyPatch) -> None
 
 
 @pytest.mark.parametrize(
-    ("rows", "state", "found"),
+    ("rows", "last", "state", "found"),
     [
-        ([], "ok", "has no Dag muster_maintenance"),
-        ([("muster_maintenance", True)], "warn", "muster_maintenance is paused"),
-        ([("muster_maintenance", False)], "ok", "runs once an hour"),
+        ([], "success", "ok", "has no Dag muster_maintenance"),
+        ([("muster_maintenance", True)], "success", "warn", "muster_maintenance is paused"),
+        ([("muster_maintenance", False)], "success", "ok", "runs once an hour"),
+        (
+            [("muster_maintenance", False)],
+            "failed",
+            "warn",
+            "the last run of the Dag muster_maintenance failed",
+        ),
     ],
 )
 def test_it_says_whether_anything_deletes_old_versions(
-    muster: Run, home: Path, rows: list[tuple[str, bool]], state: str, found: str
+    muster: Run, home: Path, rows: list[tuple[str, bool]], last: str, state: str, found: str
 ) -> None:
     (home / "up").mkdir(parents=True)
     with closing(sqlite3.connect(home / "up" / "airflow.db")) as database, database:
         database.execute("CREATE TABLE dag (dag_id TEXT, is_paused BOOLEAN, is_stale BOOLEAN DEFAULT 0)")
         database.executemany("INSERT INTO dag (dag_id, is_paused) VALUES (?, ?)", rows)
+        database.execute("CREATE TABLE dag_run (dag_id TEXT, run_id TEXT, state TEXT, end_date TEXT)")
+        runs = [("running", None), (last, "2026-01-02"), ("failed", "2026-01-01")]
+        database.executemany("INSERT INTO dag_run VALUES ('muster_maintenance', 'hourly', ?, ?)", runs)
     checks = muster("doctor", "--json").json()["checks"]
     line = next(check for check in checks if check["name"] == "maintenance")
     assert line["state"] == state
     assert found in line["found"]
-    assert ("airflow dags unpause muster_maintenance" in line["advice"]) == (state == "warn")
+    assert ("airflow dags unpause muster_maintenance" in line["advice"]) == ("paused" in found)
 
 
 @pytest.mark.parametrize("name", ["maintenance", "pools"])

@@ -1,7 +1,12 @@
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
 import pytest
 
 from muster.core.errors import SpecError
-from muster.core.settings import Settings
+from muster.core.settings import Settings, project_folder
 
 
 def test_the_nearest_home_above_is_found(tmp_path):
@@ -51,3 +56,27 @@ def test_an_image_may_run_with_a_python_that_is_there(tmp_path, monkeypatch):
     assert settings.interpreter("etl") is None
     assert settings.interpreter("train") is None
     hash(settings)
+
+
+def test_git_ignores_a_home(tmp_path: Path) -> None:
+    subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
+    home = Settings(home=tmp_path / ".muster", cache=tmp_path)
+    home.make_home()
+    (home.home / "passwords.json").write_text("{}")
+    (tmp_path / "dag.py").write_text("")
+    subprocess.run(["git", "-C", str(tmp_path), "add", "-A"], check=True)
+    added = subprocess.run(
+        ["git", "-C", str(tmp_path), "ls-files"], capture_output=True, text=True, check=True
+    )
+    assert added.stdout == "dag.py\n"
+
+
+def test_a_project_is_found_from_its_subfolders(tmp_path: Path) -> None:
+    (tmp_path / "dags" / "flats").mkdir(parents=True)
+    (tmp_path / "notes").mkdir()
+    (tmp_path / ".muster").mkdir()
+    assert project_folder(tmp_path) == tmp_path
+    assert project_folder(tmp_path / "notes") == tmp_path
+    assert project_folder(tmp_path / "dags" / "flats") == tmp_path
+    (tmp_path / "notes" / "dags").mkdir()
+    assert project_folder(tmp_path / "notes") == tmp_path / "notes"

@@ -60,3 +60,11 @@ def test_a_lock_that_cannot_be_made_leaves_the_wheels_of_the_one_that_is_there(t
     assert "./wheels/mylib-2.0-py3-none-any.whl" in lock_image("own", folder, tmp_path / "uv").read_text()
     assert [path.name for path in (folder / "wheels").iterdir()] == ["mylib-2.0-py3-none-any.whl"]
     assert trouble(folder) is None
+
+
+def test_an_index_in_requirements_in_is_refused_since_the_lock_cannot_hold_it(tmp_path: Path) -> None:
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own" / "requirements.in").write_text("--extra-index-url http://localhost:1/simple\nsix\n")
+    with pytest.raises(ImageError, match=r"--extra-index-url .* name the index in UV_INDEX"):
+        lock_image("own", tmp_path / "own", tmp_path / "uv")
+    assert not (tmp_path / "own" / "requirements.txt").exists()

@@ -14,6 +14,7 @@ from muster.core.settings import Settings
 MAINTENANCE = "muster_maintenance"
 _BY_HAND = "muster volumes gc deletes old versions by hand"
 _PAUSED = "SELECT is_paused FROM dag WHERE dag_id = ? AND NOT is_stale"
+_LAST = "SELECT run_id, state FROM dag_run WHERE dag_id = ? AND state IN ('success', 'failed') ORDER BY end_date DESC LIMIT 1"
 _LOOSE = "SELECT pool FROM slot_pool WHERE NOT include_deferred AND pool <> 'default_pool' ORDER BY pool"
 
 
@@ -30,6 +31,15 @@ def maintenance(settings: Settings) -> Check:
             f"muster up has no Dag {MAINTENANCE}: a Dag of your own with RetentionOperator, or none",
         )
     if not rows[0][0]:
+        last = _rows(settings, "maintenance", _LAST, MAINTENANCE) or []
+        if isinstance(last, Check):
+            return last
+        if last and last[0][1] == "failed":
+            return warn(
+                "maintenance",
+                f"the last run of the Dag {MAINTENANCE} failed ({last[0][0]}): old versions, and jobs that no task owns, may stay",
+                "its task's log, on the page of muster up, says why",
+            )
         return ok("maintenance", f"the Dag {MAINTENANCE} runs once an hour under muster up")
     return warn(
         "maintenance",

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from muster.cli.checks.check import Check, bad, ok, warn
 from muster.core.errors import SpecError
-from muster.core.settings import INTERPRETER, Settings, variable_name
+from muster.core.settings import INTERPRETER, Settings, project_folder, variable_name
 
 _OPTION = "interpreter."
 
@@ -17,7 +17,7 @@ def interpreters(settings: Settings) -> Iterator[Check]:
     """Check each interpreter that a variable or the Airflow of ``muster up`` sets; it is started, and torch in it."""
     from muster.images.folders import known_images, project_folders
 
-    known = {variable_name(name): name for name in known_images(project_folders(settings, Path.cwd()))}
+    known = {variable_name(name): name for name in known_images(project_folders(settings, project_folder()))}
     for name, path in sorted({**_of_up(settings), **dict(settings.interpreters)}.items()):
         if name in known:
             yield _check(known[name], path)

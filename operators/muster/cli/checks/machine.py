@@ -14,7 +14,7 @@ from pathlib import Path
 from muster.cli.checks.check import Check, bad, ok, warn
 from muster.cli.screen import when
 from muster.core.errors import MusterError
-from muster.core.settings import Settings
+from muster.core.settings import Settings, project_folder
 
 GIB = 1 << 30
 HOME_GIB = 2.0
@@ -75,7 +75,7 @@ def home_disk(settings: Settings) -> Check:
 def _images(settings: Settings) -> Check:
     from muster.images.folders import images_of
 
-    found = list(images_of(settings, Path.cwd()))
+    found = list(images_of(settings, project_folder()))
     wrong = [f"{image.name}: {image.trouble}" for image in found if image.trouble]
     if wrong:
         return warn("images", "; ".join(wrong), "lock them before they are used")
@@ -119,6 +119,12 @@ def _file_system(settings: Settings) -> Check:
             "file system",
             f"MUSTER_HOME is on {kind}",
             "set MUSTER_HOME to a local disk: locks and links are unreliable there",
+        )
+    if kind in ("tmpfs", "ramfs"):
+        return warn(
+            "file system",
+            f"MUSTER_HOME is on {kind}: its versions are gone when the machine starts again",
+            "set MUSTER_HOME to a disk, unless it is for a trial",
         )
     return ok("file system", f"MUSTER_HOME is on {kind or 'an unknown file system'}")
 
