@@ -53,9 +53,9 @@ test: $(READY)  ## Run the tests, slow ones included (below 13 minutes warm)
 check: $(READY)  ## Lint, types, layers and the fast tests
 	@$(MAKE) --no-print-directory -j 2 --output-sync=target lint fast
 
-fast: $(READY)
+fast: $(READY)  ## The fast tests, or some of them: make fast T=tests/unit/cli
 	$(IN_MEMORY) $(PYTEST) -q -m "not slow and $(HERE)" -n 4 --dist loadfile \
-	  -o tmp_path_retention_policy=failed -o tmp_path_retention_count=1
+	  -o tmp_path_retention_policy=failed -o tmp_path_retention_count=1 $(T)
 
 lint: $(READY)  ## Lint, types and layers
 	$(BIN)/ruff check --no-cache .

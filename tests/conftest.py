@@ -6,6 +6,7 @@ import gc
 import heapq
 import os
 import shutil
+import signal
 import tempfile
 from pathlib import Path
 
@@ -30,6 +31,9 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ["MUSTER_NO_WARM"] = (
         "1"  # no command of a test leaves a process behind, but where that is what is tested
     )
+    os.environ["ORT_DISABLE_TELEMETRY"] = "1"  # ONNX Runtime writes into ~/.cache/Microsoft otherwise
+    if not hasattr(config, "workerinput"):  # what ends the tests ends their servers, as Ctrl-C does
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
     os.environ.update(
         {name: value for name, value in home.environment().items() if name.startswith("AIRFLOW")}
     )

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from muster.cli.run import execute, finish
-from muster.cli.screen import safe, say, seconds
+from muster.cli.screen import program, safe, say, seconds
 from muster.core.settings import Settings, project_folder
 from muster.core.shipped import shipped
 
@@ -32,11 +32,11 @@ of its own:
 
 NEXT = """
 Next:
-  muster volumes log flights/model    where the model comes from
-  muster jobs ls                      what ran; muster jobs logs JOB
-  muster tensorboard flights/model    how it learned
-  muster run flights --resume=strict  after a change: runs what it touches
-  muster deployments retire flights   end the model server
+  {muster} volumes log flights/model    where the model comes from
+  {muster} jobs ls                      what ran; {muster} jobs logs JOB
+  {muster} tensorboard flights/model    how it learned
+  {muster} run flights --resume=strict  after a change: runs what it touches
+  {muster} deployments retire flights   end the model server
 """
 
 
@@ -51,7 +51,7 @@ def demo() -> None:
     say(f"Versions and jobs are kept in {safe(settings.home)}.\n")
     result = execute(DAG, params=PARAMS, resume=None, dags=dags_folder())
     finish(result)
-    say(NEXT.rstrip())
+    say(NEXT.format(muster=program("muster")).rstrip())
 
 
 def _build(settings: Settings) -> None:

@@ -94,10 +94,19 @@ def _check_name(name: str) -> None:
         raise SpecError(f"name {name!r}: the folder of that name holds images for all Dags: choose another")
     if iskeyword(name):
         raise SpecError(f"name {name!r}: it is a keyword of Python: choose another")
-    if name in sys.stdlib_module_names or find_spec(name) is not None:
+    if name in sys.stdlib_module_names or find_spec(name) is not None or name in _imported_in_images():
         raise SpecError(
             f"name {name!r}: a Python package has that name, and the Dag's folder would hide it: choose another"
         )
+
+
+def _imported_in_images() -> set[str]:
+    """Return what the packages of the shipped images are imported as, as far as their names tell."""
+    from muster.images.lock import LOCK, entries, package
+
+    locks = [path.read_text(encoding="utf-8") for path in shipped("images").glob(f"*/{LOCK}")]
+    packages = {package(entry) for lock in locks for entry in entries(lock)}
+    return {"sklearn", *(each.partition("-")[0] for each in packages)}  # mlflow-skinny is mlflow
 
 
 def _write_folder(source: Path, target: Path, name: str) -> None:

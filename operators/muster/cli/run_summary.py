@@ -6,6 +6,7 @@ A failed run's summary ends with its verdict.
 from __future__ import annotations
 
 import shlex
+import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -65,6 +66,8 @@ def answer(deployed: Deployed) -> Iterator[str]:
     served = safe(deployed.version.removeprefix("volume://"))
     yield f"\n{safe(deployed.name)} answers at {safe(deployed.url)} with {served}; try it:"
     yield f"  {safe(_shorter(deployed))}"
+    if shutil.which("curl") is None:
+        yield f"  this machine has no curl: install it, or in Python: muster.deployment({deployed.name!r}).predict(rows)"
 
 
 def _shorter(deployed: Deployed) -> str:

@@ -15,6 +15,8 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, redirect_stdout
 from dataclasses import dataclass, field
+from pathlib import Path
+from shlex import quote
 from typing import TextIO
 
 import typer
@@ -56,6 +58,14 @@ def say(text: str = "", *, style: str | None = None, bold: bool | None = None) -
 def note(text: str = "", *, style: str | None = None) -> None:
     """Print a note on stderr, where no script reads it."""
     typer.secho(text, fg=style, err=True)
+
+
+def program(name: str) -> str:
+    """Return what to type for a program of this environment: its name where PATH has it, else its path."""
+    path = Path(sys.executable).with_name(name)
+    if shutil.which(name):
+        return name
+    return quote(str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path))
 
 
 def complain(message: object) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from muster.cli.command import DAGS, Dags
-from muster.cli.screen import note, safe, say
+from muster.cli.screen import note, program, safe, say
 
 if TYPE_CHECKING:
     from muster.airflow.up.api import FoundDags
@@ -79,4 +79,4 @@ def _of_paused(home: UpHome, found: FoundDags) -> Iterator[str]:
     which = ", ".join(found.paused) if some else "all of them"
     yield f"paused: {which}: no schedule and no asset starts a run of these"
     where = home.root.relative_to(Path.cwd()) if home.root.is_relative_to(Path.cwd()) else home.root
-    yield f"  start one by its switch on the page, or: AIRFLOW_HOME={quote(str(where))} airflow dags unpause {found.paused[0]}"
+    yield f"  start one by its switch on the page, or: AIRFLOW_HOME={quote(str(where))} {program('airflow')} dags unpause {found.paused[0]}"

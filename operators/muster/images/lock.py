@@ -75,6 +75,10 @@ def trouble(folder: Path) -> str | None:
     if not lock.is_file():
         if (folder / WANTED).is_file():
             return f"it is not locked: {cure}"
+        if conda := next(
+            (each for each in ("environment.yml", "environment.yaml") if (folder / each).is_file()), None
+        ):
+            return f"it holds {conda}, which is conda's and not read: write its packages, as pip names them, into {WANTED}, and {cure}"
         return (
             f"{folder} has neither {WANTED} nor {LOCK}: write the packages it needs into {WANTED}, and {cure}"
         )

@@ -52,9 +52,32 @@ def lines() -> Iterator[str]:
     yield from (f"Settings.{name}" for name in Settings.__dataclass_fields__)
     for kind, path in JSON.items():
         yield from (f"json {kind}.{name}" for name in _load(path).__dataclass_fields__)
+    yield from sorted(_commands())
     for path in CHOICES:
         kind = _load(path)
         yield from (f"{kind.__name__} {member.value}" for member in kind)
+
+
+def _commands() -> Iterator[str]:
+    """Return every command with its arguments and options."""
+    import typer.main
+
+    from muster.cli.app import app
+
+    def walk(command: Any, words: str) -> Iterator[str]:
+        for each in command.params:
+            names = (
+                each.opts + each.secondary_opts
+                if each.param_type_name == "option"
+                else [each.metavar or each.name]
+            )
+            yield from (f"{words} {name}" for name in names if name not in ("-h", "--help"))
+        if not getattr(command, "commands", None):
+            yield words
+        for name, inner in getattr(command, "commands", {}).items():
+            yield from walk(inner, f"{words} {name}")
+
+    return walk(typer.main.get_command(app), "muster")
 
 
 def _load(path: str) -> Any:

@@ -98,3 +98,10 @@ def test_a_name_that_cannot_be_all_of_it_is_refused(muster: Run, folder: Path, n
     assert answer.code == 1
     assert why in answer.err
     assert list(folder.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["sklearn", "torch", "mlflow", "pandas"])
+def test_a_name_that_would_hide_a_package_of_an_image_is_refused(muster: Run, name: str) -> None:
+    answer = muster("init", name)
+    assert answer.code == 1
+    assert "a Python package has that name" in answer.err

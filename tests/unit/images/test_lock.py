@@ -68,3 +68,10 @@ def test_an_index_in_requirements_in_is_refused_since_the_lock_cannot_hold_it(tm
     with pytest.raises(ImageError, match=r"--extra-index-url .* name the index in UV_INDEX"):
         lock_image("own", tmp_path / "own", tmp_path / "uv")
     assert not (tmp_path / "own" / "requirements.txt").exists()
+
+
+def test_an_environment_of_conda_is_named_as_such(tmp_path: Path) -> None:
+    (tmp_path / "environment.yml").write_text("dependencies: [python=3.10]\n")
+    found = trouble(tmp_path)
+    assert found is not None
+    assert found.startswith("it holds environment.yml, which is conda's and not read: write its packages")

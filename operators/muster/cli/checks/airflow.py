@@ -9,6 +9,7 @@ from shlex import quote
 from typing import Any
 
 from muster.cli.checks.check import Check, ok, warn
+from muster.cli.screen import program
 from muster.core.settings import Settings
 
 MAINTENANCE = "muster_maintenance"
@@ -44,8 +45,8 @@ def maintenance(settings: Settings) -> Check:
     return warn(
         "maintenance",
         f"the Dag {MAINTENANCE} is paused: old versions, and jobs that no task owns, stay",
-        f"start it on the page of muster up, or: AIRFLOW_HOME={quote(str(settings.home / 'up'))} airflow dags unpause "
-        f"{MAINTENANCE}; {_BY_HAND}",
+        f"start it on the page of muster up, or: AIRFLOW_HOME={quote(str(settings.home / 'up'))} "
+        f"{program('airflow')} dags unpause {MAINTENANCE}; {_BY_HAND}",
     )
 
 

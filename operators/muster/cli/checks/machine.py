@@ -126,7 +126,11 @@ def _file_system(settings: Settings) -> Check:
             f"MUSTER_HOME is on {kind}: its versions are gone when the machine starts again",
             "set MUSTER_HOME to a disk, unless it is for a trial",
         )
-    return ok("file system", f"MUSTER_HOME is on {kind or 'an unknown file system'}")
+    if not kind:
+        return warn(
+            "file system", "the type of MUSTER_HOME's file system is not known", "see that it is a local disk"
+        )
+    return ok("file system", f"MUSTER_HOME is on {kind}")
 
 
 def _home_rights(settings: Settings) -> Check:
