@@ -173,8 +173,8 @@ def job(python_callable: Function | None = None, **keywords: Any) -> Any:
         cleaned = clean(raw="volume://sales/raw@latest", month="{{ params.month }}")
         train(table=cleaned.versions["table"])
 
-    It runs in its image, which has neither Airflow nor muster nor the Dag file. So its body imports
-    what it needs; names from outside are refused while the Dag is parsed, but builtins and what
+    It runs in its image, which has neither Airflow nor the Dag file; of muster it has `muster.signature` alone. So its
+    body imports what it needs; names from outside are refused while the Dag is parsed, but builtins and what
     the Dag file imports from Python's standard library, such as ``Path``, which travel along.
     Modules beside the Dag file travel too: ``from sales import tables`` works inside the function.
 

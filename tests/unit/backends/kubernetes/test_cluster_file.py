@@ -28,7 +28,7 @@ context = "jo"
 image_prefix = "registry/team-a"
 queue = "team-a"
 partial_starts = true
-elastic = true
+autoscaled = true
 user = "any"
 image_pull_secrets = ["registry"]
 serving = "kserve"
@@ -58,7 +58,7 @@ def test_a_file(file: Path) -> None:
         image_pull_secrets=("registry",),
         queue="team-a",
         partial_starts=True,
-        elastic=True,
+        autoscaled=True,
         user=None,
         serving=Platform.KSERVE,
         gateway="gateways/public",
