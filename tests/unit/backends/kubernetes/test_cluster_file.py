@@ -96,7 +96,7 @@ def test_a_password_is_the_token_and_is_in_no_repr() -> None:
         ({"user": 0}, "never run as root"),
         ({"images": {"etl": "UPPER"}}, "image etl 'UPPER'"),
         ({"queue": ""}, "queue"),
-        ({"elastic": "yes"}, "elastic: expected bool, found 'yes'"),
+        ({"autoscaled": "yes"}, "autoscaled: expected bool, found 'yes'"),
         ({"store_url": "muster-store"}, "store_url 'muster-store'"),
         ({"outside_store_url": "ftp://x"}, "outside_store_url 'ftp://x'"),
         ({"outside_store_url": 1}, "outside_store_url is 1, need text"),
