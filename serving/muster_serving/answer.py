@@ -19,7 +19,7 @@ CLIENT_LEFT = 499  # no client gets it: a status for the counts, as in nginx's l
 class Answer(NamedTuple):
     """Status, body and headers; the server around it adds the Content-Length.
 
-    :param unseen: whether a fallback stood in for a value of the request.
+    :param outside: the inputs with a value that no training row had, as far as the signature records what these had.
     :param places: the bins of its values, where requests are counted by them (:mod:`muster_serving.histograms`).
     :param sent: whether the client has it, as events: its status says how they ended.
     """
@@ -27,7 +27,7 @@ class Answer(NamedTuple):
     status: int
     body: bytes
     headers: Headers = JSON
-    unseen: bool = False
+    outside: tuple[str, ...] = ()
     places: tuple[int, ...] | None = None
     sent: bool = False
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np  # noqa: TID253 - the server cannot do without; nothing that Airflow parses imports it
@@ -27,6 +28,8 @@ _INTEGERS: dict[str, Any] = {
 }
 _FLOATS: dict[str, Any] = {"FP32": np.float32, "FP64": np.float64}
 DATATYPES: dict[str, Any] = {"BOOL": np.bool_, **_INTEGERS, **_FLOATS, "BYTES": np.object_}
+
+_FEWEST_AMBIGUOUS = 1 << 53
 
 Array = np.ndarray[Any, Any]
 
@@ -56,8 +59,12 @@ class Column:
     """One tensor of the graph, by name.
 
     :param tail: the dimensions after the batch; ``()`` for a plain column.
-    :param codes: allowed values, and the graph's value for each; None allows all.
-    :param fallback: the graph's value for any other value; None refuses it.
+    :param codes: allowed values, and the graph's value for each; None allows all between `least` and `greatest`.
+    :param fallback: the graph's value for any other value, and for null; None refuses it.
+    :param nullable: whether null is allowed; of FP32 and FP64 it is NaN.
+    :param usual: the least and the greatest value of the training rows, `categories` all of them, as far as either is
+        recorded: a value outside is counted, and only `codes` and bounds refuse it.
+    :param frame: how the training rows' frame had the column (:mod:`muster_serving.predictors.frame`).
     """
 
     name: str
@@ -65,18 +72,25 @@ class Column:
     tail: tuple[int, ...]
     least: float
     greatest: float
-    codes: Mapping[Any, int] | None
-    fallback: int | None
+    codes: Mapping[Any, Any] | None
+    fallback: Any
     accepted: frozenset[type]
     dtype: Any
+    nullable: bool = False
+    usual: tuple[float, float] | None = None
+    categories: tuple[Any, ...] | None = None
+    frame: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
-    def parse(cls, where: str, entry: Any) -> Column:
+    def parse(cls, where: str, entry: Any, *, of: int = 1, output: bool = False) -> Column:
         """Read one entry of ``signature.json``.
 
+        :param of: the format of the file: in the first, ranges and categories of inputs are closed.
         :raises ModelError: an unknown key, or a wrong type or value.
         """
-        known = {"name", "datatype", "shape", "min", "max", "categories", "fallback"}
+        known = {"name", "datatype", "shape", "min", "max"}
+        known |= {"categories", "fallback"} if of == 1 or not output else set()
+        known |= {"nullable", "closed", "frame"} if of > 1 and not output else set()
         need(isinstance(entry, dict), f"{where}: expected an object, found {entry!r:.60}")
         unknown = sorted(set(entry) - known)
         need(
@@ -90,38 +104,77 @@ class Column:
             isinstance(datatype, str) and datatype in DATATYPES,
             f"{where}: datatype {datatype!r:.40}; known are {', '.join(DATATYPES)}",
         )
-        least, greatest = _range(where, entry, datatype)
-        codes, fallback = _codes(where, entry, datatype)
-        as_index = datatype == "BYTES" and codes is not None
-        return cls(
+        bounds = _range(where, entry, datatype)
+        codes, fallback = _codes(where, entry, datatype, of)
+        nullable, closed = _flag(where, entry, "nullable"), _flag(where, entry, "closed")
+        open_ = of > 1 and not output and not closed
+        least, greatest = _bounds(datatype) if open_ else bounds
+        column = cls(
             name=name,
             datatype=datatype,
             tail=_tail(where, entry.get("shape", [-1])),
             least=least,
             greatest=greatest,
-            codes=codes,
+            codes=None if open_ and fallback is None else codes,
             fallback=fallback,
             accepted=_accepted(datatype),
-            dtype=np.int64 if as_index else DATATYPES[datatype],
+            dtype=DATATYPES[datatype],
+            nullable=nullable,
+            usual=bounds if "min" in entry or "max" in entry else None,
+            categories=None if codes is None else tuple(codes),
+            frame=_frame(where, entry),
         )
+        if column.is_coded:
+            return replace(column, dtype=np.int64)
+        return replace(column, dtype=np.object_) if column.marks_nulls else column
+
+    def closed(self) -> Column:
+        """Return it as a graph takes it that is given a text's place in the categories: any other text is refused."""
+        if self.datatype != "BYTES" or self.categories is None:
+            return self
+        codes = {text: place for place, text in enumerate(self.categories)}
+        return replace(self, codes=codes, dtype=np.int64)
+
+    @property
+    def is_coded(self) -> bool:
+        """Whether a text arrives as its place in the categories."""
+        return self.datatype == "BYTES" and self.codes is not None
+
+    @property
+    def null(self) -> Any:
+        """What :meth:`array` has for null."""
+        if self.fallback is not None:
+            return self.fallback
+        if self.datatype in _FLOATS:
+            return math.nan
+        return -1 if self.is_coded else None
+
+    @property
+    def marks_nulls(self) -> bool:
+        """Whether arrays hold objects, of which None is null."""
+        return self.nullable and self.null is None
 
     @property
     def expects(self) -> str:
         """The allowed values, for error messages."""
+        return f"{self._expects()}{' or null' * self.nullable}"
+
+    def _expects(self) -> str:
         if self.codes is not None:
             shown = ", ".join(str(value) for value in list(self.codes)[:12])
             return f"one of {shown}{', …' if len(self.codes) > 12 else ''}"
         lower, upper = _bounds(self.datatype)
         if (self.least, self.greatest) == (lower, upper):
             return "finite numbers" if self.datatype in _FLOATS else f"{self.datatype} values"
+        least, greatest = (f"{b:g}" if type(b) is float else str(b) for b in (self.least, self.greatest))
         if self.greatest == upper:
-            return f"{self.least:g} or more"
-        return f"{self.greatest:g} or less" if self.least == lower else f"{self.least:g} to {self.greatest:g}"
+            return f"{least} or more"
+        return f"{greatest} or less" if self.least == lower else f"{least} to {greatest}"
 
     @property
     def graph_datatype(self) -> str:
         """The data type of the graph's own tensor: a text with categories becomes an index."""
-        return "INT64" if self.datatype == "BYTES" and self.codes is not None else self.datatype
+        return "INT64" if self.is_coded else self.datatype
 
     @property
     def takes_arrays(self) -> bool:
@@ -132,23 +185,45 @@ class Column:
         """Return the column as a tensor of the protocol's model metadata."""
         return {"name": self.name, "datatype": self.datatype, "shape": [-1, *self.tail]}
 
+    @property
+    def kind_outside(self) -> str:
+        """What a value may be outside of, ``range`` or ``category``; empty where none is recorded, or it is refused."""
+        if self.categories is not None:
+            return "" if self.codes is not None and self.fallback is None else "category"
+        return "" if self.usual in (None, (self.least, self.greatest)) else "range"
+
+    def is_outside(self, values: list[Any] | Array) -> bool:
+        """Whether a value is outside what is recorded of the training rows; null never is.
+
+        :param values: flat values of JSON that are allowed, or an array.
+        """
+        if self.usual is not None:
+            least, greatest = self.usual
+            if not isinstance(values, list):
+                return bool(((values < least) | (values > greatest)).any())
+            return any(v is not None and (v < least or v > greatest) for v in values)
+        listed = values if isinstance(values, list) else np.unique(values).tolist()
+        known = self._known
+        return not known.issuperset(listed) and any(
+            not is_null(value) and self._key(value) not in known for value in listed
+        )
+
+    @cached_property
+    def _known(self) -> frozenset[Any]:
+        return frozenset(self.categories or ())
+
     def value(self, value: Any) -> Any:
         """Return the graph's value for one JSON value.
 
         :raises RequestError: it has another type, or is not finite, out of range or no category.
         """
         if type(value) in self.accepted:
-            codes = self.codes
-            if codes is not None:
-                code = codes.get(value, self.fallback)
-                return self._encode([value])[0] if code is None else code
-            if self.datatype in ("BYTES", "BOOL") or self.least <= value <= self.greatest:
-                return value
-        (typed,) = self._typed([value])
-        if typed is not value:
-            return self.value(typed)
-        self._check_range([value])
-        return value
+            if self.codes is None:
+                if self.datatype in ("BYTES", "BOOL") or self.least <= value <= self.greatest:
+                    return value
+            elif value in self.codes:
+                return self.codes[value]
+        return self.array([value])[0]
 
     def array(self, values: list[Any] | Array) -> Array:
         """Return the graph's tensor, of one dimension, for a list of JSON values.
@@ -158,15 +233,35 @@ class Column:
         """
         if not isinstance(values, list):
             good = (values >= self.least) & (values <= self.greatest)  # NaN compares false
-            if not good.all():
-                self._check_range(values.tolist())
+            if not good.all() and not (self.nullable and (good | (values != values)).all()):
+                return self.array(values.tolist())
             return values.astype(self.dtype, copy=False)
+        nulls: list[bool] = []
+        if self.nullable and any(nulls := [is_null(value) for value in values]):
+            values = [self.example if null else value for value, null in zip(values, nulls, strict=True)]
         values = self._typed(values)
         if self.codes is not None:
-            return np.array(self._encode(values), dtype=self.dtype)
-        if self.datatype not in ("BYTES", "BOOL"):
+            values = self._encode(values)
+        elif self.datatype not in ("BYTES", "BOOL"):
             self._check_range(values)
-        return np.array(values, dtype=self.dtype)
+        array = np.array(values, dtype=self.dtype)
+        if nulls:
+            array[np.array(nulls)] = self.null
+        return array
+
+    @cached_property
+    def example(self) -> Any:
+        """A value that is allowed, the first of the categories where they are recorded."""
+        if self.categories:
+            return self.categories[0]
+        if self.datatype == "BYTES":
+            return "text"
+        if self.datatype == "BOOL":
+            return True
+        least, greatest = self.usual or (self.least, self.greatest)
+        if least <= 0 <= greatest:
+            return 0
+        return least if self.datatype in _FLOATS else math.ceil(least)
 
     def check_answer(self, array: Array, rows: int) -> None:
         """Raise PredictionError where an output is not what the signature promises."""
@@ -209,16 +304,23 @@ class Column:
         if {*map(type, values)} <= self.accepted:
             return values
         if int in self.accepted and float not in self.accepted:
-            values = [int(v) if type(v) is float and v.is_integer() else v for v in values]
+            values = [int(v) if type(v) is float and _is_whole(v) else v for v in values]
         for row, value in enumerate(values):
             if type(value) not in self.accepted:
+                expected = self.expects if self.nullable else self.datatype
                 raise RequestError(
-                    f"input {self.name!r}: found {_shown(value)} at position {row}, expected {self.datatype}"
+                    f"input {self.name!r}: found {_shown(value)} at position {row}, expected {expected}"
                 )
         return values
 
-    def _encode(self, values: list[Any]) -> list[int]:
+    def _key(self, value: Any) -> Any:
+        """Return a value as the categories have it: of FP32, 0.1 is another number."""
+        return float(np.float32(value)) if self.datatype == "FP32" else value
+
+    def _encode(self, values: list[Any]) -> list[Any]:
         codes, fallback = self.codes or {}, self.fallback
+        if self.datatype in _FLOATS:
+            values = [self._key(value) for value in values]
         if fallback is not None:
             return [codes.get(value, fallback) for value in values]
         try:
@@ -264,35 +366,75 @@ def _range(where: str, entry: Mapping[str, Any], datatype: str) -> tuple[float, 
     )
     if datatype not in _FLOATS:
         return least, greatest
-    # 0.1 as FP32 is more than 0.1: round the bound as the type does, so that the bound itself is allowed
-    held = _FLOATS[datatype]
-    return min(float(least), float(held(least))), max(float(greatest), float(held(greatest)))
+    if datatype == "FP64":
+        return float(least), float(greatest)
+    return max(_rounding(least, -math.inf), lower), min(_rounding(greatest, math.inf), upper)
+
+
+def _rounding(bound: float, toward: float) -> float:
+    """Return the last number that FP32 rounds to `bound`, so that 0.1 is allowed beside 0.1 as FP32, which is more."""
+    held = np.float32(bound)
+    with np.errstate(over="ignore"):
+        beyond = np.nextafter(held, np.float32(toward))
+    return (float(held) + float(beyond)) / 2
+
+
+def _flag(where: str, entry: Mapping[str, Any], key: str) -> bool:
+    flag = entry.get(key, False)
+    need(type(flag) is bool, f"{where}: {key} is {flag!r:.40}, need true or false")
+    return bool(flag)
+
+
+def _frame(where: str, entry: Mapping[str, Any]) -> Mapping[str, Any]:
+    frame = entry.get("frame", {})
+    need(
+        isinstance(frame, dict) and set(frame) <= {"dtype", "of", "ordered", "null"},
+        f"{where}: frame is {frame!r:.60}, need an object with dtype, of, ordered or null",
+    )
+    return dict(frame)
 
 
 def _codes(
-    where: str, entry: Mapping[str, Any], datatype: str
-) -> tuple[Mapping[Any, int] | None, int | None]:
+    where: str, entry: Mapping[str, Any], datatype: str, of: int
+) -> tuple[Mapping[Any, Any] | None, Any]:
     categories = entry.get("categories")
     if categories is None:
         need("fallback" not in entry, f"{where}: a fallback needs categories")
         return None, None
-    wanted = str if datatype == "BYTES" else int
-    need(datatype == "BYTES" or datatype in _INTEGERS, f"{where}: only BYTES and integers have categories")
+    need(
+        of > 1 or datatype == "BYTES" or datatype in _INTEGERS,
+        f"{where}: only BYTES and integers have categories in format 1",
+    )
+    wanted = _accepted(datatype)
     good = (
         isinstance(categories, list)
         and bool(categories)
-        and all(type(value) is wanted for value in categories)
+        and all(type(value) in wanted for value in categories)
     )
     need(good, f"{where}: categories must be a list of one or more values of {datatype}")
     lower, upper = _bounds(datatype)
-    for value in () if wanted is str else categories:
+    for value in () if datatype in ("BYTES", "BOOL") else categories:
         need(lower <= value <= upper, f"{where}: category {value!r:.40} is no {datatype}")
     need(len(set(categories)) == len(categories), f"{where}: a category is there twice")
-    codes = {value: index if wanted is str else value for index, value in enumerate(categories)}
+    if datatype == "FP32":
+        categories = [float(np.float32(value)) for value in categories]
+    codes = {value: place if datatype == "BYTES" else value for place, value in enumerate(categories)}
     if "fallback" not in entry:
         return codes, None
-    need(entry["fallback"] in codes, f"{where}: fallback {entry['fallback']!r:.40} is none of the categories")
-    return codes, codes[entry["fallback"]]
+    fallback = entry["fallback"]
+    good = type(fallback) in wanted and fallback in codes
+    need(good, f"{where}: fallback {fallback!r:.40} is none of the categories")
+    return codes, codes[fallback]
+
+
+def is_null(value: Any) -> bool:
+    """Whether a value of a request is null; NaN is the null of clients whose floats have no other."""
+    return value is None or value != value
+
+
+def _is_whole(value: float) -> bool:
+    """Whether a float is one whole number: from 2**53 on it stands for several, of which some are out of range."""
+    return value.is_integer() and abs(value) < _FEWEST_AMBIGUOUS
 
 
 def need(holds: bool, message: str) -> None:

@@ -208,8 +208,7 @@ class Front:
         client: Client | None,
     ) -> Answer:
         """Note what was asked and answered, and return the answer with its id where it is kept."""
-        if answer.unseen:
-            target.metrics.unseen()
+        target.metrics.outside(answer.outside)
         if answer.places is not None and target.histograms:
             target.histograms.count(answer.places)
         if target.log is None or answer.sent:
@@ -329,12 +328,12 @@ class Front:
             return refusal(str(error), error.status, loaded.headers)
         except PredictionError as error:
             return self._failed(loaded, error)
-        holds_unseen = predictor.signature.holds_unseen
-        unseen = (
-            await asyncio.to_thread(holds_unseen, asked.columns) if apart else holds_unseen(asked.columns)
+        find_outside = predictor.signature.outside
+        outside = (
+            await asyncio.to_thread(find_outside, asked.columns) if apart else find_outside(asked.columns)
         )
         places = loaded.histograms.places(asked.columns, asked.rows) if loaded.histograms else None
-        return answer._replace(unseen=unseen, places=places)
+        return answer._replace(outside=outside, places=places)
 
     def _failed(self, loaded: Loaded, error: PredictionError) -> Answer:
         logger.error("revision %s: %s", loaded.revision, error)

@@ -9,20 +9,21 @@ from __future__ import annotations
 import json
 import math
 from bisect import bisect_left
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from random import random
 from typing import Any
 
-from muster_serving.column import Array, Column, need
+from muster_serving.column import Array, Column, is_null, need
 from muster_serving.errors import ModelError
 from muster_serving.signature import Signature
 
 FILE = "histograms.json"
 FORMAT = 1
 OTHERS = "(others)"
+NULL = "(null)"
 MOST_BYTES = 1 << 20
 MOST_INPUTS = 200
 MOST_BINS = 64
@@ -60,7 +61,7 @@ class Bins:
                 f"{where}: values is {values!r:.60}, need a list of texts, all different, of at most {MOST_CHARACTERS} "
                 "characters that UTF-8 can hold",
             )
-            labels, place = (*values, _others(values)), _Places(values).__getitem__
+            labels, place = (*values, _unlike(OTHERS, values)), _Places(values).__getitem__
         else:
             edges = entry.get("edges")
             good = isinstance(edges, list) and all(map(_is_edge, edges))
@@ -69,8 +70,12 @@ class Bins:
                 f"{where}: edges is {edges!r:.60}, need a list of numbers that rise",
             )
             labels, place = _labels(edges), _between(edges, column)
+        if column.nullable:
+            labels = (*labels, _unlike(NULL, labels))
         need(len(labels) <= MOST_BINS, f"{where}: {len(labels)} bins, need at most {MOST_BINS}")
         counts = entry.get("counts")
+        if column.nullable and isinstance(counts, list):
+            counts = [*counts, entry.get("nulls", 0)]
         good = isinstance(counts, list) and all(
             type(count) is int and 0 <= count < MOST_ROWS for count in counts
         )
@@ -78,7 +83,7 @@ class Bins:
             good and len(counts) == len(labels) and sum(counts) > 0,
             f"{where}: counts is {counts!r:.60}, need {len(labels)} whole numbers below 2**53, not all of them 0",
         )
-        return cls(labels, tuple(counts), _with_fallback(place, column), [0] * len(labels))
+        return cls(labels, tuple(counts), _placing(place, column, len(labels) - 1), [0] * len(labels))
 
 
 class Histograms:
@@ -160,9 +165,8 @@ def _is_edge(edge: Any) -> bool:
     return math.isfinite(edge) if type(edge) is float else type(edge) is int and abs(edge) < _MOST_WHOLE
 
 
-def _others(values: list[str]) -> str:
-    """Return the label of all other values, which is none of these."""
-    label = OTHERS
+def _unlike(label: str, values: Sequence[str]) -> str:
+    """Return a label that is none of these."""
     while label in values:
         label = f"({label})"
     return label
@@ -175,11 +179,11 @@ def _between(edges: list[float], column: Column) -> Callable[[Any], int]:
     return lambda value: bisect_left(edges, int(value))
 
 
-def _with_fallback(place: Callable[[Any], int], column: Column) -> Callable[[Any], int]:
-    """Place a value that is no category as the fallback that stands for it: training rows have that one."""
+def _placing(place: Callable[[Any], int], column: Column, last: int) -> Callable[[Any], int]:
+    """Place null last, and what a fallback stands for, null too, as the fallback: training rows have that one."""
     codes = column.codes
     if codes is None or column.fallback is None:
-        return place
+        return (lambda value: last if is_null(value) else place(value)) if column.nullable else place
     fallback = next(value for value, code in codes.items() if code == column.fallback)
     return lambda value: place(value if value in codes else fallback)
 

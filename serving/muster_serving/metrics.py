@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from prometheus_client import (
     CollectorRegistry,
@@ -17,6 +17,7 @@ from prometheus_client.core import CounterMetricFamily, Metric
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 from muster_serving.answer import CLIENT_LEFT, Answer
+from muster_serving.column import Column
 from muster_serving.histograms import Histograms
 
 _BUCKETS = (0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
@@ -38,6 +39,13 @@ UNSEEN = Counter(
     "muster_unseen_requests",
     "Answered requests with a value that is none of its input's categories: the fallback stood in for it",
     ["model", "revision"],
+    registry=_REGISTRY,
+)
+OUTSIDE = Counter(
+    "muster_outside_requests",
+    "Answered requests with a value that no training row had, by input, and by what was left: the range of its numbers, or its "
+    "categories (category)",
+    ["model", "revision", "input", "kind"],
     registry=_REGISTRY,
 )
 SECONDS = Histogram(
@@ -104,12 +112,24 @@ class RevisionMetrics:
     """The counters of one revision, bound once so that no request looks them up.
 
     :param histograms: by whose bins its requests are counted; None: they are not.
+    :param inputs: those of its signature, of which values outside the training rows are counted.
     """
 
-    def __init__(self, model: str, revision: str, histograms: Histograms | None = None) -> None:
+    def __init__(
+        self,
+        model: str,
+        revision: str,
+        histograms: Histograms | None = None,
+        inputs: Mapping[str, Column] | None = None,
+    ) -> None:
         self._labels = (model, revision)
         self._seconds = SECONDS.labels(model, revision)
         self._unseen = UNSEEN.labels(model, revision)
+        found = (inputs or {}).items()
+        self._outside = {n: (*self._labels, n, c.kind_outside) for n, c in found if c.kind_outside}
+        self._fallbacks = {name for name, column in found if column.fallback is not None}
+        for labels in self._outside.values():
+            OUTSIDE.labels(*labels)  # a rate needs the 0 before the first
         self._counts = {kind: REQUESTS.labels(model, revision, name) for kind, name in _OUTCOMES.items()}
         if histograms:
             INPUTS.shown[self._labels] = histograms
@@ -123,14 +143,19 @@ class RevisionMetrics:
         self._counts[_LEFT if status == CLIENT_LEFT else status // 100].inc()
         self._seconds.observe(seconds)
 
-    def unseen(self) -> None:
-        """Count a request in which a fallback stood in for a value."""
-        self._unseen.inc()
+    def outside(self, names: tuple[str, ...]) -> None:
+        """Count a request by its inputs with a value that no training row had, and once where a fallback stood in."""
+        for name in names:
+            OUTSIDE.labels(*self._outside[name]).inc()
+        if not self._fallbacks.isdisjoint(names):
+            self._unseen.inc()
 
     def forget(self) -> None:
         """Remove the revision's series."""
         SECONDS.remove(*self._labels)
         UNSEEN.remove(*self._labels)
+        for labels in self._outside.values():
+            OUTSIDE.remove(*labels)
         INPUTS.shown.pop(self._labels, None)
         for outcome in _OUTCOMES.values():
             REQUESTS.remove(*self._labels, outcome)

@@ -89,7 +89,7 @@ def _predict(model: SeldonModel, name: str, revision: str | None, *, verb: str) 
                 histograms=model.histograms,
             )
             if revision is None:
-                model.count_values(unseen=answer.unseen, places=answer.places)
+                model.count_values(answer.outside, places=answer.places)
     except RequestError as error:
         answer = refusal(str(error), error.status, model.headers)
     except PredictionError as error:

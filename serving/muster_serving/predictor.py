@@ -38,9 +38,10 @@ class Predictor:
         :raises ModelError: the model or the signature is missing or broken, or the two do not match.
         """
         self.folder = folder
-        self.signature = Signature.load(folder / SIGNATURE)
+        self.signature = Signature.load(folder / SIGNATURE).with_places()
         self._outputs = list(self.signature.outputs)
         self._session = _session(folder / MODEL)
+        self.signature.check_nulls("a graph")
         _check_graph("input", self.signature.inputs, self._session.get_inputs())
         _check_graph("output", self.signature.outputs, self._session.get_outputs())
         self._row = _Row(self._session, self.signature) if _fixed(self.signature) else None

@@ -25,7 +25,7 @@ from muster_serving.errors import RequestError
 from muster_serving.histograms import Histograms
 from muster_serving.predictor import Predictor
 from muster_serving.routes import STREAM
-from muster_serving.signature import Signature
+from muster_serving.signature import NULLS, Signature
 
 _HALF_PAIR = re.compile("[\ud800-\udfff]")  # a lone surrogate: Python's JSON accepts it, UTF-8 cannot hold it
 
@@ -65,7 +65,7 @@ def answer(
     asked = read(predictor.signature, body, verb=verb, json_length=json_length, name=name, revision=revision)
     payload, headers = asked.write(predictor.predict(asked.columns, asked.rows))
     places = histograms.places(asked.columns, asked.rows) if histograms else None
-    return Answer(200, payload, headers + which, predictor.signature.holds_unseen(asked.columns), places)
+    return Answer(200, payload, headers + which, predictor.signature.outside(asked.columns), places)
 
 
 def read(
@@ -199,6 +199,7 @@ def _tensors(signature: Signature, tensors: Any, tail: Tail) -> tuple[dict[str, 
     if type(tensors) is not list:
         raise RequestError(f"inputs: found {_kind(tensors)}, expected a list of tensors")
     columns: dict[str, list[Any] | Array] = {}
+    masks: list[tuple[Column, list[Any]]] = []
     rows = -1
     for tensor in tensors:
         if type(tensor) is not dict:
@@ -207,16 +208,24 @@ def _tensors(signature: Signature, tensors: Any, tail: Tail) -> tuple[dict[str, 
             )
         name = tensor.get("name")
         column = signature.inputs.get(name) if type(name) is str else None
-        if column is None or name in columns:
+        if column is None and type(name) is str and (mask := signature.masks.get(name)):
+            values, length = _tensor(mask, tensor, tail)
+            masks.append((mask, mask.array(values).tolist()))
+        elif column is None or name in columns:
             raise _misnamed(signature, name, seen=column is not None)
-        columns[column.name], length = _tensor(column, tensor, tail)
+        else:
+            columns[column.name], length = _tensor(column, tensor, tail)
         if rows == -1:
             rows = length
             signature.check_rows(rows)
         elif rows != length:
-            raise _ragged(column.name, length, rows)
+            raise _ragged(name, length, rows)
     if len(columns) != len(signature.inputs):
         signature.check_names(list(columns))
+    for mask, nulls in masks:
+        name = mask.name.removesuffix(NULLS)
+        values = _listed(columns[name])
+        columns[name] = [None if null else value for value, null in zip(values, nulls, strict=True)]
     return columns, rows
 
 
@@ -298,6 +307,10 @@ def _columns(signature: Signature, columns: Mapping[str, Any]) -> tuple[dict[str
     return flat, rows
 
 
+def _listed(values: list[Any] | Array) -> list[Any]:
+    return values if isinstance(values, list) else list(values.tolist())
+
+
 def _wanted(signature: Signature, outputs: Any, parameters: Any) -> list[tuple[Column, bool]]:
     """Return the outputs that a v2 request names (all, if it names none), each with whether it is sent as bytes."""
     default = parameters is not None and binary.flag(
@@ -347,9 +360,7 @@ def read_request(
     else:
         tail = NOTHING if json_length is None else Tail(body, json_length)
         columns, rows = _tensors(signature, asked.get("inputs"), tail)
-    listed = {
-        name: values if isinstance(values, list) else values.tolist() for name, values in columns.items()
-    }
+    listed = {name: _listed(values) for name, values in columns.items()}
     return listed, rows, None if v1 else asked.get("id")
 
 

@@ -93,7 +93,7 @@ class Revisions:
             self._loaded[revision] = Loaded(
                 revision,
                 predictor,
-                RevisionMetrics(self.name, revision, histograms),
+                RevisionMetrics(self.name, revision, histograms, predictor.signature.inputs),
                 which(revision, model),
                 log and RequestLog(log, predictor.signature, name=self.name, revision=revision, model=model),
                 histograms,
@@ -153,8 +153,8 @@ class Revisions:
             _close(loaded.predictor)
             if loaded.log:
                 loaded.log.close()
-        if loaded or elsewhere:
-            RevisionMetrics(self.name, revision).forget()
+        if known := loaded or elsewhere:
+            known.metrics.forget()
 
     async def close(self) -> None:
         """End the workers of all revisions, and write what their logs still hold. Call it once no request is under way."""

@@ -126,27 +126,19 @@ def _tensor(column: Column) -> Schema:
 
 def _value(column: Column) -> Schema:
     if column.codes is not None and column.fallback is None:
-        return {"enum": list(column.codes)}
+        return {"enum": [*column.codes, *[None] * column.nullable]}
     if column.datatype == "BYTES":
-        return TEXT
-    if column.datatype == "BOOL":
-        return {"type": "boolean"}
-    kind = "number" if float in column.accepted else "integer"
-    return {"type": kind, "minimum": column.least, "maximum": column.greatest}
+        kind: dict[str, Any] = {"type": "string"}
+    elif column.datatype == "BOOL":
+        kind = {"type": "boolean"}
+    else:
+        name = "number" if float in column.accepted else "integer"
+        kind = {"type": name, "minimum": column.least, "maximum": column.greatest}
+    return kind | {"type": [kind["type"], "null"]} if column.nullable else kind
 
 
 def _example(column: Column, sizes: Sequence[int]) -> Any:
-    if sizes:
-        return [_example(column, sizes[1:])] * sizes[0]
-    if column.codes:
-        return next(iter(column.codes))
-    if column.datatype == "BYTES":
-        return "text"
-    if column.datatype == "BOOL":
-        return True
-    if column.least <= 0 <= column.greatest:
-        return 0
-    return column.least if float in column.accepted else math.ceil(column.least)
+    return [_example(column, sizes[1:])] * sizes[0] if sizes else column.example
 
 
 def _flags(name: str) -> Schema:

@@ -89,7 +89,7 @@ class SeldonModel:
         self.headers = which(revision, version or None)
         self.histograms = Histograms.load(self._folder, self.signature) if counts_inputs else None
         self._counting = threading.Lock()  # the wrapper answers in several threads
-        self._metrics = RevisionMetrics(name, revision, self.histograms)
+        self._metrics = RevisionMetrics(name, revision, self.histograms, self.signature.inputs)
         self._predictor: Predictor | None = None
 
     @property
@@ -127,16 +127,16 @@ class SeldonModel:
         columns, rows = protocol.read_columns(predictor.signature, given)
         answer = predictor.predict(columns, rows)
         places = self.histograms.places(columns, rows) if self.histograms else None
-        self.count_values(unseen=predictor.signature.holds_unseen(columns), places=places)
+        self.count_values(predictor.signature.outside(columns), places=places)
         return {name: array.tolist() for name, array in answer.items()}
 
-    def count_values(self, *, unseen: bool, places: tuple[int, ...] | None) -> None:
+    def count_values(self, outside: tuple[str, ...], *, places: tuple[int, ...] | None) -> None:
         """Count what an answered request of a user holds.
 
-        :param unseen: whether a fallback stood in for a value. :param places: the bins of its values; None: they are not counted.
+        :param outside: the inputs with a value that no training row had. :param places: the bins of its values; None: they are
+            not counted.
         """
-        if unseen:
-            self._metrics.unseen()
+        self._metrics.outside(outside)
         if places is not None and self.histograms:
             with self._counting:
                 self.histograms.count(places)

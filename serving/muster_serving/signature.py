@@ -6,8 +6,8 @@ Each request is checked against it, and so is the graph when the model is loaded
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -15,9 +15,10 @@ from typing import Any
 from muster_serving.column import Column, need
 from muster_serving.errors import ModelError, RequestError
 
-FORMAT = 1
+FORMATS = (1, 2)
 SIGNATURE = "signature.json"
 MAX_BATCH = 4096
+NULLS = ".nulls"
 
 
 @dataclass(frozen=True)
@@ -52,16 +53,20 @@ class Signature:
         need(isinstance(document, dict), f"{what}: expected an object")
         unknown = sorted(set(document) - {"format", "inputs", "outputs", "max_batch"})
         need(not unknown, f"{what}: unknown key {', '.join(unknown)!r:.60}")
+        found = document.get("format")
         need(
-            document.get("format") == FORMAT,
-            f"{what}: format is {document.get('format')!r:.20}, this server reads {FORMAT}",
+            type(found) is int and found in FORMATS,
+            f"{what}: format is {found!r:.20}, this server reads {' and '.join(map(str, FORMATS))}",
         )
         max_batch = document.get("max_batch", MAX_BATCH)
         need(
             type(max_batch) is int and max_batch > 0,
             f"{what}: max_batch is {max_batch!r:.40}, need 1 or more",
         )
-        columns = {side: _columns(f"{what}: {side}", document.get(side)) for side in ("inputs", "outputs")}
+        columns = {
+            side: _columns(f"{what}: {side}", document.get(side), of=found, output=side == "outputs")
+            for side in ("inputs", "outputs")
+        }
         for name, column in columns["outputs"].items():
             need(column.codes is None, f"{what}: output {name!r} has categories; only inputs may")
         return cls(
@@ -75,19 +80,42 @@ class Signature:
             "outputs": [column.metadata() for column in self.outputs.values()],
         }
 
-    def holds_unseen(self, columns: Mapping[str, Any]) -> bool:
-        """Whether a fallback stands in for a value of a request.
+    def outside(self, columns: Mapping[str, Any]) -> tuple[str, ...]:
+        """Return the inputs with a value that none of the training rows had, as far as the file records what they had.
 
-        :param columns: by input a flat list of JSON values, as a request that was read has them.
+        :param columns: by input a flat list of JSON values, or an array, as a request that was read has them.
         """
-        return any(not codes.keys() >= set(columns[name]) for name, codes in self._fallbacks)
+        return tuple([name for name, is_outside in self._recorded if is_outside(columns[name])])
 
     @cached_property
-    def _fallbacks(self) -> list[tuple[str, Mapping[Any, int]]]:
-        """The inputs for which a fallback stands in, with their categories: most models have none."""
-        return [
-            (n, c.codes) for n, c in self.inputs.items() if c.codes is not None and c.fallback is not None
-        ]
+    def masks(self) -> Mapping[Any, Column]:
+        """The tensors of BOOL that version 2 may have beside inputs: ``NAME.nulls`` says which values of NAME are null."""
+        nullable = [column for column in self.inputs.values() if column.nullable]
+        entries = ({"name": c.name + NULLS, "datatype": "BOOL", "shape": [-1, *c.tail]} for c in nullable)
+        return {
+            entry["name"]: Column.parse("mask", entry)
+            for entry in entries
+            if entry["name"] not in self.inputs
+        }
+
+    @cached_property
+    def _recorded(self) -> list[tuple[str, Callable[[Any], bool]]]:
+        """The inputs whose values may be outside; closed ones are refused there."""
+        return [(n, c.is_outside) for n, c in self.inputs.items() if c.kind_outside]
+
+    def check_nulls(self, what: str) -> None:
+        """Raise ModelError where an input is nullable whose null such a model cannot be given."""
+        for name, column in self.inputs.items():
+            if column.nullable and column.null in (None, -1) and column.fallback is None:
+                raise ModelError(
+                    f"input {name!r} is nullable, and {what} has no null of {column.datatype}: give it categories and a "
+                    "fallback, which stands for null, or have the model take FP64 or FP32, where null is NaN"
+                )
+
+    def with_places(self) -> Signature:
+        """Return it as for a graph that takes a text's place in its categories."""
+        inputs = {name: column.closed() for name, column in self.inputs.items()}
+        return replace(self, inputs=inputs)
 
     def check_names(self, names: Sequence[str]) -> None:
         """Raise RequestError unless `names` are exactly the inputs."""
@@ -106,9 +134,9 @@ class Signature:
             raise RequestError(f"found {rows} rows, expected 1 to {self.max_batch} in one request")
 
 
-def _columns(where: str, entries: Any) -> dict[str, Column]:
+def _columns(where: str, entries: Any, *, of: int, output: bool) -> dict[str, Column]:
     need(isinstance(entries, list) and bool(entries), f"{where}: expected a list of one or more tensors")
-    columns = [Column.parse(f"{where}[{i}]", entry) for i, entry in enumerate(entries)]
+    columns = [Column.parse(f"{where}[{i}]", entry, of=of, output=output) for i, entry in enumerate(entries)]
     names = [column.name for column in columns]
     twice = sorted({name for name in names if names.count(name) > 1})
     need(not twice, f"{where}: {', '.join(twice)!r:.60} is there twice")

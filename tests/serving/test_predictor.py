@@ -23,7 +23,7 @@ Y = {"name": "y", "datatype": "FP32", "shape": [-1]}
 BAD_SIGNATURES: list[tuple[Any, str]] = [
     ("{", "signature.json cannot be read"),
     ([], "expected an object"),
-    ({"format": 2, "inputs": [X], "outputs": [Y]}, "format is 2, this server reads 1"),
+    ({"format": 3, "inputs": [X], "outputs": [Y]}, "format is 3, this server reads 1 and 2"),
     ({"inputs": [X], "outputs": [Y]}, "format is None"),
     ({"format": 1, "inputs": [X], "outputs": [Y], "author": "me"}, "unknown key 'author'"),
     ({"format": 1, "inputs": [], "outputs": [Y]}, "inputs: expected a list of one or more tensors"),
@@ -50,6 +50,16 @@ BAD_SIGNATURES: list[tuple[Any, str]] = [
     (
         {"format": 1, "inputs": [X | {"categories": [1.0]}], "outputs": [Y]},
         "only BYTES and integers have categories",
+    ),
+    ({"format": 1, "inputs": [X | {"nullable": True}], "outputs": [Y]}, "inputs[0]: unknown key 'nullable'"),
+    (
+        {"format": 2, "inputs": [X | {"nullable": 1}], "outputs": [Y]},
+        "'x': nullable is 1, need true or false",
+    ),
+    ({"format": 2, "inputs": [X], "outputs": [Y | {"nullable": True}]}, "outputs[0]: unknown key 'nullable'"),
+    (
+        {"format": 2, "inputs": [X | {"frame": "Int64"}], "outputs": [Y]},
+        "'x': frame is 'Int64', need an object",
     ),
     ({"format": 1, "inputs": [X | {"fallback": 1}], "outputs": [Y]}, "a fallback needs categories"),
     (

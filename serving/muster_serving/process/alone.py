@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from muster_serving.column import Array
-from muster_serving.errors import PredictionError
-from muster_serving.process.frames import FAILED
+from muster_serving.errors import PredictionError, RequestError
+from muster_serving.process.frames import ANSWER, WRONG
 from muster_serving.process.layout import Layout
 from muster_serving.process.worker import Model
 
@@ -28,6 +28,6 @@ class AlonePredictor:
     def predict(self, columns: Mapping[str, list[Any] | Array], rows: int) -> dict[str, Array]:
         """Answer as :meth:`muster_serving.process.predictor.ProcessPredictor.predict` does, for the same arguments."""
         ((kind, data),) = self._model.answer([(rows, self._inputs.pack_values(columns, rows))])
-        if kind == FAILED:
-            raise PredictionError(data.decode())
+        if kind != ANSWER:
+            raise (RequestError if kind == WRONG else PredictionError)(data.decode())
         return self._outputs.unpack(data, rows)

@@ -1,7 +1,8 @@
 """Rows of a signature's tensors as bytes: one packed record a row, and the texts after all records.
 
 A record holds a value of each tensor in the signature's order, little-endian; of a text its length in bytes, of a text
-with categories its place in their list. So rows of several requests are one batch when their bytes are joined.
+with closed categories its place in their list. So rows of several requests are one batch when their bytes are joined. Null
+is NaN, a length of 2**32 - 1, the place -1; beside any other value that may be null a byte says whether it is.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ _FORMATS = {
     "FP32": "f",
     "FP64": "d",
 }
+_NULL = 0xFFFF_FFFF
 
 
 class Layout:
@@ -36,16 +38,20 @@ class Layout:
         self._columns = list(columns)
         formats = [(_format(column), column.tail) for column in self._columns]
         names = [f"f{i}" for i in range(len(formats))]
-        self._record = np.dtype([(name, *each) for name, each in zip(names, formats, strict=True)])
+        fields = [(name, *each) for name, each in zip(names, formats, strict=True)]
         self._fields = list(zip(names, self._columns, strict=True))
+        self._nulls = {f: f"null-{f}" for f, c in self._fields if c.marks_nulls and not _is_text(c)}
+        fields += [(self._nulls[f], "?", c.tail) for f, c in self._fields if f in self._nulls]
+        self._record = np.dtype(fields)
         self._texts = [column for column in self._columns if _is_text(column)]
         self._lists = {
-            column.name: np.array(list(column.codes), dtype=object)
+            column.name: np.array([*column.codes, None], dtype=object)  # of which None has the place -1, too
             for column in self._columns
             if column.datatype == "BYTES" and column.codes is not None
         }
-        self._row = None if self._texts or any(column.tail for column in self._columns) else self._one_row()
-        self._alone = len(self._columns) == 1 and not self._texts and not self._lists
+        plain = not self._texts and not self._nulls
+        self._row = self._one_row() if plain and not any(column.tail for column in self._columns) else None
+        self._alone = len(self._columns) == 1 and plain and not self._lists
         self._format = formats[0][0]  # of the one that is alone
 
     @property
@@ -73,10 +79,17 @@ class Layout:
         encoded: dict[str, list[bytes]] = {}
         for field, column in self._fields:
             if _is_text(column):
-                parts = [str(text).encode() for text in arrays[column.name].ravel().tolist()]
+                texts = arrays[column.name].ravel().tolist()
+                parts = [b"" if text is None else str(text).encode() for text in texts]
                 encoded[column.name] = parts
                 lengths = np.fromiter(map(len, parts), np.uint32, len(parts))
+                if column.nullable:
+                    lengths[[text is None for text in texts]] = _NULL
                 records[field] = lengths.reshape(rows, *column.tail)
+            elif field in self._nulls:
+                nulls = arrays[column.name] == None  # noqa: E711 - of each object
+                records[self._nulls[field]] = nulls
+                records[field] = np.where(nulls, 0, arrays[column.name])
             else:
                 records[field] = arrays[column.name]
         return b"".join([records.tobytes(), *self._by_row(encoded, rows)])
@@ -94,6 +107,9 @@ class Layout:
             texts = self._lists.get(column.name)
             if texts is not None:
                 arrays[column.name] = texts[found]
+            elif field in self._nulls:
+                arrays[column.name] = found.astype(object)
+                arrays[column.name][records[self._nulls[field]]] = None
             elif not _is_text(column):
                 arrays[column.name] = found.copy()
         if self._texts:
@@ -119,11 +135,14 @@ class Layout:
 
     def _read_texts(self, records: Array, heap: memoryview, rows: int) -> dict[str, Array]:
         lengths = {c.name: records[f].reshape(rows, -1).tolist() for f, c in self._fields if _is_text(c)}
-        found: dict[str, list[str]] = {name: [] for name in lengths}
+        found: dict[str, list[str | None]] = {name: [] for name in lengths}
         at = 0
         for row in range(rows):
             for name, several in lengths.items():
                 for length in several[row]:
+                    if length == _NULL:
+                        found[name].append(None)
+                        continue
                     found[name].append(str(heap[at : at + length], "utf-8"))
                     at += length
         return {c.name: np.array(found[c.name], dtype=object).reshape(rows, *c.tail) for c in self._texts}

@@ -23,8 +23,8 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
-from muster_serving.errors import ModelError, PredictionError, ServingError
-from muster_serving.process.frames import ANSWER, FAILED, PART, READY, REFUSED, ROWS, STOP, Line, Part
+from muster_serving.errors import ModelError, PredictionError, RequestError, ServingError
+from muster_serving.process.frames import ANSWER, FAILED, PART, READY, REFUSED, ROWS, STOP, WRONG, Line, Part
 
 _PR_SET_PDEATHSIG = 1
 _GIB = 1 << 30
@@ -74,8 +74,8 @@ def _answer_in_parts(model: Model, rows: int, data: bytes | memoryview, line: Li
                     return
                 if told[0][0] == STOP:
                     break
-    except PredictionError as error:
-        last = FAILED, str(error).encode()
+    except ServingError as error:
+        last = _failure(error)
     line.send([last])
 
 
@@ -168,7 +168,7 @@ class Model:
             else:
                 inputs = _joined([self._inputs.unpack(data, rows) for rows, data in requests])
             outputs = self._run(inputs, total)
-        except PredictionError:
+        except ServingError:
             return None
         answers = []
         at = 0
@@ -181,8 +181,8 @@ class Model:
     def _alone(self, rows: int, data: bytes | memoryview) -> tuple[int, bytes]:
         try:
             outputs = self._run(self._inputs.unpack(data, rows), rows)
-        except PredictionError as error:
-            return FAILED, str(error).encode()
+        except ServingError as error:
+            return _failure(error)
         return ANSWER, self._outputs.pack(outputs, rows)
 
     def _run(self, inputs: dict[str, Any], rows: int) -> dict[str, Any]:
@@ -203,10 +203,13 @@ class Model:
 
     @contextmanager
     def _failing(self) -> Iterator[None]:
-        """Say what went wrong in the predictor. :raises PredictionError: something did."""
+        """Say what went wrong in the predictor.
+
+        :raises PredictionError: something did. :raises RequestError: a value has no place among an input's categories.
+        """
         try:
             yield
-        except PredictionError:
+        except ServingError:
             raise
         except MemoryError as error:
             raise PredictionError(f"the model needs more than {self._memory}") from error
@@ -227,6 +230,10 @@ class Model:
                 f"the model answered {found:.200}, the signature's outputs are {', '.join(wanted)}"
             )
         return [answer[name] for name in wanted]
+
+
+def _failure(error: ServingError) -> tuple[int, bytes]:
+    return WRONG if isinstance(error, RequestError) else FAILED, str(error).encode()
 
 
 def _rows(name: str, given: Any) -> int:

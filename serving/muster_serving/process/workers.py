@@ -16,7 +16,7 @@ from collections.abc import AsyncGenerator, Callable
 from pathlib import Path
 
 from muster_serving.errors import ModelError, PredictionError, RequestError, ServingError
-from muster_serving.process.frames import ANSWER, MORE, PART, STOP, Part
+from muster_serving.process.frames import ANSWER, MORE, PART, STOP, WRONG, Part
 from muster_serving.process.processes import Process, begin
 from muster_serving.process.setup import Setup
 
@@ -51,8 +51,8 @@ class _Asked:
         self.paused_at = self.pauses = 0.0
         self.lost: ServingError | None = None
 
-    def fail(self, why: str) -> None:
-        self.lost = PredictionError(why)
+    def fail(self, why: str, *, kind: type[ServingError] = PredictionError) -> None:
+        self.lost = kind(why)
         if not self.answer.done():
             self.answer.set_exception(self.lost)
 
@@ -116,6 +116,7 @@ class Workers:
         """Have one request computed, and return its outputs' bytes.
 
         :raises PredictionError: the model failed, its process ended, or it took too long.
+        :raises RequestError: the model needs a text's place in its categories, and it has none.
         """
         asked = self._begin(data, rows)
         try:
@@ -273,7 +274,9 @@ class Workers:
                 if not asked.answer.done():
                     asked.answer.set_result(data)
             else:
-                asked.fail(str(data, "utf-8", "replace"))
+                asked.fail(
+                    str(data, "utf-8", "replace"), kind=RequestError if kind == WRONG else PredictionError
+                )
 
     async def _fill(self, place: _Place) -> None:
         """Put a worker into its place. :raises ModelError: it cannot load the version."""

@@ -29,16 +29,16 @@ def test_a_mapping_of_columns_gives_types_categories_and_ranges(tmp_path: Path) 
     )
     made.save(tmp_path)
     assert json.loads((tmp_path / "signature.json").read_text()) == {
-        "format": 1,
+        "format": 2,
         "max_batch": 100,
         "inputs": [
             {"name": "zone", "datatype": "BYTES", "categories": ["airport", "centre"]},
             {"name": "note", "datatype": "BYTES"},
-            {"name": "hour", "datatype": "INT8", "min": 0, "max": 11},
-            {"name": "area", "datatype": "FP32", "min": -3.0, "max": 5.0},
-            {"name": "trip", "datatype": "FP64", "shape": [-1, 2], "min": 0, "max": 1.5},
+            {"name": "hour", "datatype": "INT8", "min": 0, "max": 7},
+            {"name": "area", "datatype": "FP32", "min": -1.0, "max": 3.0},
+            {"name": "trip", "datatype": "FP64", "shape": [-1, 2], "min": 0, "max": 1.0},
             {"name": "yes", "datatype": "BOOL"},
-            {"name": "code", "datatype": "FP64", "min": 0.25, "max": 3.25},
+            {"name": "code", "datatype": "FP64", "min": 1, "max": 2.5},
         ],
         "outputs": [
             {"name": "probability", "datatype": "FP64", "min": 0, "max": 1},
@@ -63,7 +63,7 @@ def test_what_is_told_counts_instead_of_what_is_seen() -> None:
     )
     assert made.document["inputs"] == [
         {"name": "zone", "datatype": "BYTES"},
-        {"name": "hour", "datatype": "INT64", "categories": list(range(24))},
+        {"name": "hour", "datatype": "INT64", "categories": list(range(24)), "closed": True},
     ]
     assert made.document["outputs"] == [{"name": "output", "datatype": "FP64", "min": 0}]
 
@@ -71,9 +71,8 @@ def test_what_is_told_counts_instead_of_what_is_seen() -> None:
 @pytest.mark.parametrize(
     ("column", "said"),
     [
-        ([1.0, float("nan")], "column 'x' has 1 missing values or NaN"),
-        (np.array([1.0, np.nan]), "column 'x' has 1 missing values or NaN"),
-        (["a", None], "column 'x' has 1 missing values or NaN"),
+        ([None, None], "column 'x' has nothing but missing values: leave it out"),
+        (["a", "b\ud800"], "column 'x' has text that UTF-8 cannot hold"),
         ([1.0, float("inf")], "column 'x' has values that are not finite"),
         (
             np.array(["2026-01-01"] * 2, "datetime64[s]"),
@@ -88,6 +87,100 @@ def test_what_no_request_can_hold_is_refused_by_name(column: Any, said: str) -> 
     with pytest.raises(SpecError) as refused:
         muster.signature(inputs={"x": column}, outputs=[1.0])
     assert str(refused.value).startswith(said)
+
+
+@pytest.mark.parametrize(
+    ("column", "entry", "example"),
+    [
+        ([1.0, float("nan")], {"datatype": "FP64", "min": 1.0, "max": 1.0}, [1.0, None]),
+        (np.array([np.nan, 2], np.float32), {"datatype": "FP32", "min": 2.0, "max": 2.0}, [None, 2.0]),
+        (["a", None], {"datatype": "BYTES"}, ["a", None]),
+        ([None, True], {"datatype": "BOOL"}, [None, True]),
+        (np.array([True, None], object), {"datatype": "BOOL"}, [True, None]),
+        ([2**62 + 1, None], {"datatype": "INT64", "min": 2**62 + 1, "max": 2**62 + 1}, [2**62 + 1, None]),
+        (
+            np.ma.masked_array(np.array([5, 7], np.int8), [False, True]),
+            {"datatype": "INT8", "min": 5, "max": 5},
+            [5, None],
+        ),
+        (
+            np.array([[1, np.nan], [3, 4]]),
+            {"datatype": "FP64", "shape": [-1, 2], "min": 1.0, "max": 4.0},
+            [[1.0, None], [3.0, 4.0]],
+        ),
+    ],
+)
+def test_an_input_with_a_missing_value_is_nullable(
+    column: Any, entry: dict[str, Any], example: list[Any], tmp_path: Path
+) -> None:
+    made = muster.signature(inputs={"x": column}, outputs=[1.0])
+    assert made.document["inputs"] == [{"name": "x", "nullable": True, **entry}]
+    made.save(tmp_path)
+    assert json.loads((tmp_path / "example.json").read_text()) == {"inputs": {"x": example}}
+    if "shape" not in entry and entry["datatype"] != "BYTES":
+        assert made.histograms["x"]["nulls"] == 1
+
+
+def test_an_answer_has_no_missing_value() -> None:
+    with pytest.raises(SpecError, match="output 'y' has 1 missing values or NaN, which no answer can hold"):
+        muster.signature(inputs={"x": [1]}, outputs={"y": [1.0, float("nan")]})
+
+
+def test_ranges_of_whole_numbers_are_exact() -> None:
+    ids = [2**53 + 1, 2**53 + 3, 2**53 + 5]
+    wide = np.array([2**64 - 1, 2**64 - 3], np.uint64)
+    made = muster.signature(inputs={"id": ids, "wide": wide}, outputs=[1.0])
+    assert [(e["min"], e["max"]) for e in made.document["inputs"]] == [
+        (ids[0], ids[2]),
+        (2**64 - 3, 2**64 - 1),
+    ]
+    made = muster.signature(inputs={"id": ids, "wide": wide}, outputs=[1.0], closed=True)
+    assert [(e["min"], e["max"]) for e in made.document["inputs"]] == [
+        (2**53 - 1, 2**53 + 7),
+        (2**64 - 4, 2**64 - 1),
+    ]
+
+
+def test_what_is_closed_is_named() -> None:
+    rows = {"zone": ["a", "b"] * 2, "hour": [1, 2, 3, 4], "year": [2026] * 4, "note": list("abcd")}
+    made = muster.signature(inputs=rows, outputs=[1.0], closed=["zone", "hour"])
+    assert [entry.get("closed", False) for entry in made.document["inputs"]] == [True, True, False, False]
+    assert made.document["inputs"][1] == {
+        "name": "hour",
+        "datatype": "INT64",
+        "min": 0,
+        "max": 6,
+        "closed": True,
+    }
+    for closed, said in (
+        (True, "closed: 'year' has the value 2026 alone, so all others would be refused"),
+        (["note"], "closed: 'note' has no range and no categories"),
+        (["moon"], "'moon' is no column; there is zone, hour, year, note"),
+    ):
+        with pytest.raises(SpecError, match=said):
+            muster.signature(inputs=rows, outputs=[1.0], closed=closed)
+
+
+@pytest.mark.parametrize(
+    ("told", "said"),
+    [
+        ({"categories": {"hour": ["1", "2"]}}, "categories: 'hour' has the type INT64, found '1'"),
+        ({"categories": {"zone": []}}, "categories: 'zone' has the type BYTES, found none"),
+        ({"ranges": {"zone": (0, 1)}}, "ranges: 'zone' has the type BYTES: only numbers have a range"),
+        ({"ranges": {"hour": (2, 1)}}, "ranges: 'hour' has 2 to 1: the least comes first"),
+    ],
+)
+def test_what_is_told_fits_the_column(told: Any, said: str) -> None:
+    with pytest.raises(SpecError, match=said):
+        muster.signature(inputs={"zone": ["a", "b"], "hour": [1, 2]}, outputs=[1.0], **told)
+
+
+def test_two_columns_of_one_name_are_refused() -> None:
+    class Frame:
+        columns = ("x", "y", "x")
+
+    with pytest.raises(SpecError, match="inputs: 2 columns have the name 'x': rename them, or leave one out"):
+        muster.signature(inputs=Frame(), outputs=[1.0])
 
 
 def test_a_column_that_is_not_there_cannot_be_told_of() -> None:
