@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar, cast
@@ -15,11 +14,10 @@ from muster.core.errors import SpecError, Unavailable
 from muster.core.job import JobSpec
 from muster.core.names import check_digest, check_job_id, check_partition, check_request, check_volume
 from muster.core.origin import Origin
-from muster.core.series import Series
 from muster.core.status import JobStatus
 from muster.core.wire import dumps, loads
 from muster.volumes import fsck
-from muster.volumes.base import LogTime, Made, Record, Staging, TaskEnd, UpkeepNote, Version
+from muster.volumes.base import Record, Staging, Version
 from muster.volumes.durability import translated
 from muster.volumes.gather import check_path, sources
 from muster.volumes.listing import Listing
@@ -50,9 +48,14 @@ def remote(method: Callable[Concatenate[Any, P], T]) -> Callable[Concatenate[Any
 
     def ask(self: _Client, /, *arguments: P.args, **named: P.kwargs) -> T:
         asked = row.request(arguments, named)
-        answer = self._connection.request(
-            row.verb, asked.path, query=asked.query, content=asked.body, slow=bool(row.threads)
-        )
+        try:
+            answer = self._connection.request(
+                row.verb, asked.path, query=asked.query, content=asked.body, slow=bool(row.threads)
+            )
+        except UnknownCall:
+            if row.absent is None:
+                raise
+            return cast("T", row.absent(row.signature.bind(self, *arguments, **named).arguments))
         returned: Any = None if row.sent is None else row.sent.unpack(loads(row.sent.kind, answer.content))
         return cast("T", returned)
 
@@ -83,25 +86,11 @@ class ServiceLedger(_Client):
     jobs = remote(Ledger.jobs)
     _own = remote(Ledger.own)
     _specs = remote(Ledger.specs)
-    _log_times = remote(Ledger.log_times)
-    _series = remote(Ledger.series)
+    log_times = remote(Ledger.log_times)
+    series = remote(Ledger.series)
     _origins = remote(Ledger.origins)
-    _end_task = remote(Ledger.end_task)
-    _task_ends = remote(Ledger.task_ends)
-
-    def log_times(self, job_id: str, *, after: int = 0, before: int | None = None) -> list[LogTime]:
-        """Return when the lines of a log were stored; a service of an earlier release does not know it."""
-        try:
-            return self._log_times(job_id, after=after, before=before)
-        except UnknownCall:
-            return []
-
-    def series(self, job_id: str) -> Series:
-        """Return the series of a job; a service of an earlier release has none."""
-        try:
-            return self._series(job_id)
-        except UnknownCall:
-            return Series()
+    end_task = remote(Ledger.end_task)
+    task_ends = remote(Ledger.task_ends)
 
     def specs(self, job_ids: Sequence[str]) -> dict[str, JobSpec]:
         """Return the specs of many jobs, in a few requests."""
@@ -123,18 +112,6 @@ class ServiceLedger(_Client):
             and dag_id in ("", spec.origin.dag_id)
             and run_id in ("", spec.origin.run_id)
         }
-
-    def end_task(self, end: TaskEnd) -> None:
-        """Record the end of a task that no job records; a service of an earlier release cannot."""
-        with suppress(UnknownCall):
-            self._end_task(end)
-
-    def task_ends(self, *, dag_id: str = "", run_id: str = "", runs: int = 20) -> list[TaskEnd]:
-        """Return the ends of tasks that no job records; a service of an earlier release knows of none."""
-        try:
-            return self._task_ends(dag_id=dag_id, run_id=run_id, runs=runs)
-        except UnknownCall:
-            return []
 
     def update(self, status: JobStatus, *, owner: str | None = None) -> bool:
         """Record a status; after the job's end, or after all replicas have sealed, it is dropped.
@@ -246,11 +223,11 @@ class ServiceStore(_Client):
     stop = remote(ServedStore.stop)
     token = remote(ServedStore.token)
     _records = remote(Versions.records)
-    _made = remote(Makings.made)
-    _used = remote(Makings.used)
-    _claim = remote(Makings.claim)
-    _upkept = remote(Upkeep.upkept)
-    _note_sweep = remote(Upkeep.note_sweep)
+    made = remote(Makings.made)
+    used = remote(Makings.used)
+    claim = remote(Makings.claim)
+    upkept = remote(Upkeep.upkept)
+    note_sweep = remote(Upkeep.note_sweep)
     _commit = remote(Attempts.commit)
     _begun = remote(Starting.begun)
     _current = remote(Starting.current)
@@ -265,39 +242,6 @@ class ServiceStore(_Client):
             except UnknownCall:
                 found += [self.record(address) for address in some]
         return found
-
-    def made(self, key: str = "", *, limit: int = 20) -> list[Made]:
-        """Return what the jobs of a key made; a service of an earlier release knows of nothing."""
-        try:
-            return self._made(key, limit=limit)
-        except UnknownCall:
-            return []
-
-    def used(self, address: str) -> float:
-        """Return when a run last used a version again; under a service of an earlier release none does."""
-        try:
-            return self._used(address)
-        except UnknownCall:
-            return 0.0
-
-    def claim(self, key: str, *, job_id: str, expected: str | None = None) -> str:
-        """Take the making of a key for a job; under a service of an earlier release no other run waits for it."""
-        try:
-            return self._claim(key, job_id=job_id, expected=expected)
-        except UnknownCall:
-            return job_id
-
-    def upkept(self) -> list[UpkeepNote]:
-        """Return when fsck, gc and a sweep last ended well; a service of an earlier release notes none of them."""
-        try:
-            return self._upkept()
-        except UnknownCall:
-            return []
-
-    def note_sweep(self) -> None:
-        """Note that jobs without a task were just looked for; a service of an earlier release takes no note."""
-        with suppress(UnknownCall):
-            self._note_sweep()
 
     def manifest(self, address: str) -> Listing:
         """Return every file of one version by path, with hash and size; also after gc. Of a large one pages are fetched."""
