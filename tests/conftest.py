@@ -32,11 +32,18 @@ def pytest_configure(config: pytest.Config) -> None:
         "1"  # no command of a test leaves a process behind, but where that is what is tested
     )
     os.environ["ORT_DISABLE_TELEMETRY"] = "1"  # ONNX Runtime writes into ~/.cache/Microsoft otherwise
-    if not hasattr(config, "workerinput"):  # what ends the tests ends their servers, as Ctrl-C does
-        signal.signal(signal.SIGTERM, signal.default_int_handler)
+    if not hasattr(config, "workerinput"):
+        signal.signal(signal.SIGTERM, _interrupt)
     os.environ.update(
         {name: value for name, value in home.environment().items() if name.startswith("AIRFLOW")}
     )
+
+
+def _interrupt(*_: object) -> None:
+    """End the tests as Ctrl-C does, which reaches the workers too, so that fixtures end the servers that they started."""
+    for worker in Path(f"/proc/self/task/{os.getpid()}/children").read_text().split():
+        os.kill(int(worker), signal.SIGINT)
+    raise KeyboardInterrupt
 
 
 @pytest.hookimpl(trylast=True)
