@@ -72,10 +72,14 @@ class Measure:
 
 @dataclass(frozen=True, kw_only=True)
 class ColumnReport:
-    """What was found of one column."""
+    """What was found of one column.
+
+    :param not_judged: why it could not be compared; empty where it was.
+    """
 
     name: str
     kind: str
+    not_judged: str = ""
     measures: tuple[Measure, ...] = ()
     bars: tuple[Bar, ...] = field(default_factory=tuple)
 
@@ -102,7 +106,7 @@ def compare(
     :param predictions: folders with rows of a request log. :param begin: seconds since the epoch; before `end`.
     :param columns: inputs to compare; None: all that the reference has, too.
     :param limits: the fields of muster's DriftLimits.
-    :return: rows, reference_rows, columns, drifted (columns), and the greatest psi, ks, unseen and nulls.
+    :return: rows, reference_rows, columns, drifted and not_judged (columns), and the greatest psi, ks, unseen and nulls.
     :raises DriftError: they have no column in common, or a file cannot be read.
     """
     with duckdb.connect() as connection:
@@ -135,15 +139,26 @@ def compare(
         )
         print(f"drifted: {each.name}: {said}", flush=True)
     seen = f"{rows:,} rows" if revision is None else f"{rows:,} rows of revision {revision}{others}"
+    missed = [each for each in found if each.not_judged]
+    for each in missed:
+        print(f"not judged: {each.name}: {each.not_judged}", flush=True)
     if judged:
-        print(f"{seen}, {len(drifted)} of {len(found)} columns have drifted", flush=True)
+        named = f": {', '.join(each.name for each in drifted):.300}" if drifted else ""
+        print(f"{seen}, {len(drifted)} of {len(found) - len(missed)} columns have drifted{named}", flush=True)
     else:
         print(f"{seen}: too few to judge, {limits['fewest_rows']:,} are needed", flush=True)
     greatest = {
         name: max((m.value for c in found for m in c.measures if m.name == name), default=0.0)
         for name in MEASURES
     }
-    return {"rows": rows, "reference_rows": known, "columns": len(found), "drifted": len(drifted), **greatest}
+    return {
+        "rows": rows,
+        "reference_rows": known,
+        "columns": len(found),
+        "drifted": len(drifted),
+        "not_judged": len(missed),
+        **greatest,
+    }
 
 
 MEASURES = ("psi", "ks", "unseen", "nulls")
@@ -281,7 +296,9 @@ def _column(
         for side in "wr"
     )
     nulls = _nulls(n, n_null, m, m_null, limits["nulls"], level)
-    if not n or not m:
+    if not m and n:
+        return ColumnReport(name=name, kind=kind, not_judged=f"the reference has no values, the window {n:,}")
+    if not n:
         return ColumnReport(name=name, kind=kind, measures=(nulls,))
     bars = _bins(connection, column) if kind == "number" else _categories(connection, column)
     counted = [(label, r, w) for label, r, w in bars]
@@ -419,13 +436,16 @@ section { border-top: 1px solid #8884; }
 
 def page(about: Mapping[str, Any], columns: Sequence[ColumnReport]) -> str:
     """Return the report as a page without scripts or links: what drifted first, each column with its picture."""
-    drifted = sum(bool(each.drifted) for each in columns)
+    drifted, judged = (
+        sum(bool(each.drifted) for each in columns),
+        sum(not each.not_judged for each in columns),
+    )
     if not about["judged"]:
         head = f"{about['rows']:,} rows are too few to judge; needed are {about['limits']['fewest_rows']:,}"
     elif drifted:
-        head = f"{drifted} of {len(columns)} columns have drifted"
+        head = f"{drifted} of {judged} columns have drifted"
     else:
-        head = f"no drift in {len(columns)} columns"
+        head = f"no drift in {judged} columns"
     spans = " to ".join(
         datetime.fromtimestamp(about[word], timezone.utc).strftime("%Y-%m-%d %H:%M UTC")
         for word in ("begin", "end")
@@ -456,6 +476,8 @@ def _section(column: ColumnReport) -> str:
     )
     title = html.escape(column.name)
     mark = ' <span class="drifted">drifted</span>' if column.drifted else ""
+    if column.not_judged:
+        return f"<section><h2>{title} not judged</h2><p>{html.escape(column.not_judged)}</p></section>"
     return (
         f"<section><h2>{title}{mark}</h2>{_picture(column.bars)}<table><tr><th>measure</th><th>found</th>"
         f"<th>limit</th><th>chance explains</th></tr>{rows}</table></section>"

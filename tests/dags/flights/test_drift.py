@@ -41,6 +41,7 @@ def test_what_has_drifted_is_named_with_the_measures_that_say_so(
 ) -> None:
     assert answers[case]["drifted"] == {column: measures}
     assert answers[case]["metrics"]["drifted"] == 1
+    assert answers[case]["said"].endswith(f"1 of 3 columns have drifted: {column}")
     assert answers[case]["columns"][0] == column  # what drifted comes first
 
 
@@ -50,6 +51,13 @@ def test_too_few_rows_are_not_judged(answers: dict[str, Any]) -> None:
     assert "0 rows are too few to judge" in answers["none"]["page"]
     assert answers["few"]["said"] == "100 rows: too few to judge, 500 are needed"
     assert answers["same"]["said"] == "2,000 rows, 0 of 3 columns have drifted"
+
+
+def test_a_column_without_reference_values_is_not_judged_and_named(answers: dict[str, Any]) -> None:
+    bare = answers["bare"]
+    assert bare["said"] == "2,000 rows, 0 of 2 columns have drifted"
+    assert (bare["metrics"]["not_judged"], bare["metrics"]["drifted"]) == (1, 0)
+    assert "delay not judged</h2><p>the reference has no values, the window 2,000" in bare["page"]
 
 
 def test_a_revision_and_columns_are_chosen(answers: dict[str, Any]) -> None:

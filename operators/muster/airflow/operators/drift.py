@@ -56,7 +56,7 @@ class DriftOperator(ProgramOperator):
     """Compare what a deployment was asked in a window of time with the rows that its model was trained on.
 
     The report, with a picture of each column, is committed as a version of `report_volume`, whose metrics a GateOperator can ask:
-    ``drifted`` (columns), ``psi``, ``ks``, ``unseen`` and ``nulls`` (the greatest of all columns), ``rows``. Drift fails nothing: the
+    ``drifted`` (columns), ``psi``, ``ks``, ``unseen`` and ``nulls`` (the greatest of all columns), ``not_judged`` (columns), ``rows``. Drift fails nothing: the
     asset of the report's volume has an event only where a column has drifted, so a Dag that is scheduled by it retrains then.
 
     A window with too few rows to be judged, or none, skips the task, and says how many there were.
@@ -127,7 +127,8 @@ class DriftOperator(ProgramOperator):
             )
         if metrics["drifted"]:
             self.warn(
-                f"{metrics['drifted']:g} of {metrics['columns']:g} columns have drifted: {result['versions'][OUTPUT]}"
+                f"{metrics['drifted']:g} of {metrics['columns'] - metrics['not_judged']:g} columns have drifted: "
+                f"{result['versions'][OUTPUT]}"
             )
             announce(context, task.backend.store, status)
         else:

@@ -43,7 +43,7 @@ def window(
     return folder
 
 
-def compare(root: Path, folder: Path, **options: Any) -> dict[str, Any]:
+def compare(root: Path, folder: Path, *, reference: str = "reference", **options: Any) -> dict[str, Any]:
     report = root / f"report-{folder.name}-{len(list(root.iterdir()))}"
     report.mkdir()
     given = {
@@ -57,7 +57,7 @@ def compare(root: Path, folder: Path, **options: Any) -> dict[str, Any]:
     said = StringIO()
     try:
         with redirect_stdout(said):
-            metrics = muster_drift.compare([folder], [root / "reference"], report, **given)
+            metrics = muster_drift.compare([folder], [root / reference], report, **given)
     except muster_drift.DriftError as error:
         return {"error": str(error)}
     document = json.loads((report / "report.json").read_text())
@@ -76,6 +76,10 @@ def main() -> None:
     (root / "reference").mkdir()
     duckdb.sql(f"copy ({REFERENCE}) to '{root / 'reference' / 'part.parquet'}'")
     same = window(root, "same")
+    (root / "bare").mkdir()
+    duckdb.sql(
+        f"copy (select * replace (null::double as delay) from ({REFERENCE})) to '{root / 'bare' / 'part.parquet'}'"
+    )
     print(
         json.dumps(
             {
@@ -92,6 +96,7 @@ def main() -> None:
                 "revision": compare(root, same, revision="r2", limits=LIMITS | {"fewest_rows": 100}),
                 "no_revision": compare(root, same, revision="r9"),
                 "columns": compare(root, same, columns=["carrier"]),
+                "bare": compare(root, same, reference="bare"),
                 "unknown": compare(root, same, columns=["elsewhere"]),
             }
         )
