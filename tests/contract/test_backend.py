@@ -351,6 +351,32 @@ class BackendContract(Named):
         assert (status.verdict.cause, status.verdict.rank) == (Cause.RANK_LOST, 0)
         assert status.restarts == 1
 
+    def test_a_rank_that_leaves_while_another_waits_for_it_is_named_and_nothing_starts_again(
+        self, backend: Backend, job: Callable[..., JobSpec]
+    ) -> None:
+        early = self.own("early")
+        code = (
+            "import os, time\nif os.environ['MUSTER_RANK'] == '1': raise SystemExit(0)\n"
+            "raise RuntimeError('[gloo/transport/tcp/pair.cc:534] Connection closed by peer [::1]')"
+        )
+        backend.submit(job(code, replicas=2, grace_seconds=1), job_id=early)
+        status, _ = finish(backend, early)
+        assert status.verdict is not None
+        assert (status.verdict.cause, status.verdict.rank, status.restarts) == (Cause.USER_ERROR, 1, 0)
+        assert status.verdict.message.startswith("ended with exit status 0 at ")
+
+    def test_a_role_ends_with_the_one_that_it_serves(
+        self, backend: Backend, job: Callable[..., JobSpec]
+    ) -> None:
+        served = self.own("served")
+        spec = job(SLEEP, hang_timeout_seconds=0)
+        chief = replace(spec.roles[0], name="chief", command=("python", "-c", "print('trained')"))
+        serves = replace(spec.roles[0], name="ps", ends_with="chief")
+        backend.submit(replace(spec, roles=(chief, serves), grace_seconds=1), job_id=served)
+        status, lines = finish(backend, served)
+        assert status.state is JobState.SUCCEEDED, lines
+        assert "[muster] role ps is told to stop: chief has ended well" in lines
+
     def test_an_authors_error_is_final_and_ends_the_log(
         self, backend: Backend, job: Callable[..., JobSpec]
     ) -> None:

@@ -61,6 +61,11 @@ class Launcher(str, Enum):
         """Whether the first replica alone runs what the author wrote, and the others are the workers of a data engine."""
         return self in (Launcher.DASK, Launcher.RAY, Launcher.SPARK)
 
+    @property
+    def joins(self) -> bool:
+        """Whether all ranks are one world, which each needs to its end: one that leaves early is missed."""
+        return self in (Launcher.TORCHRUN, Launcher.HOROVOD, Launcher.TENSORFLOW)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Interpreter:
@@ -111,6 +116,7 @@ class Role:
     :param replicas: how many; the most where the gang is elastic.
     :param least_replicas: an elastic gang starts with what can be had of `replicas`, at least with these, gives the
         others back to a job that waits for their room, and takes them again when there is room and no job waits.
+    :param ends_with: another role: once all of its replicas have ended well, these are told to stop, and have ended well, too.
     """
 
     name: str = "main"
@@ -120,6 +126,7 @@ class Role:
     command: tuple[str, ...] | None = None
     resources: Resources = field(default_factory=Resources)
     least_replicas: int | None = None
+    ends_with: str | None = None
 
     def __post_init__(self) -> None:
         check_label("role", self.name, length=20)
@@ -240,6 +247,16 @@ class JobSpec:
         (role,) = self.roles
         return replace(self, roles=(replace(role, replicas=replicas, least_replicas=None),))
 
+    def leader_of(self, role: Role) -> Role | None:
+        """The role whose success ends another one: what this one says, or TensorFlow's chief where there are parameter servers.
+
+        These serve for ever (``server.join()``), and so do the workers that a chief hands its steps to.
+        """
+        named = {each.name: each for each in self.roles}
+        served = self.launcher is Launcher.TENSORFLOW and {"chief", "ps"} <= set(named)
+        usual = "chief" if served and role.name not in ("chief", "evaluator") else None
+        return named.get(role.ends_with or usual or "")
+
     @property
     def mounted(self) -> tuple[str, ...]:
         """The inputs that replicas read as folders: all but the one that fills the checkpoints."""
@@ -278,6 +295,16 @@ class JobSpec:
             raise SpecError(
                 f"job {self.name}: a gang of {self.launcher.value} has one role, one rank in each replica, and two replicas or "
                 "more: the first drives, the others work; give it replicas=, and CPUs with resources="
+            )
+        for role in self.roles:
+            if role.ends_with is not None and role.ends_with not in set(names) - {role.name}:
+                others = ", ".join(name for name in names if name != role.name) or "there is none"
+                raise SpecError(
+                    f"role {role.name} ends with {role.ends_with!r:.60}: name another role of its gang: {others}"
+                )
+        if any((leader := self.leader_of(role)) and self.leader_of(leader) for role in self.roles):
+            raise SpecError(
+                f"job {self.name}: a role that others end with ends by itself: give it no ends_with"
             )
         if self.elastic and len(names) > 1:
             raise SpecError(

@@ -94,6 +94,11 @@ class Replica:
             before += role.replicas * role.ranks
         raise SpecError(f"no role {self.role!r} in job {self.spec.name}")
 
+    def seal_of(self, role: str, index: int) -> str:
+        """Return the path of a replica's part-manifest, which is there once it has sealed: all of an attempt share the folder."""
+        sealed = Path(self.sealed)
+        return str(sealed.with_name(sealed.name.replace(f"{self.role}-{self.index}.", f"{role}-{index}.", 1)))
+
     def ending_seconds(self) -> float:
         """Return how long it has to end now that another replica has failed: its ranks cannot finish, only clean up.
 

@@ -1,13 +1,41 @@
-"""Finds the rank at fault among those that failed, and the cause."""
+"""Finds the rank at fault among those that failed, and the cause.
+
+=========================================  ===========  ===================  ==============
+how a rank, a role or a head ends          cause        rank at fault        starts again
+=========================================  ===========  ===================  ==============
+it raises, or ends with another status     user error   that rank            no
+it dies of a signal such as SIGSEGV        user error   that rank            no
+SIGKILL or SIGTERM that muster never sent  rank lost    that rank            yes
+status 0 while others wait for it:
+they complain of a lost peer               user error   the rank that left   no
+they hang, and the launcher joins them     user error   the rank that left   no
+they hang, and nothing joins them          hang         the one that hangs   yes
+an entrypoint's os._exit(0)                user error   that rank            no
+all complain of a peer, and none is gone   rank lost    the first that did   yes
+all hang                                   hang         none                 yes
+a head fails, then its driver              rank lost    none                 yes
+a driver fails, and its head lives         user error   the driver, rank 0   no
+a head ends with status 0 (the driver's    as the       the driver, rank 0   no
+``client.shutdown()``)                     driver ends
+the role that this one ends with succeeds  none         none: told to stop   no
+=========================================  ===========  ===================  ==============
+
+:mod:`tests.unit.worker.test_ends` plays each line.
+"""
 
 from __future__ import annotations
 
+import os
 import re
 import signal
+import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 
 from muster.core.advice import advice_on
+from muster.core.job import Role
+from muster.core.replica import Replica
 from muster.core.room import make_room
 from muster.core.verdict import SEEN_LATE_SECONDS, Cause, ExitCode, Verdict
 from muster.worker.last_words import LastWords, last_line, last_words, read_json, stack
@@ -40,6 +68,8 @@ _LOST_PEER = (
     "HorovodInternalError",
     "Horovod has been shut down",
 )
+# Errors of ranks that wait for one that never comes: of a peer where one has left, of the author where all are there.
+_WAITED = ("DistStoreError", "Barrier timed out", "errors_impl.UnavailableError")
 _GPU_MEMORY = ("CUDA out of memory", "CUDA error: out of memory", "HIP out of memory")
 # Errors of torch, CUDA and JAX where there is no card, or none that the process may use.
 _NO_GPU = (
@@ -57,6 +87,10 @@ _MEMORY = (
     "numpy._core._exceptions._ArrayMemoryError",
 )
 _JVM_MEMORY = "java.lang.OutOfMemoryError"
+_STAY = (
+    "every rank has to take part until all are done: give each the same number of steps (drop the last uneven batch, or "
+    "torch's Join), or have all of them agree to stop; then run again"
+)
 _SHUTDOWN = " while Python was shutting down"
 _BARE_EXIT = re.compile(r"SystemExit: \d+\Z")
 _MODULE = "ModuleNotFoundError: No module named "
@@ -113,36 +147,129 @@ class WorkerFault:
         return Verdict(cause=self.cause, message=self.message, advice=advice, rank=self.rank)
 
 
-def faults(ranks: Sequence[Rank], *, world_size: int) -> list[WorkerFault]:
-    """Return every rank's fault, the culprit first: own failures before followers, each by time."""
-    found = [_fault(rank, world_size=world_size) for rank in ranks if rank.status or _vanished(rank)]
-    return sorted(found, key=lambda fault: (fault.follower, fault.at))
+@dataclass(frozen=True, kw_only=True)
+class Left:
+    """A rank that ended with status 0 by itself, and when; of another replica its first one, when all of them had."""
+
+    rank: int
+    at: float
+
+    def fault(self, waited: str, at: float) -> WorkerFault:
+        """Return its fault, where the others could not go on without it.
+
+        :param waited: who did, and what came of it.
+        :param at: when that was seen: what fails before explains it better.
+        """
+        when = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(self.at))
+        return WorkerFault(
+            rank=self.rank,
+            cause=Cause.USER_ERROR,
+            message=f"ended with exit status 0 at {when}, while {waited}",
+            at=at,
+            advice=_STAY,
+        )
 
 
-def hang(ranks: Sequence[Rank], *, seconds: float) -> WorkerFault:
-    """Return the fault of a hang: where each rank was when all had been silent for `seconds`."""
-    stacks = [(rank, stack(rank)) for rank in ranks]
+def first_left(replica: Replica, ranks: Sequence[Rank]) -> Left | None:
+    """Return the rank of the gang that was the first to end well while one of these did not; None where there is none."""
+    here = [Left(rank=rank.number, at=rank.ended) for rank in ranks if not failed(rank) and not rank.stopped]
+    elsewhere, first = list[Left](), 0
+    for role in replica.spec.roles:
+        for index in range(role.replicas):
+            ended = (
+                None if replica.spec.launcher.drives else _changed(_ended(replica.seal_of(role.name, index)))
+            )
+            if ended is not None:
+                elsewhere.append(Left(rank=first, at=ended))
+            first += role.ranks
+    return min([*here, *elsewhere], key=lambda left: left.at, default=None)
+
+
+def tell_ended(replica: Replica) -> None:
+    """Leave word that all ranks of this replica have ended well, which other replicas may not wait for; it may take long to seal."""
+    if replica.spec.replicas > 1:
+        with suppress(OSError):  # a full disk is told by what comes next
+            open(_ended(replica.sealed), "x").close()
+
+
+def _ended(seal: str) -> str:
+    return f"{seal}.ended"
+
+
+def sealed_at(replica: Replica, role: Role) -> float | None:
+    """Return when the last replica of a role has ended well, or None where one has not."""
+    times = [_changed(replica.seal_of(role.name, index)) for index in range(role.replicas)]
+    known = [at for at in times if at is not None]
+    return max(known) if len(known) == len(times) else None
+
+
+def _changed(path: str) -> float | None:
+    try:
+        return os.stat(path).st_mtime
+    except OSError:
+        return None
+
+
+def faults(ranks: Sequence[Rank], *, world_size: int, left: Left | None = None) -> list[WorkerFault]:
+    """Return every rank's fault, the culprit first: own failures before followers, each by time.
+
+    :param left: it is the culprit where all others only miss a peer.
+    """
+    missed = (*_LOST_PEER, *_WAITED) if left is not None else _LOST_PEER
+    found = [_fault(rank, world_size=world_size, missed=missed) for rank in ranks if failed(rank)]
+    found.sort(key=lambda fault: (fault.follower, fault.at))
+    if left is not None and found and found[0].follower and _names(found[0].message, missed):
+        first = found[0]
+        where = f" at {first.where}" if first.where else ""
+        found.insert(
+            0, left.fault(f"rank {first.rank} still waited for it{where}: {first.message}", first.at)
+        )
+    return found
+
+
+def hang(
+    ranks: Sequence[Rank], *, seconds: float, left: Left | None = None, joined: bool = False
+) -> WorkerFault:
+    """Return the fault of a hang: where each rank was when all had been silent for `seconds`.
+
+    :param left: it is the culprit where the ranks are `joined`, and is told of where they are not.
+    """
+    there = [rank for rank in ranks if failed(rank) or rank.stopped is not None]
+    stacks = [(rank, stack(rank)) for rank in there]
     places = [f"rank {rank.number} at {words.where}" for rank, words in stacks if words.where]
+    message = f"no line and no progress for {seconds:g} s: {', '.join(places[:8]) or 'no stack is known'}"
+    if left is not None and joined:
+        return replace(left.fault(f"others still waited for it: {message}", left.at), printed=True)
+    more = "" if left is None else f"; rank {left.rank} had ended well before"
     return WorkerFault(
-        rank=ranks[0].number if len(ranks) == 1 else None,
+        rank=there[0].number if len(there) == 1 else None,
         cause=Cause.HANG,
-        message=f"no line and no progress for {seconds:g} s: {', '.join(places[:8]) or 'no stack is known'}",
-        at=min(rank.ended for rank in ranks),
+        message=message + more,
+        at=min(rank.ended for rank in there),
         traceback=next((words.traceback for _, words in stacks if words.where), ()),
         printed=True,
     )
 
 
 def lost_head(at: float, status: int) -> WorkerFault:
-    """Return the fault of an engine's head that ended under a driver that runs."""
+    """Return the fault of an engine's head that ended under a driver that runs.
+
+    :param at: a time at which it still ran: what its driver said later may come of its end.
+    """
     names = {number.value: number.name for number in signal.Signals}
     how = f"exit status {status}" if status > 0 else f"killed by {names.get(-status, f'signal {-status}')}"
     return WorkerFault(
         rank=None,
         cause=Cause.RANK_LOST,
         message=f"the engine's head ended ({how}) while the driver ran",
-        at=at - SEEN_LATE_SECONDS,
+        at=at,
     )
+
+
+def only_miss(ranks: Sequence[Rank]) -> bool:
+    """Whether each of these ranks that failed by itself misses a peer, and all there is to blame is elsewhere."""
+    blamed = [rank for rank in ranks if failed(rank) and rank.stopped is None]
+    return bool(blamed) and all(_names(last_words(rank).message, (*_LOST_PEER, *_WAITED)) for rank in blamed)
 
 
 def lost_peer(rank: Rank) -> bool:
@@ -152,14 +279,18 @@ def lost_peer(rank: Rank) -> bool:
 
 def names_lost_peer(message: str) -> bool:
     """Whether a rank's last words say that a peer is gone."""
-    return any(text in message for text in _LOST_PEER)
+    return _names(message, _LOST_PEER)
 
 
-def _fault(rank: Rank, *, world_size: int) -> WorkerFault:
+def _names(message: str, texts: Sequence[str]) -> bool:
+    return any(text in message for text in texts)
+
+
+def _fault(rank: Rank, *, world_size: int, missed: Sequence[str]) -> WorkerFault:
     said = last_words(rank)
     if rank.status == -signal.SIGKILL and rank.stopped is None and not said.kind:
         said = LastWords()  # its earlier output is not the reason it was killed
-    lost = world_size > 1 and names_lost_peer(said.message)
+    lost = world_size > 1 and _names(said.message, missed)
     late = SEEN_LATE_SECONDS if rank.stopped is None and _was_killed(rank, said) else 0.0
     at = said.at or rank.traced or rank.ended - late
     stopped = rank.stopped is not None and (not said.message or at > rank.stopped)
@@ -201,9 +332,12 @@ def _was_killed(rank: Rank, said: LastWords) -> bool:
     return rank.status in (-signal.SIGKILL, -signal.SIGTERM) and not said.message
 
 
-def _vanished(rank: Rank) -> bool:
-    """Whether an entrypoint's process ended well before its function returned: os._exit, exit() in C."""
-    return rank.plan.arguments is None and rank.status == 0 and read_json(rank.plan.outcome) is None
+def failed(rank: Rank) -> bool:
+    """Whether a rank that has ended failed.
+
+    So does an entrypoint's process that ends with status 0 before its function has returned: os._exit, exit() in C.
+    """
+    return bool(rank.status) or (rank.plan.arguments is None and read_json(rank.plan.outcome) is None)
 
 
 def _ending(status: int) -> str:

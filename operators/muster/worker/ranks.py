@@ -30,6 +30,9 @@ DRIVER_SECONDS = (
     3.0  # Spark's JVM ends by itself, half a second after its driver, and talks to the master until then
 )
 LONGEST_SLEEP_SECONDS = 5.0
+OVER_SECONDS = 1.0  # between two looks whether the ranks are still needed
+# Ends a process aside whose ranks have ended. No program ends so by itself, and one that was being killed keeps its own signal.
+_DONE = signal.SIGRTMAX
 _READ_BYTES = 1 << 20
 TRACE_START = "Traceback (most recent call last)"
 
@@ -102,10 +105,12 @@ class Ranks:
 
     :param grace_seconds: between SIGTERM to the worker and the end of everything.
     :param silence: detects a hang of the whole gang.
+    :param failed: tells whether a rank that has ended failed; one that ends before its time may do so with status 0.
     :param follows: tells whether a rank failed only because it lost a peer.
+    :param over: tells whether these ranks are not needed any more: they are told to stop then.
     :param watches: what looks now and then while they run.
     :param tidy: whether they should leave no process behind; an engine's head and workers do.
-    :param served: whether they cannot go on without the processes aside: one that fails ends them.
+    :param serves: tells whether the processes aside still answer, where the ranks cannot go on without them: one that fails ends them.
     """
 
     def __init__(
@@ -113,23 +118,28 @@ class Ranks:
         *,
         grace_seconds: float,
         silence: Silence,
+        failed: Callable[[Rank], bool] = lambda rank: bool(rank.status),
         follows: Callable[[Rank], bool] = lambda _: False,
+        over: Callable[[], bool] | None = None,
         watches: Sequence[Watch] = (),
         tidy: bool = True,
-        served: bool = False,
+        serves: Callable[[], bool] | None = None,
     ) -> None:
         self.ranks: list[Rank] = []
         self.unserved: tuple[float, int] | None = None
-        """When a process aside failed while they ran, and its status."""
+        """A time at which a process aside that has failed still ran, the last that is known, and its status."""
         self.interrupted_at: float | None = None
         self.hung = False
         self._grace = grace_seconds
         self._silence = silence
+        self._failed = failed
         self._follows = follows
+        self._over, self._over_at = over, 0.0
         self._watches = watches
         self._tidy = tidy
-        self._served = served
+        self._serves = serves
         self._aside: set[int] = set()
+        self._looked = time.time()
         self._stop_at: float | None = None
         self._kill_at: float | None = None
         self._selector: selectors.BaseSelector
@@ -149,11 +159,15 @@ class Ranks:
         self._listen()
         while any(rank.status is None for rank in self.ranks):
             self._turn()
-        if self._served and self._aside:
+        if self._serves is not None and self._aside:
             seconds = DRIVER_SECONDS if self._kill_at is None else LEFTOVER_SECONDS
             self._outlast(lambda: len(children()) > len(self._aside), seconds=seconds)
+            if any(rank.status for rank in self.ranks) and not self._serves():
+                self._outlast(
+                    lambda: bool(self._aside), seconds=FOLLOWER_SECONDS
+                )  # it is ending: its status tells
         for pid in self._aside:  # those that have not been reaped: no other process has their numbers
-            os.kill(pid, signal.SIGKILL)
+            os.kill(pid, _DONE)
         self._outlast(has_children, seconds=LEFTOVER_SECONDS)
         left = end_descendants()
         for rank in self.ranks:
@@ -202,6 +216,10 @@ class Ranks:
             watch.look()
         now = time.time()
         self._mind_hang(now)
+        if self._over is not None and self._kill_at is None and now >= self._over_at:
+            self._over_at = now + OVER_SECONDS
+            if self._over():
+                self._stop(now, patience=self._grace)
         if self.interrupted_at is not None and self._kill_at is None:
             # the backend kills the worker when the grace is over, so the worker ends a little earlier
             self._stop(now, patience=max(self._grace * 0.8, self._grace - 3.0))
@@ -221,16 +239,20 @@ class Ranks:
         due = [at - now for at in (self._stop_at, self._kill_at) if at is not None]
         if not self.hung:
             due.append(self._silence.left(now))
+        if self._over is not None and self._kill_at is None:
+            due.append(self._over_at - now)
         due += [watch.left() for watch in self._watches]
         return max(0.05, min([LONGEST_SLEEP_SECONDS, *due]))
 
     def _reap(self) -> None:
+        begun = time.time()
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
             except ChildProcessError:
                 return
             if pid == 0:
+                self._looked = begun
                 return
             for rank in self.ranks:
                 if rank.pid == pid and rank.status is None:
@@ -242,18 +264,20 @@ class Ranks:
     def _end(self, rank: Rank, status: int) -> None:
         self._drain(rank, hold=True)
         rank.status, rank.ended = status, time.time()
-        if status != 0 and self._kill_at is None:
+        if self._failed(rank) and self._kill_at is None:
             wait = FOLLOWER_SECONDS if self._follows(rank) else 0.0
             due = time.time() + wait
             self._stop_at = due if self._stop_at is None else min(self._stop_at, due)
 
     def _end_aside(self, status: int) -> None:
-        """Have the ranks stop, where they cannot go on; one that is about to end by itself still may."""
-        running = any(rank.status is None for rank in self.ranks)
-        if self._served and status != 0 and running and self.interrupted_at is None and self._kill_at is None:
-            now = time.time()
-            self.unserved = self.unserved or (now, status)
-            due = now + FOLLOWER_SECONDS
+        """Have the ranks stop, where they cannot go on; one that is about to end by itself still may.
+
+        A rank may end of this before we see it, so the end counts after theirs, too, unless we asked for it.
+        """
+        asked = status in (0, -_DONE) or self.interrupted_at is not None or self._kill_at is not None
+        if self._serves is not None and not asked:
+            self.unserved = self.unserved or (self._looked, status)
+            due = time.time() + FOLLOWER_SECONDS
             self._stop_at = due if self._stop_at is None else min(self._stop_at, due)
 
     def _stop(self, now: float, *, patience: float) -> None:

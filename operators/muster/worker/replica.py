@@ -13,13 +13,15 @@ import errno
 import os
 import shutil
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, NoReturn, cast
 
 from muster.core.advice import advice_on
 from muster.core.errors import SpecError
 from muster.core.linux import die_with
+from muster.core.patience import Patience
 from muster.core.replica import Replica, Report
 from muster.core.room import is_full
 from muster.core.text import shortened
@@ -29,7 +31,19 @@ from muster.worker import command, entrypoint
 from muster.worker.code import copy_code, left_behind
 from muster.worker.disks import IN_POD, Disks
 from muster.worker.doubles import Doubles
-from muster.worker.faults import EXIT_CODES, WorkerFault, faults, hang, lost_head, lost_peer
+from muster.worker.faults import (
+    EXIT_CODES,
+    WorkerFault,
+    failed,
+    faults,
+    first_left,
+    hang,
+    lost_head,
+    lost_peer,
+    only_miss,
+    sealed_at,
+    tell_ended,
+)
 from muster.worker.last_words import read_json
 from muster.worker.launchers.launcher import EngineLauncher, launcher_of, rank_environment
 from muster.worker.mounts import protect
@@ -41,6 +55,8 @@ from muster.worker.usage import Usage
 
 FOLLOWER_LENGTH = 160
 MOST_LEFT = 5
+LEFT_SECONDS = 10.0
+"""How long ranks that only miss a peer wait for word of one that ended well; who knows of a failure ends the wait by SIGTERM."""
 _NEVER = frozenset({errno.ENAMETOOLONG, errno.E2BIG, errno.EPERM})
 
 
@@ -98,6 +114,7 @@ def _run_ranks(replica: Replica, disks: Disks, usage: Usage) -> Report:
         replica, [plan.environment for plan in plans]
     )  # before silence is measured: this is no hang of the ranks
     doubles, pruning = Doubles(replica, say=say), Pruning(replica, say=say)
+    leader, whole = spec.leader_of(replica.job_role), spec.world_size == replica.job_role.ranks
     ranks = Ranks(
         grace_seconds=spec.grace_seconds,
         silence=Silence(
@@ -105,31 +122,52 @@ def _run_ranks(replica: Replica, disks: Disks, usage: Usage) -> Report:
             sign=os.path.dirname(replica.sealed),
             watched=(replica.checkpoints, *replica.staging.values()),
         ),
+        failed=failed,
         follows=lost_peer,
+        over=None if leader is None else lambda: sealed_at(replica, leader) is not None,
         watches=(doubles, usage, pruning),
         tidy=not spec.launcher.drives,
-        served=spec.launcher.drives,
+        serves=_serves(replica) if spec.launcher.drives else None,
     )
     ended = ranks.run(plans, aside=aside)
+    over = None if leader is None else sealed_at(replica, leader)
+    left = first_left(replica, ended) if over is None and (ranks.hung or any(map(failed, ended))) else None
+    interrupted_at = ranks.interrupted_at
+    if left is None and over is None and not whole and not ranks.hung and only_miss(ended):
+        word = Patience(LEFT_SECONDS, first=0.01, longest=0.2)
+        while left is None and ranks.interrupted_at is None and word.wait():
+            left = first_left(replica, ended)
     if ranks.hung:
-        return _failed([hang(ended, seconds=spec.hang_timeout_seconds)])
-    found = [disks.blamed(each) for each in faults(ended, world_size=spec.world_size)]
+        return _failed(
+            [hang(ended, seconds=spec.hang_timeout_seconds, left=left, joined=spec.launcher.joins)]
+        )
+    found = [disks.blamed(each) for each in faults(ended, world_size=spec.world_size, left=left)]
+    if leader is not None and over is not None:  # what these ranks said after that is of no consequence
+        found = [each for each in found if not each.follower and each.at < over]
+        if not found:
+            say(f"[muster] role {replica.role} is told to stop: {leader.name} has ended well")
     if ranks.unserved is not None and (found or any(rank.stopped is not None for rank in ended)):
         found = sorted([lost_head(*ranks.unserved), *found], key=lambda fault: (fault.follower, fault.at))
-    if ranks.interrupted_at is not None:
+    if interrupted_at is not None and over is None:
         # a fault from before the stop is the reason
-        found = [each for each in found if not each.follower and each.at < ranks.interrupted_at]
+        found = [each for each in found if not each.follower and each.at < interrupted_at]
         return (
             _failed(found)
             if found
             else _refused(Cause.CANCELLED, f"replica {replica.role}-{replica.index} was told to stop")
         )
-    whole = spec.world_size == replica.job_role.ranks
     if found:
         return _failed(found, whole=whole)
+    tell_ended(replica)
     doubles.look(now=True)
     pruning.look(ended=True)
     return _succeeded(replica, ended, disks)
+
+
+def _serves(replica: Replica) -> Callable[[], bool]:
+    from muster.worker.launchers import engine  # only for one: it loads socket
+
+    return partial(engine.serves, replica)
 
 
 def plan_ranks(replica: Replica) -> list[RankPlan]:

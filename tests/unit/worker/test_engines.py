@@ -83,6 +83,56 @@ def test_a_driver_whose_head_is_lost_is_no_ones_fault(
     assert ended.lines[-1] == LOST
 
 
+# Who watches both has no CPU until both have ended.
+UNDER_A_WATCHER_THAT_SLEEPS = """
+import os, signal, subprocess, sys
+from pathlib import Path
+
+watcher, head = os.getppid(), Path(os.environ["TMPDIR"], "head").read_text()
+ended = '''
+import os, signal, sys, time
+watcher, *others = sys.argv[1:]
+def state(pid):
+    with open(f"/proc/{pid}/stat") as file:
+        return file.read().rpartition(")")[2].split()[0]
+print("begun", flush=True)
+while [state(pid) for pid in others] != ["Z", "Z"]:
+    time.sleep(0.001)
+os.kill(int(watcher), signal.SIGCONT)
+'''
+words = [sys.executable, "-c", ended, str(watcher), str(os.getpid()), head]
+subprocess.Popen(words, stdout=subprocess.PIPE, start_new_session=True).stdout.readline()
+os.kill(watcher, signal.SIGSTOP)
+os.kill(int(head), signal.SIGKILL)
+raise ConnectionError("nobody answers")
+"""
+
+
+def test_a_head_whose_end_is_seen_after_its_drivers_is_the_reason(
+    bench, gang: Callable[..., Replica]
+) -> None:
+    ended = run(bench, gang(UNDER_A_WATCHER_THAT_SLEEPS))
+    assert (ended.code, ended.report.verdict.message) == (ExitCode.RANK_LOST, LOST), ended.log
+
+
+def test_a_head_that_its_driver_shuts_down_is_the_drivers_own_doing(
+    bench, gang: Callable[..., Replica], tmp_path: Path
+) -> None:
+    head = tmp_path / "image" / "distributed" / "cli" / "dask_scheduler.py"
+    head.write_text(f"import signal, sys\nsignal.signal(signal.SIGTERM, lambda *_: sys.exit(0))\n{HEAD}")
+    wait = "while Path('/proc', head).exists():\n    time.sleep(0.01)"
+    ended = run(
+        bench,
+        gang(
+            "import os, signal, time\nfrom pathlib import Path\n"
+            "head = Path(os.environ['TMPDIR'], 'head').read_text()\nos.kill(int(head), signal.SIGTERM)\n"
+            f"{wait}\nraise ConnectionError('nobody answers')"
+        ),
+    )
+    assert ended.code == ExitCode.USER_ERROR, ended.log
+    assert ended.report.verdict.message == "ConnectionError: nobody answers"
+
+
 # It ends after the driver, as Spark's JVM does.
 LEAVES_A_CHILD = """
 import subprocess, sys

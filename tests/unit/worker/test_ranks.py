@@ -125,6 +125,7 @@ def test_a_replica_all_of_whose_ranks_lost_a_peer_elsewhere_is_lost_not_wrong(be
     assert (ended.code, ended.report.verdict.cause) == (ExitCode.RANK_LOST, Cause.RANK_LOST)
 
 
+@pytest.mark.slow  # it waits for word of the other replica
 def test_who_followed_a_rank_of_another_replica_is_told_in_a_line(bench) -> None:
     bench.code(t="def f():\n    raise RuntimeError('[gloo/transport/x] Connection closed by peer [1.2.3.4]')")
     ended = bench.run(roles=(Role(replicas=2, entrypoint="t:f"),))

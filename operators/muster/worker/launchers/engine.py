@@ -130,9 +130,7 @@ def has_sealed(replica: Replica) -> bool:
 
 
 def _firsts_seal(replica: Replica) -> str:
-    """The path of the first replica's part-manifest, in the folder that all replicas share."""
-    folder, name = os.path.split(replica.sealed)
-    return os.path.join(folder, name.replace(f"{replica.role}-{replica.index}.", f"{replica.role}-0.", 1))
+    return replica.seal_of(replica.role, 0)
 
 
 def lead(replica: Replica, words: Sequence[str], environment: Mapping[str, str], *, host: str) -> int:
@@ -168,6 +166,11 @@ def _listens(host: str, port: int) -> bool:
     except OSError:
         return False
     return True
+
+
+def serves(replica: Replica) -> bool:
+    """Whether the engine's head still answers, for the first replica."""
+    return _listens(replica.master_address, replica.master_port)
 
 
 def package(name: str, *, image: str, least: tuple[int, int] = (0, 0)) -> str:
