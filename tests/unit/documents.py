@@ -80,6 +80,7 @@ VALID: Mapping[str, Mapping[str, Any]] = {
         "command": None,
         "replicas": 3,
         "least_replicas": 2,
+        "ends_with": None,  # an elastic gang has one role
     },
     "RequestLimits": {"rate": 5.0, "burst": 2, "body_mib": 1.0},
     "RequestLog": {"share": 0.5, "hashed": ("user",)},

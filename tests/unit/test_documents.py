@@ -43,7 +43,7 @@ from muster.volumes.service import tokens
 
 TRIGGERS = [name for name in names() if name.endswith("Trigger")]
 KINDS = [name for name in names() if name not in TRIGGERS]
-LEFT_OUT = {"Role": ("command",), "Dimension": ("choices",), "Workers": ("stream",)}
+LEFT_OUT = {"Role": ("command", "ends_with"), "Dimension": ("choices",), "Workers": ("stream",)}
 """Fields that a full document has at their default, since another one is set."""
 
 # Modules that read JSON without muster.core.wire, and whose. A new one is either read by wire, or told here
