@@ -13,6 +13,7 @@ from muster.core.names import nearest
 
 CATALOGUE = "catalogue.json"
 SHOWN = 3
+CRITICAL = "critical"
 _NOISE = frozenset({"column", "batch_id"})
 
 
@@ -47,6 +48,8 @@ def check_suite(suite: Mapping[str, Any], image: Path, name: str) -> None:
     for number, each in enumerate(suite["expectations"], 1):
         kind, known = each["type"], catalogue["expectations"]
         where = f"suite {name}: expectation {number}"
+        if why := catalogue.get("refused", {}).get(kind):
+            raise SpecError(f"{where}, {kind}, cannot run here: {why}")
         if kind not in known:
             raise SpecError(f"{where} has the type {kind!r:.80}, which {_unknown(kind, known, image)}")
         _check_kwargs(f"{where}, {kind}", each.get("kwargs", {}), known[kind], catalogue["common"])
@@ -78,22 +81,38 @@ def _unknown(kind: str, known: Mapping[str, Any], image: Path) -> str:
 def failure_text(
     document: Mapping[str, Any], *, suite: str, addresses: Sequence[str], result: str, retired: bool
 ) -> str:
-    """Four lines: how many failed, the first of them with what was found, what to do, where the docs are."""
+    """Four lines: how many failed, the first of them with what was found, what to do, where the docs are.
+
+    What could not be evaluated comes first, since it may hide what is wrong; of the others at least one is shown.
+    """
     results, columns = document["results"], document.get("columns", ())
-    failed = [each for each in results if not each["success"]]
-    shown = "; ".join(_shown(each, columns) for each in failed[:SHOWN]) + (
-        f"; and {len(failed) - SHOWN} more" * (len(failed) > SHOWN)
+    failed = [each for each in results if not each["success"] and severity(each) == CRITICAL]
+    violated = [each for each in failed if is_violated(each)]
+    unknown = [each for each in failed if not is_violated(each)]
+    first = unknown[: SHOWN - min(1, len(violated))]
+    listed = [*first, *violated[: SHOWN - len(first)]]
+    shown = "; ".join(_shown(each, columns) for each in listed) + (
+        f"; and {len(failed) - len(listed)} more" * (len(failed) > len(listed))
     )
-    what = _what(addresses)
     gone = "it is retired, so no selector finds it; " if retired else ""
-    if not any(map(was_evaluated, results)):
+    if not violated:
         gone = "nothing is retired, since none of these could be evaluated; "
     return (
-        f"validation failed: {len(failed)} of {len(results)} expectations of {suite} on {what}\n"
+        f"validation failed: {len(failed)} of {len(results)} expectations of {suite} on {_what(addresses)}"
+        f"{f', {len(unknown)} of which could not be evaluated' if unknown and violated else ''}\n"
         f"{shown}\n"
         f"{gone}mend the data or the suite and run again\n"
         f"result and Data Docs: muster volumes get {result} FOLDER"
     )
+
+
+def warning_text(document: Mapping[str, Any], *, suite: str) -> str:
+    """Say what does not hold and only warns; empty where there is nothing."""
+    results, columns = document.get("results", ()), document.get("columns", ())
+    warned = [each for each in results if not each["success"] and severity(each) != CRITICAL]
+    shown = "; ".join(_shown(each, columns) for each in warned[:SHOWN])
+    more = f"; and {len(warned) - SHOWN} more" if len(warned) > SHOWN else ""
+    return f"{suite} warns of {len(warned)} of {len(results)} expectations: {shown}{more}" if warned else ""
 
 
 def unusable_text(error: str, *, suite: str, addresses: Sequence[str]) -> str:
@@ -104,9 +123,16 @@ def unusable_text(error: str, *, suite: str, addresses: Sequence[str]) -> str:
     )
 
 
-def was_evaluated(each: Mapping[str, Any]) -> bool:
-    """Whether an expectation failed on the data, and not because it could not be held against them."""
-    return not each["success"] and not (each.get("exception_info") or {}).get("raised_exception")
+def severity(each: Mapping[str, Any]) -> str:
+    """Return what an expectation says of its failure: ``critical``, which fails the stage, ``warning`` or ``info``."""
+    config = each.get("expectation_config", {})
+    return str(config.get("severity") or config.get("kwargs", {}).get("severity") or CRITICAL)
+
+
+def is_violated(each: Mapping[str, Any]) -> bool:
+    """Whether a critical expectation failed on the data, and not because it could not be held against them."""
+    raised = (each.get("exception_info") or {}).get("raised_exception")
+    return not each["success"] and not raised and severity(each) == CRITICAL
 
 
 def _what(addresses: Sequence[str]) -> str:
@@ -126,7 +152,8 @@ def _found(each: Mapping[str, Any], columns: Sequence[str]) -> str:
         each.get("result") or {},
         each.get("expectation_config", {}).get("kwargs", {}).get("column"),
     )
-    if columns and isinstance(column, str) and column not in columns and not was_evaluated(each):
+    raised = (each.get("exception_info") or {}).get("raised_exception")
+    if columns and isinstance(column, str) and column not in columns and raised:
         near = nearest(column, columns)
         advice = f"did you mean {near}?" if near else f"the columns are {', '.join(columns):.120}"
         return f"there is no column {column!r:.40}; {advice}"
@@ -137,4 +164,6 @@ def _found(each: Mapping[str, Any], columns: Sequence[str]) -> str:
         return f"{found['unexpected_count']} unexpected{f', such as {examples}' if examples else ''}"
     if found.get("observed_value") is not None:
         return f"found {found['observed_value']!r:.60}"
-    return str((each.get("exception_info") or {}).get("exception_message") or "not met")[:120]
+    if raised:
+        return f"could not be evaluated: {(each.get('exception_info') or {}).get('exception_message')!s:.200}"
+    return "not met"

@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from muster.airflow.assets import announce, announce_nothing, asset_of
-from muster.airflow.authoring.checks import check_file, check_flag, check_image, check_some
+from muster.airflow.authoring.checks import check_file, check_flag, check_image, check_some, optional
 from muster.airflow.authoring.keywords import keyword
 from muster.airflow.authoring.references import VersionReference
 from muster.airflow.authoring.values import volume_of
@@ -21,13 +21,14 @@ from muster.airflow.operators.running import report, summary
 from muster.airflow.operators.suites import (
     check_suite,
     failure_text,
+    is_violated,
     read_suite,
     unusable_text,
-    was_evaluated,
+    warning_text,
 )
 from muster.core.address import Address
 from muster.core.data import Input, Output
-from muster.core.errors import NotFound
+from muster.core.errors import NotFound, SpecError
 from muster.core.job import JobSpec
 from muster.core.names import check_volume
 
@@ -47,6 +48,22 @@ RESULT = "result.json"
 RESULT_OUTPUT = "result"
 
 
+def check_encoding(value: Any) -> None:
+    """Refuse what Python knows as no encoding of texts."""
+    try:
+        "".encode(value)
+    except (LookupError, TypeError, ValueError):
+        raise SpecError(
+            f"{value!r:.60}: expected an encoding by Python's name, such as 'cp1252' or 'utf-16'"
+        ) from None
+
+
+def check_character(value: Any) -> None:
+    """Refuse what is not one character."""
+    if not isinstance(value, str) or len(value) != 1 or value in "\r\n":
+        raise SpecError(f"{value!r:.60}: expected one character, such as ';'")
+
+
 class ValidateOperator(CachedOperator, ProgramOperator):
     """Check versions against a suite of expectations (Great Expectations), and stop where one fails.
 
@@ -59,7 +76,7 @@ class ValidateOperator(CachedOperator, ProgramOperator):
     program = Program(
         entrypoint=ENTRYPOINT,
         output=RESULT_OUTPUT,
-        files="muster_validate.py",
+        files="muster_validate",
         does="runs a suite",
         image="validate",
     )
@@ -74,11 +91,17 @@ class ValidateOperator(CachedOperator, ProgramOperator):
     """A JSON file of the Dag's folder."""
     image: str = keyword(default="validate", check=check_image, own=True, late=True)
     """The environment with Great Expectations in it."""
+    encoding: str | None = keyword(default=None, check=optional(check_encoding))
+    """How texts of CSV files are written, by Python's name: ``"cp1252"``, ``"utf-16"``. None: UTF-8."""
+    delimiter: str | None = keyword(default=None, check=optional(check_character))
+    """What stands between the columns of CSV files. None: it is seen from the files."""
+    quote: str | None = keyword(default=None, check=optional(check_character))
+    """What stands around a text of CSV files that holds the delimiter. None: it is seen from the files."""
     result_volume: str | None = keyword(default=None)
     """Where the result goes; the volume's name with ``-validation`` where not given."""
     retire_failed: bool = keyword(default=True, check=check_flag)
     """Retire what fails, so that no selector such as ``@latest`` finds it any more. Nothing is retired where no failed
-    expectation could be evaluated, because it names a column that is not there, say."""
+    expectation could be evaluated, because it names a column that is not there, say, nor for one of severity ``warning``."""
     run_timeout = timedelta(hours=1)
 
     def check_together(self) -> None:
@@ -142,7 +165,7 @@ class ValidateOperator(CachedOperator, ProgramOperator):
             interpreter=interpreter_of(self.image, settings),
             roles=self.roles(),
             code=self.travelling(folder, settings).put(store),
-            params={"suite": read_suite(folder, self.suite)},
+            params=self._params(folder),
             **spec_fields(self, templated=False),
         )
 
@@ -182,8 +205,13 @@ class ValidateOperator(CachedOperator, ProgramOperator):
         return {
             "inputs": {"data": Input(versions=data.versions, many=True)},
             "outputs": {RESULT_OUTPUT: Output(volume=volume, partition=partition)},
-            "params": {"suite": read_suite(DagFolder.of(task.context["dag"]), self.suite)},
+            "params": self._params(DagFolder.of(task.context["dag"])),
         }
+
+    def _params(self, folder: DagFolder) -> dict[str, Any]:
+        given = {"encoding": self.encoding, "delimiter": self.delimiter, "quote": self.quote}
+        csv = {name: value for name, value in given.items() if value is not None}
+        return {"suite": read_suite(folder, self.suite), **({"csv": csv} if csv else {})}
 
     def drafted_fields(self) -> dict[str, Any]:
         """Look at versions that are not known yet."""
@@ -195,6 +223,8 @@ class ValidateOperator(CachedOperator, ProgramOperator):
         from airflow.sdk.exceptions import AirflowFailException
 
         document = json.loads((store.path(result) / RESULT).read_text(encoding="utf-8"))
+        if warned := warning_text(document, suite=self.suite):
+            self.warn(warned)
         if document["success"]:
             self._reinstate(store, addresses)
             return
@@ -202,7 +232,7 @@ class ValidateOperator(CachedOperator, ProgramOperator):
             raise AirflowFailException(
                 unusable_text(document["error"], suite=self.suite, addresses=addresses)
             )
-        retired = self.retire_failed and any(map(was_evaluated, document["results"]))
+        retired = self.retire_failed and any(map(is_violated, document["results"]))
         for address in addresses if retired else ():
             store.retire(address, reason=f"{self._retired_for}see {result}")
         raise AirflowFailException(

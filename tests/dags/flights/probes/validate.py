@@ -40,6 +40,18 @@ DISTRIBUTIONS = [
     },
 ]
 
+WARNS = [
+    {**FAILS[0], "severity": "warning"},
+    {**HOLDS[0], "severity": "critical"},
+]
+LATE = [
+    {"type": "expect_column_mean_to_be_between", "kwargs": {"column": "n", "min_value": 0}},
+    {"type": "expect_column_values_to_not_be_in_set", "kwargs": {"column": "n", "value_set": ["x"]}},
+]
+HEADER = [
+    {"type": "expect_column_mean_to_be_between", "kwargs": {"column": "n", "min_value": 0}},
+    {"type": "expect_table_row_count_to_equal", "kwargs": {"value": 0}},
+]
 CSV = [
     {"type": "expect_table_row_count_to_equal", "kwargs": {"value": 12}},
     {
@@ -61,6 +73,32 @@ def csv_beside_parquet(folder: Path) -> list[Path]:
     )
     connection.sql(rows.format(8, 12)).write_csv(str(folder / "c.csv.gz"), compression="gzip")
     return [folder]
+
+
+def header_only(folder: Path) -> list[Path]:
+    folder.mkdir()
+    (folder / "a.csv").write_text("n,m\n")
+    return [folder]
+
+
+def encoded(folder: Path, encoding: str) -> list[Any]:
+    """What a file in an encoding holds, with the task's keywords and without."""
+    folder.mkdir()
+    (folder / "a.csv").write_text("name;amount\n'Zo\u00eb; x';1\n", encoding=encoding)
+    expectations = [
+        {
+            "type": "expect_column_values_to_be_in_set",
+            "kwargs": {"column": "name", "value_set": ["Zo\u00eb; x"]},
+        }
+    ]
+    found = []
+    for csv in ({"encoding": encoding, "delimiter": ";", "quote": "'"}, {}):
+        result = folder / f"result-{len(csv)}"
+        result.mkdir()
+        validate([folder], result, suite={"expectations": expectations}, csv=csv)
+        document = json.loads((result / "result.json").read_text())
+        found.append(document.get("error") or document["success"])
+    return found
 
 
 def data(folder: Path) -> list[Path]:
@@ -98,12 +136,21 @@ def main(folder: Path) -> dict[str, Any]:
         "no list": {},
         "no type": [{"kwargs": {}}],
         "unknown": [HOLDS[0], {"type": "expect_miracles", "kwargs": {}}],
-        "misspelt": [{"type": "expect_column_values_to_not_be_null", "kwargs": {"colunm": "hour"}}],
     }
     for name, expectations in nonsense.items():
         (folder / name).mkdir()
         answers[name] = refusal(data(folder / f"{name}-data"), folder / name, expectations)
     answers["no data"] = refusal([folder / "nowhere"], folder, HOLDS)
+    answers["severity"] = run(folder, WARNS, "severity")
+    answers["encodings"] = {
+        name: encoded(folder / f"csv {name}", name) for name in ("utf-8", "cp1252", "utf-16")
+    }
+    late = folder / "late"
+    late.mkdir()
+    numbers = "".join(f"{number},1\n" for number in range(150_000))
+    (late / "a.csv").write_text(f"n,m\n{numbers}x,y\n")
+    answers["late"] = run(folder, LATE, "late-text", read=lambda _: [late])["result"]
+    answers["header"] = run(folder, HEADER, "header-only", read=header_only)["result"]
     broken = folder / "broken"
     broken.mkdir()
     (broken / "half.parquet").write_bytes(b"PAR1 and no more")

@@ -8,7 +8,13 @@ from typing import Any
 import pytest
 
 from muster.airflow.authoring.code import DagFolder
-from muster.airflow.operators.suites import check_suite, failure_text, read_suite
+from muster.airflow.operators.suites import (
+    check_suite,
+    failure_text,
+    is_violated,
+    read_suite,
+    warning_text,
+)
 from muster.core.errors import SpecError
 from muster.core.shipped import shipped
 
@@ -48,6 +54,10 @@ def test_a_suite_that_does_not_parse_is_named_with_its_line(folder: DagFolder, t
         (
             {"type": "expect_column_values_to_not_be_null", "kwargs": {"meta": {}}},
             "needs the keyword column; found meta",
+        ),
+        (
+            {"type": "expect_table_row_count_to_equal_other_table", "kwargs": {"other_table_name": "b"}},
+            "expectation 2, expect_table_row_count_to_equal_other_table, cannot run here: it compares with another table",
         ),
         (
             {"type": "expect_column_values_to_not_be_null", "kwargs": ["a"]},
@@ -112,3 +122,42 @@ def test_a_failed_suite_names_what_failed_what_was_found_and_where_the_docs_are(
         "it is retired, so no selector finds it; mend the data or the suite and run again",
         "result and Data Docs: muster volumes get volume://f/x-validation@3 FOLDER",
     ]
+
+
+def test_what_could_not_be_evaluated_is_told_first_and_hides_no_violation() -> None:
+    """One expectation that raised in SQL hid all others, and the data were not retired."""
+    unknown = [expectation(f"expect_u{number}") for number in range(4)]
+    for each in unknown:
+        each["exception_info"] = {"raised_exception": True, "exception_message": "no regex: ("}
+    violated = expectation("expect_b", unexpected_count=2, partial_unexpected_list=[1900])
+    document = {"success": False, "results": [violated, *unknown]}
+    lines = failure_text(
+        document, suite="s.json", addresses=["volume://f/x@7"], result="volume://r@3", retired=True
+    ).splitlines()
+    assert lines[0].startswith("validation failed: 5 of 5 expectations of s.json")
+    assert lines[0].endswith("4 of which could not be evaluated")
+    assert lines[1].startswith("expect_u0 on dep_delay (max_value=1800): could not be evaluated: no regex: (")
+    assert lines[1].endswith("2 unexpected, such as 1900; and 2 more")
+    assert lines[2].startswith("it is retired")
+    assert is_violated(violated)
+    assert not is_violated(unknown[0])
+
+
+def test_a_warning_is_told_and_fails_nothing() -> None:
+    warned = expectation("expect_b", unexpected_count=2)
+    warned["expectation_config"]["severity"] = "warning"
+    failed = expectation("expect_c", observed_value=17)
+    document = {"success": False, "results": [warned, failed]}
+    assert not is_violated(warned)
+    assert warning_text(document, suite="s.json") == (
+        "s.json warns of 1 of 2 expectations: expect_b on dep_delay (max_value=1800): 2 unexpected"
+    )
+    text = failure_text(
+        document, suite="s.json", addresses=["volume://f/x@7"], result="volume://r@3", retired=True
+    )
+    assert text.startswith("validation failed: 1 of 2 expectations")
+    assert "expect_b" not in text
+    assert (
+        warning_text({"success": True, "results": [expectation("expect_a", success=True)]}, suite="s.json")
+        == ""
+    )
