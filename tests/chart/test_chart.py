@@ -33,7 +33,7 @@ CLUSTER_WIDE = {
     "Topology",
     "ValidatingAdmissionPolicy",
     "ValidatingAdmissionPolicyBinding",
-} | {"WorkloadPriorityClass"}
+} | {"WorkloadPriorityClass", "PriorityClass"}
 
 
 def test_the_chart_renders_what_was_reviewed() -> None:
@@ -126,6 +126,68 @@ def test_a_team_of_another_namespace_queues_there_alone() -> None:
     ]
     assert {("ClusterQueue", "team-a"), ("ClusterQueue", "team-b"), ("LocalQueue", "team-a")} <= set(made)
     assert ("LocalQueue", "team-b") not in made
+
+
+def test_a_job_that_has_to_borrow_takes_the_place_of_trials_by_default_and_of_nothing_else() -> None:
+    """A search fills what its team may borrow, and the gang that is due tonight needs more than its own quota."""
+    found = render(LEAST)
+    (policy,) = [each["spec"]["preemption"] for each in found if each["kind"] == "ClusterQueue"]
+    low, normal = (named(found, "WorkloadPriorityClass", name)["value"] for name in ("low", "normal"))
+    assert policy["borrowWithinCohort"]["policy"] == "LowerPriority"
+    assert low <= policy["borrowWithinCohort"]["maxPriorityThreshold"] < normal
+
+
+def test_without_kueue_priorities_are_those_of_pods() -> None:
+    """`normal` is what a pod has that names none, so that no job of that priority takes the place of a foreign pod."""
+    found = render({**LEAST, "queues": {"enabled": False}})
+    classes = {each["metadata"]["name"]: each["value"] for each in found if each["kind"] == "PriorityClass"}
+    assert classes == {"high": 900, "normal": 0, "low": -90}
+    assert ("list", "scheduling.k8s.io", "priorityclasses") in _given(
+        named(found, "ClusterRole", "muster-reader")
+    )
+    for other in ({"enabled": False, "define": False}, LEAST["queues"]):
+        assert "PriorityClass" not in {each["kind"] for each in render({**LEAST, "queues": other})}
+    kueue = ("--api-versions", "kueue.x-k8s.io/v1beta2")
+    found = render({**LEAST, "queues": {"enabled": False}}, *kueue)
+    assert "PriorityClass" not in {each["kind"] for each in found}  # its queues are made elsewhere
+
+
+def test_a_changed_config_makes_a_new_pod() -> None:
+    """Every workload that mounts a ConfigMap of the chart: a pod that stays goes on with what it read at its start."""
+    before, after = (
+        {
+            each["metadata"]["name"]: _pod_template(each)["metadata"]["annotations"]["checksum/config"]
+            for each in render({**WHOLE, "store": {**WHOLE["store"], "folder": folder}})
+            if (spec := _pod_spec(each))
+            and any(
+                "configMap" in volume and volume["configMap"]["name"] != "site-ca"
+                for volume in spec["volumes"]
+            )
+        }
+        for folder in ("one", "two")
+    )
+    assert before.keys() == {"muster-metrics", "muster-gc", "muster-requests"}
+    assert all(before[name] != after[name] for name in before)
+
+
+def test_metrics_learn_of_serving_when_it_is_turned_on() -> None:
+    metrics = {"enabled": True}
+    policy = {
+        "networkPolicy": {
+            "scrapers": [{"podSelector": {}}],
+            "gateway": [{"podSelector": {}}],
+            "apiServer": {"from": [{"podSelector": {}}]},
+        }
+    }
+    notes = [
+        named(
+            render({**LEAST, **policy, "metrics": metrics, "serving": {"enabled": on}}),
+            "Deployment",
+            "muster-metrics",
+        )["spec"]["template"]["metadata"]["annotations"]
+        for on in (False, True)
+    ]
+    assert notes[0] != notes[1]
 
 
 def test_the_values_of_the_page_are_taken() -> None:
@@ -294,7 +356,7 @@ def test_no_account_may_write_what_it_need_not() -> None:
 def test_an_operator_may_do_what_muster_needs_and_nothing_else(gateway: str, platform: str) -> None:
     """The rights are those that ``muster doctor`` asks for, verb by verb."""
     from muster.backends.kubernetes.api.kinds import INFERENCE_SERVICE, SELDON_DEPLOYMENT
-    from muster.backends.kubernetes.cluster.rights import HELPFUL, needed, serving_rights
+    from muster.backends.kubernetes.cluster.rights import helpful, needed, serving_rights
 
     kind = {"kserve": INFERENCE_SERVICE, "seldon": SELDON_DEPLOYMENT}[platform]
     made = render({**WHOLE, "serving": {**WHOLE["serving"], "platform": platform, "gateway": gateway}})
@@ -304,7 +366,7 @@ def test_an_operator_may_do_what_muster_needs_and_nothing_else(gateway: str, pla
         for right in (*needed(kueue=True), *serving_rights(kind, gateway=bool(gateway)))
     }
     assert _given(named(made, "ClusterRole", "muster-reader")) == {
-        (right.verb, right.kind.group, right.resource) for right in HELPFUL
+        (right.verb, right.kind.group, right.resource) for right in helpful(kueue=True)
     }
 
 
@@ -328,6 +390,10 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         'image is "registry.example/muster": need an image with its tag',
     ),
     "image on two lines": ({"image": "a:1\nb"}, "need an image with its tag"),
+    "a team that never reclaims and takes what is borrowed": (
+        {"queues": {**LEAST["queues"], "preemption": {"reclaimWithinCohort": "Never"}}},
+        "set queues.preemption.borrowWithinCohort=null",
+    ),
     "keys that any job may read": (
         {"store": {"existingSecret": "keys"}},
         "store.existingSecret is keys: its keys sign all tokens, and a job may read any Secret of its namespace",

@@ -79,9 +79,24 @@ imagePullSecrets:
 {{- end }}
 {{- end }}
 
-{{/* The metadata of one of muster's own pods: (list . APP). */}}
+{{/* The cluster file of pods that use the command, as text: (list . TOKEN-FILE [MORE-LINES]). */}}
+{{- define "muster.clusterFile" -}}
+{{- $root := index . 0 -}}
+namespace = {{ $root.Release.Namespace | quote }}
+claim = {{ include "muster.claim" $root | quote }}
+folder = {{ $root.Values.store.folder | quote }}
+store_url = {{ include "muster.storeUrl" $root | quote }}
+token_file = {{ index . 1 | quote }}
+{{- if gt (len .) 2 }}
+{{ index . 2 }}
+{{- end }}
+{{- end }}
+
+{{/* The metadata of one of muster's own pods: (list . APP [CONFIG]). A changed CONFIG, which the pod mounts, makes a new pod. */}}
 {{- define "muster.podMetadata" -}}
 {{- $root := index . 0 -}}
+{{- $notes := $root.Values.podAnnotations | default dict -}}
+{{- if gt (len .) 2 }}{{ $notes = merge (dict "checksum/config" (index . 2 | sha256sum)) $notes }}{{ end -}}
 labels:
   app: {{ index . 1 }}
   {{- with $root.Values.commonLabels }}
@@ -90,7 +105,7 @@ labels:
   {{- with $root.Values.podLabels }}
   {{- toYaml . | nindent 2 }}
   {{- end }}
-{{- with $root.Values.podAnnotations }}
+{{- with $notes }}
 annotations: {{- toYaml . | nindent 2 }}
 {{- end }}
 {{- end }}

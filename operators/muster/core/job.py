@@ -160,6 +160,10 @@ class Role:
             object.__setattr__(self, "least_replicas", None)
 
 
+NORMAL = "normal"
+"""The priority of a job that names none."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class JobSpec:
     """What a task asks a backend to run: one gang of one or more roles, whole or not at all.

@@ -25,7 +25,7 @@ from muster.backends.local.machine import Machine, free_port
 from muster.backends.local.places import Places
 from muster.backends.local.room import PREEMPTED, PRIORITIES, Room
 from muster.core.errors import SpecError
-from muster.core.job import JobSpec
+from muster.core.job import NORMAL, JobSpec
 from muster.core.locks import is_locked, locked, locked_if_free
 from muster.core.wire import dumps, loads
 from muster.volumes.durability import write_whole
@@ -63,7 +63,7 @@ class Ticket:
             deadline=(submitted if since is None else since) + job.queue_timeout_seconds,
             memory_gib=memory_needed(job),
             gpus=gpus_needed(job) if gpus_needed(job) <= len(machine.gpus) else 0,
-            rank=PRIORITIES.get(job.priority or "normal", PRIORITIES["normal"]),
+            rank=PRIORITIES.get(job.priority or NORMAL, PRIORITIES[NORMAL]),
             ports=max(1, job.world_size) if job.launcher.listens else 1,
         )
 

@@ -74,6 +74,14 @@ class _Site:
     def served(self) -> frozenset[tuple[str, str]]:
         return self.client.served()
 
+    @property
+    def kueue(self) -> bool:
+        """Whether the cluster has Kueue."""
+        from muster.backends.kubernetes.api.kinds import WORKLOAD
+        from muster.backends.kubernetes.cluster.discovery import serves
+
+        return serves(self.served, WORKLOAD)
+
     @cached_property
     def cluster(self) -> Cluster:
         from muster.backends.kubernetes.cluster.discovery import discover
@@ -191,12 +199,9 @@ def _tried(name: str, look: Callable[[], Check]) -> Check:
 
 
 def _rights(site: _Site) -> Check:
-    from muster.backends.kubernetes.api.kinds import WORKLOAD
-    from muster.backends.kubernetes.cluster.discovery import serves
     from muster.backends.kubernetes.cluster.rights import lacking, needed, rules
 
-    wanted = needed(kueue=serves(site.served, WORKLOAD))
-    missing = lacking(site.client, wanted, namespace=site.namespace, served=site.served)
+    missing = lacking(site.client, needed(kueue=site.kueue), namespace=site.namespace, served=site.served)
     if missing:
         what = ", ".join(f"{right.verb} {right.resource}" for right in missing)
         return bad(
@@ -208,9 +213,9 @@ def _rights(site: _Site) -> Check:
 
 
 def _reading(site: _Site) -> Check:
-    from muster.backends.kubernetes.cluster.rights import HELPFUL, lacking, rules
+    from muster.backends.kubernetes.cluster.rights import helpful, lacking, rules
 
-    missing = lacking(site.client, HELPFUL, namespace=site.namespace, served=site.served)
+    missing = lacking(site.client, helpful(kueue=site.kueue), namespace=site.namespace, served=site.served)
     if missing:
         return warn(
             "reading",

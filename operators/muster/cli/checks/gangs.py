@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from muster.cli.checks.check import Check, bad, ok, warn
 from muster.core.errors import Forbidden, MusterError, SpecError
+from muster.core.job import NORMAL
 
 if TYPE_CHECKING:
     from muster.backends.kubernetes.api.client import Client
@@ -125,7 +126,8 @@ def _priorities(cluster: Cluster) -> Check:
         return warn(
             "priorities",
             "this account may not read them",
-            "see the check `reading`: a misspelt priority is then found only by Kueue, after the job was submitted",
+            "see the check `reading`: a job that names no priority counts 0 then, less than low, and a misspelt one is "
+            "found only by Kueue, after the job was submitted",
         )
     if not cluster.priorities:
         return warn(
@@ -133,7 +135,15 @@ def _priorities(cluster: Cluster) -> Check:
             "none",
             "a job with a priority is refused: create WorkloadPriorityClasses, or set the chart's queues.priorities",
         )
-    return ok("priorities", ", ".join(sorted(cluster.priorities)))
+    found = ", ".join(sorted(cluster.priorities))
+    if NORMAL not in cluster.priorities:
+        return warn(
+            "priorities",
+            f"{found}, and no {NORMAL}",
+            f"create a WorkloadPriorityClass {NORMAL}: without it a job that names no priority counts 0, below the trials "
+            "of a search",
+        )
+    return ok("priorities", found)
 
 
 def _places(client: Client) -> Check:

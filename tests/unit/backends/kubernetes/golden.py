@@ -34,8 +34,9 @@ SITE = ClusterSite(
     image_pull_secrets=("registry",),
     gpu_environment={"NCCL_SOCKET_IFNAME": "eth0"},
 )
-KUEUE = Cluster(namespace="team-a", job_set=True, kueue=True, topology=True)
-POD_GROUP = Cluster(namespace="team-a", job_set=True, pod_group=True)
+CLASSES = frozenset(("high", "normal", "low", "train-high"))
+KUEUE = Cluster(namespace="team-a", job_set=True, kueue=True, topology=True, priorities=CLASSES)
+POD_GROUP = Cluster(namespace="team-a", job_set=True, pod_group=True, priorities=CLASSES)
 BARE = Cluster(namespace="team-a")
 
 
@@ -156,7 +157,6 @@ EXAMPLES = {
                 entrypoint="a:c",
                 resources=Resources(gpus=1, gpu_class=("k80",)),
             ),
-            priority="high",
         ),
         job_id=JOB_ID,
         cluster=POD_GROUP,

@@ -254,6 +254,11 @@ class TestGangs:
             "found": "high, low, normal",
             "advice": "",
         }
+        site.replaced(
+            "WorkloadPriorityClass",
+            *(each for each in site.api.documents if each["metadata"]["name"] == "low"),
+        )
+        assert site.check("priorities")["found"] == "low, and no normal"
         site.replaced("WorkloadPriorityClass")
         assert "set the chart's queues.priorities" in site.check("priorities")["advice"]
         site.api.refused.add(("list", f"{WORKLOAD_PRIORITY_CLASS.resource}!"))

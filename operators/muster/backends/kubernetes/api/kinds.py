@@ -70,6 +70,10 @@ TOPOLOGY = Kind(api_version=_KUEUE, name="Topology", plural="topologies", namesp
 WORKLOAD_PRIORITY_CLASS = Kind(
     api_version=_KUEUE, name="WorkloadPriorityClass", plural="workloadpriorityclasses", namespaced=False
 )
+# What Kueue does for Workloads, the scheduler does for pods where there is no Kueue.
+PRIORITY_CLASS = Kind(
+    api_version="scheduling.k8s.io/v1", name="PriorityClass", plural="priorityclasses", namespaced=False
+)
 # What Kueue's visibility server says of a queue: served, never stored.
 QUEUE_VIEW = Kind(api_version="visibility.kueue.x-k8s.io/v1beta2", name="LocalQueue", plural="localqueues")
 SERVICE = Kind(api_version="v1", name="Service", plural="services")

@@ -16,6 +16,7 @@ from muster.backends.kubernetes.api.kinds import (
     NAMESPACE,
     NODE,
     POD_GROUP,
+    PRIORITY_CLASS,
     RESOURCE_FLAVOR,
     SELDON_DEPLOYMENT,
     TOPOLOGY,
@@ -49,6 +50,7 @@ def discover(client: Client, *, namespace: str, claim: str) -> Cluster:
     """
     served = client.served()
     kueue = serves(served, WORKLOAD)
+    queues = _queues(client, namespace) if kueue else {}
     return Cluster(
         namespace=namespace,
         job_set=serves(served, JOB_SET),
@@ -59,11 +61,11 @@ def discover(client: Client, *, namespace: str, claim: str) -> Cluster:
         gateway_api=serves(served, HTTP_ROUTE),
         terminating=_terminating(client, namespace),
         claim=_claim(client, namespace, claim),
-        queues=_queues(client, namespace) if kueue else {},
+        queues=queues,
         flavors={each.name: each for each in map(Flavor.of, readable(client, RESOURCE_FLAVOR) or ())}
         if kueue
         else {},
-        priorities=_priorities(client) if kueue else None,
+        priorities=_priorities(client, WORKLOAD_PRIORITY_CLASS if queues else PRIORITY_CLASS),
         nodes=_nodes(client),
     )
 
@@ -100,8 +102,8 @@ def _queues(client: Client, namespace: str) -> dict[str, Queue]:
     return {queue.name: queue for queue in (Queue.of(local, limits) for local in found)}
 
 
-def _priorities(client: Client) -> frozenset[str] | None:
-    found = readable(client, WORKLOAD_PRIORITY_CLASS)
+def _priorities(client: Client, kind: Kind) -> frozenset[str] | None:
+    found = readable(client, kind)
     return None if found is None else frozenset(named(found))
 
 

@@ -12,6 +12,7 @@ from typing import Any
 from muster.backends.kubernetes.api.kinds import Kind
 from muster.backends.kubernetes.cluster.quantities import Amounts, amounts, is_device, quantity
 from muster.backends.kubernetes.labels import GPU_CLASS
+from muster.core.job import NORMAL
 
 _CONTROL_PLANE = "node-role.kubernetes.io/control-plane"
 _KEEPS_OFF = ("NoSchedule", "NoExecute")
@@ -215,6 +216,8 @@ class Cluster:
     :param serving: what serving platforms make model servers of, as far as the API server knows it.
     :param terminating: the namespace is being deleted.
     :param claim: None where there is none of that name.
+    :param priorities: the names that a job's priority may have: Kueue's classes where the namespace has a queue, else
+        Kubernetes' own; None where these credentials may not list them.
     """
 
     namespace: str
@@ -237,6 +240,13 @@ class Cluster:
         if self.job_set and self.kueue:
             return Gangs.KUEUE
         return Gangs.POD_GROUP if self.job_set and self.pod_group else Gangs.NONE
+
+    def priority(self, wanted: str | None) -> str | None:
+        """Return the priority of a job: as on one machine `normal` where it names none, if there is such a class.
+
+        Without a class a job counts 0, which is less than ``low``: trials of a search would take its place.
+        """
+        return NORMAL if wanted is None and NORMAL in (self.priorities or ()) else wanted
 
     @property
     def gpu_classes(self) -> frozenset[str]:

@@ -121,8 +121,8 @@ def check_job(
     """
     _check_gang(cluster, pod_sets, partial_starts=partial_starts)
     _check_classes(cluster, pod_sets)
-    if queue is not None:  # without one its priority is a PriorityClass of pods
-        _check_priority(cluster, priority)
+    _check_priority(cluster, priority)
+    if queue is not None:
         _check_quota(cluster, pod_sets, queue)
     if cluster.nodes is not None:
         check_nodes(cluster.nodes, pod_sets)
@@ -178,7 +178,8 @@ def _check_gang(cluster: Cluster, pod_sets: Sequence[PodSet], *, partial_starts:
 def _check_priority(cluster: Cluster, priority: str | None) -> None:
     if priority is not None and cluster.priorities is not None and priority not in cluster.priorities:
         raise SpecError(
-            f"priority={priority!r}: there is no such priority; there are {_listed(sorted(cluster.priorities))}"
+            f"priority={priority!r}: there is no such priority; there are {_listed(sorted(cluster.priorities))}: "
+            "name one of these, or have the class created (the chart's queues.priorities)"
         )
 
 

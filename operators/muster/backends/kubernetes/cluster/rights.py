@@ -26,6 +26,7 @@ from muster.backends.kubernetes.api.kinds import (
     NODE,
     POD,
     POD_GROUP,
+    PRIORITY_CLASS,
     QUEUE_VIEW,
     RESOURCE_FLAVOR,
     SECRET,
@@ -95,11 +96,15 @@ def serving_rights(kind: Kind, *, gateway: bool) -> tuple[Right, ...]:
     )
 
 
-HELPFUL: tuple[Right, ...] = tuple(
-    Right("list", kind, whole=True)
-    for kind in (NODE, CLUSTER_QUEUE, RESOURCE_FLAVOR, WORKLOAD_PRIORITY_CLASS, COHORT)
-)
-"""Without these it is not said before a job waits that it can never run; ``muster gpus`` needs the nodes."""
+_QUEUED = (NODE, CLUSTER_QUEUE, RESOURCE_FLAVOR, WORKLOAD_PRIORITY_CLASS, COHORT)
+
+
+def helpful(*, kueue: bool) -> tuple[Right, ...]:
+    """Return those without which it is not said before a job waits that it can never run, and what its priority is.
+
+    ``muster gpus`` needs the nodes. :param kueue: as in :func:`needed`.
+    """
+    return tuple(Right("list", kind, whole=True) for kind in (*_QUEUED, *(() if kueue else (PRIORITY_CLASS,))))
 
 
 def lacking(

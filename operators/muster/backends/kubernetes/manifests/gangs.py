@@ -86,8 +86,8 @@ def _templates(submission: Submission, override: Mapping[str, Any] | None) -> di
             template = _placed(template)
         if submission.grouped:
             template["spec"]["schedulingGroup"] = {"podGroupName": labels.object_name(submission.job_id)}
-        if submission.queue is None and submission.job.priority is not None:
-            template["spec"]["priorityClassName"] = submission.job.priority
+        if submission.queue is None and submission.priority is not None:
+            template["spec"]["priorityClassName"] = submission.priority
         made[role.name] = template
     return made
 
@@ -233,8 +233,8 @@ def _queued(document: Document, submission: Submission, queue: str) -> Document:
     """Let Kueue start it, and end it: a Job's own deadline begins anew with each restart, this one does not."""
     job = submission.job
     told = {labels.QUEUE: queue, labels.QUEUE_LONGEST: str(_longest(job, queued=True))}
-    if job.priority is not None:
-        told[labels.QUEUE_PRIORITY] = job.priority
+    if submission.priority is not None:
+        told[labels.QUEUE_PRIORITY] = submission.priority
     metadata = document["metadata"]
     return {
         **document,
@@ -244,14 +244,13 @@ def _queued(document: Document, submission: Submission, queue: str) -> Document:
 
 
 def _pod_group(submission: Submission) -> Document:
-    job = submission.job
     document = _object(POD_GROUP, submission)
     document["spec"] = {
-        "schedulingPolicy": {"gang": {"minCount": job.replicas}},
+        "schedulingPolicy": {"gang": {"minCount": submission.job.replicas}},
         "disruptionMode": {"all": {}},
     }
-    if job.priority is not None:
-        document["spec"]["priorityClassName"] = job.priority
+    if submission.priority is not None:
+        document["spec"]["priorityClassName"] = submission.priority
     return document
 
 

@@ -74,6 +74,11 @@ class Submission:
         object.__setattr__(self, "secret", self.secret or labels.secret_name(self.job_id))
 
     @property
+    def priority(self) -> str | None:
+        """The class of its priority, if it has one."""
+        return self.cluster.priority(self.job.priority)
+
+    @property
     def alone(self) -> bool:
         """Whether it is one pod, without a rendezvous."""
         return self.job.replicas == 1

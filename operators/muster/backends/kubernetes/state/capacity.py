@@ -45,7 +45,7 @@ from muster.backends.kubernetes.state.queueing import (
 )
 from muster.backends.kubernetes.state.seen import Seen
 from muster.core.errors import BackendError, Forbidden, MusterError
-from muster.core.job import JobSpec
+from muster.core.job import NORMAL, JobSpec
 from muster.core.names import check_job_id
 
 log = logging.getLogger(__name__)
@@ -127,7 +127,7 @@ class ClusterCapacity:
         if not found.kueue:
             return without_queues(found, jobs, resource=self._resource)
         ranks = {each["metadata"]["name"]: int(each.get("value") or 0) for each in found.priority_classes}
-        placed = [(job, self._queue_of(job, found), ranks.get(job.priority or "", 0)) for job in jobs]
+        placed = [(job, self._queue_of(job, found), ranks.get(job.priority or NORMAL, 0)) for job in jobs]
         return with_queues(found, placed, resource=self._resource)
 
     def documents(self) -> ClusterDocuments:

@@ -374,7 +374,11 @@ class TestFit:
             check_job(SITE, [pods()], queue=QUEUE, priority="urgent")
 
     def test_one_that_waits_in_no_queue_names_a_priority_of_pods(self) -> None:
-        assert check_job(SITE, [pods(count=1)], queue=None, priority="system-node-critical") == ()
+        """Those are what is found where the namespace has no queue."""
+        site = cluster(queues={}, priorities=frozenset(("system-node-critical",)))
+        assert check_job(site, [pods(count=1)], queue=None, priority="system-node-critical") == ()
+        with pytest.raises(SpecError, match="have the class created"):
+            check_job(site, [pods(count=1)], queue=None, priority="low")
 
     def test_classes_are_tried_in_the_order_of_the_queue(self) -> None:
         assert check_job(SITE, [pods(gpus=1, gpu_class=("gpu-a100", "gpu-k80"))], queue=QUEUE) == ()

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from tests.cluster.furniture import objects
 
 from muster.backends.kubernetes.api.kinds import INFERENCE_SERVICE, JOB, POD, SELDON_DEPLOYMENT, Kind
-from muster.backends.kubernetes.cluster.rights import HELPFUL, Right, needed, rules, serving_rights
+from muster.backends.kubernetes.cluster.rights import Right, helpful, needed, rules, serving_rights
 
 
 def granted(kind: str, name: str) -> set[tuple[str, str, str]]:
@@ -51,7 +51,7 @@ def _rights(kind: Kind, *, gateway: bool) -> set[tuple[str, str, str]]:
 
 
 def test_what_helps_is_granted_too() -> None:
-    assert named(HELPFUL) <= granted("ClusterRole", "muster-reader")
+    assert named(helpful(kueue=True)) <= granted("ClusterRole", "muster-reader")
 
 
 def test_rules_of_one_resource_are_one() -> None:

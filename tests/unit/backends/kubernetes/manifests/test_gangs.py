@@ -1,8 +1,23 @@
 from __future__ import annotations
 
-from tests import golden
-from tests.unit.backends.kubernetes.golden import EXAMPLES, FOLDER, files
+from dataclasses import replace
 
+import pytest
+from tests import golden
+from tests.unit.backends.kubernetes.golden import (
+    BARE,
+    EXAMPLES,
+    FOLDER,
+    KUEUE,
+    POD_GROUP,
+    Example,
+    files,
+    job,
+)
+from tests.unit.backends.kubernetes.site_objects import objects
+
+from muster.backends.kubernetes.cluster.facts import Cluster
+from muster.backends.kubernetes.labels import QUEUE_PRIORITY
 from muster.backends.kubernetes.manifests.gangs import owned_by
 
 
@@ -23,3 +38,33 @@ def test_what_is_owned_names_the_owner_that_was_made() -> None:
         }
     ]
     assert "ownerReferences" not in made.owned[0]["metadata"]
+
+
+CLASSES = {each["metadata"]["name"]: each["value"] for each in objects("WorkloadPriorityClass")}
+
+
+def asked(cluster: Cluster, *, queue: str | None, priority: str | None = None) -> set[str | None]:
+    """The classes that a job's objects name."""
+    made = Example(job=job(priority=priority), job_id="a-1", cluster=cluster, queue=queue).documents()
+    pods = [each["template"]["spec"]["template"] for each in made.owner["spec"].get("replicatedJobs", ())]
+    named = [made.owner["metadata"]["labels"].get(QUEUE_PRIORITY)]
+    return {*named, *(each["spec"].get("priorityClassName") for each in pods)} - {None} or {None}
+
+
+@pytest.mark.parametrize(("cluster", "queue"), [(KUEUE, "team-a"), (POD_GROUP, None)])
+def test_a_job_that_names_no_priority_is_normal_and_before_the_trials_of_a_search(
+    cluster: Cluster, queue: str | None
+) -> None:
+    """As typed by a person who sets nothing: Kueue and the scheduler count a job without a class as 0."""
+    (plain,), (trial,) = asked(cluster, queue=queue), asked(cluster, queue=queue, priority="low")
+    assert plain == "normal"
+    assert plain is not None
+    assert trial is not None
+    assert CLASSES[trial] < CLASSES[plain] < CLASSES["high"]
+
+
+@pytest.mark.parametrize("known", [None, frozenset(), frozenset(("gold",))])
+def test_no_class_is_named_that_may_not_be_there(known: frozenset[str] | None) -> None:
+    """Kueue makes no Workload of a job that names one which does not exist."""
+    assert asked(replace(KUEUE, priorities=known), queue="team-a") == {None}
+    assert asked(BARE, queue=None) == {None}

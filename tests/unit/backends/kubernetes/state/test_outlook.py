@@ -78,7 +78,7 @@ def test_what_is_admitted_holds_its_part_until_it_ends(site: SiteApi, capacity: 
 
 
 def test_what_waits_goes_first(site: SiteApi, capacity: ClusterCapacity) -> None:
-    site.documents += [waits("old", minute=1, priority=0), waits("urgent", minute=2, priority=1000)]
+    site.documents += [waits("old", minute=1, priority=100), waits("urgent", minute=2, priority=1000)]
     found = capacity.outlook([gang()])
     assert [each.name for each in found.waiting] == ["old", "urgent"]
     told = forecast(found.planned, found, {}, now=0.0)["flights.train"]
