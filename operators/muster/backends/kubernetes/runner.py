@@ -239,6 +239,7 @@ class KubernetesRunner:
                 now=now,
                 workload=seen.workload,
             )
+            or self._restart_notes.spins(job, status.job_id, seen, now=now)
             or self._unsealed(status.job_id, seen, now)
         )
 

@@ -104,7 +104,9 @@ def helpful(*, kueue: bool) -> tuple[Right, ...]:
 
     ``muster gpus`` needs the nodes. :param kueue: as in :func:`needed`.
     """
-    return tuple(Right("list", kind, whole=True) for kind in (*_QUEUED, *(() if kueue else (PRIORITY_CLASS,))))
+    return tuple(
+        Right("list", kind, whole=True) for kind in (*_QUEUED, *(() if kueue else (PRIORITY_CLASS,)))
+    )
 
 
 def lacking(

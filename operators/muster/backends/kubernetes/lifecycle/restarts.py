@@ -1,4 +1,4 @@
-"""Writes into a job's log why its gang was restarted: its earlier pods are soon gone from the cluster."""
+"""Restarts by the cluster: why, in the job's log, as its earlier pods are soon gone; and an end to those that help nobody."""
 
 from __future__ import annotations
 
@@ -11,16 +11,22 @@ from muster.core.errors import StoreError
 from muster.core.going_on import starts_again
 from muster.core.job import JobSpec
 from muster.core.room import is_full
-from muster.core.verdict import Verdict
+from muster.core.verdict import Cause, Verdict
 from muster.volumes.service.client import ServiceStore
+
+# So many free starts in so long a time, and no rank began: the cluster would go on like that for ever.
+SPINS, SPIN_SECONDS = 10, 60.0
 
 
 class RestartNotes:
-    """Tells each restart once, however many of us see it."""
+    """Tells each restart once, however many of us see it, and sees restarts that lead nowhere."""
 
     def __init__(self, store: ServiceStore) -> None:
         self._store = store
         self._told: dict[str, set[str]] = {}  # by job, what each restart is called
+        self._began: dict[
+            str, tuple[float, int]
+        ] = {}  # since when no rank has begun, and the free restarts by then
 
     def tell(self, job: JobSpec, job_id: str, seen: Seen) -> None:
         """Tell of the restarts that this one has not told of yet, once it sees what failed.
@@ -48,6 +54,30 @@ class RestartNotes:
     def forget(self, job_id: str) -> None:
         """Know nothing more of a job, which has ended."""
         self._told.pop(job_id, None)
+        self._began.pop(job_id, None)
+
+    def spins(self, job: JobSpec, job_id: str, seen: Seen, *, now: float) -> Verdict | None:
+        """Return the verdict on a gang that the cluster starts again and again without a rank that begins.
+
+        None of that counts as a restart, so nothing else would end it: its next try has new objects, and Kueue places it
+        anew.
+        """
+        free = seen.free_restarts
+        if any(pod.main.started_at is not None for pod in seen.replicas()):
+            self._began.pop(job_id, None)
+            return None
+        since, before = self._began.setdefault(job_id, (now, free))
+        if free - before < SPINS or now - since < SPIN_SECONDS:
+            return None
+        last = _fault(job, seen.read_pods)
+        return Verdict(
+            cause=Cause.NODE_LOST,
+            message=(
+                f"the cluster started its pods {free - before} times in {now - since:.0f} s, and no rank began"
+                f"{f': {last.message}' if last else ''}"
+            ),
+            advice="it is placed anew at its next try; `kubectl get events` says why its pods do not start",
+        )
 
 
 def _fault(job: JobSpec, pods: Sequence[SeenPod]) -> Verdict | None:

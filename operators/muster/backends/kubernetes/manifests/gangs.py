@@ -29,6 +29,8 @@ _FINAL = (
     ExitCode.GIVEN_UP,
 )
 _FREE = "RestartJobSetAndIgnoreMaxRestarts"
+# By what a pod says that the cluster ended it. Kueue's is of one that waits for a node which is lost.
+_DISRUPTIONS = ("DisruptionTarget", "TerminatedByKueue")
 _LATER_SECONDS = 60
 _PREPARES_SECONDS = 3600.0  # what has been let in needs no longer until it starts
 _INT32 = 2**31 - 1
@@ -136,8 +138,10 @@ def _job_set(submission: Submission, templates: Mapping[str, Document], longest:
 
 
 def _gang_rules() -> list[Document]:
-    """The first that matches decides, and what none matches is a restart that counts.
+    """The first that matches decides, and what none matches is a restart that counts: a rank began, and ended badly.
 
+    A Job that failed without the exit code of a container had a pod that never started, or was deleted: where each new
+    start ends so at once, all restarts would be used up within seconds (:mod:`~..lifecycle.restarts` ends that).
     From jobset/pkg/controllers/failure_policy.go; the messages are those of Kubernetes' Job
     (pkg/controller/job/pod_failure_policy.go), which gives all of them the same reason.
     """
@@ -148,7 +152,8 @@ def _gang_rules() -> list[Document]:
         _rule("stale", _FREE, f"{first}.* exit code {int(ExitCode.STOPPED)} matching "),
         _rule("unbootable", "FailJobSet", first),
         {"name": "overdue", "action": "FailJobSet", "onJobFailureReasons": ["DeadlineExceeded"]},
-        _rule("disruption", _FREE, " has condition DisruptionTarget matching "),
+        _rule("disruption", _FREE, f" has condition ({'|'.join(_DISRUPTIONS)}) matching "),
+        {"name": "unstarted", "action": _FREE, "onJobFailureReasons": ["BackoffLimitExceeded"]},
     ]
 
 
@@ -166,7 +171,9 @@ def _role(submission: Submission, role: Role, template: Document, longest: int) 
     spec = {
         **_replicas(role, template, longest),
         "backoffLimit": 0,
-        "podFailurePolicy": {"rules": [*_final(), _disrupted("FailJob")]},
+        "podFailurePolicy": {
+            "rules": [*_final(), _disrupted("FailJob"), _ended("FailJob", labels.MAIN, "NotIn", [0])]
+        },
     }
     return {"metadata": {"labels": _labels(submission, role)}, "spec": spec}
 
@@ -220,7 +227,7 @@ def _ended(action: str, container: str, operator: str, codes: list[int]) -> Docu
 
 
 def _disrupted(action: str) -> Document:
-    return {"action": action, "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}
+    return {"action": action, "onPodConditions": [{"type": name, "status": "True"} for name in _DISRUPTIONS]}
 
 
 def _placed(template: Document) -> Document:

@@ -30,6 +30,10 @@ _DISRUPTIONS = {
     "DeletionByTaintManager": (Cause.NODE_LOST, "was given up: its node no longer answers, or is not for it"),
     "DeletionByPodGC": (Cause.NODE_LOST, "was given up: its node is gone"),
     "NodeLost": (Cause.NODE_LOST, "was given up"),  # by muster's reaper, who says why
+    "UnschedulableOnAssignedNode": (
+        Cause.NODE_LOST,
+        "was given up by Kueue: the node that it had chosen takes no pods",
+    ),
 }
 # Why a kubelet ends or refuses a pod by itself (pod.status.reason).
 _KUBELET = {

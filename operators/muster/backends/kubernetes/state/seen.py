@@ -62,6 +62,12 @@ class Seen:
             return int((self.root.get("status") or {}).get("restarts") or 0)
         return max((pod.restart for pod in self.read_pods), default=0)
 
+    @property
+    def free_restarts(self) -> int:
+        """How many of them are none of its job's `max_restarts`, as JobSet counts; 0 of a Job."""
+        status = {} if self.root is None else self.root.get("status") or {}
+        return int(status.get("restarts") or 0) - int(status.get("restartsCountTowardsMax") or 0)
+
     def replicas(self) -> tuple[SeenPod, ...]:
         """The pods of the start that counts, one a replica, by role and index."""
         newest: dict[tuple[str, int], SeenPod] = {}
@@ -121,7 +127,7 @@ class SeenPod:
     :param reason: why the kubelet ended it, such as ``Evicted``; `message` in its words.
     :param owner: the uid of the Job that made it.
     :param set_up: its volumes are mounted and its network is there.
-    :param disrupted: why the cluster ended it: the reason of its DisruptionTarget condition.
+    :param disrupted: why the cluster ended it: the reason of its DisruptionTarget condition, or of Kueue's.
     :param unplaced: why no node has it: the message of PodScheduled; empty once it has one.
     """
 
@@ -151,7 +157,8 @@ class SeenPod:
         """Read a ``Pod`` of ours."""
         metadata, spec, status = document["metadata"], document["spec"], document.get("status") or {}
         labels, notes = metadata.get("labels") or {}, metadata.get("annotations") or {}
-        scheduled, disrupted = condition(document, "PodScheduled"), condition(document, "DisruptionTarget")
+        scheduled = condition(document, "PodScheduled")
+        disrupted = condition(document, "DisruptionTarget") or condition(document, "TerminatedByKueue")
         by_name = {each["name"]: Container.of(each) for each in status.get("containerStatuses") or ()}
         return cls(
             name=metadata["name"],

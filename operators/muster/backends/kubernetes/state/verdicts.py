@@ -20,7 +20,7 @@ from muster.core.status import JobState
 from muster.core.verdict import Cause, Verdict, first_of
 
 _EXIT_CODE = re.compile(r"for pod (\S+) failed with exit code (\d+)")
-_DISRUPTED = re.compile(r"Pod (\S+) has condition DisruptionTarget")
+_DISRUPTED = re.compile(r"Pod (\S+) has condition (?:DisruptionTarget|TerminatedByKueue)")
 
 
 def verdict(

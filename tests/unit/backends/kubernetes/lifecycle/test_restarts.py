@@ -9,6 +9,7 @@ from tests.unit.backends.kubernetes.recordings import recorded
 from muster.backends.kubernetes.lifecycle.restarts import RestartNotes
 from muster.backends.kubernetes.state.seen import Seen, SeenPod
 from muster.core.errors import StoreError
+from muster.core.verdict import Cause
 
 LOST = (
     "[muster] rank lost, rank 0: the worker of replica main-0 ended with exit code 68: gloo: connection closed by "
@@ -89,3 +90,35 @@ def test_of_a_gang_that_was_started_once_nothing_is_told() -> None:
     store, recording = Lines(), recorded("out-of-memory")
     notes(store).tell(recording.job, "j", recording.seen)
     assert not store.kept
+
+
+def spinning(free: int, *, counted: int = 0, began: bool = False) -> Seen:
+    """A gang that was started again so often, whose pods wait for their node."""
+    whole = recorded("rank-lost").seen
+    assert whole.root is not None
+    status = {"restarts": free + counted, "restartsCountTowardsMax": counted}
+    pods = [each for each in whole.pods if SeenPod.of(each).restart == 1] if began else []
+    for pod in pods:
+        pod["metadata"]["labels"]["jobset.sigs.k8s.io/restart-attempt"] = str(free + counted)
+    return replace(whole, root={**whole.root, "status": status}, pods=tuple(pods))
+
+
+def test_a_gang_that_the_cluster_starts_again_and_again_without_a_rank_comes_to_its_end() -> None:
+    """None of these restarts counts, so that ten within seconds use up none."""
+    job, told = recorded("rank-lost").job, notes(Lines())
+    assert told.spins(job, "j", spinning(1), now=100.0) is None
+    assert told.spins(job, "j", spinning(11), now=120.0) is None  # within seconds: it may come right
+    found = told.spins(job, "j", spinning(12), now=161.0)
+    assert found is not None
+    assert found.cause is Cause.NODE_LOST
+    assert found.message.startswith("the cluster started its pods 11 times in 61 s, and no rank began")
+
+
+def test_starts_between_which_ranks_began_are_no_spinning() -> None:
+    """A big gang loses many nodes in many hours."""
+    job, told = recorded("rank-lost").job, notes(Lines())
+    for number in range(1, 40):
+        assert told.spins(job, "j", spinning(number), now=number * 1000.0) is None
+        assert told.spins(job, "j", spinning(number, began=True), now=number * 1000.0 + 5) is None
+    assert told.spins(job, "k", spinning(0, counted=40), now=0.0) is None
+    assert told.spins(job, "k", spinning(0, counted=80), now=9999.0) is None  # max_restarts ends that

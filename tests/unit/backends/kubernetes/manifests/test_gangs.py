@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -68,3 +69,43 @@ def test_no_class_is_named_that_may_not_be_there(known: frozenset[str] | None) -
     """Kueue makes no Workload of a job that names one which does not exist."""
     assert asked(replace(KUEUE, priorities=known), queue="team-a") == {None}
     assert asked(BARE, queue=None) == {None}
+
+
+@pytest.mark.parametrize(
+    ("reason", "message", "counts"),
+    [
+        (
+            "PodFailurePolicy",
+            "Container base for pod n/p failed with exit code 68 matching FailJob rule at index 3",
+            True,
+        ),
+        (
+            "PodFailurePolicy",
+            "Container base for pod n/p failed with exit code 1 matching FailJob rule at index 3",
+            True,
+        ),
+        (
+            "PodFailurePolicy",
+            "Pod n/p has condition DisruptionTarget matching FailJob rule at index 2",
+            False,
+        ),
+        (
+            "PodFailurePolicy",
+            "Pod n/p has condition TerminatedByKueue matching FailJob rule at index 2",
+            False,
+        ),
+        ("BackoffLimitExceeded", "Job has reached the specified backoff limit", False),
+    ],
+)
+def test_only_a_rank_that_began_and_ended_badly_uses_up_a_restart(
+    reason: str, message: str, *, counts: bool
+) -> None:
+    """As JobSet reads its rules: the first that matches a Job's failure, and a restart that counts where none does."""
+    rules = EXAMPLES["tensorflow"].documents().owner["spec"]["failurePolicy"]["rules"]
+    found = [
+        rule["action"]
+        for rule in rules
+        if reason in rule["onJobFailureReasons"]
+        and any(re.search(each, message) for each in rule.get("onJobFailureMessagePatterns", [""]))
+    ]
+    assert found[:1] == ([] if counts else ["RestartJobSetAndIgnoreMaxRestarts"])

@@ -256,6 +256,18 @@ class TestPods:
             f"replica main-1 on node {node} {words}: in the API's words (it was started again 3 times)"
         )
 
+    def test_a_pod_that_kueue_gave_up(self, running: Recording) -> None:
+        """It waited for a node that was lost: that is nobody's exit code, and no backend error."""
+        gone = set_condition(
+            "TerminatedByKueue", reason="UnschedulableOnAssignedNode", message="due to node taint"
+        )
+        found = certain(failed(running.changed("Pod", gone, index=1)))
+        assert found.cause is Cause.NODE_LOST
+        assert (
+            "was given up by Kueue: the node that it had chosen takes no pods: due to node taint"
+            in found.message
+        )
+
     @pytest.mark.parametrize(
         ("reason", "message", "cause"),
         [
