@@ -12,9 +12,14 @@ from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from muster.core.job import TRIAL
+from muster.core.status import JobState
+from muster.volumes.protocols import Ledger
+
 Amounts = Mapping[str, float]
 
 PLAYS = 40
+NEWEST = 500
 _UNKNOWN_SECONDS = 60.0  # of a job in a store where no job has ended
 _OVERDUE = 0.5  # a job that runs longer than any before it goes on for half of what it has run
 
@@ -86,7 +91,8 @@ class Forecast:
     """The forecast of one planned job.
 
     :param ahead: the jobs that would wait before it in its line, by name, the next to start first.
-    :param known: whether its duration comes from earlier runs; otherwise it is a guess.
+    :param known: whether its duration comes from earlier runs; otherwise it is a guess, and so are its end and what
+        comes after it.
     """
 
     starts: Span
@@ -98,6 +104,24 @@ class Forecast:
     def at_once(self) -> bool:
         """Whether it starts now in nine of ten plays."""
         return self.starts.p90 <= 0.0
+
+
+def durations(ledger: Ledger, *, newest: int = NEWEST) -> Mapping[str, Sequence[float]]:
+    """Return seconds from start to end of the newest jobs that succeeded, by job name such as ``flights.train``.
+
+    The job of `helm test`, which runs in no pod, tells nothing of others.
+    """
+    ids = ledger.jobs()[-newest:]
+    took = {
+        each.job_id: each.ended - each.started
+        for each in ledger.statuses(ids)
+        if each.state is JobState.SUCCEEDED and each.started is not None and each.ended is not None
+    }
+    found: dict[str, list[float]] = {}
+    for job_id, spec in ledger.specs(list(took)).items():
+        if spec.name != TRIAL:
+            found.setdefault(spec.name, []).append(took[job_id])
+    return found
 
 
 def forecast(

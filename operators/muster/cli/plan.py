@@ -82,9 +82,9 @@ def _starts(stage: PlannedStage) -> str:
 
 
 def _takes(start: Starts | None) -> str:
-    if start is None or start.starts is None or start.ends is None:
+    if start is None or start.starts is None:
         return "-"
-    return f"{'' if start.known else '~'}{seconds(start.ends.p50 - start.starts.p50)}"
+    return "not known" if start.ends is None else seconds(start.ends.p50 - start.starts.p50)
 
 
 def _span(span: Span) -> str:
@@ -113,8 +113,8 @@ def _told(stage: PlannedStage) -> Iterator[str]:
         more = f" and {len(start.ahead) - SHOWN} more" if len(start.ahead) > SHOWN else ""
         names = ", ".join(map(safe, start.ahead[:SHOWN]))
         yield f"{label}: place {len(start.ahead) + 1} of queue {safe(start.queue)}, behind {names}{more}"
-    if start.starts is not None and not start.known:
-        yield f"{label}: no run of it has ended here; its duration is that of all jobs"
+    if start.starts is not None and start.ends is None and stage.search is None:
+        yield f"{label}: no run of it has ended here, so how long it takes is not known"
 
 
 def _short(address: str) -> str:
@@ -128,10 +128,12 @@ def _sum(found: RunPlan) -> str:
     parts = [f"{safe(found.dag_id)}: {runs} of {len(found.stages)} stages run"]
     if deploys := sum(stage.does is Does.DEPLOYS for stage in found.stages):
         parts.append(f"{deploys} deploy{'s' * (deploys == 1)}")
-    if found.gpu_hours:
-        parts.append(f"{found.gpu_hours:.3g} GPU-hours")
-    if found.cpu_hours:
-        parts.append(f"{found.cpu_hours:.3g} CPU-hours")
+    more = any(stage.start is not None and stage.cpu_hours is None for stage in found.stages)
+    for hours, what in ((found.gpu_hours, "GPU"), (found.cpu_hours, "CPU")):
+        if hours:
+            parts.append(f"{'more than ' * more}{hours:.3g} {what}-hours")
     if found.ends is not None:
         parts.append(f"ends in {_span(found.ends)}")
+    elif runs:
+        parts.append("when it ends is not known")
     return ", ".join(parts)

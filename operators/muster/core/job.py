@@ -160,6 +160,9 @@ class Role:
             object.__setattr__(self, "least_replicas", None)
 
 
+TRIAL = "muster.trial"
+"""The name of the job by which `helm test` tries the store service."""
+
 NORMAL = "normal"
 """The priority of a job that names none."""
 

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
-import pytest
+from dataclasses import dataclass
+from typing import Any
 
-from muster.backends.forecast import Demand, Forecast, Outlook, forecast
+import pytest
+from tests.unit.backends.kubernetes.golden import job as a_spec
+
+from muster.backends.forecast import Demand, Forecast, Outlook, durations, forecast
+from muster.core.job import TRIAL
+from muster.core.status import JobState, JobStatus
 
 NOW = 1_000_000.0
 GPU = "gpu"
@@ -136,3 +142,30 @@ def test_uncertain_durations_make_the_ninth_of_ten_later_than_the_median() -> No
 def test_the_same_place_gives_the_same_forecast() -> None:
     place = {"running": (runs("r", 2),), "durations": {"r": [1.0, 50.0, 90.0]}}
     assert expect(job("train"), **place) == expect(job("train"), **place)  # type: ignore[arg-type]
+
+
+@dataclass
+class Ended:
+    """A ledger of jobs that took so long, by name."""
+
+    took: dict[str, float]
+
+    def jobs(self) -> list[str]:
+        return list(self.took)
+
+    def statuses(self, ids: list[str]) -> list[JobStatus]:
+        return [
+            JobStatus(
+                job_id=each, state=JobState.SUCCEEDED, submitted=1.0, started=1.0, ended=1.0 + self.took[each]
+            )
+            for each in ids
+        ]
+
+    def specs(self, ids: list[str]) -> dict[str, Any]:
+        return {each: a_spec(name=each.rpartition("-")[0]) for each in ids}
+
+
+def test_the_job_of_helm_s_own_test_tells_nothing_of_others() -> None:
+    """It runs in no pod and takes 0.3 s: after an install it would be all that is known of any stage."""
+    ledger: Any = Ended({f"{TRIAL}-1": 0.29, "flights.train-1": 155.0, "flights.train-2": 160.0})
+    assert durations(ledger) == {"flights.train": [155.0, 160.0]}

@@ -44,7 +44,7 @@ class Starts:
 
     :param why: the reason of ``never`` and ``unknown``.
     :param ahead: the jobs that wait before it in its queue, the next to start first.
-    :param known: whether durations are those of earlier runs of this stage; otherwise of all jobs here.
+    :param ends: None where no run of this stage has ended here, so that nobody knows how long it takes.
     """
 
     when: When
@@ -53,7 +53,6 @@ class Starts:
     ahead: tuple[str, ...] = ()
     starts: Span | None = None
     ends: Span | None = None
-    known: bool = True
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -45,14 +45,11 @@ def search_cost(
 
 def with_search(stage: PlannedStage, found: Estimate) -> PlannedStage:
     """Add a search's cost to its stage, in figures and in lines."""
-    cost, start = found.cost, stage.start
-    if start is not None and cost.seconds is None:
-        start = replace(start, ends=None, known=True)  # no guess stands in for it
+    cost = found.cost
     lines = (stage.why, *_lines(cost))
     return replace(
         stage,
         search=cost,
-        start=start,
         why="; ".join(filter(None, lines)),
         warnings=(*stage.warnings, *_warnings(cost)),
         cpu_hours=cost.cpu_hours,

@@ -28,8 +28,7 @@ from muster.airflow.operators.search import SearchOperator
 from muster.airflow.operators.spec import arrives_as_list
 from muster.airflow.operators.validate import ValidateOperator
 from muster.airflow.site import interpreter_path
-from muster.backends.forecast import Demand, Forecast, Outlook, forecast
-from muster.backends.history import durations
+from muster.backends.forecast import Demand, Forecast, Outlook, durations, forecast
 from muster.core.address import Address
 from muster.core.data import EVERY_PARTITION
 from muster.core.errors import MusterError, NotFound, SpecError
@@ -297,9 +296,9 @@ class Planner:
             return stage
         demand = demands[stage.label]
         found = self._timed(stage, told.get(stage.label), demand)
-        unknown = [label for label in demand.after if label in costs and not costs[label].durations]
-        if unknown and found.start is not None:
-            why = f"how long {unknown[0]} searches is not known: no trial of it has run here"
+        unknown = [label for label in demand.after if label in told and not told[label].known]
+        if unknown and found.start is not None and found.start.starts is not None:
+            why = f"how long {unknown[0]} takes is not known: no run of it has ended here"
             found = replace(found, start=Starts(when=When.UNKNOWN, why=why))
         cost = costs.get(stage.label)
         return found if cost is None else with_search(found, cost)
@@ -313,7 +312,7 @@ class Planner:
             why = "it fits nowhere as things are, or a stage before it does not"
             return replace(stage, start=Starts(when=When.UNKNOWN, why=why))
         spec = self._specs[stage.label]
-        hours = (told.ends.p50 - told.starts.p50) / HOUR_SECONDS
+        hours = (told.ends.p50 - told.starts.p50) / HOUR_SECONDS if told.known else None
         return replace(
             stage,
             start=Starts(
@@ -321,11 +320,10 @@ class Planner:
                 queue=demand.line,
                 ahead=told.ahead,
                 starts=told.starts,
-                ends=told.ends,
-                known=told.known,
+                ends=told.ends if told.known else None,  # no guess stands in for it
             ),
-            cpu_hours=hours * _total(spec, "cpus"),
-            gpu_hours=hours * demand.gpus,
+            cpu_hours=None if hours is None else hours * _total(spec, "cpus"),
+            gpu_hours=None if hours is None else hours * demand.gpus,
         )
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from muster.core.data import Output
 from muster.core.errors import MusterError
-from muster.core.job import JobSpec, Role
+from muster.core.job import TRIAL, JobSpec, Role
 from muster.core.patience import Patience
 from muster.core.replica import PartManifest, Report
 from muster.core.verdict import ExitCode
@@ -71,7 +71,7 @@ class Trial:
 
     def _submit(self) -> str:
         spec = JobSpec(
-            name="muster.trial",
+            name=TRIAL,
             image="trial",
             image_digest="b3:" + 64 * "0",
             roles=(Role(replicas=1, entrypoint="trial:trial", name=_ROLE),),

@@ -89,12 +89,12 @@ function starts(start) {
 }
 
 function takes(start) {
-  if (!start?.starts || !start.ends) return "";
-  return [`${start.known ? "" : "~"}${span(start.ends.p50 - start.starts.p50)}`];
+  if (!start?.starts) return "";
+  return start.ends ? [`${span(start.ends.p50 - start.starts.p50)}`] : "not known";
 }
 
 // What a table has no room for, in the order of a person's questions: why, what stands in the way, what changes for users.
-function why({ why: said, warnings, deploys, start }) {
+function why({ why: said, warnings, deploys, start, search }) {
   const ahead = start?.ahead ?? [];
   const more = ahead.length > SHOWN ? ` and ${ahead.length - SHOWN} more` : "";
   return [
@@ -103,7 +103,7 @@ function why({ why: said, warnings, deploys, start }) {
     ahead.length > 0 && `place ${ahead.length + 1} of queue ${start.queue}, behind ${ahead.slice(0, SHOWN).join(", ")}${more}`,
     ...warnings,
     deploys && serves(deploys),
-    start?.starts && !start.known && "no run of it has ended here; its duration is that of all jobs",
+    start?.starts && !start.ends && !search && "no run of it has ended here, so how long it takes is not known",
   ].filter(Boolean).map((line) => h("div", {}, line));
 }
 
