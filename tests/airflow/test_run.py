@@ -533,6 +533,8 @@ def test_a_task_in_a_mapped_group_is_a_job_for_each(write_dag: Write, run: Run, 
     [
         'env={"URI": "http://{{ conn.mlflow.password }}@host"}',
         'params={"deep": {"token": ["{{ conn.mlflow.password }}"]}}',
+        'params={"uri": "{{ conn.mlflow.get_uri() }}"}',
+        """env={"AUTH": "{{ conn.mlflow.password.encode().hex() }}"}""",
     ],
 )
 def test_a_rendered_secret_is_refused_and_kept_nowhere(
@@ -542,12 +544,36 @@ def test_a_rendered_secret_is_refused_and_kept_nowhere(
     monkeypatch: pytest.MonkeyPatch,
     keyword: str,
 ) -> None:
-    monkeypatch.setenv("AIRFLOW_CONN_MLFLOW", "http://me:hunter2secret@host:5000/")
+    monkeypatch.setenv("AIRFLOW_CONN_MLFLOW", "http://me:hunter2%2Fsecret@host:5000/")
     write_dag(f'JobOperator(task_id="a", image="python", command=["true"], resources=SMALL, {keyword})')
     result = run()
     assert "holds the value of a secret" in result.stages[0].message
     assert keeps("holds the value of a secret") != []
-    assert keeps("hunter2secret") == []
+    assert keeps("hunter2") == []
+
+
+@pytest.mark.parametrize("serial", [False, True])
+def test_what_a_plain_task_prints_of_a_connection_is_masked(
+    write_dag: Write, run: Run, seen, monkeypatch: pytest.MonkeyPatch, serial: bool, capfd
+) -> None:
+    monkeypatch.setenv("AIRFLOW_CONN_MLFLOW", "http://me:hunter2%2Fsecret@host:5000/")
+    write_dag(
+        """
+        from airflow.sdk import task
+
+        @task
+        def shows():
+            from airflow.sdk import Connection
+
+            found = Connection.get("mlflow")
+            print("it is", found.password, "as", found.get_uri())
+
+        shows()
+        """
+    )
+    run(serial=serial)
+    said = capfd.readouterr().out if serial else "\n".join(seen.text)
+    assert "it is *** as http://me:***@host:5000" in said
 
 
 def test_what_a_job_waits_for_is_told_while_it_waits(

@@ -254,6 +254,23 @@ class JobSpec:
         (role,) = self.roles
         return replace(self, roles=(replace(role, replicas=replicas, least_replicas=None),))
 
+    @property
+    def shown(self) -> frozenset[str]:
+        """The names that the job shows everywhere: they are no secret, whatever a secret's value is."""
+        refs = (ref.name.partition("#")[0] for ref in self.secrets.values())
+        volumes = (
+            part for output in self.outputs.values() for part in (output.volume, *output.volume.split("/"))
+        )
+        at = (self.origin.dag_id, self.origin.run_id, self.origin.task_id, self.image, *self.name.split("."))
+        names = (
+            *self.inputs,
+            *self.outputs,
+            *self.params,
+            *self.secrets,
+            *(role.name for role in self.roles),
+        )
+        return frozenset(filter(None, (*refs, *volumes, *at, *names)))
+
     def leader_of(self, role: Role) -> Role | None:
         """The role whose success ends another one: what this one says, or TensorFlow's chief where there are parameter servers.
 

@@ -141,7 +141,7 @@ class Pod:
         with open(outlets.token_file, encoding="ascii") as file:
             token = file.read().strip()
         secrets = [environment.get(name, "") for name in replica.spec.secrets]
-        self._masking = Masking([*secrets, token])
+        self._masking = Masking([*secrets, token], shown=replica.spec.shown)
         self._service = StoreService(outlets.url, token=token, replica=replica)
         self._spool = Spool(os.path.dirname(replica.report))
         self._wake_read, self._wake = os.pipe()

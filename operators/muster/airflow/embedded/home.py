@@ -71,6 +71,7 @@ class EmbeddedHome:
             "AIRFLOW__DATABASE__LOAD_DEFAULT_CONNECTIONS": "False",
             "AIRFLOW__LOGGING__BASE_LOG_FOLDER": str(self.root / "logs"),
             "AIRFLOW__LOGGING__LOGGING_LEVEL": "WARNING",
+            "AIRFLOW__LOGGING__SECRET_MASK_ADAPTER": "muster.core.masking.forms",
             "AIRFLOW__METRICS__LEGACY_NAMES_ON": "False",  # else each process reads a table of them, for 0.3 s
             # The provider would ask the operator in a fork, which has no thread that answers Airflow's API.
             "AIRFLOW__OPENLINEAGE__EXECUTE_IN_THREAD": "True",

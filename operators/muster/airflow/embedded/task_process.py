@@ -180,9 +180,17 @@ class _Printed:
 
 def _written_by_line(handle: int) -> TextIO:
     raw = FileIO(handle, "w", closefd=False)
-    return TextIOWrapper(
-        BufferedWriter(raw), encoding="utf-8", errors="backslashreplace", line_buffering=True
-    )
+    return _Masked(BufferedWriter(raw), encoding="utf-8", errors="backslashreplace", line_buffering=True)
+
+
+class _Masked(TextIOWrapper):
+    """Writes what a task prints without what Airflow knows for a secret by then, as Airflow's own log of a task has it."""
+
+    def write(self, text: str) -> int:
+        from airflow.sdk._shared.secrets_masker import redact
+
+        super().write(str(redact(text)))
+        return len(text)
 
 
 class _Teller:
@@ -217,6 +225,8 @@ def _become(
         leave_to_parent()  # the run's own lock says whether the run lives
         if printed is not None:
             printed.take()
+        else:
+            sys.stdout, sys.stderr = _written_by_line(1), _written_by_line(2)
         _serve(work, pipe, stop)
         code = 0
     except BaseException:  # the copy of the run must never run on

@@ -19,6 +19,7 @@ from muster.core.address import Address
 from muster.core.data import CHECKPOINTS, Input, Pinned
 from muster.core.errors import NotFound, SpecError
 from muster.core.job import JobSpec, Role
+from muster.core.masking import readings
 from muster.core.places import KINDS, check_word
 from muster.core.resources import Resources
 
@@ -226,9 +227,9 @@ def refuse_secrets(operator: MusterOperator) -> None:
         if not each.templated or not (each.spec is plain or each.word in ("command", "source", "query")):
             continue
         for field, value in _named(each, getattr(operator, each.attribute)):
-            if any(redact(text) != text for text in _texts(value)):
+            if any(redact(read) != read for text in _texts(value) for read in readings(text)):
                 raise SpecError(
-                    f"{field} holds the value of a secret, which would be stored: give its place instead, "
+                    f"{field} holds the value of a secret, as it is or encoded, which would be stored: give its place instead, "
                     "secrets={'TOKEN': 'connection:ID#password'}, and read the variable TOKEN in the job"
                 )
 

@@ -169,6 +169,7 @@ class UpHome:
                 "base_log_folder": str(self.root / "logs"),
                 "dag_processor_child_process_log_directory": str(self.root / "logs" / "dag_processor"),
                 "colored_console_log": "False",
+                "secret_mask_adapter": "muster.core.masking.forms",
                 "worker_log_server_port": str(NO_PORT),
                 "trigger_log_server_port": str(NO_PORT),
             },

@@ -103,12 +103,12 @@ class Supervisor:
         self._secrets = secrets
         self._early = workers
         self._grows = False
-        self._masking = Masking(secrets.values())
         self._folder = orders.places.job(orders.job_id)
         self._store = folder_store(orders.settings)
         self._ledger = self._store.ledger
         self._status = self._ledger.status(orders.job_id)
         self._spec = self._ledger.spec(orders.job_id)
+        self._masking = Masking(secrets.values(), shown=self._spec.shown)
         self._extras = Extras(self._spec, orders.claim, JobQueue(orders.places, orders.machine), self._folder)
         self._news = News(self._status)
         self._ran_before = 0.0
