@@ -35,6 +35,8 @@ except ModuleNotFoundError as error:
 
 TRIES = 4
 LOOK_SECONDS = 0.05
+BAD_ROWS = ".bad-rows.jsonl"
+"""What the file of rows that were left out ends with."""
 CSV = (".csv", ".csv.gz")
 PARQUET = (".parquet",)
 
@@ -65,13 +67,16 @@ def score(
     keep: list[str],
     rows_at_once: int | None,
     setup: Mapping[str, Any] | None = None,
+    bad_rows: str = "fail",
 ) -> dict[str, float]:
     """Write ``part-00000.parquet`` and so on, one for each shard, with the columns of `keep` and the model's outputs.
 
     :param shards: at most this many parts. :param processes: how many run at once.
     :param rows_at_once: how many rows one call of the model gets; None: as many as its signature allows.
     :param setup: of a model that is no ONNX model, what :class:`Setup` its workers have, as far as answers depend on it.
-    :return: the number of rows, of shards, and of shards that had to be repeated.
+    :param bad_rows: ``skip`` leaves out rows that the model refuses or fails on, and writes each as a line of JSON, with its file,
+        number, error and values, beside the shard's part: ``part-00000.bad-rows.jsonl``.
+    :return: the number of rows, of shards, of shards that had to be repeated, and, where they are skipped, of bad rows.
     :raises ScoringError: a row or a file cannot be scored.
     """
     runs, cut = Setup.parse(setup or {}), split(files(rows), shards)
@@ -84,17 +89,26 @@ def score(
             "keep": keep,
             "rows_at_once": rows_at_once,
             "trusted": list(runs.trusted),
+            "skip": bad_rows == "skip",
         }
         for number, pieces in enumerate(cut)
         if not done[number].exists()
     }
     with tempfile.TemporaryDirectory() as logs:
         repeated = _run(orders, processes, Path(logs), runs.threads)
+    bad = 0
     for part in done:
         _move(part, predictions / part.name)
+        if (left_out := part.with_suffix(BAD_ROWS)).exists():
+            bad += left_out.read_bytes().count(b"\n")
+            _move(left_out, predictions / left_out.name)
     counted = sum(pq.read_metadata(part).num_rows for part in predictions.glob("*.parquet"))
-    print(f"{counted:,} rows in {len(cut)} shards, {len(orders)} of them scored in this try", flush=True)  # noqa: T201 the job's log
-    return {"rows": counted, "shards": len(cut), "repeated": repeated}
+    skipped = {"bad_rows": bad} if bad_rows == "skip" else {}
+    others = f", {bad:,} bad rows left out: *{BAD_ROWS}" if bad else ""
+    print(  # noqa: T201 the job's log
+        f"{counted:,} rows in {len(cut)} shards, {len(orders)} of them scored in this try{others}", flush=True
+    )
+    return {"rows": counted, "shards": len(cut), "repeated": repeated, **skipped}
 
 
 def files(folders: Sequence[Path]) -> list[Path]:

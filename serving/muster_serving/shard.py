@@ -21,7 +21,7 @@ from muster_serving.arrow import COMPRESSION, arrow_type
 from muster_serving.column import Array, Column
 from muster_serving.errors import RequestError, ServingError
 from muster_serving.predictors import KNOWN
-from muster_serving.scoring import PARQUET, Piece, ScoringError
+from muster_serving.scoring import BAD_ROWS, PARQUET, Piece, ScoringError
 from muster_serving.signature import Signature
 
 if TYPE_CHECKING:
@@ -37,11 +37,19 @@ class Shard:
     """Scores pieces of files.
 
     :param keep: the columns of the rows that are written beside the outputs.
+    :param skip: whether a row that cannot be scored is left out and noted, in place of an error.
     """
 
     def __init__(
-        self, predictor: Predictor | AlonePredictor, *, keep: Sequence[str], rows_at_once: int | None
+        self,
+        predictor: Predictor | AlonePredictor,
+        *,
+        keep: Sequence[str],
+        rows_at_once: int | None,
+        skip: bool = False,
     ) -> None:
+        self._skip = skip
+        self._bad: list[dict[str, Any]] = []
         self._predictor = predictor
         self._signature = predictor.signature
         self._keep = list(keep)
@@ -53,7 +61,9 @@ class Shard:
     def write(self, pieces: Sequence[Piece], target: Path) -> int:
         """Score pieces into a file, which is complete or not there; return the number of rows.
 
-        :raises ScoringError: a row or a file cannot be scored.
+        Rows that were left out are lines of JSON in a file beside it, with the ending :data:`BAD_ROWS`.
+
+        :raises ScoringError: a row or a file cannot be scored, or no row can.
         """
         part, rows, writer = target.with_name(f".{target.name}"), 0, None
         part.unlink(missing_ok=True)
@@ -63,12 +73,19 @@ class Shard:
                     table = self._scored(block, f"{Path(piece.file).name}, row {{}}", at)
                     writer = writer or pq.ParquetWriter(part, table.schema, compression=COMPRESSION)
                     writer.write_table(table)
-                    rows += block.num_rows
+                    rows += table.num_rows
         except (OSError, pa.ArrowException) as error:
             raise ScoringError(f"{Path(piece.file).name} cannot be read: {error}") from error
         finally:
             if writer:
                 writer.close()
+        if self._bad:
+            if not rows:
+                raise ScoringError(
+                    f"no row can be scored; {self._bad[0]['file']}, row {self._bad[0]['row']}: {self._bad[0]['error']}"
+                )
+            lines = "".join(f"{json.dumps(each, default=str)}\n" for each in self._bad)
+            target.with_suffix(BAD_ROWS).write_text(lines, encoding="utf-8")
         if writer is None:
             pq.write_table(self._empty(), part, compression=COMPRESSION)
         with part.open("rb") as file:
@@ -82,16 +99,19 @@ class Shard:
         encoded = {
             name: _values(column, block.column(name)) for name, column in self._signature.inputs.items()
         }
+        scored: list[pa.RecordBatch] = []
         for begin, end in pairwise([*range(0, block.num_rows, size), block.num_rows]):
-            answer = self._call(block, encoded, begin, end, where, at)
-            for name, array in answer.items():
-                outputs[name].append(array)
-        kept = {name: block.column(name) for name in self._keep}
+            for first, last, answer in self._calls(block, encoded, begin, end, where, at):
+                scored.append(block.slice(first, last - first))
+                for name, array in answer.items():
+                    outputs[name].append(array)
+        whole = pa.Table.from_batches(scored, block.schema)
+        kept = {name: whole.column(name) for name in self._keep}
         return pa.table(
             kept | {name: _arrow(self._signature.outputs[name], parts) for name, parts in outputs.items()}
         )
 
-    def _call(
+    def _calls(
         self,
         block: pa.RecordBatch,
         encoded: Mapping[str, list[Any] | Array],
@@ -99,24 +119,37 @@ class Shard:
         end: int,
         where: str,
         at: int,
-    ) -> dict[str, Array]:
+    ) -> Iterator[tuple[int, int, dict[str, Array]]]:
+        """Yield the answers to the rows from `begin` to before `end`, with the rows of each; one unless rows are left out."""
         inputs, rows = self._signature.inputs, end - begin
         columns: dict[str, list[Any] | Array] = {}
         for name, column in inputs.items():
             width = math.prod(column.tail)
             values = encoded[name][begin * width : end * width]
             # one row takes the endpoint's own way for one row, which takes values of JSON
-            columns[name] = _listed(block.column(name), begin, end) if rows == 1 else values
+            columns[name] = (
+                _plain(column, block.column(name).slice(begin, 1)).to_pylist() if rows == 1 else values
+            )
         try:
-            return self._predictor.predict(columns, rows)
-        except RequestError as error:
-            if rows == 1:
-                raise ScoringError(f"{where.format(at + begin)}: {error}") from error
-            for row in range(begin, end):  # the message is to name the row
-                self._call(block, encoded, row, row + 1, where, at)
-            raise ScoringError(f"{where.format(at + begin)} and {rows - 1} more: {error}") from error
+            answer = self._predictor.predict(columns, rows)
         except ServingError as error:
-            raise ScoringError(f"{where.format(at + begin)} and {rows - 1} more: {error}") from error
+            if self._skip and rows > 1:
+                middle = (begin + end) // 2
+                yield from self._calls(block, encoded, begin, middle, where, at)
+                yield from self._calls(block, encoded, middle, end, where, at)
+            elif self._skip:
+                file, _, row = where.format(at + begin).rpartition(", row ")
+                (values,) = block.slice(begin, 1).to_pylist()
+                self._bad.append({"file": file, "row": int(row), "error": str(error), "values": values})
+            elif rows == 1:
+                raise ScoringError(f"{where.format(at + begin)}: {error}") from error
+            else:
+                if isinstance(error, RequestError):
+                    for row in range(begin, end):  # the message is to name the row
+                        list(self._calls(block, encoded, row, row + 1, where, at))
+                raise ScoringError(f"{where.format(at + begin)} and {rows - 1} more: {error}") from error
+        else:
+            yield begin, end, answer
 
     def _empty(self) -> pa.Table:
         outputs = self._signature.outputs
@@ -160,14 +193,29 @@ def _csv_blocks(
     piece: Piece, names: Sequence[str], signature: Signature
 ) -> Iterator[tuple[int, pa.RecordBatch]]:
     types = {name: arrow_type(column) for name, column in signature.inputs.items() if not column.tail}
+    # Nothing between two commas is null where a text may be null, as DuckDB and pandas read it; NA is Namibia, too.
+    texts = {name for name, column in signature.inputs.items() if column.datatype == "BYTES"}
+    nullable = any(signature.inputs[name].nullable for name in texts)
     reader = pyarrow.csv.open_csv(
         piece.file,
         read_options=pyarrow.csv.ReadOptions(use_threads=False, block_size=CSV_BLOCK_BYTES),
-        convert_options=pyarrow.csv.ConvertOptions(column_types=types, strings_can_be_null=False),
+        convert_options=pyarrow.csv.ConvertOptions(
+            column_types=types,
+            strings_can_be_null=nullable,
+            quoted_strings_can_be_null=False,
+            **({"null_values": [""]} if nullable else {}),
+        ),
     )
     _check_names(piece, names, reader.schema.names)
     at = 0
+    filled = [
+        (n, reader.schema.get_field_index(n))
+        for n in names
+        if n in texts and not signature.inputs[n].nullable
+    ]
     for batch in reader:
+        for name, place in filled if nullable else ():
+            batch = batch.set_column(place, name, batch.column(place).fill_null(""))
         for begin in range(0, batch.num_rows, BLOCK_ROWS):
             yield at + begin, batch.slice(begin, BLOCK_ROWS).select(list(names))
         at += batch.num_rows
@@ -181,13 +229,29 @@ def _check_names(piece: Piece, names: Sequence[str], found: Sequence[str]) -> No
         )
 
 
-def _values(column: Column, array: pa.Array) -> list[Any] | Array:
-    """Return a column's values, flat, as the predictor takes them: an array wherever that means the same as JSON's values."""
+def _plain(column: Column, array: pa.Array) -> pa.Array:
+    """Return a column, flat, with decimals as the numbers and dates as the texts that a request has in their place."""
     array = _flat(array)
     if isinstance(array, pa.DictionaryArray):
         array = array.dictionary_decode()
     kind = array.type
-    if array.null_count:
+    if pa.types.is_decimal(kind) and column.datatype != "BYTES":
+        return array.cast(
+            pa.int64() if column.datatype.startswith(("INT", "UINT")) and not kind.scale else pa.float64()
+        )
+    if pa.types.is_temporal(kind) and column.datatype == "BYTES":
+        return pa.array([None if value is None else str(value) for value in array.to_pylist()], pa.string())
+    return array
+
+
+def _values(column: Column, array: pa.Array) -> list[Any] | Array:
+    """Return a column's values, flat, as the predictor takes them: an array wherever that means the same as JSON's values."""
+    array = _plain(column, array)
+    kind = array.type
+    numbers = pa.types.is_integer(kind) or (pa.types.is_floating(kind) and column.datatype.startswith("FP"))
+    if array.null_count and not (
+        numbers and column.nullable and column.datatype.startswith("FP")
+    ):  # there null is NaN
         return list(array.to_pylist())
     if column.codes is not None and (pa.types.is_string(kind) or pa.types.is_integer(kind)):
         coded = array.dictionary_encode()
@@ -196,7 +260,6 @@ def _values(column: Column, array: pa.Array) -> list[Any] | Array:
         except RequestError:  # of a value that is no category the row is named later
             return list(array.to_pylist())
         return np.asarray(codes)[coded.indices.to_numpy()]
-    numbers = pa.types.is_integer(kind) or (pa.types.is_floating(kind) and column.datatype.startswith("FP"))
     if column.takes_arrays and numbers:
         values = array.to_numpy(zero_copy_only=False)
         # as JSON's whole numbers become floats: by way of FP64
@@ -206,10 +269,6 @@ def _values(column: Column, array: pa.Array) -> list[Any] | Array:
             else values
         )
     return list(array.to_pylist())
-
-
-def _listed(array: pa.Array, begin: int, end: int) -> list[Any]:
-    return list(_flat(array.slice(begin, end - begin)).to_pylist())
 
 
 def _flat(array: pa.Array) -> pa.Array:
@@ -223,8 +282,8 @@ def _flat(array: pa.Array) -> pa.Array:
 
 
 def _arrow(column: Column, parts: Sequence[Array]) -> pa.Array:
-    array = np.concatenate(parts)
     kind = arrow_type(column)
+    array = np.concatenate(parts) if parts else np.empty(0, column.dtype)
     if not column.tail:
         return pa.array(array, kind)
     width = math.prod(column.tail)
@@ -253,6 +312,7 @@ def main() -> None:
             _load(Path(order["model"]), order["trusted"]),
             keep=order["keep"],
             rows_at_once=order["rows_at_once"],
+            skip=order["skip"],
         )
         shard.write([Piece(**piece) for piece in order["pieces"]], Path(order["out"]))
     except (ServingError, ScoringError) as error:

@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 import threading
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -95,15 +96,14 @@ def refused(model: Path, rows: pa.Table, into: Path) -> str:
     return ""
 
 
-def kill_one() -> None:
-    """Kill the first process of a shard that is seen."""
+def kill_one(root: Path) -> None:
+    """Kill the first process of a shard below `root` that is seen."""
+    shard = str(root / "scored" / "checkpoints" / "part-00001.parquet")
     while True:
         for path in Path("/proc").glob("[0-9]*/cmdline"):
             with contextlib.suppress(OSError):
                 words = path.read_bytes().split(b"\0")
-                if b"muster_serving.shard" in words and json.loads(
-                    words[words.index(b"muster_serving.shard") + 1]
-                )["out"].endswith("part-00001.parquet"):
+                if b"muster_serving.shard" in words and shard in words[-2].decode():
                     os.kill(int(path.parent.name), signal.SIGKILL)
                     return
 
@@ -119,7 +119,7 @@ def main() -> None:
     pyarrow.csv.write_csv(rows.slice(8000), root / "rows" / "c.csv")
 
     asked = asked_all(port, rows, signature)["probability"]
-    threading.Thread(target=kill_one, daemon=True).start()
+    threading.Thread(target=kill_one, args=(root,), daemon=True).start()
     metrics = score(model, root / "rows", root / "scored", keep=["key"])
     found = parts(root / "scored")
     same = np.array(asked, np.float32) == found["probability"].to_numpy()
@@ -144,9 +144,26 @@ def main() -> None:
         values[row] = value
         return few.set_column(few.schema.get_field_index(name), name, pa.array(values))
 
+    bad = changed("carrier", 7, 99).set_column(
+        few.schema.get_field_index("number_2"),
+        "number_2",
+        pa.array([Decimal("0.25")] * 3 + [None] + [Decimal("0.25")] * 16, pa.decimal128(9, 2)),
+    )
+    (root / "bad" / "rows").mkdir(parents=True)
+    pq.write_table(bad, root / "bad" / "rows" / "rows.parquet")
+    counted = score(model, root / "bad" / "rows", root / "bad", shards=2, keep=["key"], bad_rows="skip")
+    left_out = [
+        json.loads(line)
+        for file in sorted((root / "bad" / "out").glob("*.bad-rows.jsonl"))
+        for line in file.read_text().splitlines()
+    ]
+
     print(
         json.dumps(
             {
+                "skipped": counted,
+                "left_out": [(each["file"], each["row"], each["error"]) for each in left_out],
+                "left_keys": parts(root / "bad")["key"].to_pylist(),
                 "rows": len(asked),
                 "equal": int(same.sum()),
                 "keys": found["key"].to_pylist() == list(range(ROWS)),

@@ -44,7 +44,7 @@ def main() -> None:
     pq.write_table(rows.slice(0, 7000), root / "rows" / "a.parquet", row_group_size=1000)
     pq.write_table(rows.slice(7000), root / "rows" / "b.parquet")
     asked = try_scoring.asked_all(port, rows, signature, "model", (TOGETHER,))
-    threading.Thread(target=try_scoring.kill_one, daemon=True).start()
+    threading.Thread(target=try_scoring.kill_one, args=(root,), daemon=True).start()
     metrics = try_scoring.score(
         folder,
         root / "rows",

@@ -50,6 +50,9 @@ check_names = rule(
 )
 
 
+check_bad_rows = rule(lambda value: value in ("fail", "skip"), "'fail' or 'skip'")
+
+
 def _check_model(value: Any) -> None:
     """Refuse what names neither one version nor a deployment."""
     if isinstance(value, str) and value.startswith(DEPLOYMENT):
@@ -80,7 +83,8 @@ class ScoreOperator(CachedOperator, ProgramOperator):
 
     The model is loaded, and each value checked, by the code that serves it, in the image that it is computed in: the model server's for an
     ONNX model, the author's for any other, which then needs pyarrow beside the model's libraries. The predictions are Parquet files in the order of the rows,
-    with the model's outputs and the columns of `keep`. A row that the endpoint would refuse fails the task, and is named.
+    with the model's outputs and the columns of `keep`. A row that the endpoint would refuse fails the task, and is named, unless
+    `bad_rows` leaves it out.
 
     The rows are cut into `shards`, each a process of its own. One that is killed is done again, alone, and a retry of the task does only
     the shards that are not finished.
@@ -109,6 +113,9 @@ class ScoreOperator(CachedOperator, ProgramOperator):
     image: str | None = keyword(default=None, check=optional(check_image), own=True, late=True)
     """The environment that computes the predictions. Where not given, that of the deployment; for a version ``serve`` if it is an ONNX
     model, else that of the job that made it."""
+    bad_rows: str = keyword(default="fail", check=check_bad_rows)
+    """What a row that the endpoint would refuse, or fail on, does: ``"fail"`` the task, or ``"skip"``: it is left out, and written with its
+    file, number and error beside the predictions (``*.bad-rows.jsonl``); the metric ``bad_rows`` counts them. Where no row can be scored the task fails."""
     trusted: Sequence[str] = keyword(default=(), check=check_trusted)
     """What a version that is no ONNX model may load though loading it can run code: ``["pickle"]``, or the types in a skops file. A
     deployment has said so itself."""
@@ -252,6 +259,7 @@ class ScoreOperator(CachedOperator, ProgramOperator):
             "processes": max(int(self.roles()[0].resources.cpus), 1),
             "keep": list(self.keep),
             "rows_at_once": self.rows_at_once,
+            **({} if self.bad_rows == "fail" else {"bad_rows": self.bad_rows}),
             **({} if setup is None else {"setup": dict(setup)}),
         }
 
