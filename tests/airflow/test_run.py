@@ -128,7 +128,9 @@ def test_a_users_error_is_not_retried_stops_what_follows_and_is_the_message(
     assert "no such flight" in lines[1]
     assert lines[-1].startswith("full log: muster jobs logs ")
     assert len(lines) <= 4
-    assert "FailedForGood" in Path(result.log).read_text()
+    logged = Path(result.log).read_text()
+    assert "Failed: user error" in logged
+    assert "FailedForGood" not in logged
 
 
 def test_resume_keeps_what_succeeded_and_goes_on_from_what_did_not(

@@ -111,6 +111,14 @@ def page(place: str) -> str:
     return f"{root}/plugin/muster{root}/muster/{place}"
 
 
+def seen_at(job_id: str) -> str:
+    """Where a browser shows a job, to follow the command that shows its log; empty where Airflow does not say its own address."""
+    from airflow.sdk.configuration import conf
+
+    base = urlsplit(str(conf.get("api", "base_url", fallback="")))
+    return f", or {base.scheme}://{base.netloc}{page(f'#/jobs/{job_id}')}" if base.netloc else ""
+
+
 class _JobsLink(BaseOperatorLink):
     """A link that follows from the task's job; empty where there is no page for it."""
 

@@ -10,9 +10,10 @@ import typer
 from muster.cli.command import Json, example, group
 from muster.cli.progress import progress
 from muster.cli.screen import Table, digest, emit, note, safe, say, seconds, size
-from muster.core.errors import NotFound
+from muster.core.errors import NotFound, SpecError
 from muster.core.names import check_label
 from muster.core.settings import Settings, project_folder
+from muster.core.shipped import shipped
 
 if TYPE_CHECKING:
     from muster.images.containers import Bases, Recipe
@@ -167,8 +168,35 @@ def lock(name: Annotated[str, typer.Argument(metavar="NAME", help="A folder in i
             else f"image {name!r}: no folder {name}/ with a {WANTED} in {', '.join(map(str, folders))}; write one that "
             "names the packages it needs, and run this again"
         )
+    if found.parent == shipped("images") and found.parent != project_folder() / "images":
+        raise SpecError(
+            f"image {name!r} is one that muster ships, in {found.parent}: copy it, `muster images copy {name} my{name}`, change "
+            f"that one's {WANTED}, and lock it: `muster images lock my{name}`"
+        )
     packages = len(entries(lock_image(name, found, settings.cache / "uv").read_text()))
     say(f"{safe(name)} is locked, {packages} packages: {safe(str(found / 'requirements.txt'))}")
+
+
+@app.command("copy", epilog=example("muster images copy tables mytables"))
+def copy(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="An image, such as one that muster ships.")],
+    new: Annotated[str, typer.Argument(metavar="NEW", help="The copy's name, a folder in images/.")],
+) -> None:
+    """Copy an image into the project's images/, to be changed there."""
+    from shutil import copytree
+
+    from muster.images.folders import find_image, project_folders
+
+    check_label("image", new)
+    project = project_folder()
+    folders = project_folders(Settings.load(), project)
+    taken = next((folder / new for folder in folders if (folder / new).exists()), None)
+    if taken is not None:
+        raise SpecError(f"image {new!r} is there already, {taken}: give the copy another name")
+    target = project / "images" / new
+    copytree(find_image(name, folders), target)
+    say(f"{safe(new)} is a copy of {safe(name)}: {safe(str(target))}")
+    note(f"Next: change {safe(str(target / 'requirements.in'))}, and run `muster images lock {safe(new)}`.")
 
 
 def build_image(settings: Settings, image: Image) -> float | None:

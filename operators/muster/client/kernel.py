@@ -52,10 +52,9 @@ def check() -> dict[str, Any]:
 
 def advice(image: str) -> str:
     """Return how a package is added to an image."""
-    return (
-        f"To have a package, add it to images/{image}/requirements.in, run `muster images lock {image}`, and open the notebook "
-        "again"
-    )
+    from muster.core.advice import adding  # LINKS leads there
+
+    return f"To have a package: {adding('it', image)}, and open the notebook with that image again"
 
 
 def given() -> dict[str, Any]:

@@ -37,8 +37,95 @@ def advice_on(cause: Cause, *, where: str = "") -> str:
     return _ADVICE[cause].format(place=f" at {where}" if where else "")
 
 
-def uncommitted(cause: Cause, job_id: str) -> str:
-    """Return what to do where a job sealed what it wrote, and that was not committed."""
+SHIPPED = frozenset(
+    [
+        "dask",
+        "etl",
+        "horovod",
+        "ingest",
+        "keras",
+        "mlflow",
+        "notebook",
+        "python",
+        "ray",
+        "report",
+        "seldon",
+        "serve",
+        "spark",
+        "tables",
+        "train",
+        "validate",
+    ]
+)
+"""The images of muster that jobs run in: their folders belong to the installation."""
+HOLDERS = {
+    **dict.fromkeys(("lightgbm", "sklearn", "skops", "xgboost"), "tables"),
+    **dict.fromkeys(("dask", "ray", "mlflow"), None),
+    "torch": "train",
+    "tensorflow": "keras",
+    "pyspark": "spark",
+    "great_expectations": "validate",
+    "pandas": "etl",
+}
+"""The shipped image that holds what is imported by this name; None is one of the same name."""
+_PACKAGES = {
+    "bs4": "beautifulsoup4",
+    "Crypto": "pycryptodome",
+    "cv2": "opencv-python-headless",
+    "dateutil": "python-dateutil",
+    "docx": "python-docx",
+    "dotenv": "python-dotenv",
+    "faiss": "faiss-cpu",
+    "git": "GitPython",
+    "jwt": "PyJWT",
+    "MySQLdb": "mysqlclient",
+    "OpenSSL": "pyOpenSSL",
+    "PIL": "pillow",
+    "pkg_resources": "setuptools<81",
+    "psycopg2": "psycopg2-binary",
+    "serial": "pyserial",
+    "skimage": "scikit-image",
+    "sklearn": "scikit-learn",
+    "umap": "umap-learn",
+    "yaml": "PyYAML",
+    "zmq": "pyzmq",
+}
+
+
+def adding(package: str, image: str) -> str:
+    """Return how a package is added to an image: a shipped one is copied first."""
+    if image not in SHIPPED:
+        return f"add {package} to images/{image}/requirements.in and run `muster images lock {image}`"
+    mine = f"my{image}"
+    return (
+        f"run `muster images copy {image} {mine}`, add {package} to images/{mine}/requirements.in, run `muster images lock {mine}`, "
+        f'and take image="{mine}"'
+    )
+
+
+def missing_package(module: str, spec: JobSpec) -> str:
+    """Return what to do where a job imports what its environment lacks."""
+    name = module.partition(".")[0]
+    package = _PACKAGES.get(name, name)
+    if spec.interpreter is not None:
+        return (
+            f"install {package} into {spec.interpreter.path}, which runs image {spec.image} on this machine in place of its lock, "
+            "or mend the import"
+        )
+    holder = HOLDERS.get(name, "") or name
+    there = (
+        f'image {holder} has it, image="{holder}"; or ' if name in HOLDERS and holder != spec.image else ""
+    )
+    return f"image {spec.image} has no {package}: {there}{adding(package, spec.image)}, or mend the import"
+
+
+def uncommitted(cause: Cause, job_id: str, *, empty: bool = False) -> str:
+    """Return what to do where a job sealed what it wrote, and that was not committed.
+
+    :param empty: it wrote nothing.
+    """
+    if empty:
+        return "let the code write into the folder of each output, {outputs.NAME} in a command, or end with another exit status; then run again"
     what = "the code that writes it" if cause is Cause.USER_ERROR else "what the message names"
     return f"mend {what} and run again; what it wrote: muster jobs get {job_id}"
 

@@ -10,6 +10,7 @@
     │   ├── Conflict            another writer was first, or a stale attempt came late
     │   │   └── Behind          the version that serves is newer than the one to serve
     │   ├── BadOutput           the outputs of a job cannot become a version, now or another time
+    │   │   └── EmptyOutput     it wrote none
     │   ├── Corrupt             the data on disk is not the data that was committed
     │   └── Unavailable         the store service does not answer; the request may be sent again
     ├── ImageError              an environment is unknown or cannot be built
@@ -55,6 +56,10 @@ class Behind(Conflict):
 
 class BadOutput(StoreError):
     """The outputs of a job cannot become a version; the same code would write the same again."""
+
+
+class EmptyOutput(BadOutput):
+    """The job wrote no file into an output's folder."""
 
 
 class Corrupt(StoreError):

@@ -23,8 +23,8 @@ def shortened(text: str, length: int) -> str:
 
 
 def one_line(text: str) -> str:
-    """Return `text` as one line for people: no control characters, at most :data:`LINE_LENGTH` characters."""
-    return shortened(_CONTROL.sub(" ", text).strip(), LINE_LENGTH)
+    """Return `text` as one line for people: no control characters or runs of spaces, at most :data:`LINE_LENGTH` characters."""
+    return shortened(" ".join(_CONTROL.sub(" ", text).split()), LINE_LENGTH)
 
 
 def lasting(seconds: float) -> str:

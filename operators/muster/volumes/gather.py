@@ -13,7 +13,7 @@ from pathlib import Path
 
 from muster.core.advice import one_replica
 from muster.core.data import CHECKPOINTS, EVERY_PARTITION, Pinned
-from muster.core.errors import BadOutput, SpecError, StoreError
+from muster.core.errors import BadOutput, EmptyOutput, SpecError, StoreError
 from muster.core.job import JobSpec
 from muster.core.names import check_partition
 from muster.core.replica import PartManifest
@@ -76,7 +76,7 @@ def union(parts: Sequence[PartManifest], spec: JobSpec) -> dict[str, dict[str, i
             sizes[output].update(files)
     for output, files in sizes.items():
         if not files and spec.base_of(output) is None:
-            raise BadOutput(f"output {output!r} is empty: the job wrote no file into its folder")
+            raise EmptyOutput(f"output {output!r} is empty: the job wrote no file into its folder")
         if len(parts) > 1:
             _refuse_file_in_folders_place(output, files, owners)
     return sizes
@@ -220,7 +220,9 @@ def _gather_checkpoints(staging: Staging, draft: Draft) -> Draft | None:
     if not files and draft.base is not None:
         return None
     if not files:
-        raise BadOutput("output 'checkpoints' is empty: the job wrote no file into its folder of checkpoints")
+        raise EmptyOutput(
+            "output 'checkpoints' is empty: the job wrote no file into its folder of checkpoints"
+        )
     prune(draft.folder)
     return replace(draft, files=files)
 

@@ -23,7 +23,8 @@ import signal
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from muster.core.errors import MusterError
+from muster.core.advice import uncommitted
+from muster.core.errors import BadOutput, EmptyOutput, MusterError
 from muster.core.text import LINE_LENGTH, shortened
 from muster.core.verdict import Cause, Verdict
 from muster.volumes.protocols import Ledger
@@ -31,6 +32,7 @@ from muster.volumes.protocols import Ledger
 log = logging.getLogger(__name__)
 
 MOST_NAMED = 3
+_FIRST, _LAST_BYTES = "[rank 0] ", 16 * 1024
 LAST_BYTES = 1 << 20
 """What is read of a log by those who may not wait."""
 _SAYS = b" was lost at "
@@ -161,6 +163,17 @@ def with_survived(verdict: Verdict, ledger: Ledger, job_id: str, *, last_bytes: 
         return verdict
     tail = f"; before, {before}"
     return replace(verdict, message=shortened(verdict.message, LINE_LENGTH - len(tail)) + tail)
+
+
+def bad_output(error: BadOutput, ledger: Ledger, job_id: str) -> Verdict:
+    """Return the verdict on outputs that are no version: of a job that wrote none with the last lines of rank 0, which may say why."""
+    empty, message = isinstance(error, EmptyOutput), str(error)
+    if empty:
+        said = b"".join(_read(ledger, job_id, _LAST_BYTES)).decode("utf-8", "replace").splitlines()
+        last = [line.removeprefix(_FIRST) for line in said if line.startswith(_FIRST)][-MOST_NAMED:]
+        message += f"; the last lines of rank 0: {' / '.join(last)}" if last else "; rank 0 printed nothing"
+    advice = uncommitted(Cause.USER_ERROR, job_id, empty=empty)
+    return Verdict(cause=Cause.USER_ERROR, message=message, advice=advice)
 
 
 def _read(ledger: Ledger, job_id: str, last_bytes: int | None) -> Iterator[bytes]:

@@ -33,7 +33,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from muster.core.advice import advice_on
+from muster.core.advice import advice_on, missing_package
 from muster.core.job import Role
 from muster.core.replica import Replica
 from muster.core.room import make_room
@@ -91,6 +91,10 @@ _STAY = (
     "every rank has to take part until all are done: give each the same number of steps (drop the last uneven batch, or "
     "torch's Join), or have all of them agree to stop; then run again"
 )
+_SHARED = (
+    "all replicas write into one {checkpoints}, and another one may have renamed the file: save where RANK is 0 (LOCAL_RANK is 0 in each replica), "
+    "or below {checkpoints}/$RANK; then run again"
+)
 _SHUTDOWN = " while Python was shutting down"
 _BARE_EXIT = re.compile(r"SystemExit: \d+\Z")
 _MODULE = "ModuleNotFoundError: No module named "
@@ -121,10 +125,7 @@ class WorkerFault:
         """The verdict that ends a task's log."""
         usual = make_room() if self.cause is Cause.DISK_FULL else advice_on(self.cause, where=self.where)
         advice = self.advice or usual
-        if self.message.startswith(_MODULE):
-            name = self.message.removeprefix(_MODULE).strip("'").split("'")[0].split(".")[0]
-            advice = f"add {name} to the image's requirements.in and lock it again, or mend the import"
-        elif _TOO_FEW_GPUS in self.message:
+        if _TOO_FEW_GPUS in self.message:
             advice = (
                 "the code wants a GPU that its replica does not have: give its task resources=Resources(gpus=N), a GPU for each "
                 "of its ranks, and let the code take the one of its LOCAL_RANK"
@@ -168,6 +169,20 @@ class Left:
             at=at,
             advice=_STAY,
         )
+
+
+def advised(fault: WorkerFault, replica: Replica) -> WorkerFault:
+    """Return a fault with the advice that follows from its job."""
+    if fault.message.startswith(_MODULE):
+        name = fault.message.removeprefix(_MODULE).strip("'").partition("'")[0]
+        return replace(fault, advice=missing_package(name, replica.spec))
+    if (
+        replica.spec.replicas > 1
+        and "FileNotFoundError" in fault.message
+        and replica.checkpoints in fault.message
+    ):
+        return replace(fault, advice=_SHARED)
+    return fault
 
 
 def first_left(replica: Replica, ranks: Sequence[Rank]) -> Left | None:

@@ -221,4 +221,5 @@ def _place(lines: Iterable[str]) -> str:
 
 
 def _safe(text: str) -> str:
-    return clean(" ".join(text.split("\n")).encode("utf-8", "replace"))
+    """Return text of an exception as one line: a carriage return in it starts nothing over."""
+    return clean(" ".join(re.split("[\r\n]", text)).encode("utf-8", "replace"))

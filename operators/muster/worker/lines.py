@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import re
+
 from muster.core.text import as_shown
 
 LINE_BYTES = 64 * 1024
+_RAISED = re.compile(rb"[\w.]{0,200}(?:Error|Exception|Exit|Interrupt|Warning)\b[^\r]{0,20}: ")
+_RAISED_BYTES = 256
 
 
 class LineBuffer:
@@ -13,6 +17,7 @@ class LineBuffer:
     def __init__(self) -> None:
         self._held = bytearray()
         self._left_out = 0
+        self._is_bar = False
 
     def feed(self, data: bytes) -> list[str]:
         """Take the next bytes, and return the lines that are now complete."""
@@ -24,12 +29,20 @@ class LineBuffer:
         self._hold(rest)
         return lines
 
+    def bar(self) -> list[str]:
+        """Return the state of a progress bar that has no newline yet; it stays held."""
+        whole = bytes(self._held)
+        return [clean(whole)] if self._is_bar and whole.strip() else []
+
     def close(self) -> list[str]:
         """Return the last line where it had no newline."""
         return [self._take()] if self._held else []
 
     def _hold(self, part: bytes) -> None:
-        start_over = part.rfind(b"\r", 0, -1) + 1
+        self._is_bar = self._is_bar or b"\r" in part
+        start_over = (
+            0 if _RAISED.match(bytes(self._held) + part[:_RAISED_BYTES]) else part.rfind(b"\r", 0, -1) + 1
+        )
         if start_over:
             self._held.clear()
             self._left_out = 0
@@ -42,13 +55,15 @@ class LineBuffer:
         if self._left_out:
             text += f" … ({self._left_out} bytes left out)"
         self._held.clear()
-        self._left_out = 0
+        self._left_out, self._is_bar = 0, False
         return text
 
 
 def clean(line: bytes) -> str:
     """Decode one line as a terminal would leave it: no escape sequences, no control characters.
 
-    A carriage return starts the line over, so a progress bar leaves its last state.
+    A carriage return starts the line over, so a progress bar leaves its last state; not in an exception's own text.
     """
-    return as_shown(line.rstrip(b"\r").rpartition(b"\r")[2].decode("utf-8", "replace"))
+    whole = line.rstrip(b"\r")
+    last = whole.replace(b"\r", b" ") if _RAISED.match(whole) else whole.rpartition(b"\r")[2]
+    return as_shown(last.decode("utf-8", "replace"))

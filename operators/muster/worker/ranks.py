@@ -30,6 +30,7 @@ DRIVER_SECONDS = (
     3.0  # Spark's JVM ends by itself, half a second after its driver, and talks to the master until then
 )
 LONGEST_SLEEP_SECONDS = 5.0
+BAR_SECONDS = 10.0
 OVER_SECONDS = 1.0  # between two looks whether the ranks are still needed
 # Ends a process aside whose ranks have ended. No program ends so by itself, and one that was being killed keeps its own signal.
 _DONE = signal.SIGRTMAX
@@ -72,6 +73,7 @@ class Rank:
     :param status: exit code, or minus the signal's number, once it has ended; `ended` is the time.
     :param traced: the time at which the last traceback began in its output.
     :param stopped: the time at which it was told to stop.
+    :param bar_at: the time from which on the state of a progress bar is a line.
     """
 
     plan: RankPlan
@@ -83,6 +85,7 @@ class Rank:
     ended: float = 0.0
     traced: float | None = None
     stopped: float | None = None
+    bar_at: float = 0.0
 
     @property
     def number(self) -> int:
@@ -319,7 +322,12 @@ class Ranks:
             self._pass_on(rank, rank.lines.close())
             return False
         self._silence.broken()
-        self._pass_on(rank, rank.lines.feed(data))
+        lines = rank.lines.feed(data)
+        if not lines and time.time() >= rank.bar_at:
+            lines = rank.lines.bar()
+        if lines:
+            rank.bar_at = time.time() + BAR_SECONDS
+        self._pass_on(rank, lines)
         return True
 
     def _drain(self, rank: Rank, *, hold: bool = False) -> None:

@@ -34,6 +34,7 @@ from muster.worker.doubles import Doubles
 from muster.worker.faults import (
     EXIT_CODES,
     WorkerFault,
+    advised,
     failed,
     faults,
     first_left,
@@ -141,7 +142,9 @@ def _run_ranks(replica: Replica, disks: Disks, usage: Usage) -> Report:
         return _failed(
             [hang(ended, seconds=spec.hang_timeout_seconds, left=left, joined=spec.launcher.joins)]
         )
-    found = [disks.blamed(each) for each in faults(ended, world_size=spec.world_size, left=left)]
+    found = [
+        advised(disks.blamed(each), replica) for each in faults(ended, world_size=spec.world_size, left=left)
+    ]
     if leader is not None and over is not None:  # what these ranks said after that is of no consequence
         found = [each for each in found if not each.follower and each.at < over]
         if not found:

@@ -72,6 +72,21 @@ def test_lock_says_what_uv_could_not_resolve_and_leaves_the_lock(muster: Run, ba
     assert (bare / "requirements.txt").read_text() == "# as it was\n"
 
 
+def test_a_shipped_image_is_copied_and_not_locked_where_it_lies(
+    muster: Run, tmp_path: Path, home: Path
+) -> None:
+    lock = shipped("images") / "tables" / "requirements.txt"
+    before = lock.stat().st_mtime_ns
+    answer = muster("images", "lock", "tables")
+    assert (answer.code, answer.error) == (1, None)
+    assert "`muster images copy tables mytables`" in " ".join(answer.err.split())
+    assert lock.stat().st_mtime_ns == before
+    assert muster("images", "copy", "tables", "mytables").code == 0
+    assert (tmp_path / "images" / "mytables" / "requirements.txt").read_bytes() == lock.read_bytes()
+    again = muster("images", "copy", "tables", "mytables")
+    assert (again.code, "is there already" in " ".join(again.err.split())) == (1, True)
+
+
 @pytest.mark.parametrize("name", ["nothing", "../etl", "a\nb", "x" * 300])
 def test_lock_of_what_is_not_there_is_refused(name: str, muster: Run, tmp_path: Path) -> None:
     answer = muster("images", "lock", name)

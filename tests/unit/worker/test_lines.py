@@ -30,9 +30,26 @@ def test_of_a_progress_bar_the_last_state_remains_however_long_it_ran() -> None:
     assert buffer.feed(b"\n") == ["100% " + "#" * 2000]
 
 
+def test_a_progress_bar_shows_before_its_newline_and_a_plain_line_does_not() -> None:
+    buffer = LineBuffer()
+    assert buffer.feed(b"\r  0%|") == []
+    assert buffer.bar() == ["  0%|"]
+    assert buffer.feed(b"\r 50%|###\r100%|######\nloss") == ["100%|######"]
+    assert buffer.bar() == []  # what is no bar comes whole
+
+
+@pytest.mark.parametrize("cut", [3, 16, 21])
+def test_an_exceptions_text_is_whole_though_it_holds_carriage_returns(cut: int) -> None:
+    buffer, raised = LineBuffer(), b"BadRowError: no rows\rin a.csv\r"
+    assert buffer.feed(raised[:cut]) == []
+    assert buffer.feed(raised[cut:] + b"\n") == ["BadRowError: no rows in a.csv"]
+
+
 @pytest.mark.parametrize(
     ("raw", "shown"),
     [
+        (b"ValueError: bad\rrow", "ValueError: bad row"),
+        (b"old\rnew", "new"),
         (b"plain \xe2\x9c\x93", "plain ✓"),
         (b"a\tb", "a\tb"),
         (b"windows\r", "windows"),

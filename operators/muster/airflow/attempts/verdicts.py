@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from muster.airflow.attempts.waiting import Stopped
+from muster.airflow.links import seen_at
 from muster.core.errors import (
     BackendError,
     CannotSchedule,
@@ -66,11 +67,14 @@ class FailedForGood(Failed, AirflowFailException):
     """A verdict that another try would come to again: Airflow makes none."""
 
 
+FailedForGood.__name__ = Failed.__name__  # Airflow's log has it before the verdict
+
+
 def failure(status: JobStatus) -> Failed:
     """The exception for a job that ended without success."""
     if status.verdict is None:
-        return Failed(f"job ended as {status.state.value}\nfull log: muster jobs logs {status.job_id}")
-    text = status.verdict.render(job_id=status.job_id)
+        return Failed(f"job ended as {status.state.value}\n{full_log(status.job_id)}{seen_at(status.job_id)}")
+    text = status.verdict.render(job_id=status.job_id) + seen_at(status.job_id)
     return Failed(text) if status.verdict.cause.retried else FailedForGood(text)
 
 

@@ -18,7 +18,9 @@ from muster.core.verdict import Cause, Verdict
 from muster.core.wire import loads
 from muster.volumes.folder import FolderStore
 from muster.volumes.protocols import LocalStore
+from muster.volumes.survived import bad_output
 
+_OTHER_FILE = "Hash mismatch for "  # uv's words
 _MAKE_ROOM = "make room on the disk that the message names, then run again"
 
 
@@ -52,11 +54,11 @@ def verdict_of(
     message = str(error) if isinstance(error, (MusterError, OSError)) else f"{type(error).__name__}: {error}"
     if is_full(error) or (isinstance(error, ImageError) and os.strerror(errno.ENOSPC) in message):
         return _full(error, message, job_id=job_id, store=store, cache=cache)
+    if isinstance(error, BadOutput):
+        return bad_output(error, store.ledger, job_id)
     cause = _cause(error, committing=committing)
-    sealed = cause in (Cause.USER_ERROR, Cause.COMMIT_FAILED)
-    return Verdict(
-        cause=cause, message=message, advice=uncommitted(cause, job_id) if sealed else advice_on(cause)
-    )
+    advice = uncommitted(cause, job_id) if cause is Cause.COMMIT_FAILED else advice_on(cause)
+    return Verdict(cause=cause, message=message, advice=advice)
 
 
 def _full(error: Exception, message: str, *, job_id: str, store: FolderStore, cache: Path) -> Verdict:
@@ -86,9 +88,8 @@ def _cause(error: Exception, *, committing: bool) -> Cause:
     if isinstance(error, CannotSchedule):
         return Cause.UNSCHEDULABLE
     if isinstance(error, ImageError):
-        return Cause.IMAGE_UNAVAILABLE
-    if isinstance(error, BadOutput):
-        return Cause.USER_ERROR
+        # The index has another file under the name that the lock has: so it will have at the next try.
+        return Cause.SPEC_ERROR if _OTHER_FILE in str(error) else Cause.IMAGE_UNAVAILABLE
     if committing:
         return Cause.COMMIT_FAILED
     return Cause.SPEC_ERROR if isinstance(error, (SpecError, NotFound)) else Cause.BACKEND_ERROR

@@ -34,7 +34,7 @@ from muster.volumes.service.hearing import Hearing
 from muster.volumes.service.journal import ONCE, Journals
 from muster.volumes.service.refusals import Over
 from muster.volumes.sizes import as_begun
-from muster.volumes.survived import survived, with_survived
+from muster.volumes.survived import bad_output, survived, with_survived
 
 PATIENCE_SECONDS = 600.0
 AT_ONCE = 4
@@ -244,7 +244,9 @@ class Committer:
             said = f"{one_line(str(error))[:240]}: {Room.of(self._store.layout.root, disk=CLAIM)}"
             advice = make_room(None if staging is None else staging.checkpoints)
             return Verdict(cause=Cause.DISK_FULL, message=said, advice=advice)
-        cause = Cause.USER_ERROR if isinstance(error, BadOutput) else Cause.COMMIT_FAILED
+        if isinstance(error, BadOutput):
+            return bad_output(error, self._store.ledger, job_id)
+        cause = Cause.COMMIT_FAILED
         return Verdict(cause=cause, message=str(error), advice=uncommitted(cause, job_id))
 
     def _result(self, job_id: str) -> JobResult:
