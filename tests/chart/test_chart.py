@@ -250,7 +250,8 @@ def test_what_is_common_is_on_everything() -> None:
         assert each["metadata"]["labels"]["cost-center"] == "42", each["metadata"]["name"]
     pods = {each["metadata"]["name"]: (each, spec) for each in render(WHOLE) if (spec := _pod_spec(each))}
     assert pods.keys() == {
-        f"muster-{name}" for name in ("store", "metrics", "reaper", "gc", "requests", "test", "test-accounts")
+        f"muster-{name}"
+        for name in ("store", "metrics", "reaper", "gc", "requests", "test", "test-accounts", "uninstall")
     }
     for each, spec in pods.values():
         metadata = each["metadata"] if each["kind"] == "Pod" else _pod_template(each)["metadata"]
@@ -329,14 +330,18 @@ def test_every_pod_keeps_to_pod_security_s_restricted(example: Document) -> None
             assert container["resources"]["limits"].keys() == {"memory"}
 
 
-def test_no_pod_but_the_reaper_s_and_the_test_s_has_a_token() -> None:
+def test_no_pod_has_a_token_but_the_reaper_s_the_test_s_and_that_of_an_uninstall() -> None:
     found = {each["metadata"]["name"]: _pod_spec(each) for each in render(WHOLE)}
     told = {
         name: spec["automountServiceAccountToken"]
         for name, spec in found.items()
         if spec and "volumes" in spec
     }
-    assert {name for name, yes in told.items() if yes} == {"muster-reaper", "muster-test-accounts"}
+    assert {name for name, yes in told.items() if yes} == {
+        "muster-reaper",
+        "muster-test-accounts",
+        "muster-uninstall",
+    }
     assert {"muster-store", "muster-gc", "muster-test"} <= told.keys()
 
 

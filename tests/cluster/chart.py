@@ -200,7 +200,16 @@ def helm(of: Layout, folder: Path, *words: str) -> subprocess.CompletedProcess[s
 
 
 def _clear(of: Layout, folder: Path, release: str, namespace: str) -> None:
-    done = helm(of, folder, "uninstall", release, f"--namespace={namespace}", "--ignore-not-found", *_WAIT)
+    done = helm(
+        of,
+        folder,
+        "uninstall",
+        release,
+        f"--namespace={namespace}",
+        "--ignore-not-found",
+        "--no-hooks",
+        *_WAIT,
+    )
     assert done.returncode == 0, done.stderr
     words = ("delete", "--ignore-not-found", "--wait", f"--timeout={_SECONDS}s")
     kubectl.run(of, *words, "namespace", namespace)

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from tests.cluster import golang
 
-from muster.core.locks import locked
+from muster.core.locks import locked, locked_if_free
 from muster.core.settings import Settings
 
 KUBERNETES = "v1.37.0"
@@ -147,6 +147,9 @@ def build(cache: Path | None = None, *, programs: Sequence[Program] = PROGRAMS) 
     root = (cache or Settings.load().cache) / "cluster"
     root.mkdir(parents=True, exist_ok=True)
     if not all(_is_built(program, root) for program in programs):
+        with locked_if_free(root / "build.lock") as free:
+            if not free:
+                print(f"another build has {root / 'build.lock'}: waiting for it", file=sys.stderr, flush=True)
         with locked(root / "build.lock"):
             go = golang.command(root)
             for program in programs:

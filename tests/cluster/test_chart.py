@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -226,6 +227,29 @@ def test_upgrade_and_rollback_keep_keys_and_store_and_lose_no_call(
             assert done.returncode == 0, done.stderr
     assert said.keys() == {version.address}
     assert installed.secret() == keys
+
+
+def test_an_uninstall_under_a_job_deletes_nothing_and_names_it(installed: Release) -> None:
+    before = _left(installed)
+    kubectl.apply(installed.layout, [_a_job("gang-1")])
+    try:
+        began = time.monotonic()
+        done = installed.helm("uninstall", NAME, "--wait", "--timeout=240s")
+        print(f"refused after {time.monotonic() - began:.1f} s:\n{done.stdout}{done.stderr}")
+        assert done.returncode != 0
+        assert _left(installed) >= before
+        said = kubectl.run(installed.layout, "logs", f"{NAME}-uninstall", _NAMESPACE)
+        assert "in use: 1 job (gang-1): wait for the end, or `muster jobs cancel JOB`" in said
+    finally:
+        kubectl.run(installed.layout, "delete", "job", "gang-1", _NAMESPACE)
+
+
+def _a_job(job_id: str) -> dict[str, Any]:
+    """A job of muster's that waits."""
+    pod = {"restartPolicy": "Never", "containers": [{"name": "base", "image": "localhost/shell:1"}]}
+    metadata = {"name": job_id, "namespace": NAME, "labels": {"muster.dev/job": job_id}}
+    spec = {"suspend": True, "template": {"spec": pod}}
+    return {"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata, "spec": spec}
 
 
 def test_an_uninstall_keeps_what_cannot_be_made_again(installed: Release, tmp_path: Path) -> None:

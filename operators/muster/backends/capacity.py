@@ -15,13 +15,21 @@ NO_CLASS = "-"
 
 @dataclass(frozen=True, kw_only=True)
 class Cards:
-    """GPUs of one class, node or team. :param total: 0 for a team, which owns none."""
+    """GPUs of one class, node or team. :param total: 0 for a team, which owns none.
+
+    :param why_not: why their node takes no pods; empty where it takes some.
+    """
 
     name: str
     total: int = 0
     used: int = 0
     gpu_class: str = NO_CLASS
-    ready: bool = True
+    why_not: str = ""
+
+    @property
+    def ready(self) -> bool:
+        """Whether their node takes pods."""
+        return not self.why_not
 
     @property
     def free(self) -> int:

@@ -59,6 +59,7 @@ class Outlook:
     :param turnover_seconds: from the end of one job to the start of the next one in its room.
     :param planned: the jobs to forecast, in order; a job that fits nowhere has no choices.
     :param unseen: what the counts leave out; empty if they are complete.
+    :param down: the nodes that take no pods, each with the reason: their room is in no pool.
     """
 
     pools: Amounts
@@ -68,6 +69,7 @@ class Outlook:
     turnover_seconds: float = 0.0
     planned: tuple[Demand, ...] = ()
     unseen: str = ""
+    down: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

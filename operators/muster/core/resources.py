@@ -16,7 +16,7 @@ class Resources:
     :param cpus: a share, not a guarantee; a machine with fewer is slower, but runs it.
     :param memory_gib: a limit; a replica that exceeds it is killed, and the verdict says so.
     :param gpus: whole cards.
-    :param gpu_class: classes of card in order of preference; empty takes any.
+    :param gpu_class: classes of card in order of preference, or the name of one; empty takes any.
     :param disk_gib: scratch space beside the volumes.
     """
 
@@ -40,8 +40,7 @@ class Resources:
         if isinstance(self.gpus, bool) or not isinstance(self.gpus, int) or self.gpus < 0:
             raise SpecError(f"gpus is {self.gpus!r}, need a whole number, 0 or more")
         given: object = self.gpu_class  # a Dag's author may give a str despite the annotation
-        if isinstance(given, str):
-            raise SpecError(f"gpu_class is {given!r}, need a tuple of names such as ('a100', 'k80')")
-        object.__setattr__(self, "gpu_class", tuple(check_label("GPU class", c) for c in self.gpu_class))
+        classes = (given,) if isinstance(given, str) else self.gpu_class
+        object.__setattr__(self, "gpu_class", tuple(check_label("GPU class", each) for each in classes))
         if self.gpu_class and not self.gpus:
             raise SpecError(f"gpu_class {', '.join(self.gpu_class)} is asked for, but gpus is 0")

@@ -83,12 +83,16 @@ def test_a_role_refuses_nonsense_when_built(changes, message):
         ({"memory_gib": "4"}, "need a number"),
         ({"cpus": float("nan")}, "need a number"),
         ({"gpu_class": ("a100",)}, "gpus is 0"),
-        ({"gpus": 1, "gpu_class": "a100"}, "need a tuple"),
+        ({"gpus": 1, "gpu_class": "no/class"}, "GPU class"),
     ],
 )
 def test_resources_refuse_nonsense_when_built(changes, message):
     with pytest.raises(SpecError, match=message):
         Resources(**changes)
+
+
+def test_the_name_of_one_class_is_a_list_of_it():
+    assert Resources(gpus=1, gpu_class="gpu-a100").gpu_class == ("gpu-a100",)
 
 
 def test_a_spec_cannot_be_changed_once_built():

@@ -282,7 +282,7 @@ class Planner:
             demands[label] = replace(demands[label], history=f"search {label}")
             took[demands[label].history] = cost.durations
         told = forecast(list(demands.values()), outlook, took, now=time.time())
-        return [self._costed(stage, told, demands, costs) for stage in stages]
+        return [self._costed(stage, told, demands, costs, outlook) for stage in stages]
 
     def _costed(
         self,
@@ -290,12 +290,22 @@ class Planner:
         told: Mapping[str, Forecast],
         demands: Mapping[str, Demand],
         costs: Mapping[str, Estimate],
+        outlook: Outlook,
     ) -> PlannedStage:
         """Add start and cost to a stage, if it runs."""
         if stage.label not in demands:
             return stage
         demand = demands[stage.label]
-        found = self._timed(stage, told.get(stage.label), demand)
+        if stage.label not in told:
+            before = next((label for label in demand.after if label not in told), "")
+            down = f" while {', '.join(outlook.down)} takes no pods" if outlook.down else ""
+            why = (
+                f"{before}, before it, has no start"
+                if before
+                else f"it fits nowhere{down}; `muster gpus` shows what there is"
+            )
+            return replace(stage, start=Starts(when=When.UNKNOWN, why=why))
+        found = self._timed(stage, told[stage.label], demand)
         unknown = [label for label in demand.after if label in told and not told[label].known]
         if unknown and found.start is not None and found.start.starts is not None:
             why = f"how long {unknown[0]} takes is not known: no run of it has ended here"
@@ -307,10 +317,7 @@ class Planner:
         for name in sorted(self._dag.get_task(task_id).get_flat_relative_ids(upstream=True)):
             yield from by_task.get(name, ())
 
-    def _timed(self, stage: PlannedStage, told: Forecast | None, demand: Demand) -> PlannedStage:
-        if told is None:
-            why = "it fits nowhere as things are, or a stage before it does not"
-            return replace(stage, start=Starts(when=When.UNKNOWN, why=why))
+    def _timed(self, stage: PlannedStage, told: Forecast, demand: Demand) -> PlannedStage:
         spec = self._specs[stage.label]
         hours = (told.ends.p50 - told.starts.p50) / HOUR_SECONDS if told.known else None
         return replace(

@@ -160,7 +160,7 @@ def test_gpus_tell_what_is_used_free_and_on_nodes_that_take_no_jobs(scrapes: Scr
         by_class=(Cards(name="a100", total=16, used=5),),
         by_node=(
             Cards(name="n1", gpu_class="a100", total=8, used=5),
-            Cards(name="n2", gpu_class="a100", total=8, ready=False),
+            Cards(name="n2", gpu_class="a100", total=8, why_not="cordoned"),
         ),
         shares=(
             Share(team="t", flavor="f1", gpu_class="a100", quota=4, used=3, borrowed=0),

@@ -60,7 +60,7 @@ function cards({ by_class: classes, by_node: nodes, by_team: teams, shares, unse
     table("GPUs by class", [["Class"], ...numbers], classes.map((each) => [[each.name, ...cells(each)]]), ""),
     h("h3", {}, "by node"),
     table("GPUs by node", [["Node", "name"], ["Class"], ...numbers, ["State"]],
-      nodes.map((each) => [[each.name, each.gpu_class, ...cells(each), each.ready ? "ok" : "takes no jobs"]]), ""),
+      nodes.map((each) => [[each.name, each.gpu_class, ...cells(each), each.why_not ? `takes no jobs: ${each.why_not}` : "ok"]]), ""),
     quotas.length > 0 && [h("h3", {}, "by team"), table("GPUs by team", [["Team"], ["Class"], ["Quota", "number"], ["Used", "number"], ["Borrowed", "number"]],
       quotas.map((each) => [[each.team, each.gpu_class, number(each.quota), number(each.used), each.borrowed ? number(each.borrowed) : ""]]), "")],
     !quotas.length && teams.length > 0 && [h("h3", {}, "by team"), table("GPUs by team", [["Team"], ["Used", "number"]], teams.map((each) => [[each.name, number(each.used)]]), "")],

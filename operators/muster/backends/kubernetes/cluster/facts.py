@@ -28,7 +28,7 @@ class Gangs(str, Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class Node:
-    """One node. :param room: what pods may use of it in all."""
+    """One node. :param room: what pods may use of it in all. :param why_not: why it takes no pods now, if it does not."""
 
     name: str
     room: Amounts
@@ -36,6 +36,7 @@ class Node:
     ready: bool = True
     cordoned: bool = False
     control_plane: bool = False
+    why_not: str = ""
 
     @classmethod
     def of(cls, document: Mapping[str, Any]) -> Node:
@@ -48,6 +49,7 @@ class Node:
             gpu_class=labels.get(GPU_CLASS),
             ready=condition(document, "Ready").get("status") == "True",
             cordoned=bool(spec.get("unschedulable")),
+            why_not=_why_not(document),
             control_plane=any(
                 taint.get("key") == _CONTROL_PLANE and taint.get("effect") in _KEEPS_OFF for taint in taints
             ),
@@ -70,6 +72,16 @@ class Node:
     @property
     def _devices(self) -> tuple[float, ...]:
         return tuple(amount for name, amount in self.room.items() if is_device(name))
+
+
+def _why_not(node: Mapping[str, Any]) -> str:
+    """Return why a node takes no pods, one line; empty where it takes some."""
+    ready = condition(node, "Ready")
+    if ready.get("status") != "True":
+        return f"not ready: {ready.get('message') or ready.get('reason') or 'its kubelet has said nothing yet'}".rstrip(
+            "."
+        )
+    return "cordoned" if (node.get("spec") or {}).get("unschedulable") else ""
 
 
 @dataclass(frozen=True, kw_only=True)

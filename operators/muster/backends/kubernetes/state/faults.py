@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from muster.backends.kubernetes.labels import MAIN
 from muster.backends.kubernetes.state.seen import Container, SeenPod
@@ -152,11 +152,20 @@ def _ended(pod: SeenPod, job: JobSpec) -> PodFault | None:
     if report is not None and report.verdict is not None:
         # Nodes have clocks of their own, and who lost a peer ends first at times.
         follows = report.verdict.cause in (Cause.CANCELLED, Cause.RANK_LOST)
-        return PodFault(at=report.at or bad.ended_at or 0.0, verdict=report.verdict, follows=follows)
+        verdict = _not_cancelled(pod, report.verdict)
+        return PodFault(at=report.at or bad.ended_at or 0.0, verdict=verdict, follows=follows)
     if bad.ended in ("StartError", "ContainerCannotRun"):
         return _not_started(pod, bad, job)
     found = _by_code(pod, bad, job)
     return PodFault(at=found.at, verdict=found.verdict, follows=pod.deleting or bad.code == ExitCode.STOPPED)
+
+
+def _not_cancelled(pod: SeenPod, said: Verdict) -> Verdict:
+    """Name what a worker cannot know that got a SIGTERM: a job that is cancelled is ended before its pods are judged."""
+    if said.cause is not Cause.CANCELLED:
+        return said
+    message = f"{said.message}: its pod on node {pod.node} was deleted, or its queue put the job back"
+    return replace(said, cause=Cause.EVICTED, message=message, advice=pod_advice(Cause.EVICTED))
 
 
 def _report(said: str) -> Report | None:

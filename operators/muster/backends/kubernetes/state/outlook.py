@@ -110,6 +110,7 @@ def with_queues(
             for job, queue, priority in jobs
         ),
         unseen="" if found.nodes is not None else "these credentials may not list nodes: only quotas count",
+        down=_down(map(Node.of, found.nodes or ())),
     )
 
 
@@ -136,6 +137,7 @@ def without_queues(found: ClusterDocuments, jobs: Iterable[JobSpec], *, resource
             for job in jobs
         ),
         unseen="" if found.nodes is not None else "these credentials may not list nodes: nothing is forecast",
+        down=_down(nodes),
     )
 
 
@@ -253,13 +255,17 @@ def _of_nodes(nodes: Iterable[Node], *, every: bool) -> dict[str, float]:
     """Return what usable nodes have, by class; `every` resource, or of devices alone."""
     found: dict[str, float] = {}
     for node in nodes:
-        if not node.ready or node.cordoned or node.control_plane:
+        if node.why_not or node.control_plane:
             continue
         for name, amount in node.room.items():
             if every or is_device(name):
                 pool = _cards(node.gpu_class, name)
                 found[pool] = found.get(pool, 0.0) + amount
     return found
+
+
+def _down(nodes: Iterable[Node]) -> tuple[str, ...]:
+    return tuple(f"{node.name} ({node.why_not})" for node in nodes if node.why_not and not node.control_plane)
 
 
 def _on_nodes(parts: Sequence[PodNeeds], classes: set[str | None]) -> tuple[Amounts, ...]:

@@ -39,7 +39,7 @@ def gpus(nodes: Iterable[Mapping[str, Any]], pods: Iterable[Mapping[str, Any]], 
             total=int(node.room[resource]),
             used=used[name],
             gpu_class=node.gpu_class or NO_CLASS,
-            ready=node.ready and not node.cordoned,
+            why_not=node.why_not,
         )
         for name, node in sorted(cards.items())
     )

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from tests.unit.backends.kubernetes.recordings import recorded
 from tests.unit.backends.kubernetes.site_api import SiteApi
+from tests.unit.backends.kubernetes.site_objects import node
 from tests.unit.backends.kubernetes.state.test_capacity import in_namespace, reserve, root, waits
 
 from muster.backends.forecast import Outlook, forecast
@@ -123,3 +124,17 @@ def test_without_kueue_nodes_alone_count(site: SiteApi, capacity: ClusterCapacit
     (runs,) = found.running
     assert runs.started is not None
     assert found.planned[0].choices[0][OF_NODES] == 4.0
+
+
+def test_a_node_that_takes_no_pods_is_named(site: SiteApi, capacity: ClusterCapacity) -> None:
+    """So that a plan can say why a gang fits nowhere now."""
+    others = [each for each in site.documents if each["metadata"]["name"] != "a100-1"]
+    site.documents = [*others, node("a100-1", gpu_class="gpu-a100", gpus=8, cordoned=True)]
+    found = capacity.outlook([gang()])
+    assert found.down == ("a100-1 (cordoned)",)
+    assert found.pools[OF_NODES] == 8.0
+
+
+def test_a_job_that_names_no_priority_is_planned_before_trials(capacity: ClusterCapacity) -> None:
+    plain, trial = capacity.outlook([gang(), replace(gang(), priority="low")]).planned
+    assert (plain.priority, trial.priority) == (100, 10)

@@ -63,8 +63,11 @@ class TestGpus:
             ("ml/team-b", 2),
         ]
 
-    @pytest.mark.parametrize("how", [{"ready": False}, {"cordoned": True}])
-    def test_a_node_that_takes_no_pods_has_no_free_cards(self, how: dict[str, bool]) -> None:
+    @pytest.mark.parametrize(
+        ("how", "why"),
+        [({"ready": False}, "not ready: NodeStatusUnknown"), ({"cordoned": True}, "cordoned")],
+    )
+    def test_a_node_that_takes_no_pods_has_no_free_cards(self, how: dict[str, bool], why: str) -> None:
         away = node("a100-1", gpu_class="gpu-a100", gpus=8, **how)  # type: ignore[arg-type]
         found = gpus([NODES[1], away], [pod("a100-1", cards=2)], resource=GPU)
         assert [(each.name, each.total, each.used, each.free) for each in found.by_class] == [
@@ -74,6 +77,7 @@ class TestGpus:
             ("a100-0", True, 0, 8),
             ("a100-1", False, 2, 0),
         ]
+        assert [each.why_not for each in found.by_node] == ["", why]
 
     def test_a_node_without_a_class(self) -> None:
         plain = node("box", gpus=2)

@@ -256,6 +256,17 @@ class TestPods:
             f"replica main-1 on node {node} {words}: in the API's words (it was started again 3 times)"
         )
 
+    def test_nobody_cancelled_a_pod_that_was_deleted(self, running: Recording) -> None:
+        """Its worker knows of a SIGTERM alone, and calls that cancelled."""
+        told = Verdict(cause=Cause.CANCELLED, message="replica main-1 was told to stop", advice="")
+        report = dumps(Report(exit_code=ExitCode.STOPPED, verdict=told, at=1.0))
+        found = certain(
+            failed(running.changed("Pod", set_ended(int(ExitCode.STOPPED), said=report), index=1))
+        )
+        assert found.cause is Cause.EVICTED
+        assert "replica main-1 was told to stop: its pod on node " in found.message
+        assert found.message.endswith(" was deleted, or its queue put the job back")
+
     def test_a_pod_that_kueue_gave_up(self, running: Recording) -> None:
         """It waited for a node that was lost: that is nobody's exit code, and no backend error."""
         gone = set_condition(
