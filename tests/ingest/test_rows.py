@@ -59,3 +59,22 @@ def test_one_message_with_too_many_fields_is_put_apart(take: Take) -> None:
     assert "found 2,001 fields" in take([{"n": 1}, wide])["message"]
     told = take([{"n": 1}, wide, {"n": 2}], "keep")
     assert (told["rows"], told["unreadable"]) == (2, 1)
+
+
+@pytest.mark.parametrize("poison", [{"a": "x"}, {"a": True}, {"a": [1]}, {"a": {"b": 1}}])
+def test_a_message_that_does_not_fit_the_columns_goes_the_way_of_unreadable(take: Take, poison: Any) -> None:
+    """It stopped the stream for ever, whatever `unreadable` said."""
+    messages = [{"a": 1}, poison, {"a": 2.5, "b": "new"}]
+    stopped = take(messages)["message"]
+    assert "the message at offset 1 of partition 3 changes the columns (column 'a')" in stopped
+    assert "unreadable='skip'" in stopped
+    told = take(messages, "skip")
+    assert (told["rows"], told["unreadable"]) == (2, 1)
+    kept = take(messages, "keep")
+    assert kept["files"] == ["_unreadable/part-00000.parquet", "part-00000.parquet"]
+
+
+def test_what_makes_too_many_columns_goes_the_way_of_unreadable(take: Take) -> None:
+    many = ({f"key-{number}": number} for number in range(2_010))
+    told = take(many, "skip")
+    assert (told["rows"], told["unreadable"]) == (2_000, 10)

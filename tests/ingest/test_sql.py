@@ -40,6 +40,19 @@ def rows(python: Path) -> Callable[..., Any]:
     return read
 
 
+@pytest.fixture
+def types(python: Path) -> Callable[[Path], Any]:
+    """Tell the types in the last file of a version."""
+    code = "import json, pyarrow.parquet as pq, sys; print(json.dumps({f.name: str(f.type) for f in pq.read_schema(sys.argv[1])}))"
+
+    def read(folder: Path) -> Any:
+        return json.loads(
+            subprocess.check_output([python, "-c", code, max(folder.glob("*.parquet"))], text=True)
+        )
+
+    return read
+
+
 class QueryContract:
     """Give a `database`: the fields of its connection, its kind, and what runs statements there."""
 
@@ -218,6 +231,75 @@ class TestSQLite(QueryContract):
         assert "names no file that is there" in told["message"]
         assert "written as 'sqlite:////folder/file', with four slashes" in told["message"]
 
+    def test_a_number_beside_texts_keeps_its_digits(
+        self, read: Any, rows: Any, database: Any, tmp_path: Path
+    ) -> None:
+        run = database[2]
+        run("create table mixed (amount decimal, n)")
+        run("insert into mixed values (1234567.891, 9007199254740993), ('n/a', 'x'), (0.1, 2)")
+        read("one", query="select * from mixed")
+        assert rows(tmp_path / "one") == [["0.1", "2"], ["1234567.891", "9007199254740993"], ["n/a", "x"]]
+
+    def test_the_first_rows_mislead_nobody(
+        self, read: Any, rows: Any, types: Any, database: Any, tmp_path: Path
+    ) -> None:
+        run = database[2]
+        run("create table late (word, amount, price decimal(8, 2))")
+        run(
+            "with recursive n(i) as (select 1 union all select i + 1 from n where i < 2999) insert into late select null, i, i from n"
+        )
+        run("insert into late values ('a', 3000.5, null)")
+        assert read("one", query="select * from late")["rows"] == 3000
+        assert types(tmp_path / "one") == {"word": "string", "amount": "double", "price": "double"}
+        assert ["a", 3000.5, None] in rows(tmp_path / "one")
+
+    def test_an_empty_result_has_the_declared_types(
+        self, read: Any, types: Any, database: Any, tmp_path: Path
+    ) -> None:
+        database[2]("create table none (i integer, t varchar(9), r real, d decimal(9, 2), b blob, day date)")
+        assert read("one", query="select *, i as j from none")["rows"] == 0
+        found = {"i": "int64", "t": "string", "r": "double", "d": "double", "b": "binary", "day": "string"}
+        assert types(tmp_path / "one") == {**found, "j": "int64"}
+
+    def test_new_rows_take_the_type_of_the_last_version(
+        self, read: Any, types: Any, database: Any, tmp_path: Path
+    ) -> None:
+        run = database[2]
+        run("create table parts (n integer, price)")
+        run("insert into parts values (1, 9.5), (2, 3), (3, 1.25)")
+        what = {"watermark": "n", "query": "select n, price from parts"}
+        read("one", **what)
+        run("insert into parts values (4, 7)")
+        assert read("two", before="one", **what)["rows"] == 1
+        assert types(tmp_path / "two") == types(tmp_path / "one") == {"n": "int64", "price": "double"}
+        run("insert into parts values (5, 9007199254740993)")
+        told = read("three", before="one", **what)
+        assert "the query's column 'price' has a value that is no double" in told["message"]
+        assert "types={'price': …} sets its type" in told["message"]
+
+    def test_a_column_that_cannot_be_is_named_with_the_keyword_that_sets_it(
+        self, read: Any, types: Any, rows: Any, database: Any, tmp_path: Path
+    ) -> None:
+        run = database[2]
+        run("create table big (n integer, amount decimal(20, 3), day date)")
+        run("insert into big values (1, 9007199254740993, '2026-01-02'), (2, 0.125, null)")
+        what = {"watermark": "n", "query": "select * from big"}
+        told = read("one", **what)
+        assert (
+            "the query's column 'amount' has fractions beside whole numbers of more than 2^53"
+            in told["message"]
+        )
+        given = {"amount": "decimal(20,3)", "day": "date"}
+        assert read("two", **what, types=given)["rows"] == 2
+        assert types(tmp_path / "two") == {"n": "int64", "amount": "decimal128(20, 3)", "day": "date32[day]"}
+        assert rows(tmp_path / "two")[0] == [1, "9007199254740993.000", "2026-01-02"]
+        told = read("three", **what, types={**given, "amount": "decimal(18,2)"})
+        assert "'amount' has a value that is no decimal128(18, 2)" in told["message"]
+        assert (
+            "which the query does not have; it has n, amount, day"
+            in read("four", **what, types={**given, "x": "date"})["message"]
+        )
+
 
 class TestDuckDB(QueryContract):
     @pytest.fixture
@@ -339,7 +421,26 @@ class TestPostgres(QueryContract):
         run("insert into numbers values (1e31)")
         assert read("two", before="one", **what)["rows"] == 1
         run("insert into numbers values ('NaN')")
-        assert "is nan, above which nothing comes" in read("three", before="two", **what)["message"]
+        told = read("three", before="two", **what)
+        assert (
+            "'n' has NaN, an infinity, or more than 76 digits, above which nothing comes" in told["message"]
+        )
+
+    def test_numeric_is_a_decimal_of_the_digits_that_it_has(
+        self, read: Any, types: Any, database: Any, tmp_path: Path
+    ) -> None:
+        run = database[2]
+        run("create table numbers (n int, a numeric(10, 2), b numeric, gap interval)")
+        run("insert into numbers values (1, 12.50, 3, '1 day'), (2, -1, 0.125, null)")
+        what = {"watermark": "n", "query": "select n, a, b from numbers"}
+        assert read("one", **what)["rows"] == 2
+        assert types(tmp_path / "one") == {"n": "int32", "a": "decimal128(4, 2)", "b": "decimal128(4, 3)"}
+        run("insert into numbers values (3, 12345.5, null, null)")
+        assert read("two", before="one", **what)["rows"] == 1
+        assert types(tmp_path / "two") == {"n": "int32", "a": "decimal128(7, 2)", "b": "decimal128(4, 3)"}
+        told = read("three", query="select n, gap from numbers")
+        assert "the query's column 'gap' is of type" in told["message"]
+        assert "cast it in the query, such as cast(gap as text)" in told["message"]
 
     def test_a_watermark_in_an_order_of_letters(self, read: Any, database: Any) -> None:
         run = database[2]

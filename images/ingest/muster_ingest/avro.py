@@ -15,11 +15,10 @@ import pyarrow as pa
 
 from muster_ingest.connection import Connection
 from muster_ingest.errors import IngestError
+from muster_ingest.schemas import MOST_DIGITS, decimal
 
 URL, USER = "schema.registry.url", "schema.registry.basic.auth.user.info"
 _SECONDS = 20.0
-_DIGITS = 76
-"""The most that a decimal of Arrow has; up to 38 of them in 16 bytes, which more readers know."""
 _PLAIN: dict[str, pa.DataType] = {
     "null": pa.null(),
     "boolean": pa.bool_(),
@@ -166,9 +165,9 @@ class _Types:
         return self._keep(given, _LOGICAL.get((kind, logical or "")) or self._by_name(kind))
 
     def _decimal(self, digits: int, scale: int) -> pa.DataType:
-        if digits > _DIGITS:
+        if digits > MOST_DIGITS:
             raise self._refused(f"a decimal of {digits} digits")
-        return pa.decimal128(digits, scale) if digits <= 38 else pa.decimal256(digits, scale)
+        return decimal(digits, scale)
 
     def _keep(self, given: dict[str, Any], kind: pa.DataType | None) -> pa.DataType | None:
         if "name" in given:

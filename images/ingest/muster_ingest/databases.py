@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
+from muster_ingest import sqlite
 from muster_ingest.connection import Connection
 from muster_ingest.errors import IngestError, SourceAway
 from muster_ingest.fetching import Patience
+from muster_ingest.schemas import MOST_DIGITS, decimal
 
 BATCH_ROWS = 65_536
 _KINDS = {"postgres": "postgres", "postgresql": "postgres", "sqlite": "sqlite", "duckdb": "duckdb"}
@@ -41,8 +43,8 @@ _AWAY = (
 )
 _NO_DATABASE = re.compile(r'fatal:\s+database ".*" does not exist')
 
-Read = Callable[[str], pa.RecordBatchReader]
-"""Reads a statement."""
+Read = Callable[[str, Collection[str]], pa.RecordBatchReader]
+"""Reads a statement, and knows the columns whose type is set."""
 
 
 class Database:
@@ -82,17 +84,14 @@ class Database:
     @contextmanager
     def _connected(self) -> Iterator[Read]:
         connected = self._patience.ask("its start", self._connect)
-        if self._kind == "duckdb":
-            with connected:
-                yield lambda statement: connected.execute(statement).to_arrow_reader(BATCH_ROWS)
-            return
-        with connected, connected.cursor() as cursor:
-
-            def read(statement: str) -> pa.RecordBatchReader:
-                cursor.execute(statement)
-                return cursor.fetch_record_batch()
-
-            yield read
+        with closing(connected):
+            if self._kind == "duckdb":
+                yield lambda statement, _: connected.execute(statement).to_arrow_reader(BATCH_ROWS)
+            elif self._kind == "sqlite":
+                yield lambda statement, given: sqlite.read(connected, statement, given, BATCH_ROWS)
+            else:
+                with connected.cursor() as cursor:
+                    yield lambda statement, _: _read_postgres(cursor, statement)
 
     def _connect(self) -> Any:
         if self._kind == "duckdb":
@@ -100,10 +99,8 @@ class Database:
 
             return duckdb.connect(_existing(self._connection, self.source), read_only=True)
         if self._kind == "sqlite":
-            from adbc_driver_sqlite import dbapi
-
-            return dbapi.connect(f"file:{_existing(self._connection, self.source)}?mode=ro")
-        from adbc_driver_postgresql import dbapi  # type: ignore[no-redef]
+            return sqlite.opened(_existing(self._connection, self.source))
+        from adbc_driver_postgresql import dbapi
 
         return dbapi.connect(_postgres(self._connection))
 
@@ -147,6 +144,38 @@ class Database:
     def said(self, error: BaseException) -> str:
         """Return what an error says, on one line, without anything of the connection."""
         return self._connection.hidden(str(error))
+
+
+def is_numeric(kind: pa.DataType) -> bool:
+    """Whether it is PostgreSQL's ``numeric``, which its driver gives as text."""
+    return isinstance(kind, pa.OpaqueType) and bool(kind.type_name == "numeric")
+
+
+def _read_postgres(cursor: Any, statement: str) -> pa.RecordBatchReader:
+    """Read a statement; a ``numeric`` is a decimal with as many digits as its values have, or stays text where there are too many, or NaN."""
+    cursor.execute(f"select * from (\n{statement}\n) as whole limit 0")  # noqa: S608 - the author's own query
+    fields = list(cursor.fetch_record_batch().schema)
+    for number, field in enumerate(fields):
+        if is_numeric(field.type):
+            name = '"' + field.name.replace('"', '""') + '"'
+            finite = f"max(case when {name} in ('NaN', 'Infinity', '-Infinity') then 1 else 0 end)"
+            digits = f"max(length(split_part(abs({name})::text, '.', 1))), max(scale({name}))"
+            cursor.execute(f"select {finite}, {digits} from (\n{statement}\n) as whole")  # noqa: S608 - the same
+            odd, whole, scale = cursor.fetchone()
+            if not odd and (whole or 1) + (scale or 0) <= MOST_DIGITS:
+                fields[number] = field.with_type(decimal((whole or 1) + (scale or 0), scale or 0))
+    cursor.execute(statement)
+    reader, schema = cursor.fetch_record_batch(), pa.schema(fields)
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        for batch in reader:
+            columns = [
+                column if column.type == field.type else column.storage.cast(field.type)
+                for column, field in zip(batch.columns, schema, strict=True)
+            ]
+            yield pa.RecordBatch.from_arrays(columns, schema=schema)
+
+    return pa.RecordBatchReader.from_batches(schema, batches())
 
 
 def _state(error: BaseException) -> str:

@@ -146,7 +146,8 @@ class Rows:
             try:
                 table = self._table(self._rows, self._hints)
             except (SchemaChanged, Unreadable, *_ERRORS):
-                self._refuse_grown()
+                if self._way == "stop":
+                    self._refuse_grown()
                 self._look_at_each()
                 table = self._table_of_good() if self._rows else None
             if table is not None:
@@ -161,21 +162,26 @@ class Rows:
 
     def _table(self, rows: Sequence[Row], hints: Sequence[Any]) -> pa.StructArray:
         """Return the columns of some rows, and know their types from now on."""
-        kind = self._known
+        array, self._known = self._typed(rows, hints, self._known)
+        return array
+
+    def _typed(
+        self, rows: Sequence[Row], hints: Sequence[Any], known: pa.StructType
+    ) -> tuple[pa.StructArray, pa.StructType]:
+        """Return the columns of some rows, and the types that hold them and what is known."""
+        kind = known
         for each in self._values.kind(rows, hints):
             _refuse_wide(each)
             kind = merged(kind, each)
-        if kind != self._known:
+        if kind != known:
             _refuse_wide(kind)
         self._refuse_own_names(kind)
         kind = without_unknown(kind)
         if has_both(rows, kind):
             raise pa.ArrowInvalid("booleans in a column of fractions")
-        if kind != self._known:
+        if kind != known:
             _refuse_unwritable(kind)
-        array = pa.array(rows, type=kind)
-        self._known = kind
-        return array
+        return pa.array(rows, type=kind), kind
 
     def _table_of_good(self) -> pa.StructArray:
         """Return the columns of rows that are well each by itself. :raises IngestError: together they are not."""
@@ -189,37 +195,41 @@ class Rows:
             ) from None
 
     def _look_at_each(self) -> None:
-        """Find the message for which the rows are no table: put it apart, or stop for its columns."""
-        messages, rows, hints, known = self._messages, self._rows, self._hints, self._known
-        kept: list[int] = []
-        for number, message in enumerate(messages):
-            one, hint = rows[number : number + 1], hints[number : number + 1]
-            try:
-                kind = pa.struct([])
-                for each in self._values.kind(one, hint):
-                    kind = merged(kind, each)
-                _refuse_wide(kind)
-                self._refuse_own_names(kind)
-                if has_both(one, kind):
-                    raise pa.ArrowInvalid("booleans in a column of fractions")
-                kind = without_unknown(kind)
-                _refuse_unwritable(kind)
-                pa.array(one, type=kind)
-            except Unreadable as error:
-                self._put_apart(message, str(error))
-                continue
-            except (SchemaChanged, *_ERRORS) as error:
-                self._put_apart(message, f"no row of a table: {error!s:.200}")
-                continue
-            try:
-                known = merged(known, kind)
-                pa.array(one, type=without_unknown(known))
-            except (SchemaChanged, *_ERRORS) as error:
-                raise self._changed(message, known, kind, error) from None
-            kept.append(number)
-        self._messages = [messages[number] for number in kept]
-        self._rows = [rows[number] for number in kept]
-        self._hints = [hints[number] for number in kept]
+        """Find the messages for which the rows are no table, and put them apart: what does not fit the columns that are known is one."""
+        kept = self._fitting(range(len(self._messages)))
+        self._messages = [self._messages[number] for number in kept]
+        self._rows = [self._rows[number] for number in kept]
+        self._hints = [self._hints[number] for number in kept]
+
+    def _fitting(self, numbers: range) -> list[int]:
+        """Return those of some messages that fit, found by halves: few do not."""
+        some = slice(numbers.start, numbers.stop)
+        try:
+            self._table(self._rows[some], self._hints[some])
+        except (SchemaChanged, Unreadable, *_ERRORS) as error:
+            if len(numbers) == 1:
+                self._put_apart_alone(numbers.start, error)
+                return []
+            half = len(numbers) // 2
+            return [*self._fitting(numbers[:half]), *self._fitting(numbers[half:])]
+        return list(numbers)
+
+    def _put_apart_alone(self, number: int, error: Exception) -> None:
+        """Put one message apart, be it no row by itself, or none that fits the columns that are known."""
+        message = self._messages[number]
+        try:
+            one = slice(number, number + 1)
+            _, kind = self._typed(self._rows[one], self._hints[one], pa.struct([]))
+        except Unreadable as alone:
+            self._put_apart(message, str(alone))
+        except (SchemaChanged, *_ERRORS) as alone:
+            self._put_apart(message, f"no row of a table: {alone!s:.200}")
+        else:
+            if self._way == "stop":
+                raise self._changed(message, self._known, kind, error) from None
+            self._put_apart(
+                message, f"columns that do not fit the others ({_column(error)}): {told(kind):.300}"
+            )
 
     def _refuse_grown(self) -> None:
         """Refuse messages that together have more fields than a table. :raises IngestError: it names the first one that is too much."""
@@ -242,10 +252,10 @@ class Rows:
     def _changed(
         self, message: Message, known: pa.StructType, kind: pa.StructType, error: Exception
     ) -> IngestError:
-        column = f"column {error.args[0]!r:.100}" if isinstance(error, SchemaChanged) else f"{error!s:.200}"
         return IngestError(
-            f"{self._source}: {_named(message)} changes the columns ({column}), and nothing is committed. Known: {told(known)}. "
-            f"This message: {told(kind)}. A new column and a wider number can be read with what there is; ingest another type into another volume"
+            f"{self._source}: {_named(message)} changes the columns ({_column(error)}), and nothing is committed. Known: {told(known)}. "
+            f"This message: {told(kind)}. A new column and a wider number can be read with what there is; ingest another type into another volume, "
+            "or pass over such messages with unreadable='skip' or 'keep'"
         )
 
     def _put_apart(self, message: Message, why: str) -> None:
@@ -266,6 +276,10 @@ def known_columns(path: Path) -> pa.StructType:
     """Return the columns of the values in a file that an ingest wrote."""
     schema = pq.read_schema(path).remove_metadata()
     return pa.struct([field for field in schema if field.name not in PLACE.names])
+
+
+def _column(error: Exception) -> str:
+    return f"column {error.args[0]!r:.100}" if isinstance(error, SchemaChanged) else f"{error!s:.200}"
 
 
 def _refuse_wide(kind: pa.StructType) -> None:

@@ -14,6 +14,10 @@ _WIDER = {
 }
 
 
+MOST_DIGITS = 76
+"""The most that a decimal of Arrow has."""
+
+
 class SchemaChanged(Exception):
     """Two types of one column that no reader can read as one; `args` names the column."""
 
@@ -47,10 +51,20 @@ def _wider(known: pa.DataType, new: pa.DataType, column: str) -> pa.DataType:
         return pa.list_(_wider(known.value_type, new.value_type, f"{column}[]"))
     if pa.types.is_map(known) and pa.types.is_map(new) and known.key_type == new.key_type:
         return pa.map_(known.key_type, _wider(known.item_type, new.item_type, f"{column}{{}}"))
+    if pa.types.is_decimal(known) and pa.types.is_decimal(new):
+        scale = max(known.scale, new.scale)
+        digits = scale + max(known.precision - known.scale, new.precision - new.scale)
+        if digits <= MOST_DIGITS:
+            return decimal(digits, scale)
     for one, other in ((known, new), (new, known)):
         if other in _WIDER.get(one, ()) or (one in _WHOLE and other == pa.float64()):
             return other
     raise SchemaChanged(column)
+
+
+def decimal(digits: int, scale: int) -> pa.DataType:
+    """Return a decimal; one of up to 38 digits has 16 bytes, which more readers know."""
+    return pa.decimal128(digits, scale) if digits <= 38 else pa.decimal256(digits, scale)
 
 
 def without_unknown(kind: pa.StructType) -> pa.StructType:

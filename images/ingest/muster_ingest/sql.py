@@ -18,11 +18,12 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from muster_ingest import listing
+from muster_ingest.columns import fitted
 from muster_ingest.connection import Connection
-from muster_ingest.databases import Database
+from muster_ingest.databases import Database, is_numeric
 from muster_ingest.errors import IngestError
 from muster_ingest.listing import CARRIED, LISTING
-from muster_ingest.schemas import SchemaChanged, merged
+from muster_ingest.schemas import MOST_DIGITS
 
 FILE_ROWS = 4_000_000
 _KEPT = (
@@ -46,10 +47,12 @@ def read_query(
     database = Database(what["source"], connection, float(what.get("patience_seconds") or 300.0))
     column = what.get("watermark")
     query = what["query"].strip().rstrip(";")
+    given = what.get("types") or {}
     source = {
         "url": what["source"],
         "query": "sha256:" + hashlib.sha256(query.encode()).hexdigest(),
         "watermark": column,
+        **({"types": given} if given else {}),
     }
     listing.empty(target)
     before = list(listing.read(base / LISTING, source)) if base is not None else []
@@ -61,9 +64,14 @@ def read_query(
         flush=True,
     )
     with database.opened() as read:
-        batches = read(statement)
-        if base is not None and kept:
-            batches = _beside(pq.read_schema(base / kept[-1][0]), batches)
+        batches = read(statement, given)
+        if column in batches.schema.names and is_numeric(batches.schema.field(column).type):
+            raise IngestError(
+                f"the watermark's column {column!r:.80} has NaN, an infinity, or more than {MOST_DIGITS} digits, above which nothing comes: leave "
+                "such rows out"
+            )
+        known = pq.read_schema(base / kept[-1][0]) if base is not None and kept else None
+        batches = fitted(batches, given, known)
         written, newest = _write(batches, target, listing.next_number(kept), column)
     rows = sum(each[3] for each in written)
     new = [(path, bytes_, digest) for path, bytes_, digest, _ in written]
@@ -101,51 +109,6 @@ def _high(base: Path | None, source: Mapping[str, Any]) -> int | float | str | N
     return said.get("high") if said.get("source") == dict(source) else None
 
 
-def _beside(known: pa.Schema, batches: pa.RecordBatchReader) -> pa.RecordBatchReader:
-    """Return batches that can be read as one table with files of a schema; a column of nulls alone takes the type that it has there.
-
-    :raises IngestError: when they are read: a column has values of a type that does not go with it.
-    """
-    fields = [
-        field if field.name not in known.names or _goes_with(known.field(field.name).type, field.type)
-        else field.with_type(known.field(field.name).type)
-        for field in batches.schema
-    ]  # fmt: skip
-    schema = pa.schema(fields)
-    return pa.RecordBatchReader.from_batches(schema, (_fitted(batch, schema) for batch in batches))
-
-
-def _fitted(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    columns = []
-    for column, had, field in zip(batch.columns, batch.schema, schema, strict=True):
-        if field.type != had.type and column.null_count < len(column):
-            raise IngestError(
-                f"the query's column {field.name!r:.80} is of type {had.type!s:.120}, and was {field.type!s:.120} in the last version, beside which "
-                "its new rows come: cast it in the query, or ingest it into another volume"
-            )
-        columns.append(column if field.type == had.type else pa.nulls(len(column), field.type))
-    return pa.RecordBatch.from_arrays(columns, schema=schema)
-
-
-def _goes_with(known: pa.DataType, new: pa.DataType) -> bool:
-    try:
-        merged(*(pa.struct([pa.field("value", _stored(kind))]) for kind in (known, new)))
-    except SchemaChanged:
-        return False
-    return True
-
-
-def _stored(kind: pa.DataType) -> pa.DataType:
-    """Return a type as a reader sees it in any of its forms."""
-    if isinstance(kind, pa.BaseExtensionType):
-        return kind.storage_type
-    if pa.types.is_dictionary(kind):
-        return kind.value_type
-    if pa.types.is_timestamp(kind) and kind.tz:
-        return pa.timestamp(kind.unit, "UTC")
-    return pa.string() if pa.types.is_large_string(kind) or pa.types.is_string_view(kind) else kind
-
-
 def _check_watermark(schema: pa.Schema, column: str) -> None:
     """Refuse a watermark that no listing can keep, before the rows are read."""
     if column not in schema.names:
@@ -153,9 +116,7 @@ def _check_watermark(schema: pa.Schema, column: str) -> None:
             f"the query has no column {column!r:.80} for the watermark; it has {', '.join(schema.names)[:300]}"
         )
     kind = schema.field(column).type
-    if isinstance(kind, pa.OpaqueType):  # what Arrow has no type for: PostgreSQL's numeric comes as text
-        kind = kind.storage_type
-    elif isinstance(kind, pa.UuidType):
+    if isinstance(kind, pa.UuidType):
         return
     if not any(fits(kind) for fits in _KEPT):
         raise IngestError(
@@ -183,8 +144,7 @@ def _plain(value: pa.Scalar, column: str) -> int | float | str:
     if isinstance(plain, datetime.date):
         return plain.isoformat()
     fraction = isinstance(plain, float | decimal.Decimal)
-    numeric = isinstance(kind, pa.OpaqueType) and kind.type_name == "numeric"
-    if (fraction or numeric) and not decimal.Decimal(plain).is_finite():
+    if fraction and not decimal.Decimal(plain).is_finite():
         raise IngestError(
             f"the highest value of the watermark's column {column!r:.80} is {plain!s:.40}, above which nothing comes: leave such rows out"
         )
@@ -201,7 +161,6 @@ def _statement(query: str, column: str | None, high: int | float | str | None) -
     literal = "'" + high.replace("'", "''") + "'" if isinstance(high, str) else repr(high)
     # A row without a value comes, too, and is refused: no other reading would ever find it.
     above = "" if high is None else f" where {quoted} > {literal} or {quoted} is null"
-    # SQLite's driver takes a column's type from its first rows, which nulls do not tell.
     return f"select * from (\n{query}\n) as whole{above} order by {quoted} nulls last"  # noqa: S608 - the author's own query
 
 

@@ -42,11 +42,25 @@ UNREADABLE, LOST = ("stop", "skip", "keep"), ("stop", "skip")
 """What is done about a message that cannot be read, and about offsets that the broker dropped."""
 FIELDS = ("login", "password", "host", "port", "schema")
 """The fields of a connection that a job is given, each in a variable of its own."""
+TYPES = (
+    "bool",
+    "int32",
+    "int64",
+    "double",
+    "string",
+    "binary",
+    "date",
+    "timestamp",
+    "timestamp with time zone",
+    "decimal(18,3)",
+)
+"""What a column of a query may be made; of decimals this is one."""
 AWAY = "SourceAway: "
 """What the program's last words begin with where another try may find the source again."""
 
 _CONNECTION = re.compile(r"[\w.:-]{1,250}\Z", re.ASCII)
 _TOPIC = re.compile(r"/[\w.-]{1,249}\Z", re.ASCII)
+_DECIMAL = re.compile(r"decimal\((\d{1,2}), ?(\d{1,2})\)\Z", re.ASCII)
 _CONTAINERS = ("abfs", "abfss")  # CONTAINER@ACCOUNT is no user
 
 
@@ -57,6 +71,7 @@ class Source:
     :param url: ``s3://bucket/prefix``, ``sql://CONNECTION``, or ``kafka://CONNECTION/topic``.
     :param connection: the id of the Airflow connection, but of a query or topic, whose address names it.
     :param query: the SQL of a query. `watermark`: a column of it that only grows.
+    :param types: names of types, by columns of a query.
     :param values: how the messages of a topic are read, one of :data:`VALUES`. `until`: the time before which they are, in ISO 8601.
     :param most: how many rows a version gets at most, of a topic.
     :param unreadable: one of :data:`UNREADABLE`. `lost`: one of :data:`LOST`.
@@ -68,6 +83,7 @@ class Source:
     connection: str | None = None
     query: str | None = None
     watermark: str | None = None
+    types: Mapping[str, str] | None = None
     values: str | None = None
     until: str | None = None
     most: int | None = None
@@ -91,6 +107,10 @@ class Source:
             raise SpecError("a source sql://CONNECTION needs query=, and no other source has one")
         if self.watermark is not None and not self.is_query:
             raise SpecError("only a query has a watermark; files are compared by size and ETag")
+        if self.types is not None:
+            if not self.is_query:
+                raise SpecError("only a query has types=; files stay as they are")
+            check_types(self.types)
         if self.names_connection and self.connection is not None:
             raise SpecError(f"the source {self.url} names its connection: leave connection= out")
 
@@ -149,6 +169,8 @@ class Source:
                 "watermark": self.watermark,
                 "patience_seconds": self.patience_seconds,
             }
+            if self.types:
+                found["types"] = dict(sorted(self.types.items()))
         if self.is_stream:
             found = {
                 "source": self.url,
@@ -199,6 +221,17 @@ def check_url(value: object) -> str:
     if not (parts.netloc or parts.path.strip("/")):
         raise SpecError(f"{value!r:.80} names no bucket, host or folder")
     return value
+
+
+def check_types(value: object) -> None:
+    """Refuse what does not name a type for each column. :raises SpecError: it names the column."""
+    if not isinstance(value, Mapping):
+        raise SpecError(f"{value!r:.60}: expected types by column, such as {{'amount': 'decimal(18,3)'}}")
+    for column, kind in value.items():
+        found = _DECIMAL.match(kind) if isinstance(kind, str) else None
+        decimal = found is not None and 1 <= int(found[1]) <= 76 and int(found[2]) <= int(found[1])
+        if not isinstance(column, str) or not (decimal or (kind in TYPES[:-1])):
+            raise SpecError(f"{column!r:.60} is {kind!r:.60}: expected one of {', '.join(TYPES)}")
 
 
 def check_time(value: object) -> str:

@@ -20,6 +20,16 @@ from muster.core.ingest import Source, variables
         ({"url": "s3://b", "query": "select 1"}, "no other source has one"),
         ({"url": "s3://b", "watermark": "id"}, "only a query has a watermark"),
         ({"url": "sql://shop", "query": "select 1", "connection": "shop"}, "leave connection= out"),
+        ({"url": "s3://b", "types": {"a": "string"}}, "only a query has types="),
+        (
+            {"url": "sql://shop", "query": "select 1", "types": {"a": "text"}},
+            "'a' is 'text': expected one of bool, ",
+        ),
+        (
+            {"url": "sql://shop", "query": "select 1", "types": {"a": "decimal(3,5)"}},
+            "expected one of bool, ",
+        ),
+        ({"url": "sql://shop", "query": "select 1", "types": ["a"]}, "expected types by column"),
         ({"url": "kafka://events", "values": "json"}, "expected 'kafka://CONNECTION/topic'"),
         ({"url": "kafka://events/a/b", "values": "json"}, "expected 'kafka://CONNECTION/topic'"),
         ({"url": "kafka://events/clicks"}, "values is None: need one of json, avro, raw"),

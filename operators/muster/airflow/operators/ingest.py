@@ -35,6 +35,7 @@ from muster.core.ingest import (
     Source,
     check_connection,
     check_time,
+    check_types,
     check_url,
 )
 from muster.core.names import check_partition, check_volume
@@ -93,13 +94,16 @@ class IngestOperator(ProgramOperator):
     """The volume that gets the version, ``raw/events``."""
     partition: str | None = keyword(default=None, templated=True)
     """The partition of the version. Each partition is compared with its own last version."""
-    connection: str | None = keyword(default=None, check=optional(check_connection))
+    connection: str | None = keyword(default=None, check=optional(if_known(check_connection)), templated=True)
     """The Airflow connection with credentials, endpoint (``endpoint_url``) and certificate authority (``ca``, PEM text) of the source. None:
     none is used."""
     query: str | None = keyword(default=None, check=optional(check_text), templated=True)
     """The SQL that selects the rows, of a ``sql://`` source alone."""
     watermark: str | None = keyword(default=None, check=optional(check_text))
     """A column of the query that only grows, such as an id or a time of insertion."""
+    types: dict[str, str] | None = keyword(default=None, check=optional(check_types))
+    """Types of columns of the query, such as ``{"amount": "decimal(18,3)"}``; the others have those of the database, which hold all their
+    values. With other types the query is read whole again."""
     values: str = keyword(default=VALUES[0], check=check_among(VALUES))
     """How the messages of a topic are read: ``json``, ``avro`` (as Confluent's serializers write it, with the registry
     ``schema.registry.url`` of the connection's extra), or ``raw`` (one column ``value``)."""
@@ -128,7 +132,7 @@ class IngestOperator(ProgramOperator):
         if self.partition is not None and is_known(self.partition):
             with self.refusing("partition"):
                 check_partition(self.partition)
-        if is_known([self.source, self.query, self.until]):
+        if is_known([self.source, self.query, self.until, self.connection]):
             with self.refusing("source"):
                 self._source()
 
@@ -144,6 +148,7 @@ class IngestOperator(ProgramOperator):
             connection=self.connection,
             query=self.query,
             watermark=self.watermark,
+            types=self.types,
             streams=self.streams,
             patience_seconds=self.patience.total_seconds(),
         )
