@@ -22,8 +22,7 @@ from muster.backends.local.backend import LocalBackend
 from muster.backends.local.places import Places
 from muster.backends.local.variables import NO_TELEMETRY
 from muster.backends.mlflow import helper
-from muster.backends.mlflow.beside import Beside
-from muster.backends.mlflow.reach import reach
+from muster.backends.mlflow.reach import Beside, reach
 from muster.backends.mlflow.runs import Run, Runs
 from muster.backends.search.driver import Driver
 from muster.backends.tracking import shown_run, tracking_database, tracking_uri

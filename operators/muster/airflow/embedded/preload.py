@@ -8,7 +8,6 @@ from pathlib import Path
 
 from muster.airflow.embedded.collecting import no_collections
 from muster.airflow.embedded.home import EmbeddedHome
-from muster.airflow.embedded.libcst import leave_libcst
 
 # What a run imports when it needs it, from its first line to the end of its first job.
 _MODULES = (
@@ -62,7 +61,6 @@ def preload(home: EmbeddedHome) -> None:
     """Make this process the home's Airflow, for good, with all that a run needs imported and built."""
     with no_collections():
         home.enter()
-        leave_libcst()
         for name in _MODULES:
             import_module(name)
         from airflow.configuration import conf

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Literal
 from muster.airflow.embedded.collecting import no_collections
 from muster.airflow.embedded.home import EmbeddedHome, quieten
 from muster.airflow.embedded.instances import Instances, addresses
-from muster.airflow.embedded.libcst import leave_libcst
 from muster.airflow.embedded.result import Deployed, Listener, RunResult, Silent, Stage
 from muster.backends.choose import expecting_jobs
 from muster.core.errors import MusterError, SpecError
@@ -148,7 +147,6 @@ def _show_kept(result: RunResult, listener: Listener) -> RunResult:
 def _run(dag_id: str, home: EmbeddedHome, listener: Listener, wanted: Wanted) -> RunResult:
     with no_collections():
         home.enter()
-        leave_libcst()
         from sqlalchemy.exc import OperationalError
     try:
         with no_collections():

@@ -150,7 +150,7 @@ class UpHome:
             },
             "api": {"host": ADDRESS, "port": str(self.port), "base_url": self.url, "workers": "1"},
             "scheduler": {
-                "scheduler_idle_sleep_time": "1",  # or until something is written: see muster.airflow.up.waking
+                "scheduler_idle_sleep_time": "1",  # or until something is written: see muster.airflow.up.component
                 "scheduler_health_check_threshold": "20",
                 "orphaned_tasks_check_interval": "10",
                 "task_instance_heartbeat_timeout": "20",

@@ -16,7 +16,6 @@ from pathlib import Path
 
 from muster.airflow.embedded.api import import_routes
 from muster.airflow.embedded.collecting import no_collections
-from muster.airflow.embedded.libcst import leave_libcst
 from muster.airflow.embedded.preload import sources
 from muster.airflow.up import component
 from muster.airflow.up.forked import Forked
@@ -93,7 +92,6 @@ def preload(home: UpHome) -> Origin | None:
     become(home.environment())
     try:
         with _printed_to(home.log("imports")), no_collections():
-            leave_libcst()
             for name in _MODULES:
                 import_module(name)
             import_routes()

@@ -1,6 +1,6 @@
 """Answers calls of MLflow's REST API from a store that has no server, such as a file: one call a line on stdin, its answer on stdout.
 
-:mod:`muster.backends.mlflow.beside` starts it with the Python of an image that has MLflow: it imports nothing of muster, and is
+:mod:`muster.backends.mlflow.reach` starts it with the Python of an image that has MLflow: it imports nothing of muster, and is
 Python 3.10. Its first line is ``{"ready": true}``, or ``{"missing": "why"}``. It ends with its stdin.
 """
 

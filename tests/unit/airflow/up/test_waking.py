@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from tests.waiting import GUARD_SECONDS
 
-from muster.airflow.up.waking import WakingClock
+from muster.airflow.up.component import WakingClock
 
 
 @pytest.fixture(params=["wal", "delete"])

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from tests.unit.backends.metrics.conftest import Scrapes, values
 
-from muster.backends.metrics.jobs import Jobs, overdue
 from muster.backends.metrics.samples import MOST_LABELS
+from muster.backends.metrics.sources import Jobs, overdue
 from muster.backends.metrics.table import MetricsPart
 from muster.core.job import JobSpec, Role
 from muster.core.status import JobResult, JobState, JobStatus

@@ -7,13 +7,47 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from muster.backends.kubernetes.cluster.facts import Cluster, condition
+from muster.backends.kubernetes.cluster.quantities import fits, quantity, shown, times
 from muster.backends.kubernetes.state.faults import SEE_POD, overfull
 from muster.backends.kubernetes.state.observe import plain_reason, usable
-from muster.backends.kubernetes.state.resource_quota import never_within
 from muster.backends.kubernetes.state.seen import Container, Seen, SeenEvent, SeenPod, seconds, uid_of
 from muster.core.advice import advice_on
 from muster.core.job import JobSpec
 from muster.core.verdict import Cause, Verdict
+
+# k8s.io/apiserver, plugin/resourcequota: what one pod asks for, what is in use, what there is in all.
+_EXCEEDED = re.compile(r"exceeded quota: (\S+), requested: (\S+), used: \S+, limited: (\S+)")
+
+
+def never_within(said: str, *, pods: int) -> str:
+    """Say in what way the quota could not hold so many pods even if it were unused; empty where it could."""
+    match = _EXCEEDED.search(said)
+    if match is None:
+        return ""
+    requested, limited = times(_listed(match[2]), pods), _listed(match[3])
+    over = [name for name in sorted(requested) if not fits({name: requested[name]}, limited)]
+    if not over:
+        return ""
+    wanted = ", ".join(_shown(name, requested[name]) for name in over)
+    allowed = ", ".join(_shown(name, limited.get(name, 0.0)) for name in over)
+    return f"its {pods} pods ask for {wanted}, and ResourceQuota {match[1]} allows {allowed}"
+
+
+def _listed(text: str) -> dict[str, float]:
+    """Read ``limits.cpu=2,requests.memory=4Gi``."""
+    parts = (part.partition("=") for part in text.split(","))
+    return {name: quantity(amount) for name, _, amount in parts}
+
+
+def _shown(name: str, amount: float) -> str:
+    """An amount for people; a quota may say whether it is of the requests or of the limits."""
+    kind, dot, resource = name.partition(".")
+    return (
+        f"{shown(resource, amount)} ({kind})"
+        if dot and kind in ("requests", "limits")
+        else shown(name, amount)
+    )
+
 
 # Grace for an object that may still be being created: a queue, a Secret, a PodGroup.
 SETTLE_SECONDS = 30.0
