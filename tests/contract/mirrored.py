@@ -25,6 +25,7 @@ def put(store: FolderStore, folder: Path, volume: str, files: dict[str, bytes], 
     for path, data in files.items():
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
         (folder / path).write_bytes(data)
+        (folder / path).chmod(0o755 if path == "run.sh" else 0o644)
     version = store.add(volume, folder, **facts)
     for path in files:
         (folder / path).unlink()
@@ -34,7 +35,8 @@ def put(store: FolderStore, folder: Path, volume: str, files: dict[str, bytes], 
 def fill(store: FolderStore, folder: Path) -> None:
     """Make six versions: shared files, partitions, a large file, an empty one; pinned, retired and deleted ones."""
     folder.mkdir(exist_ok=True)
-    same = {"same": bytes_of("same", 5000), "d/é x": b"1", "empty": b""}
+    (folder / "logs" / "empty").mkdir(parents=True, exist_ok=True)
+    same = {"same": bytes_of("same", 5000), "d/é x": b"1", "empty": b"", "run.sh": b"#!/bin/sh\n"}
     put(store, folder, "flights/features", {**same, "new": b"1"}, partition="2013-01")
     put(store, folder, "flights/features", {**same, "new": b"22"}, partition="2013-02")
     put(store, folder, "flights/features", {**same, "new": b"333", "big": bytes_of("big", BIG_BYTES)})
@@ -62,7 +64,10 @@ def facts(store: FolderStore) -> dict[str, object]:
         for number in store.catalog.numbers(volume):
             version = store.catalog.described(volume, number)
             data = store.layout.version(volume, number) / "data"
-            files = {str(p.relative_to(data)): p.read_bytes() for p in data.rglob("*") if p.is_file()}
+            files = {
+                str(p.relative_to(data)): (p.read_bytes(), p.stat().st_mode) if p.is_file() else None
+                for p in data.rglob("*")
+            }
             found[version.address] = (version, store.record(version.address), files)
     return found
 

@@ -654,7 +654,10 @@ class StoreContract:
         made = store.commit("a-1", attempt=1)
         (saved,) = made["checkpoints"]
         found = contents(store.path(saved.address))
-        assert found == {"step-1/part-0": b"weights"} | shard
+        step = {"part-0": b"weights", "part-1": shard["step-1/part-1"]}
+        assert found == {
+            f"{folder}/{name}": data for folder in ("step-1", "latest") for name, data in step.items()
+        }
         assert contents(store.path(made["features"][0].address)) == {"0": b"1", "1": b"1"}
         end(store, "a-1", JobState.SUCCEEDED)
         later = make_spec(inputs=(("checkpoints", saved),), features={"volume": "flights/features"})
@@ -744,7 +747,7 @@ class StoreContract:
         (tmp_path / "linked" / "passwd").symlink_to("/etc/passwd")
         for source, message in (
             ("empty", "holds no file"),
-            ("linked", "is a link"),
+            ("linked", "holds a link out of it"),
             ("missing", "no folder and no file"),
         ):
             with pytest.raises(StoreError, match=message):
@@ -1272,11 +1275,11 @@ class StoreContract:
             put(store, **{f"checkpoints/{number}": "s" * 40 for number in range(501)})
         wanted = {"checkpoints/0": "later", "checkpoints/1": "ended", "checkpoints/2": "none"}
         made = put(store, **wanted)
-        found = {"step-1/weights": b"stopped"}
+        found = {"step-1/weights": b"stopped", "latest/weights": b"stopped"}
         assert contents(store.path(made.address)) == {
             "trials.json": b"{}",
-            "checkpoints/0/step-1/weights": b"stopped",
-            "checkpoints/1/step-1/weights": b"ended",
+            **{f"checkpoints/0/{path}": data for path, data in found.items()},
+            **{f"checkpoints/1/{path}": b"ended" for path in found},
         }
         assert {each.job_id for each in store.held()} >= {"stopped", "ended"}, (
             "they stay until they are let go"

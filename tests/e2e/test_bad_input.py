@@ -202,7 +202,7 @@ FAILED: dict[str, tuple[str, str]] = {
     ),
     "folder_newline": (
         job("folder_newline", entrypoint="bad.steps:folder", params={"name": "a\nb"}, outputs=SPLIT),
-        r"user error\noutput 'x' holds 'a\\nb/rows': control characters .*rename it\nmend the code",
+        r"user error\noutput 'x' holds a name with a control character, 'a\\nb': .*\nmend the code",
     ),
     "folder_long": (
         job("folder_long", entrypoint="bad.steps:folder", params={"name": "x" * 100}, outputs=SPLIT),
@@ -214,7 +214,7 @@ FAILED: dict[str, tuple[str, str]] = {
     ),
     "link_out": (
         job("link_out", entrypoint="bad.steps:link", outputs=OUT),
-        r"spec error\noutput 'x' holds a symbolic link, 'passwords': .*write the file itself",
+        r"user error\noutput 'x' holds a link out of it, 'passwords': .*\nmend the code .*what it wrote: muster jobs get",
     ),
 }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import closing
+from itertools import groupby
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -19,6 +20,10 @@ if TYPE_CHECKING:
     from muster.volumes.base import Collected, Plan
     from muster.volumes.fsck import Report
     from muster.volumes.protocols import LocalStore
+
+
+MOST_SHOWN = 5
+"""Problems of one version that are shown."""
 
 
 def fsck(
@@ -54,9 +59,9 @@ def fsck(
                 progress=lambda address, done, count: tell(f"{done + 1}/{count} {address}") if deep else None,
             )
 
-    report = check()
-    if repair_from is not None and not report.clean:
-        _repair(store, repair_from, report)
+    report, left = check(), False
+    if repair_from is not None and not all(each.harmless and not each.retired for each in report.problems):
+        left = _repair(store, repair_from, report)
         report = check()
     room = room_of(store)
     if as_json:
@@ -65,7 +70,7 @@ def fsck(
         _show_report(report, deep=deep)
         if room is not None:
             say(safe(room), style=None if room.comfortable else "yellow")
-    if not report.clean:
+    if left or not report.clean:
         raise typer.Exit(1)
 
 
@@ -78,8 +83,8 @@ def _check_mirror(store: LocalStore, mirror: str) -> None:
         check_mirror(source, target)
 
 
-def _repair(store: LocalStore, mirror: str, report: Report) -> None:
-    """Replace what is damaged by the same versions of a mirror, and say so on stderr."""
+def _repair(store: LocalStore, mirror: str, report: Report) -> bool:
+    """Replace what is damaged by the same versions of a mirror, and say so on stderr; return whether some is left."""
     from muster.backends.mirrors import home_of, open_home
     from muster.volumes.mirrors.repair import repair
 
@@ -93,13 +98,21 @@ def _repair(store: LocalStore, mirror: str, report: Report) -> None:
         note(f"{safe(address)} was repaired from {safe(mirror)}", style="green")
     for address, why in done.left.items():
         note(f"{safe(address)} was not repaired: {safe(why)}", style="red")
+    return bool(done.left)
 
 
 def _show_report(report: Report, *, deep: bool) -> None:
-    for problem in report.problems:
-        colour = "yellow" if problem.harmless else "red"
-        say(f"{safe(problem.where)}: {safe(problem.what)}", style=colour)
-        say(f"  {safe(problem.advice)}")
+    told = set[str]()
+    for where, problems in groupby(report.problems, key=lambda problem: problem.where):
+        found = list(problems)
+        for problem in found[:MOST_SHOWN]:
+            say(f"{safe(where)}: {safe(problem.what)}", style="yellow" if problem.harmless else "red")
+        if len(found) > MOST_SHOWN:
+            say(f"{safe(where)}: and {len(found) - MOST_SHOWN} more; --json names all")
+        for advice in dict.fromkeys(problem.advice for problem in found[:MOST_SHOWN]):
+            if advice not in told:
+                say(f"  {safe(advice)}")
+                told.add(advice)
     if not report.clean:
         what = "the damage is named above"
     elif deep:

@@ -79,7 +79,7 @@ class VolumeFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has 
             entry = self._entries(version).get(inner)
             if entry is not None:
                 return _file(path, entry, version)
-            if inner and next(self._entries(version).names(inner), None) is None:
+            if not self._entries(version).holds(inner):
                 raise NotFound(_absent(version, inner, self._entries(version)))
             return _folder(path, version)
 
@@ -125,7 +125,7 @@ class VolumeFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has 
             self._refuse(path)
         with _translated(path):
             version, inner = self._place(path)
-            if version is None or inner not in self._entries(version):
+            if version is None or self.info(path)["type"] == "directory":
                 raise IsADirectoryError(errno.EISDIR, "a folder of a version, not a file", path)
             return self._store.path(f"{version.address}/{inner}").open("rb")
 
@@ -198,7 +198,7 @@ class VolumeFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has 
             yield _file(path, entries[inner], version)
             return
         below = dict(entries.names(inner))
-        if inner and not below:
+        if not entries.holds(inner):
             raise NotFound(_absent(version, inner, entries))
         for name, entry in below.items():
             yield (

@@ -132,6 +132,7 @@ class PartManifest:
     """The files that one replica staged. It is written after all of them are synced: the replica has sealed.
 
     :param files: for each output the size in bytes of every path below its staging folder.
+    :param refused: what the outputs hold that no version keeps, one sentence an output: nothing is committed then.
     """
 
     job_id: str
@@ -139,6 +140,7 @@ class PartManifest:
     role: str
     index: int
     files: Mapping[str, Mapping[str, int]]
+    refused: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         sizes = {output: MappingProxyType(dict(files)) for output, files in self.files.items()}

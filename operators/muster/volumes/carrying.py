@@ -18,7 +18,7 @@ from muster.core.errors import BadOutput, Corrupt, StoreError
 from muster.volumes import listing
 from muster.volumes.durability import write_whole
 from muster.volumes.gather import Draft, check_path
-from muster.volumes.hashing import Frozen, hash_file
+from muster.volumes.hashing import Frozen, frozen, hash_file
 from muster.volumes.layout import Layout
 from muster.volumes.manifest import Entry
 from muster.volumes.sharing import KEEP_OWN_BYTES, Previous, settled
@@ -107,8 +107,7 @@ def take_over(layout: Layout, draft: Draft, entries: Sequence[Frozen], *, truste
     :raises StoreError: a file of the base is not what was committed.
     """
     assert draft.base is not None
-    wanted = [entry.hash for entry in draft.carried.values()]
-    previous = Previous(_folder(layout, draft.base), wanted, trusted=trusted)
+    previous = Previous(_folder(layout, draft.base), draft.carried.values(), trusted=trusted)
     folders = set[str]()
     taken = []
     for path in sorted(draft.carried):
@@ -124,28 +123,28 @@ def _taken(layout: Layout, draft: Draft, previous: Previous, entry: Entry) -> Fr
     assert draft.base is not None
     target = f"{draft.folder}/{entry.path}"
     Path(target).unlink(missing_ok=True)  # a crash left it
+    source = f"{_folder(layout, draft.base)}/data/{entry.path}"
     try:
-        same = previous.equal(entry)
+        same = previous.equal(entry, owner=draft.folder.stat().st_uid)
     except OSError as error:
         raise _lost(draft.base, entry, f"cannot be read ({error.strerror})") from error
-    if same is None:
-        raise _lost(draft.base, entry, "is not what was committed")
-    source = same[0]
-    if layout.links:
+    if same is not None and layout.links:
         try:
             os.link(source, target, follow_symlinks=False)
             found = os.lstat(target)
             previous.linked(entry, found)
-            return Frozen(entry.path, entry.hash, entry.size_bytes, found.st_ino, found.st_ctime_ns)
+            return frozen(entry, found)
         except OSError as error:
             if error.errno not in KEEP_OWN_BYTES:
                 raise
-    copy_file(source, target)
-    Path(target).chmod(0o444)
+    try:
+        copy_file(source, target)
+    except FileNotFoundError as error:
+        raise _lost(draft.base, entry, "is not what was committed") from error
+    Path(target).chmod(entry.mode)
     if hash_file(target) != entry.hash:
         raise _lost(draft.base, entry, "is not what was committed")
-    found = os.lstat(target)
-    return Frozen(entry.path, entry.hash, entry.size_bytes, found.st_ino, found.st_ctime_ns)
+    return frozen(entry, os.lstat(target))
 
 
 def _lost(base: Pinned, entry: Entry, why: str) -> StoreError:

@@ -17,9 +17,11 @@ from __future__ import annotations
 import errno
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 
 from muster.core import wire
@@ -38,7 +40,7 @@ from muster.volumes.durability import (
     sync_upward,
     write_whole,
 )
-from muster.volumes.gather import Draft
+from muster.volumes.gather import Draft, check_path
 from muster.volumes.hashing import Frozen, freeze_files
 from muster.volumes.layout import Layout
 from muster.volumes.manifest import Entry
@@ -48,6 +50,7 @@ from muster.volumes.tree import (
     folders_of,
     held_files_of,
     remove,
+    runs,
     set_modes,
     unlock,
 )
@@ -88,8 +91,10 @@ def _check_sizes(draft: Draft, entries: Sequence[Entry]) -> None:
         )
 
 
-def freeze(layout: Layout, draft: Draft, *, previous: Path | None, compare: bool = False) -> list[Frozen]:
-    """Make a draft's files read-only, hash them, share those that `previous` holds; return them.
+def freeze(
+    layout: Layout, draft: Draft, *, previous: Path | None, compare: bool = False
+) -> tuple[list[Frozen], list[str]]:
+    """Make a draft's files read-only, hash them, share those that `previous` holds; return them, and its empty folders.
 
     :param compare: whether to hash a file of `previous` before sharing it, even if it seems unchanged.
     """
@@ -97,19 +102,38 @@ def freeze(layout: Layout, draft: Draft, *, previous: Path | None, compare: bool
         raise StoreError(f"output {draft.output!r} was replaced by a link: nothing is committed")
     folders = unlock(draft.folder)  # a crash may have left them 0555
     spare = str(draft.folder.parent.parent / "spare")  # beside the drafts, never in one
-    entries = list(freeze_files(_own_files(draft), spare=spare))
+    entries = list(freeze_files(_own_files(draft), spare=spare, links=_links_of(draft.folder)))
     if previous is not None and layout.links:
         with suppress(Corrupt):  # fsck reports it; the new version gets bytes of its own
             # An NFS client may have outdated times of a file.
-            wanted = [entry.hash for entry in entries]
-            before = sharing.Previous(previous, wanted, trusted=layout.syncfs and not compare)
+            before = sharing.Previous(previous, entries, trusted=layout.syncfs and not compare)
             entries = sharing.share(draft.folder, entries, before)
     if draft.carried:
         entries = carrying.take_over(layout, draft, entries, trusted=layout.syncfs and not compare)
         folders = folders_of(draft.folder)
     _check_sizes(draft, entries)
     set_modes(draft.folder, folders, 0o555)
-    return entries
+    return sharing.settled(entries), _empty(draft, folders, entries)
+
+
+def _links_of(folder: Path) -> Callable[[int], int]:
+    """Return what tells the number of an inode's links where all of them are in a folder; the folder is read when it is first asked."""
+
+    @cache
+    def inside() -> dict[int, int]:
+        statuses = (entry.stat(follow_symlinks=False) for _, entry in held_files_of(folder))
+        found = Counter((status.st_ino, status.st_nlink) for status in statuses if status.st_nlink > 1)
+        return {inode: links for (inode, links), names in found.items() if names == links}
+
+    return lambda inode: inside().get(inode, 0)
+
+
+def _empty(draft: Draft, folders: Iterable[str], entries: Iterable[Entry]) -> list[str]:
+    """Return the folders that hold neither a file nor a folder."""
+    above = {entry.path.rpartition("/")[0] for entry in entries} | {
+        folder.rpartition("/")[0] for folder in folders if folder
+    }
+    return [check_path(folder, output=draft.output) for folder in folders if folder and folder not in above]
 
 
 def _own_files(draft: Draft) -> Iterator[tuple[str, str]]:
@@ -150,16 +174,22 @@ def assemble(
     ]
     addresses = [pinned(draft.volume, number) for draft, number in zip(drafts, taken, strict=True)]
     return [
-        _describe(draft, number, entries, record=record, addresses=addresses)
-        for draft, number, entries in zip(drafts, taken, frozen, strict=True)
+        _describe(draft, number, *content, record=record, addresses=addresses)
+        for draft, number, content in zip(drafts, taken, frozen, strict=True)
     ]
 
 
 def _describe(
-    draft: Draft, number: int, entries: Sequence[Frozen], *, record: Record, addresses: Sequence[str]
+    draft: Draft,
+    number: int,
+    entries: Sequence[Frozen],
+    empty: Sequence[str],
+    *,
+    record: Record,
+    addresses: Sequence[str],
 ) -> Placed:
     """Write a draft's MANIFEST, with the INDEX of a large one, KNOWN and RECORD.json."""
-    folder, text = draft.folder.parent, manifest.render(entries)
+    folder, text = draft.folder.parent, manifest.render(entries, folders=empty)
     digest = text[: text.index(b"\n")].decode()
     own = replace(
         record,
@@ -281,7 +311,7 @@ def _copy(draft: Path, target: Path) -> None:
     try:
         copy_tree(draft, new)
         for entry in files_of(new / "data"):
-            Path(entry.path).chmod(0o444)
+            Path(entry.path).chmod(0o555 if runs(entry.stat()) else 0o444)
         set_modes(new / "data", folders_of(new / "data"), 0o555)
         sync_tree(new)
         rename(new, target)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -32,13 +32,13 @@ from muster.volumes.commit_records import (
 )
 from muster.volumes.hashing import hash_file
 from muster.volumes.manifest import Entry
-from muster.volumes.tree import files_of
+from muster.volumes.tree import files_of, runs
 
 if TYPE_CHECKING:
     from muster.volumes.folder import FolderStore
 
 _RESTORE = "retire this version and run the stage that wrote it again, or bring its bytes from a mirror: muster volumes fsck --deep --repair-from MIRROR"
-_MISSING, _NO_FILE = "missing file", "no regular file"
+_MISSING, _NO_FILE, _FOREIGN = "missing file", "no regular file", "file of user"
 _RESTORE_RECORD = "its data is gone; where it came from can only come back from a backup of the store"
 
 Progress = Callable[[str, int, int], None]
@@ -49,13 +49,15 @@ class Problem:
     """One problem of a store.
 
     :param where: an address, or a path below the store.
-    :param harmless: it affects no version; gc deletes it.
+    :param harmless: it affects no version that is read.
+    :param retired: it is the damage of a version that is retired, which is harmless.
     """
 
     where: str
     what: str
     advice: str
     harmless: bool = False
+    retired: bool = False
 
 
 @dataclass
@@ -88,17 +90,16 @@ def look(store: FolderStore, *, deep: bool = False, progress: Progress | None = 
         with store.marks.steady():  # gc deletes nothing meanwhile
             _look_at(store, place, found, deep=deep)
     found.problems += _strays(store, found.commits)
+    found.problems = [_forgiven(store, each) for each in found.problems]
     return found
 
 
 def refuse(store: FolderStore) -> None:
     """Refuse to delete from a damaged store: only a damaged document may say that something must stay.
 
-    A damaged version that is retired does not count.
-
     :raises Corrupt: the message names what is damaged.
     """
-    bad = [each for each in look(store).problems if not each.harmless and not _is_retired(store, each.where)]
+    bad = [each for each in look(store).problems if not each.harmless]
     if bad:
         more = f", and {len(bad) - 1} more" if len(bad) > 1 else ""
         raise Corrupt(
@@ -107,9 +108,16 @@ def refuse(store: FolderStore) -> None:
         )
 
 
-def _is_retired(store: FolderStore, where: str) -> bool:
-    volume, _, number = where.removeprefix("volume://").rpartition("@")
-    return number.isdecimal() and retired(store.layout, store.layout.version(volume, int(number))) is not None
+def _forgiven(store: FolderStore, problem: Problem) -> Problem:
+    """Return a problem of a version that is retired as a harmless one: nothing reads it, and gc deletes it."""
+    volume, _, number = problem.where.removeprefix("volume://").rpartition("@")
+    if problem.harmless or not number.isdecimal():
+        return problem
+    if retired(store.layout, store.layout.version(volume, int(number))) is None:
+        return problem
+    return replace(
+        problem, harmless=True, retired=True, advice="it is retired: nothing has to be done, gc deletes it"
+    )
 
 
 def _commits(store: FolderStore, commits: dict[Place, tuple[str, CommitRecord]]) -> Iterator[Problem]:
@@ -204,14 +212,21 @@ def _is_committed_now(store: FolderStore, folder: Path, place: Place) -> bool:
     return commit is not None and place in commit.places
 
 
-def check_data(data: Path, entries: Mapping[str, Entry], address: str, *, deep: bool) -> Iterator[Problem]:
+def check_data(data: Path, entries: listing.Listing, address: str, *, deep: bool) -> Iterator[Problem]:
     """Yield the problems of a version's files; with `deep` each is hashed."""
     missing = 0
+    owner = data.stat().st_uid if data.is_dir() else -1
     for entry in entries.values():
-        what = _compare(f"{data}/{entry.path}", entry, deep=deep)
+        what = _compare(f"{data}/{entry.path}", entry, owner=owner, deep=deep)
         missing += what in (_MISSING, _NO_FILE)
-        if what:
+        if what.startswith(_FOREIGN):
+            advice = f"it is as it was committed, and may be changed by that user: chown -h {owner} {data}/{entry.path}"
+            yield Problem(where=address, what=f"{what}: {entry.path!r:.200}", advice=advice, harmless=True)
+        elif what:
             yield Problem(where=address, what=f"{what}: {entry.path!r:.200}", advice=_RESTORE)
+    for path in entries.folders():
+        if not (data / path).is_dir():
+            yield Problem(where=address, what=f"missing folder: {path!r:.200}", advice=_RESTORE)
     # Names are counted before they are compared: those of a million files would fill the memory.
     if data.is_dir() and sum(1 for _ in files_of(data)) > len(entries) - missing:
         base = len(str(data)) + 1
@@ -219,17 +234,17 @@ def check_data(data: Path, entries: Mapping[str, Entry], address: str, *, deep: 
             yield Problem(where=address, what=f"extra file {path!r:.200}", advice=f"delete {data}/{path}")
 
 
-def _compare(file: str, entry: Entry, *, deep: bool) -> str:
+def _compare(file: str, entry: Entry, *, owner: int, deep: bool) -> str:
     """Return the problem of a file, opened by name, since NFS lists late what another machine wrote."""
     try:
-        return _difference(file, entry, deep=deep)
+        return _difference(file, entry, owner=owner, deep=deep)
     except (FileNotFoundError, NotADirectoryError):
         return _MISSING
     except OSError as error:  # the disk fails here: go on, to find other damage
         return f"cannot be read ({error.strerror})"
 
 
-def _difference(file: str, entry: Entry, *, deep: bool) -> str:
+def _difference(file: str, entry: Entry, *, owner: int, deep: bool) -> str:
     status = os.lstat(file)
     if not stat.S_ISREG(status.st_mode):
         return _NO_FILE
@@ -238,4 +253,8 @@ def _difference(file: str, entry: Entry, *, deep: bool) -> str:
     writable = status.st_mode & 0o222
     if deep and hash_file(file) != entry.hash:
         return "changed content of a writable file" if writable else "changed content"
-    return "writable file" if writable else ""
+    if writable:
+        return "writable file"
+    if runs(status) != entry.executable:
+        return "executable file, which it was not" if runs(status) else "file that was executable, and is not"
+    return f"{_FOREIGN} {status.st_uid}" if status.st_uid != owner else ""

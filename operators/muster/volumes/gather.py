@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -15,19 +15,19 @@ from muster.core.advice import one_replica
 from muster.core.data import CHECKPOINTS, EVERY_PARTITION, Pinned
 from muster.core.errors import BadOutput, EmptyOutput, SpecError, StoreError
 from muster.core.job import JobSpec
+from muster.core.kept import Odd, follow, look, refusal
 from muster.core.names import check_partition
 from muster.core.replica import PartManifest
 from muster.core.text import has_control
 from muster.volumes.base import Staging
+from muster.volumes.durability import rename
 from muster.volumes.manifest import Entry
 from muster.volumes.tree import (
     copy_file,
-    files_of,
     graft,
     held_files_of,
     make_folders,
     own_bytes,
-    prune,
     remove,
     unlock,
 )
@@ -57,8 +57,10 @@ class Draft:
 def union(parts: Sequence[PartManifest], spec: JobSpec) -> dict[str, dict[str, int]]:
     """Join the seals of all replicas: per output the size of every path.
 
-    :raises StoreError: two replicas wrote the same path, an output is unknown or empty, a path leaves it.
+    :raises StoreError: two replicas wrote the same path, an output is unknown or empty, a path leaves it, or an output holds
+        what no version keeps.
     """
+    _refuse_odd(parts)
     sizes: dict[str, dict[str, int]] = {output: {} for output in spec.staged}
     owners: dict[tuple[str, str], str] = {}
     for part in parts:
@@ -68,8 +70,8 @@ def union(parts: Sequence[PartManifest], spec: JobSpec) -> dict[str, dict[str, i
                 raise StoreError(f"replica {replica} sealed {output!r:.80}, an output the job does not have")
             for path in files:
                 check_path(path, output=output)
-                if len(parts) == 1:
-                    continue  # its files are its own: of a million the names would fill the memory
+            # of one replica all files are its own: of a million the names would fill the memory
+            for path in files if len(parts) > 1 else ():
                 other = owners.setdefault((output, path), replica)
                 if other != replica:
                     raise BadOutput(f"{_both(other, replica, path, output)}; {one_replica(spec)}")
@@ -80,6 +82,11 @@ def union(parts: Sequence[PartManifest], spec: JobSpec) -> dict[str, dict[str, i
         if len(parts) > 1:
             _refuse_file_in_folders_place(output, files, owners)
     return sizes
+
+
+def _refuse_odd(parts: Sequence[PartManifest]) -> None:
+    if refused := [each for part in parts for each in part.refused]:
+        raise BadOutput("; ".join(refused))
 
 
 def _refuse_file_in_folders_place(
@@ -195,8 +202,6 @@ def _gather_outputs(staging: Staging, drafts: Sequence[Draft], parts: Sequence[P
         draft.folder.parent.mkdir(parents=True, exist_ok=True)
         for replica, _ in replicas:
             graft(replica / draft.source, draft.folder)
-        if draft.folder.is_dir():
-            prune(draft.folder)
 
 
 def _gather_checkpoints(staging: Staging, draft: Draft) -> Draft | None:
@@ -204,38 +209,27 @@ def _gather_checkpoints(staging: Staging, draft: Draft) -> Draft | None:
 
     None where there is none, and the output has a base.
 
-    Replicas share the folder, so none of them seals it: it is complete once all have sealed. What is no regular file,
-    such as a link named ``latest``, is left out.
+    Replicas share the folder, so none of them seals it: it is complete once all have sealed.
 
-    :raises BadOutput: there is no checkpoint.
+    :raises BadOutput: there is no checkpoint, or something that no version keeps.
     """
     draft.folder.parent.mkdir(parents=True, exist_ok=True)
     _refuse_link(staging.checkpoints)
-    if unlock(staging.checkpoints):
-        _regular_files_alone(
-            staging.checkpoints
-        )  # before they move: where a rename is a copy, no link can be moved
+    # before they move: where a rename is a copy, no link can be moved
+    if unlock(staging.checkpoints) and (odd := follow(str(staging.checkpoints), rename=rename)):
+        raise BadOutput(refusal("output 'checkpoints'", odd))
     graft(staging.checkpoints, draft.folder)
-    files = _regular_files_alone(draft.folder)
+    files = {
+        check_path(path, output=CHECKPOINTS): entry.stat(follow_symlinks=False).st_size
+        for path, entry in held_files_of(draft.folder)
+    }
     if not files and draft.base is not None:
         return None
     if not files:
         raise EmptyOutput(
             "output 'checkpoints' is empty: the job wrote no file into its folder of checkpoints"
         )
-    prune(draft.folder)
     return replace(draft, files=files)
-
-
-def _regular_files_alone(checkpoints: Path) -> dict[str, int]:
-    """Delete what is no regular file, and return the files that are left, with their bytes."""
-    files = {}
-    for path, entry in held_files_of(checkpoints):
-        if entry.is_file(follow_symlinks=False):
-            files[check_path(path, output=CHECKPOINTS)] = entry.stat(follow_symlinks=False).st_size
-        else:
-            Path(entry.path).unlink()
-    return files
 
 
 def _by_partition(output: str, files: Mapping[str, int]) -> dict[str | None, Mapping[str, int]]:
@@ -289,36 +283,56 @@ def _refuse_stray(folder: Path, sealed: Container[str], output: str) -> None:
 def draft_copy(ready: Path, source: Path, *, volume: str, partition: str | None) -> Draft:
     """Copy a user's folder or file into a draft, sharing blocks where the file system can.
 
-    :raises StoreError: there is no `source`, is empty, or holds links or devices.
+    :raises StoreError: there is no `source`, is empty, or holds what no version keeps.
     """
     data = ready / "0" / "data"
     remove(data)  # a kill may have left a part of it
     data.mkdir(parents=True)
-    files = sources(source, volume=volume)
-    for name, path in files.items():
+    sizes = {}
+    for name, path in sources(source, volume=volume).items():
         make_folders((data / name).parent)
-        copy_file(str(path), str(data / name))
-    sizes = {name: (data / name).stat().st_size for name in files}
+        if path.is_dir():
+            make_folders(data / name)
+        else:
+            copy_file(str(path), str(data / name))
+            sizes[name] = (data / name).stat().st_size
     return Draft(folder=data, output="data", volume=volume, partition=partition, source="", files=sizes)
 
 
 def sources(source: Path, *, volume: str) -> dict[str, Path]:
-    """Return every file of a user's folder, or the one file, by its path in a version of `volume`.
+    """Return every file and every empty folder of a user's folder, or the one file, by its path in a version of `volume`.
 
-    :raises StoreError: there is no `source`, is empty, or holds links or devices.
+    A link within the folder is the file or folder that it names.
+
+    :raises StoreError: there is no `source`, it holds no file, or something that no version keeps.
     """
     if source.is_file():
         return {check_path(source.name, output=source.name): source.resolve()}
     if not source.is_dir():
         raise StoreError(f"{source} is no folder and no file: name what is to be put into {volume}")
-    found: dict[str, Path] = {}
-    for entry in files_of(source):
-        path = check_path(os.path.relpath(entry.path, source), output=str(source))
-        if not entry.is_file(follow_symlinks=False):
-            raise StoreError(
-                f"{entry.path} is a link or a device: a version holds regular files only; copy it there"
-            )
-        found[path] = Path(entry.path)
-    if not found:
+    top = source.resolve()
+    if odd := sorted(look(str(top))):
+        raise StoreError(refusal(str(source), odd))
+    found = dict(_sources(source, str(top)))
+    if not any(path.is_file() for path in found.values()):
         raise StoreError(f"{source} holds no file: a version holds one or more")
     return found
+
+
+def _sources(source: Path, top: str) -> Iterator[tuple[str, Path]]:
+    waiting: list[tuple[str, str, tuple[str, ...]]] = [("", top, ())]
+    while waiting:
+        inner, folder, came_from = waiting.pop()
+        names = sorted(os.listdir(folder))  # noqa: PTH208 - names are all that is wanted
+        if inner and not names:
+            yield inner, Path(folder)
+        for name in names:
+            path, below = f"{folder}/{name}", f"{inner}/{name}" if inner else name
+            real = os.path.realpath(path) if os.path.islink(path) else path  # noqa: PTH114 - text
+            route = came_from if real == path else (*came_from, folder)
+            if not os.path.isdir(real):  # noqa: PTH112 - text
+                yield below, Path(real)
+            elif real != path and any(f"{each}/".startswith(f"{real}/") for each in route):
+                raise StoreError(refusal(str(source), [Odd(below, "a link in a circle")]))
+            else:
+                waiting.append((below, real, route))

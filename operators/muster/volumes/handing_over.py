@@ -19,10 +19,10 @@ from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
 
+from muster.core.holding import held
 from muster.core.job import JobSpec
 from muster.volumes.base import Staging
 from muster.volumes.durability import rename, sync_folder, write_whole
-from muster.volumes.holding import held
 from muster.volumes.layout import Layout
 from muster.volumes.sizes import as_begun
 from muster.volumes.tree import unlock

@@ -13,7 +13,7 @@ import os
 import signal
 import stat
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from blake3 import blake3
@@ -21,7 +21,7 @@ from blake3 import blake3
 from muster.core.errors import StoreError
 from muster.volumes.durability import lends_leases
 from muster.volumes.manifest import Entry
-from muster.volumes.tree import own_bytes
+from muster.volumes.tree import own_bytes, runs
 
 BIG_BYTES = 1 << 20
 AHEAD_FILES = 32
@@ -35,6 +35,18 @@ class Frozen(Entry):
     ctime_ns: int
 
 
+def frozen(entry: Entry, found: os.stat_result) -> Frozen:
+    """Return a file whose bytes are known to be those of an entry, with its status."""
+    return Frozen(
+        entry.path,
+        entry.hash,
+        entry.size_bytes,
+        found.st_ino,
+        found.st_ctime_ns,
+        executable=entry.executable,
+    )
+
+
 def hash_file(path: str) -> str:
     """Return the BLAKE3 of one file in hex."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
@@ -44,37 +56,42 @@ def hash_file(path: str) -> str:
         os.close(fd)
 
 
-def freeze_files(files: Iterable[tuple[str, str]], *, spare: str) -> Iterator[Frozen]:
+def freeze_files(
+    files: Iterable[tuple[str, str]], *, spare: str, links: Callable[[int], int] = lambda _: 0
+) -> Iterator[Frozen]:
     """Make files read-only, make sure that no process still writes them, and hash them.
 
-    A file with another hard link is copied first: a process could change it under the other name. The
+    A file with a hard link elsewhere is copied first: a process could change it under the other name. The
     kernel is told to read the next files ahead while one is hashed.
 
     :param files: pairs of a path, valid until the next pair is requested, and the name for the entry and
         errors.
+    :param links: the number of an inode's links if all of them are among `files`, else 0.
     :param spare: a free name on the same file system.
     :raises StoreError: not a regular file, still open for writing, or changed while it was read.
     """
     ahead: deque[tuple[int, os.stat_result, str]] = deque()
+    several: dict[int, str] = {}  # the hashes of inodes with several names
     try:
         for path, name in files:
-            fd, found = _open_own(path, name, spare)
+            fd, found = _open_own(path, name, spare, links)
             ahead.append((fd, found, name))
             os.posix_fadvise(fd, 0, BIG_BYTES, os.POSIX_FADV_WILLNEED)
             if len(ahead) > AHEAD_FILES:
-                yield _freeze(*ahead.popleft())
+                yield _freeze(*ahead.popleft(), several)
         while ahead:
-            yield _freeze(*ahead.popleft())
+            yield _freeze(*ahead.popleft(), several)
     finally:
         for opened in ahead:
             os.close(opened[0])
 
 
-def _freeze(fd: int, before: os.stat_result, name: str) -> Frozen:
+def _freeze(fd: int, before: os.stat_result, name: str, several: dict[int, str]) -> Frozen:
+    executable = runs(before)
     try:
-        os.fchmod(fd, 0o444)
+        os.fchmod(fd, 0o555 if executable else 0o444)
         refuse_writer(fd, name)
-        digest = hash_open_file(fd, before.st_size)
+        digest = several.get(before.st_ino) or hash_open_file(fd, before.st_size)
         after = os.fstat(fd)
     except OSError as error:
         error.filename = name  # an open file has no name
@@ -83,14 +100,16 @@ def _freeze(fd: int, before: os.stat_result, name: str) -> Frozen:
         os.close(fd)
     if (before.st_size, before.st_mtime_ns) != (after.st_size, after.st_mtime_ns):
         raise StoreError(f"{name} changed while it was committed: a process still writes it; end it first")
-    return Frozen(name, digest, after.st_size, after.st_ino, after.st_ctime_ns)
+    if after.st_nlink > 1:
+        several[after.st_ino] = digest
+    return Frozen(name, digest, after.st_size, after.st_ino, after.st_ctime_ns, executable=executable)
 
 
-def _open_own(path: str, name: str, spare: str) -> tuple[int, os.stat_result]:
+def _open_own(path: str, name: str, spare: str, links: Callable[[int], int]) -> tuple[int, os.stat_result]:
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
         found = os.fstat(fd)
-        if stat.S_ISREG(found.st_mode) and found.st_nlink == 1:
+        if stat.S_ISREG(found.st_mode) and (found.st_nlink == 1 or found.st_nlink == links(found.st_ino)):
             return fd, found
         os.close(fd)
         if not stat.S_ISREG(found.st_mode):
@@ -99,7 +118,7 @@ def _open_own(path: str, name: str, spare: str) -> tuple[int, os.stat_result]:
     except OSError as error:
         error.filename = name  # `path` is valid only now
         raise
-    return _open_own(path, name, spare)
+    return _open_own(path, name, spare, links)
 
 
 def hash_open_file(fd: int, size: int) -> str:

@@ -7,6 +7,7 @@ event log of a gang of Spark that failed.
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -16,17 +17,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from muster.core.data import CHECKPOINTS
-from muster.core.errors import BadOutput, Corrupt, MusterError, NotFound, SpecError, StoreError
+from muster.core.errors import Corrupt, MusterError, NotFound, SpecError, StoreError
 from muster.core.job import EVENTS, JobSpec
+from muster.core.kept import follow as follow_links
+from muster.core.kept import look, refusal
 from muster.core.origin import Origin
 from muster.core.room import size_of
 from muster.core.status import JobState, JobStatus
 from muster.core.verdict import Cause
 from muster.volumes import trash
 from muster.volumes.base import MOST_CHECKPOINTS, Held, Staging
+from muster.volumes.durability import rename
 from muster.volumes.gather import Draft, check_path
 from muster.volumes.handing_over import KEPT
-from muster.volumes.tree import copy_file, held_files_of, lengthen, make_folders, open_regular, unlock
+from muster.volumes.tree import copy_file, copy_tree, held_files_of, lengthen, open_regular, remove, unlock
 
 if TYPE_CHECKING:
     from muster.volumes.folder import FolderStore
@@ -35,6 +39,7 @@ KEPT_DAYS = 7
 CHECKPOINT_DAYS = 7.0
 DAY_SECONDS = 86_400.0
 _SEALED = "sealed"
+_LOG = logging.getLogger(__name__)
 
 
 def give_back(store: FolderStore, job_id: str, *, cause: Cause | None) -> None:
@@ -125,21 +130,25 @@ def take_in(store: FolderStore, draft: Draft, checkpoints: Mapping[str, str]) ->
         if staging is None:
             continue
         with store.attempts.alone(staging.job_id):  # gc leaves it alone meanwhile
-            files |= _taken_in(_listable(staging.checkpoints), draft.folder, folder)
+            files |= _taken_in(_listable(staging.checkpoints), draft.folder, folder, of=job_id)
     return replace(draft, files=files)
 
 
-def _taken_in(checkpoints: Path, data: Path, folder: str) -> dict[str, int]:
-    """Copy the regular files of a folder of checkpoints, and return their sizes by path; what no manifest can name is left out."""
-    taken = {}
-    for inner, entry in held_files_of(checkpoints):
-        with suppress(BadOutput):
-            path = check_path(f"{folder}/{inner}", output=CHECKPOINTS)
-            if entry.is_file(follow_symlinks=False):
-                make_folders((data / path).parent)
-                copy_file(entry.path, str(data / path))
-                taken[path] = (data / path).stat().st_size
-    return taken
+def _taken_in(checkpoints: Path, data: Path, folder: str, *, of: str) -> dict[str, int]:
+    """Copy a folder of checkpoints, and return the sizes of the files by path; what no version keeps is left out and logged."""
+    target = data / folder
+    copy_tree(checkpoints, target)
+    odd = sorted(look(str(checkpoints)))
+    while odd or (odd := follow_links(str(target), rename=rename)):
+        said = refusal(f"the folder of checkpoints of job {of}", odd)
+        _LOG.warning("%s; the version that takes them in does not hold that", said)
+        for each in odd:
+            remove(target / each.path)
+        odd = []
+    return {
+        check_path(f"{folder}/{path}", output=CHECKPOINTS): entry.stat(follow_symlinks=False).st_size
+        for path, entry in held_files_of(target)
+    }
 
 
 def fetchable(store: FolderStore, job_id: str) -> Iterator[tuple[str, os.DirEntry[str]]]:

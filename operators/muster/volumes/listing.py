@@ -23,7 +23,7 @@ from muster.volumes.pages import LARGE_BYTES, Index, cuts, stored
 KEPT_PAGES = 16
 AHEAD_PAGES = 64
 
-_LINE = re.compile(r"([0-9a-f]{64}) (\d+) (.+)\Z")
+_LINE = re.compile(r"([0-9a-f]{64}) (?:(\d+)(x?)|-) (.+)\Z")
 _SEARCH_LINES = 16  # one search costs as much as parsing 16 lines
 
 Read = Callable[[int, int], bytes]
@@ -64,7 +64,9 @@ def parse(data: bytes, *, where: object) -> Listing:
 
 
 class Listing(Mapping[str, Entry]):
-    """The entries of a manifest by path, in the order of their paths. Lines are parsed when they are asked for.
+    """The files of a manifest by path, in the order of their paths. Lines are parsed when they are asked for.
+
+    Its empty folders are no keys: :meth:`folders` yields them, and :meth:`names` names them.
 
     :param begins: where its pages begin, and its end. :param firsts: the first path of each page.
     :param read: gives their bytes. :param where: names it in errors.
@@ -121,7 +123,7 @@ class Listing(Mapping[str, Entry]):
 
     def __getitem__(self, path: str) -> Entry:
         page = bisect_right(self._firsts, path) - 1
-        found = self._page(page).find(path) if page >= 0 else None
+        found = self._page(page).find(path) if page >= 0 and not path.endswith("/") else None
         if found is None:
             raise KeyError(path)
         return found
@@ -136,10 +138,26 @@ class Listing(Mapping[str, Entry]):
 
     def entries(self) -> Iterator[Entry]:
         """Yield the entries, in the order of their paths."""
-        return self._lines(0, len(self._firsts))
+        return filter(_is_file, self._lines(0, len(self._firsts)))
+
+    def folders(self, inner: str = "") -> Iterator[str]:
+        """Yield the paths of the empty folders, those in the folder `inner` or all."""
+        start = f"{inner}/" if inner else ""
+        below = takewhile(lambda entry: entry.path.startswith(start), self._since(start))
+        return (entry.path[:-1] for entry in below if not _is_file(entry))
+
+    def holds(self, inner: str) -> bool:
+        """Whether there is a file or folder `inner`."""
+        if not inner or inner in self:
+            return True
+        first = next(self._since(f"{inner}/"), None)
+        return first is not None and first.path.startswith(f"{inner}/")
 
     def since(self, path: str) -> Iterator[Entry]:
         """Yield the entry of `path` and those after it."""
+        return filter(_is_file, self._since(path))
+
+    def _since(self, path: str) -> Iterator[Entry]:
         page = max(bisect_right(self._firsts, path) - 1, 0)
         if page == len(self._firsts):
             return iter(())
@@ -162,12 +180,13 @@ class Listing(Mapping[str, Entry]):
         What is in those folders is passed over.
         """
         start = f"{inner}/" if inner else ""
-        entries = self.since(start)
+        entries = self._since(start)
         while (entry := next(entries, None)) is not None and entry.path.startswith(start):
             name, is_folder, _ = entry.path[len(start) :].partition("/")
-            yield name, None if is_folder else entry
+            if name:  # else the folder itself, which is empty
+                yield name, None if is_folder else entry
             if is_folder:
-                entries = self.since(_past(f"{start}{name}"))
+                entries = self._since(_past(f"{start}{name}"))
 
     def span(self, inner: str) -> tuple[int, int]:
         """Return where the files :meth:`below` `inner` begin and end among the bytes of all files, one after the other."""
@@ -182,7 +201,7 @@ class Listing(Mapping[str, Entry]):
         """Yield the file with this byte, among the bytes of all files, and those after it, each with where it begins."""
         page = max(bisect_right(self.index.sizes, first, hi=len(self._firsts)) - 1, 0)
         begin = self.index.sizes[page]
-        for entry in self._lines(page, len(self._firsts)):
+        for entry in filter(_is_file, self._lines(page, len(self._firsts))):
             if begin + entry.size_bytes > first:
                 yield begin, entry
             begin += entry.size_bytes
@@ -198,7 +217,7 @@ class Listing(Mapping[str, Entry]):
             end = begin + 1
             while end < len(pages) and pages[end].hash not in hashes:
                 end += 1
-            yield from self._lines(begin, end)
+            yield from filter(_is_file, self._lines(begin, end))
             begin = end
 
     def _bytes_before(self, path: str) -> int:
@@ -289,9 +308,13 @@ class _Page:
 
     def _entry(self, begin: int, end: int) -> Entry:
         match = _LINE.match(line := self._data[begin:end].decode())
-        if not match:
+        if not match or (match[2] is None) != match[4].endswith("/"):
             raise Corrupt(f"{self._where} holds a line that is no file: {line!r:.120}")
-        return Entry(match[3], match[1], int(match[2]))
+        return Entry(match[4], match[1], int(match[2] or 0), executable=bool(match[3]))
+
+
+def _is_file(entry: Entry) -> bool:
+    return entry.path[-1] != "/"
 
 
 class _Values(ValuesView[Entry]):

@@ -5,17 +5,20 @@
     b3:<BLAKE3 of all that follows>
     muster-manifest 1 files=2 bytes=1234
     <64 hex digits> 1200 part-0.parquet
-    <64 hex digits> 34 schema.json
+    <64 hex digits> 34x run.sh
+    af1349b9…3262 - logs/
 
 Lines are sorted by path, so the same content always has the same digest. Paths hold no control
-characters (the commit refuses them), so a line is a file. :mod:`muster.volumes.listing` reads it.
+characters (the commit refuses them), so a line is a file; one with an ``x`` may be run. A path that ends in a slash is an empty
+folder, whose hash is that of nothing; no count of files has it. A version without either has the manifest that it always had.
+:mod:`muster.volumes.listing` reads it.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from blake3 import blake3
@@ -23,6 +26,7 @@ from blake3 import blake3
 from muster.core.errors import Corrupt
 
 PREFIX = "b3:"
+NOTHING = blake3().hexdigest()
 
 _HEAD = re.compile(rb"(b3:[0-9a-f]{64})\nmuster-manifest 1 files=(\d+) bytes=(\d+)\n")
 _AT_ONCE = 10_000  # lines that are joined at a time
@@ -30,11 +34,22 @@ _AT_ONCE = 10_000  # lines that are joined at a time
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One file of a version: path below ``data/``, BLAKE3 in hex, size."""
+    """One file of a version: path below ``data/``, BLAKE3 in hex, size, and whether it may be run."""
 
     path: str
     hash: str
     size_bytes: int
+    executable: bool = field(default=False, kw_only=True)
+
+    @property
+    def mode(self) -> int:
+        """Its permission bits in a store."""
+        return 0o555 if self.executable else 0o444
+
+    @property
+    def content(self) -> tuple[str, bool]:
+        """What two files have in common that may be one, by a hard link: the mode is the inode's."""
+        return self.hash, self.executable
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,15 +65,22 @@ class Head:
         return f"{self.digest}\n{_second_line(self.files, self.size_bytes)}".encode()
 
 
-def render(entries: Iterable[Entry]) -> bytes:
-    """Write the manifest of `entries`, in any order."""
+def render(entries: Iterable[Entry], *, folders: Sequence[str] = ()) -> bytes:
+    """Write the manifest of `entries` and of empty `folders`, in any order."""
     ordered = sorted(entries, key=lambda entry: entry.path)
     total = sum(entry.size_bytes for entry in ordered)
     body = bytearray(_second_line(len(ordered), total).encode())
+    if folders:
+        empty = (Entry(f"{folder}/", NOTHING, 0) for folder in folders)
+        ordered = sorted([*ordered, *empty], key=lambda entry: entry.path)
     for first in range(0, len(ordered), _AT_ONCE):
-        some = ordered[first : first + _AT_ONCE]
-        body += "".join(f"{entry.hash} {entry.size_bytes} {entry.path}\n" for entry in some).encode()
+        body += "".join(map(_line, ordered[first : first + _AT_ONCE])).encode()
     return b"%s\n%s" % (digest_of(body).encode(), body)
+
+
+def _line(entry: Entry) -> str:
+    size = "-" if entry.path[-1] == "/" else f"{entry.size_bytes}{'x' * entry.executable}"
+    return f"{entry.hash} {size} {entry.path}\n"
 
 
 def digest_of(data: bytes | bytearray | memoryview) -> str:

@@ -33,7 +33,7 @@ LARGE_BYTES = 1 << 20
 LEAST_BYTES, MOST_BYTES = 1 << 16, 1 << 18
 
 _CUT = b"\n00"
-_SIZES = re.compile(rb"^[0-9a-f]{64} (\d+) ", re.MULTILINE)
+_SIZES = re.compile(rb"^[0-9a-f]{64} (\d+)x? ", re.MULTILINE)
 _HEAD = re.compile(rb"muster-index 1 of (b3:[0-9a-f]{64}) files=(\d+) bytes=(\d+)\Z")
 _LINE = re.compile(r"([0-9a-f]{64}) (\d+) (\d+) (\d+) (.+)\Z")
 

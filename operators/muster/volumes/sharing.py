@@ -26,10 +26,10 @@ from itertools import groupby, repeat
 from pathlib import Path
 
 from muster.core.errors import Corrupt
+from muster.core.holding import held
 from muster.volumes import listing, manifest
 from muster.volumes.durability import temporary, write_whole
 from muster.volumes.hashing import Frozen, hash_file
-from muster.volumes.holding import held
 from muster.volumes.layout import Layout
 from muster.volumes.manifest import Entry, Head
 from muster.volumes.numbers import hinted
@@ -45,34 +45,44 @@ KEEP_OWN_BYTES = frozenset({errno.ENOENT, errno.EMLINK, errno.EXDEV, errno.EPERM
 class Previous:
     """The files of the version before that can be shared.
 
-    :param wanted: the hashes of the files that may share one; nothing is kept of others, of which there may be a million.
+    A file whose mode or owner is not what the commit gave it is never shared: both are the inode's.
+
+    :param wanted: the files that may share one; nothing is kept of others, of which there may be a million.
     :param trusted: whether a file whose ctime is unchanged need not be hashed again.
     :param means: what is done about a file that has changed, for the log.
     :raises Corrupt: its manifest is damaged.
     """
 
-    def __init__(self, folder: Path, wanted: Iterable[str], *, trusted: bool, means: str = KEEPS_OWN) -> None:
+    def __init__(
+        self, folder: Path, wanted: Iterable[Entry], *, trusted: bool, means: str = KEEPS_OWN
+    ) -> None:
         self._means = means
         entries = listing.read(folder / "MANIFEST")
         self._data = f"{folder}/data"
-        # By hash: the path of a file, and its line of KNOWN.
-        self._same: dict[str, tuple[str, str] | None] = dict.fromkeys(wanted)
+        # The path of a file, and its line of KNOWN.
+        self._same: dict[tuple[str, bool], tuple[str, str] | None] = dict.fromkeys(
+            entry.content for entry in wanted
+        )
         known = _lines(folder, manifest.read_head(folder / "MANIFEST")) if trusted else []
         for entry, line in zip(entries.values(), known or repeat(""), strict=False):
-            if entry.hash in self._same:
-                self._same[entry.hash] = entry.path, line
+            if entry.content in self._same:
+                self._same[entry.content] = entry.path, line
 
-    def equal(self, entry: Entry) -> tuple[str, os.stat_result] | None:
+    def equal(self, entry: Entry, *, owner: int) -> tuple[str, os.stat_result] | None:
         """Return a file whose bytes are known to equal `entry`, and its status; None where there is none.
 
+        :param owner: the user to whom it has to belong.
         :raises OSError: it cannot be read.
         """
-        same = self._same.get(entry.hash)
+        same = self._same.get(entry.content)
         if same is None:
             return None
         path = f"{self._data}/{same[0]}"
         found = os.lstat(path)
         if not stat.S_ISREG(found.st_mode) or found.st_size != entry.size_bytes:
+            return None
+        if (stat.S_IMODE(found.st_mode), found.st_uid) != (entry.mode, owner):
+            _LOG.warning("%s has not the mode or owner that it was committed with: %s", path, self._means)
             return None
         is_known = same[1] == _line(found.st_ino, found.st_ctime_ns)
         if not is_known and hash_file(path) != entry.hash:
@@ -82,8 +92,8 @@ class Previous:
 
     def linked(self, entry: Entry, status: os.stat_result) -> None:
         """Record the status of the file that equals `entry` after one more link to it."""
-        if (same := self._same[entry.hash]) is not None:
-            self._same[entry.hash] = same[0], _line(status.st_ino, status.st_ctime_ns)
+        if (same := self._same[entry.content]) is not None:
+            self._same[entry.content] = same[0], _line(status.st_ino, status.st_ctime_ns)
 
 
 def share(folder: Path, entries: Sequence[Frozen], previous: Previous) -> list[Frozen]:
@@ -119,7 +129,7 @@ def _shared(entry: Frozen, mine: str, previous: Previous, *, spare: str) -> Froz
     to link one.
     """
     try:
-        same = previous.equal(entry)
+        same = previous.equal(entry, owner=os.lstat(mine).st_uid)
     except OSError:  # it is gone or unreadable: fsck reports it, and this version keeps its own
         return entry
     if same is None or same[1].st_ino == entry.inode:
@@ -136,7 +146,7 @@ def _shared(entry: Frozen, mine: str, previous: Previous, *, spare: str) -> Froz
             raise
         return entry
     previous.linked(entry, after)
-    return Frozen(entry.path, entry.hash, entry.size_bytes, after.st_ino, after.st_ctime_ns)
+    return replace(entry, inode=after.st_ino, ctime_ns=after.st_ctime_ns)
 
 
 def _bytes_of(status: os.stat_result) -> tuple[int, int, int]:

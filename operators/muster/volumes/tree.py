@@ -2,7 +2,7 @@
 
 The job that wrote a folder may still be writing it, and may replace one of its folders by a link to the
 store's own files between two system calls. So all work in a folder uses the path that
-:func:`~muster.volumes.holding.held` gives for the opened folder.
+:func:`~muster.core.holding.held` gives for the opened folder.
 
 Paths are str here: for a small file, building a Path costs more than hashing it.
 """
@@ -18,15 +18,15 @@ import stat
 import typing
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from functools import cache
+from functools import partial
 from pathlib import Path
 
+from muster.core.holding import held, held_entries, swap
+from muster.core.kept import relative
 from muster.volumes.durability import rename, symlink, sync_folder, temporary
-from muster.volumes.holding import held
 
 _COPIED_BYTES = 1 << 20
 
-_AT_FDCWD, _EXCHANGE = -100, 2  # renameat2(2)
 _FICLONE = 0x40049409  # ioctl_ficlone(2)
 _SWAPPED = (FileNotFoundError, NotADirectoryError)  # it was deleted, or replaced by something else
 _NOT_REGULAR = frozenset({errno.ELOOP, errno.ENXIO})  # a link; a socket
@@ -53,15 +53,7 @@ def held_files_of(folder: Path) -> Iterator[tuple[str, os.DirEntry[str]]]:
 
     The path of an entry is valid until the next one is requested.
     """
-    waiting = [""]
-    while waiting:
-        inner = waiting.pop()
-        with held(folder, inner) as here:
-            for entry in list(os.scandir(here)):
-                if entry.is_dir(follow_symlinks=False):
-                    waiting.append(_below(inner, entry.name))
-                else:
-                    yield _below(inner, entry.name), entry
+    return ((path, entry) for path, entry in held_entries(folder) if not entry.is_dir(follow_symlinks=False))
 
 
 def holds_files(folder: Path) -> bool:
@@ -180,13 +172,14 @@ def prune(folder: Path) -> None:
 
 
 def copy_file(source: str, target: str) -> None:
-    """Copy the bytes of a regular file, sharing its blocks where the file system can (never its inode).
+    """Copy a regular file, executable or not, sharing its blocks where the file system can (never its inode).
 
     :raises FileNotFoundError: there is none, or it is not a regular file.
     """
     reading = open_regular(source)
     try:
-        writing = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+        mode = 0o755 if runs(os.fstat(reading)) else 0o644
+        writing = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
         try:
             if not _clone(reading, writing):
                 _send(reading, writing, os.fstat(reading).st_size)
@@ -194,6 +187,11 @@ def copy_file(source: str, target: str) -> None:
             os.close(writing)
     finally:
         os.close(reading)
+
+
+def runs(status: os.stat_result) -> bool:
+    """Whether its owner may run a file."""
+    return bool(status.st_mode & stat.S_IXUSR)
 
 
 def lengthen(target: Path, file: typing.BinaryIO) -> None:
@@ -248,24 +246,14 @@ def own_bytes(path: str, *, spare: str) -> None:
 
 def exchange(one: str, other: str) -> None:
     """Swap two names in one step (renameat2(2)), or replace `other` where the kernel cannot."""
-    swap = renameat2()
-    if swap is None or swap(_AT_FDCWD, os.fsencode(one), _AT_FDCWD, os.fsencode(other), _EXCHANGE) != 0:
+    if not swap(one, other):
         rename(one, other)
-
-
-@cache
-def renameat2() -> Callable[[int, bytes, int, bytes, int], int] | None:
-    """Return the call of libc, or None where there is none."""
-    import ctypes
-
-    found = getattr(ctypes.CDLL(None), "renameat2", None)
-    return typing.cast("Callable[[int, bytes, int, bytes, int], int] | None", found)
 
 
 def copy_tree(source: Path, target: Path) -> None:
     """Copy a folder that others may be writing: a file that vanishes meanwhile is left out.
 
-    Symbolic links are copied as links; sockets, pipes and devices are left out.
+    Symbolic links are copied as links, relative ones where they lead into `source`; sockets, pipes and devices are left out.
     """
     target.mkdir(parents=True)
     waiting = [""]
@@ -276,15 +264,15 @@ def copy_tree(source: Path, target: Path) -> None:
             waiting += [
                 _below(inner, entry.name)
                 for entry in list(os.scandir(here))
-                if _copied(entry, f"{there}/{entry.name}")
+                if _copied(entry, f"{there}/{entry.name}", linked=partial(relative, str(source), inner))
             ]
 
 
-def _copied(entry: os.DirEntry[str], target: str) -> bool:
+def _copied(entry: os.DirEntry[str], target: str, *, linked: Callable[[str], str]) -> bool:
     """Copy one entry, of a folder only the folder itself; return whether it is a folder."""
     with suppress(FileNotFoundError):
         if entry.is_symlink():
-            symlink(os.readlink(entry.path), target)
+            symlink(linked(os.readlink(entry.path)), target)
         elif entry.is_dir(follow_symlinks=False):
             os.mkdir(target)
             return True

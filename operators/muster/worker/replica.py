@@ -52,6 +52,7 @@ from muster.worker.pruning import Pruning
 from muster.worker.ranks import InRank, Rank, RankPlan, Ranks, say
 from muster.worker.seal import seal, write_durably
 from muster.worker.silence import Silence
+from muster.worker.unkept import Unkept
 from muster.worker.usage import Usage
 
 FOLLOWER_LENGTH = 160
@@ -126,7 +127,7 @@ def _run_ranks(replica: Replica, disks: Disks, usage: Usage) -> Report:
         failed=failed,
         follows=lost_peer,
         over=None if leader is None else lambda: sealed_at(replica, leader) is not None,
-        watches=(doubles, usage, pruning),
+        watches=(doubles, usage, pruning, Unkept(replica, say=say)),
         tidy=not spec.launcher.drives,
         serves=_serves(replica) if spec.launcher.drives else None,
     )

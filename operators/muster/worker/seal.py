@@ -3,37 +3,38 @@
 from __future__ import annotations
 
 import os
-import stat
 from collections.abc import Iterator
 
 from muster.core.data import CHECKPOINTS
 from muster.core.errors import SpecError
+from muster.core.holding import held_entries
+from muster.core.kept import follow, make_relative, refusal
 from muster.core.replica import PartManifest, Replica
+from muster.core.text import has_control
 from muster.core.wire import dumps
-
-_KINDS = {
-    stat.S_IFLNK: "a symbolic link",
-    stat.S_IFIFO: "a named pipe",
-    stat.S_IFSOCK: "a socket",
-    stat.S_IFCHR: "a device",
-    stat.S_IFBLK: "a device",
-}
 
 
 def seal(replica: Replica) -> PartManifest:
-    """Sync every staged file, then write the part-manifest, whole or not at all.
+    """Follow links, sync every staged file, then write the part-manifest, whole or not at all.
 
-    :raises SpecError: a staged entry is neither a file nor a folder; the message names it.
+    Where an output holds what no version keeps, the part-manifest says so: no commit takes it, and what was written can be fetched.
+
+    :raises SpecError: the folder of an output is gone.
     :raises OSError: the disk is full or failing; nothing is sealed then.
     """
     for name, folder in replica.staging.items():
         _check_folder(name, folder)
     # What the workers of an engine write belongs to the first replica, whose folders they may see as theirs.
     own = {} if replica.works else replica.staging
+    refused = [
+        refusal(f"output {name!r}", odd) for name, folder in sorted(own.items()) if (odd := follow(folder))
+    ]
     staged = {
-        name: dict(sorted(_files(name, own[name]))) if name in own else {} for name in sorted(replica.staging)
+        name: dict(sorted(_files(own[name]))) if name in own else {} for name in sorted(replica.staging)
     }
     kept = [replica.checkpoints] if CHECKPOINTS in replica.spec.outputs else []
+    for folder in kept:  # all replicas write it, so the commit follows its links
+        make_relative(folder)
     for folder in (*replica.staging.values(), *kept):
         sync(folder)
     part = PartManifest(
@@ -42,6 +43,7 @@ def seal(replica: Replica) -> PartManifest:
         role=replica.role,
         index=replica.index,
         files=staged,
+        refused=tuple(refused),
     )
     write_durably(replica.sealed, dumps(part))
     return part
@@ -80,26 +82,11 @@ def sync(folder: str) -> None:
         os.close(handle)
 
 
-def _files(output: str, root: str) -> Iterator[tuple[str, int]]:
-    """Yield every file below `root` with its size in bytes; refuse all but files and folders."""
-    pending = [""]
-    while pending:
-        below = pending.pop()
-        with os.scandir(os.path.join(root, below)) as entries:
-            found = list(entries)
-        for entry in found:
-            path = f"{below}{entry.name}"
-            status = entry.stat(follow_symlinks=False)
-            if stat.S_ISDIR(status.st_mode):
-                pending.append(path + "/")
-            elif stat.S_ISREG(status.st_mode):
-                _check_name(output, path)
-                yield path, status.st_size
-            else:
-                raise SpecError(
-                    f"output {output!r} holds {_KINDS.get(stat.S_IFMT(status.st_mode), 'something else')}, "
-                    f"{path!r:.200}: a version holds files and folders only; write the file itself"
-                )
+def _files(root: str) -> Iterator[tuple[str, int]]:
+    """Yield every regular file below `root` whose name a manifest can hold, with its size in bytes."""
+    for path, entry in held_entries(root):
+        if entry.is_file(follow_symlinks=False) and not has_control(path):
+            yield path, entry.stat(follow_symlinks=False).st_size
 
 
 def _check_folder(output: str, folder: str) -> None:
@@ -107,10 +94,3 @@ def _check_folder(output: str, folder: str) -> None:
         raise SpecError(
             f"output {output!r}: its folder was removed or replaced by something else; write into the folder that is given"
         )
-
-
-def _check_name(output: str, path: str) -> None:
-    try:
-        path.encode()
-    except UnicodeEncodeError as error:
-        raise SpecError(f"output {output!r} holds {path!r:.200}: file names must be UTF-8") from error

@@ -884,10 +884,17 @@ class MemoryStore:
         if any(path == folder or path.startswith(f"{folder}/") for path in others):
             raise SpecError(f"{folder!r:.120} is there already")
         staging = self._saved_by(job_id, done=True)
+        if staging is None:
+            return {}
+        found = [
+            Path(top, name)
+            for top, _, names in os.walk(staging.checkpoints, followlinks=True)
+            for name in names
+        ]
         return {
-            f"{folder}/{path}": Path(entry.path).read_bytes()
-            for path, entry in (held_files_of(staging.checkpoints) if staging else ())
-            if entry.is_file(follow_symlinks=False) and not has_control(path)
+            f"{folder}/{path.relative_to(staging.checkpoints)}": path.read_bytes()
+            for path in found
+            if path.is_file() and not has_control(str(path))
         }
 
     def _saved_by(self, job_id: str | None, *, done: bool = False) -> Staging | None:

@@ -14,7 +14,7 @@ from muster.core.job import EVENTS, JobSpec, Role
 from muster.core.origin import Origin
 from muster.core.status import JobState, JobStatus
 from muster.core.verdict import Cause, Verdict
-from muster.volumes import held
+from muster.volumes import held, tree
 from muster.volumes.folder import FolderStore
 
 SPEC = JobSpec(
@@ -48,7 +48,7 @@ def test_a_process_that_is_killed_at_any_file_leaves_no_version_and_the_next_one
         f"checkpoints/{number}": trial(store, number, {"a": b"1", "deep/b": bytes([number])})
         for number in range(2)
     }
-    copied = held.copy_file
+    copied = tree.copy_file
     for last in range(4):
         child = os.fork()
         if not child:
@@ -61,7 +61,7 @@ def test_a_process_that_is_killed_at_any_file_leaves_no_version_and_the_next_one
                 left -= 1
                 copied(source, target)
 
-            monkeypatch.setattr(held, "copy_file", dies)
+            monkeypatch.setattr(tree, "copy_file", dies)
             store.add("hills/search", table, request="ab" * 8, checkpoints=wanted)
             os._exit(0)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9

@@ -4,13 +4,14 @@ from pathlib import Path
 
 import pytest
 
-from muster.volumes import holding, tree
+from muster.core import holding
+from muster.volumes import tree
 
 
 @pytest.fixture(params=["renameat2", "replace"])
 def exchange_by(request, monkeypatch):
     if request.param == "replace":
-        monkeypatch.setattr(tree, "renameat2", lambda: None)
+        monkeypatch.setattr(tree, "swap", lambda *_: False)
     return request.param
 
 

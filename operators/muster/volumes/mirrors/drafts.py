@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 from blake3 import blake3
@@ -20,10 +20,11 @@ from blake3 import blake3
 from muster.core.errors import BadOutput, Corrupt
 from muster.volumes.commit_records import Place
 from muster.volumes.gather import check_path
-from muster.volumes.hashing import BIG_BYTES, Frozen, hash_file
+from muster.volumes.hashing import BIG_BYTES, Frozen, frozen, hash_file
+from muster.volumes.listing import Listing
 from muster.volumes.manifest import Entry
 from muster.volumes.mirrors.base import Busy, Tell
-from muster.volumes.tree import copy_file, files_of, make_folders, remove, unlock
+from muster.volumes.tree import copy_file, files_of, make_folders, prune, remove, unlock
 
 _CHUNK_BYTES = 1 << 20
 
@@ -83,19 +84,23 @@ class Filling:
     """The files of one draft, as they are filled in.
 
     :raises Corrupt: a path leads out of the folder.
-    :param data: the draft's folder of files, made where it is missing. :param place: the version's.
+    :param data: the draft's folder of files, made where it is missing. :param entries: all that it is to hold.
+    :param place: the version's.
     """
 
-    def __init__(self, data: Path, entries: Iterable[Entry], *, place: Place = ("", 0)) -> None:
+    def __init__(self, data: Path, entries: Listing, *, place: Place = ("", 0)) -> None:
         self._data, self.place = data, place
-        self.entries = {_plain(entry, place): entry for entry in entries}
+        self.entries = {_plain(entry.path, place): entry for entry in entries.values()}
         self.frozen: dict[str, Frozen] = {}
         self.fresh: list[Entry] = []
         self._made = {""}
         if data.is_dir():
             unlock(data)
             self._keep_whole()
+            prune(data)
         make_folders(data)
+        for folder in entries.folders():
+            make_folders(data / _plain(folder, place))
 
     @property
     def missing(self) -> dict[str, Entry]:
@@ -177,7 +182,7 @@ class Filling:
     def _write(self, entry: Entry, target: str, data: bytes) -> None:
         if len(data) != entry.size_bytes or blake3(data).hexdigest() != entry.hash:
             raise _changed(entry)
-        fd = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o444)
+        fd = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, entry.mode)
         try:
             view = memoryview(data)
             while view:
@@ -199,12 +204,10 @@ class Filling:
     def _freeze(self, entry: Entry, *, fresh: bool = True) -> None:
         path = f"{self._data}/{entry.path}"
         found = os.lstat(path)
-        if found.st_mode & 0o777 != 0o444:
-            os.chmod(path, 0o444)  # noqa: PTH101 - text
+        if found.st_mode & 0o777 != entry.mode:
+            os.chmod(path, entry.mode)  # noqa: PTH101 - text
             found = os.lstat(path)
-        self.frozen[entry.path] = Frozen(
-            entry.path, entry.hash, entry.size_bytes, found.st_ino, found.st_ctime_ns
-        )
+        self.frozen[entry.path] = frozen(entry, found)
         if fresh:
             self.fresh.append(entry)
 
@@ -214,10 +217,10 @@ def _is_part(status: os.stat_result) -> bool:
     return status.st_nlink == 1 and bool(status.st_mode & 0o200)
 
 
-def _plain(entry: Entry, place: Place) -> str:
-    """Return the path of a file. :raises Corrupt: it leads out of the version; no commit wrote that."""
+def _plain(path: str, place: Place) -> str:
+    """Return a path of a manifest. :raises Corrupt: it leads out of the version; no commit wrote that."""
     try:
-        return check_path(entry.path, output=f"{place[0]}@{place[1]}")
+        return check_path(path, output=f"{place[0]}@{place[1]}")
     except BadOutput as error:
         raise Corrupt(f"the manifest of {place[0]}@{place[1]} is not one of a commit: {error}") from error
 

@@ -112,7 +112,7 @@ class Elsewhere:
 
     def _fetch(self, home: Source, documents: Documents, target: Path) -> None:
         part = target.with_name(f".part-{target.name}")
-        filling = Filling(part / "data", documents.entries.values(), place=documents.place)
+        filling = Filling(part / "data", documents.entries, place=documents.place)
         fetch(filling, documents, home, lambda _: None)
         set_modes(part / "data", folders_of(part / "data"), 0o555)
         sync_all(part)

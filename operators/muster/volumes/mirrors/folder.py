@@ -185,7 +185,7 @@ class FolderHome:
             remove(draft / "data")
             self._describe(documents, draft, [])
             return None
-        filling = Filling(draft / "data", documents.entries.values(), place=documents.place)
+        filling = Filling(draft / "data", documents.entries, place=documents.place)
         if base is not None and self._layout.links:
             self._link(filling, base)
         return filling
@@ -212,14 +212,13 @@ class FolderHome:
             # An NFS client may have outdated times of a file.
             repaired = base.place == filling.place  # of a damaged version each file is read
             trusted = self._layout.syncfs and not repaired
-            wanted = [entry.hash for entry in missing]
             means = "it is brought from the mirror" if repaired else sharing.KEEPS_OWN
-            previous = sharing.Previous(self.folder(base.place), wanted, trusted=trusted, means=means)
+            previous = sharing.Previous(self.folder(base.place), missing, trusted=trusted, means=means)
         except (Corrupt, FileNotFoundError):
             return  # fsck reports it; the new version gets bytes of its own
         for entry in missing:
             with suppress(OSError):  # it is gone, or has too many links: it is fetched
-                if (same := previous.equal(entry)) is not None:
+                if (same := previous.equal(entry, owner=os.geteuid())) is not None:
                     previous.linked(entry, filling.link(entry, same[0]))
 
     def folder(self, place: Place) -> Path:

@@ -50,7 +50,7 @@ def _damaged(report: Report) -> dict[str, Place]:
     """Return the versions of a report that are damaged."""
     found = dict[str, Place]()
     for problem in report.problems:
-        if not problem.harmless and problem.where.startswith("volume://"):
+        if (problem.retired or not problem.harmless) and problem.where.startswith("volume://"):
             wanted = Address.parse(problem.where)
             if wanted.select is Select.NUMBER:
                 found[problem.where] = (wanted.volume, int(wanted.value))

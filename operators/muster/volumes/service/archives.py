@@ -19,7 +19,7 @@ CHUNK_BYTES = 1 << 20
 
 @dataclass(frozen=True, kw_only=True)
 class ArchiveMember:
-    """One file of an archive: its name in the archive, and its bytes, their place, or a handle of them."""
+    """One file of an archive: its name in the archive, and its bytes, their place, or a handle of them; or an empty folder."""
 
     name: str
     source: Path | bytes | int
@@ -54,6 +54,11 @@ def in_chunks(pieces: Iterable[bytes]) -> Iterator[bytes]:
 
 def _packed(files: Iterable[ArchiveMember]) -> Iterator[bytes]:
     for member in files:
+        if isinstance(member.source, Path) and member.source.is_dir():
+            head = tarfile.TarInfo(member.name)
+            head.type, head.mode = tarfile.DIRTYPE, 0o755
+            yield head.tobuf(tarfile.PAX_FORMAT, "utf-8", "surrogateescape")
+            continue
         with _opened(member.source) as file:
             size = file.seek(0, os.SEEK_END)
             file.seek(0)
@@ -85,7 +90,7 @@ def exactly(file: BinaryIO, size: int, *, what: str) -> Iterator[bytes]:
 
 
 def unpack(archive: BinaryIO, folder: Path, *, check: Callable[[str], str]) -> dict[str, int]:
-    """Write the files of a tar below `folder`, which must be empty; return the size of every path.
+    """Write the files and folders of a tar below `folder`, which must be empty; return the size of every file's path.
 
     :param check: returns a path if it is plain and stays below the folder, or raises.
     :raises SpecError: it is no tar, holds anything but files, or a file twice.
@@ -95,6 +100,9 @@ def unpack(archive: BinaryIO, folder: Path, *, check: Callable[[str], str]) -> d
         with tarfile.open(fileobj=archive, mode="r|", bufsize=CHUNK_BYTES) as tar:
             for head in tar:
                 path = check(head.name)
+                if head.isdir():
+                    make_folders(folder / path)
+                    continue
                 content = tar.extractfile(head) if head.isreg() else None
                 if content is None or path in sizes:
                     raise SpecError(f"the archive holds {path!r:.200} twice, or as something that is no file")

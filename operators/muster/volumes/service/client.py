@@ -15,6 +15,7 @@ from muster.core.job import JobSpec
 from muster.core.names import check_digest, check_job_id, check_partition, check_request, check_volume
 from muster.core.origin import Origin
 from muster.core.status import JobStatus
+from muster.core.text import escaped
 from muster.core.wire import dumps, loads
 from muster.volumes import fsck
 from muster.volumes.base import Record, Staging, Version
@@ -321,7 +322,7 @@ class ServiceStore(_Client):
         if partition is not None:
             check_partition(partition)
         files = [
-            ArchiveMember(name=name, source=path)
+            ArchiveMember(name=name, source=path, runs=os.access(path, os.X_OK))
             for name, path in sorted(sources(source, volume=volume).items())
         ]
         answer = self._connection.request(
@@ -358,7 +359,8 @@ class ServiceStore(_Client):
             translated(f"fetch what job {job_id} staged into {target}"),
             self._connection.stream(f"{_job(job_id)}/staged") as archive,
         ):
-            return len(unpack(archive, target, check=lambda path: check_path(path, output=job_id)))
+            # a name that is not UTF-8, for which it was refused, is shown as its escape
+            return len(unpack(archive, target, check=lambda path: check_path(escaped(path), output=job_id)))
 
     def follow(self, job_id: str, target: Path, *, begins: str) -> int:
         """Fetch what a job has written so far below `target`; each call transfers the files whole."""

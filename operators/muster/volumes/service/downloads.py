@@ -28,6 +28,7 @@ from muster.volumes.durability import locked, sync_all, temporary, translated
 from muster.volumes.gather import check_path
 from muster.volumes.layout import Layout
 from muster.volumes.listing import Listing
+from muster.volumes.manifest import Entry
 from muster.volumes.service.archives import members, pack, unpack
 from muster.volumes.service.connection import Connection
 from muster.volumes.service.manifests import Manifests
@@ -56,7 +57,7 @@ class Downloads:
             target = whole.with_name(f"{name}-{blake3(inner.encode()).hexdigest()[:16]}")
         if inner or not target.is_dir():
             entries = self.manifest(version.address, version.digest)
-            if next(entries.below(inner), None) is None:
+            if not entries.holds(inner):
                 there = ", ".join(sorted(name for name, _ in islice(entries.names(), 8)))
                 raise NotFound(f"{version.address} holds no {inner!r:.120}; at its top are {there}")
             if not target.is_dir():
@@ -112,12 +113,15 @@ class Downloads:
         for entry in entries.below(inner):
             target = data / check_path(entry.path, output=version.volume)
             make_folders(target.parent)
-            rest, found = _write(target, entry.size_bytes, rest, chunks)
+            rest, found = _write(target, entry, rest, chunks)
             if found != entry.hash:
                 raise Corrupt(
                     f"{entry.path!r:.200} of {version.address} was sent with other bytes than were committed: "
                     "run `muster volumes fsck --deep` where the store is"
                 )
+
+        for folder in entries.folders(inner):
+            make_folders(data / check_path(folder, output=version.volume))
 
     def _fetch_code(self, digest: str) -> None:
         part = temporary(self._layout.code(digest))
@@ -134,9 +138,9 @@ class Downloads:
             )
 
 
-def _write(target: Path, size: int, rest: memoryview, chunks: Iterator[bytes]) -> tuple[memoryview, str]:
+def _write(target: Path, entry: Entry, rest: memoryview, chunks: Iterator[bytes]) -> tuple[memoryview, str]:
     """Write one file from the stream; return what is left of the last chunk, and the file's BLAKE3."""
-    hasher = blake3()
+    hasher, size = blake3(), entry.size_bytes
     with target.open("xb", buffering=0) as file:
         while size:
             rest = rest or memoryview(next(chunks))
@@ -145,5 +149,5 @@ def _write(target: Path, size: int, rest: memoryview, chunks: Iterator[bytes]) -
             size -= len(taken)
             while taken:
                 taken = taken[file.write(taken) :]
-        os.fchmod(file.fileno(), 0o444)
+        os.fchmod(file.fileno(), entry.mode)
     return rest, hasher.hexdigest()

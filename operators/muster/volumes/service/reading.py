@@ -26,7 +26,7 @@ from muster.volumes.service.archives import ArchiveMember, exactly, in_chunks, m
 from muster.volumes.service.calls import LIMIT_LINES_BYTES, Call, route
 from muster.volumes.service.served import Served
 from muster.volumes.service.table import CURSOR
-from muster.volumes.tree import open_regular
+from muster.volumes.tree import open_regular, runs
 
 _RANGE = re.compile(r"bytes=(\d{1,18})-(\d{1,18})?\Z")
 
@@ -154,6 +154,6 @@ def _members(files: Iterator[tuple[str, os.DirEntry[str]]]) -> Iterator[ArchiveM
     for path, entry in files:
         handle = open_regular(entry.path)
         try:
-            yield ArchiveMember(name=path, source=handle)
+            yield ArchiveMember(name=path, source=handle, runs=runs(os.fstat(handle)))
         finally:
             os.close(handle)

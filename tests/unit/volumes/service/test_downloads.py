@@ -40,6 +40,25 @@ def test_a_version_is_fetched_once(service, made, tmp_path):
     assert not [each for each in path.parent.parent.iterdir() if each.name.startswith(".part")]
 
 
+def test_modes_and_empty_folders_come_and_go_with_a_version(service, tmp_path, volume):
+    (tmp_path / "in" / "logs" / "empty").mkdir(parents=True)
+    for name, mode in (("run.sh", 0o755), ("read", 0o644)):
+        (tmp_path / "in" / name).write_text(name)
+        (tmp_path / "in" / name).chmod(mode)
+    (tmp_path / "in" / "run").symlink_to("run.sh")
+    store = service.client(str(tmp_path / "cache"))
+    made = store.add(volume, tmp_path / "in")
+    path = store.path(made.address)
+    assert (path / "logs" / "empty").is_dir()
+    assert [(path / name).stat().st_mode & 0o777 for name in ("run", "run.sh", "read")] == [
+        0o555,
+        0o555,
+        0o444,
+    ]
+    assert (store.path(f"{made.address}/logs") / "empty").is_dir()
+    assert FolderStore(service.root).manifest(made.address).digest == made.digest
+
+
 @pytest.mark.parametrize("inner", ["a", "a/b", "a/b/y", "b", "a.txt"])
 def test_a_part_of_a_version_is_fetched_alone(service, made, tmp_path, inner):
     version, files = made

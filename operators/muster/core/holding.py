@@ -18,7 +18,24 @@ from pathlib import Path
 
 _OPENAT2, _RESOLVE_NO_SYMLINKS = 437, 0x04  # openat2(2); the number is the same on every architecture
 _LONGEST_STEP = 4_000  # bytes of a path: PATH_MAX is 4096
+_AT_FDCWD, _EXCHANGE = -100, 2  # renameat2(2)
 _FOLDER = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+def held_entries(folder: Path | str, inner: str = "") -> Iterator[tuple[str, os.DirEntry[str]]]:
+    """Yield all that is below `inner` in a folder that others may write, folders too, with paths below `folder`; no link is followed.
+
+    The path of an entry is valid until the next one is requested.
+    """
+    waiting = [inner]
+    while waiting:
+        inner = waiting.pop()
+        with held(folder, inner) as here:
+            for entry in list(os.scandir(here)):
+                path = f"{inner}/{entry.name}" if inner else entry.name
+                if entry.is_dir(follow_symlinks=False):
+                    waiting.append(path)
+                yield path, entry
 
 
 @contextmanager
@@ -82,6 +99,14 @@ def openat2(fd: int, path: bytes) -> int | None:
     if code in (errno.ENOSYS, errno.EPERM):
         return None
     raise OSError(errno.ENOTDIR if code == errno.ELOOP else code, os.strerror(code), os.fsdecode(path))
+
+
+def swap(one: str, other: str) -> bool:
+    """Exchange two names in one step (renameat2(2)); False where the kernel or the file system cannot."""
+    call = getattr(_libc(), "renameat2", None)
+    if call is None:
+        return False
+    return bool(call(_AT_FDCWD, os.fsencode(one), _AT_FDCWD, os.fsencode(other), _EXCHANGE) == 0)
 
 
 @cache
