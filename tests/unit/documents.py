@@ -71,6 +71,7 @@ VALID: Mapping[str, Mapping[str, Any]] = {
         "outputs": {"model": Output(volume="raw/model", partition="*")},
         "params": {"rate": 0.1, "names": ["a", None]},
         "env": {"A": "1"},
+        "metric_pattern": r"(?P<epoch>\d+)",
     },
     "Pinned": {"address": ADDRESS, "digest": DIGEST},
     "Plan": {"steps": (5, 100)},

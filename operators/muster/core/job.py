@@ -21,6 +21,7 @@ from muster.core.names import (
     check_variable,
 )
 from muster.core.origin import Origin
+from muster.core.progress import Pattern
 from muster.core.resources import Resources
 
 DAY_SECONDS = 86_400.0
@@ -187,6 +188,8 @@ class JobSpec:
     :param follows: an ended job; the first attempt begins with its checkpoints.
     :param cache_key: a JSON value that the author gives for what no other field shows: jobs that differ in it make
         something else.
+    :param metric_pattern: a regular expression with a group for each number, by name, that is looked for in each line of rank 0: see
+        :class:`muster.core.progress.Pattern`.
     :param interpreter: the Python of this machine that runs the job, unlocked, in place of the image's environment.
     """
 
@@ -215,6 +218,7 @@ class JobSpec:
     cache_key: Any = None
     keep: int = 0
     interpreter: Interpreter | None = None
+    metric_pattern: str = ""
 
     def __post_init__(self) -> None:
         if not self.name or len(self.name) > 250 or not self.name.isprintable():
@@ -229,6 +233,8 @@ class JobSpec:
         self._check_names()
         self._check_params()
         self._check_limits()
+        if self.metric_pattern:
+            Pattern(self.metric_pattern)
         for name in ("inputs", "outputs", "params", "env", "secrets", "pod_override"):
             object.__setattr__(self, name, MappingProxyType(dict(getattr(self, name))))
 

@@ -25,11 +25,14 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TypeVar
 
+from muster.core.errors import SpecError
+
 MOST_NUMBERS = 8
 MOST_LINKS = 5
 LONGEST_LINE = 2400
 
 _NUMBER = r"[-+]?(?:(?:\d{1,20}(?:\.\d{0,20})?|\.\d{1,20})(?:[eE][-+]?\d{1,3})?|(?i:nan|inf(?:inity)?))"
+_NAME, _A_NUMBER = re.compile(r"[a-z][a-z0-9_]{0,31}"), re.compile(_NUMBER, re.ASCII)
 _PAIR = re.compile(rf"([a-z][a-z0-9_]{{0,31}})=({_NUMBER})(?:/({_NUMBER}))?", re.ASCII)
 _PAIRS = re.compile(rf"muster: ({_PAIR.pattern}(?: {_PAIR.pattern}){{0,{MOST_NUMBERS - 1}}})", re.ASCII)
 # No user and password before the host: they would be shown to all users.
@@ -105,6 +108,50 @@ def numbers(line: str) -> dict[str, Progress]:
         name: Progress(value=float(value), total=float(total) if total else None)
         for name, value, total in _PAIR.findall(pairs[1])
     }
+
+
+class Pattern:
+    r"""Finds numbers in lines that a script writes for people, so that it need not be changed.
+
+    Each group is a number's name: ``Epoch (?P<epoch>\d+)|accuracy: (?P<accuracy>[\d.]+)``. Where a line holds one, the groups that stand
+    before it in the expression keep what an earlier line said, as a script tells the epoch first.
+
+    :raises SpecError: it is no regular expression, or its groups are no names of numbers.
+    """
+
+    def __init__(self, expression: str) -> None:
+        try:
+            self._expression = re.compile(expression)
+        except re.error as error:
+            raise SpecError(
+                f"metric_pattern is {expression!r:.120}: no regular expression ({error})"
+            ) from error
+        self.names = tuple(self._expression.groupindex)
+        wrong = [name for name in self.names if not _NAME.fullmatch(name)]
+        if wrong or not 1 <= len(self.names) <= MOST_NUMBERS:
+            raise SpecError(
+                f"metric_pattern is {expression!r:.120}: need 1 to {MOST_NUMBERS} groups, each named as its number, (?P<epoch>\\d+)"
+                + (f"; {wrong[0]!r:.60} is no such name, [a-z][a-z0-9_]*" if wrong else "")
+            )
+        self._last: dict[str, str] = {}
+
+    def told(self, line: str) -> str:
+        """Return the line of progress that one line of the script stands for; empty where there is no number in it."""
+        if len(line) > LONGEST_LINE:
+            return ""
+        found = {
+            name: text
+            for match in self._expression.finditer(line)
+            for name, text in match.groupdict().items()
+            if text is not None and _A_NUMBER.fullmatch(text)
+        }
+        if not found:
+            return ""
+        self._last |= found
+        end = max(self.names.index(name) for name in found) + 1
+        return "muster: " + " ".join(
+            f"{name}={self._last[name]}" for name in self.names[:end] if name in self._last
+        )
 
 
 def heard(log: bytes) -> Told:

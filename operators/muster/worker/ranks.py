@@ -17,6 +17,7 @@ from functools import partial
 from typing import Protocol
 
 from muster.core.linux import adopt_orphans
+from muster.core.progress import Pattern
 from muster.worker.lines import LineBuffer
 from muster.worker.processes import Forked, children, end_descendants, has_children, spawn
 from muster.worker.silence import Silence
@@ -113,6 +114,7 @@ class Ranks:
     :param over: tells whether these ranks are not needed any more: they are told to stop then.
     :param watches: what looks now and then while they run.
     :param tidy: whether they should leave no process behind; an engine's head and workers do.
+    :param pattern: finds numbers in lines of rank 0, which are told after them.
     :param serves: tells whether the processes aside still answer, where the ranks cannot go on without them: one that fails ends them.
     """
 
@@ -127,6 +129,7 @@ class Ranks:
         watches: Sequence[Watch] = (),
         tidy: bool = True,
         serves: Callable[[], bool] | None = None,
+        pattern: Pattern | None = None,
     ) -> None:
         self.ranks: list[Rank] = []
         self.unserved: tuple[float, int] | None = None
@@ -141,6 +144,7 @@ class Ranks:
         self._watches = watches
         self._tidy = tidy
         self._serves = serves
+        self._pattern = pattern
         self._aside: set[int] = set()
         self._looked = time.time()
         self._stop_at: float | None = None
@@ -344,6 +348,8 @@ class Ranks:
         rank.tail.extend(lines)
         if any(line.startswith(TRACE_START) for line in lines):
             rank.traced = time.time()
+        if self._pattern is not None and rank.number == 0:
+            lines = [each for line in lines for each in (line, *filter(None, [self._pattern.told(line)]))]
         say("\n".join(f"[rank {rank.number}] {line}" for line in lines))
 
 

@@ -22,6 +22,7 @@ from muster.core.advice import advice_on
 from muster.core.errors import SpecError
 from muster.core.linux import die_with
 from muster.core.patience import Patience
+from muster.core.progress import Pattern
 from muster.core.replica import Replica, Report
 from muster.core.room import is_full
 from muster.core.text import shortened
@@ -129,6 +130,7 @@ def _run_ranks(replica: Replica, disks: Disks, usage: Usage) -> Report:
         over=None if leader is None else lambda: sealed_at(replica, leader) is not None,
         watches=(doubles, usage, pruning, Unkept(replica, say=say)),
         tidy=not spec.launcher.drives,
+        pattern=Pattern(spec.metric_pattern) if spec.metric_pattern else None,
         serves=_serves(replica) if spec.launcher.drives else None,
     )
     ended = ranks.run(plans, aside=aside)

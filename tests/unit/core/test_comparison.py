@@ -97,7 +97,8 @@ MATTERS_NOT: list[dict[str, Any]] = [
     {"params": {"epochs": 4, "lr": 0.1}},
     *(
         {name: value}
-        for name, value in {
+        for name, value in {"metric_pattern": "(?P<epoch>.)"},
+    {
             "run_timeout_seconds": 1.0,
             "queue_timeout_seconds": 1.0,
             "hang_timeout_seconds": 1.0,

@@ -2,9 +2,37 @@ from __future__ import annotations
 
 import pytest
 
-from muster.core.progress import MOST_LINKS, MOST_NUMBERS, Progress, Told, heard, parse
+from muster.core.errors import SpecError
+from muster.core.progress import MOST_LINKS, MOST_NUMBERS, Pattern, Progress, Told, heard, parse
 from muster.core.status import JobState, JobStatus
 from muster.core.wire import dumps, loads
+
+MNIST = r"Train Epoch: (?P<epoch>\d+) .*Loss: (?P<loss>[\d.]+)|Accuracy: \d+/\d+ \((?P<accuracy>[\d.]+)%\)"
+
+
+def test_numbers_are_found_in_lines_for_people_with_what_was_said_before_them():
+    pattern = Pattern(MNIST)
+    said = [
+        "Train Epoch: 1 [0/60000 (0%)]\tLoss: 2.3",
+        "nothing",
+        "Test set: Average loss: 0.05, Accuracy: 9833/10000 (98%)",
+        "Train Epoch: 2 [0/60000 (0%)]\tLoss: 0.07",
+    ]
+    assert [pattern.told(line) for line in said] == [
+        "muster: epoch=1 loss=2.3",
+        "",
+        "muster: epoch=1 loss=2.3 accuracy=98",
+        "muster: epoch=2 loss=0.07",  # the accuracy of this epoch is not known yet
+    ]
+    assert all(parse(told) for line in said if (told := Pattern(MNIST).told(line)))
+
+
+@pytest.mark.parametrize(
+    "expression", ["(", "no group", r"(\d+)", r"(?P<Epoch>\d+)", r"(?P<epoch>\d)(?P<e1>a)" * 9]
+)
+def test_a_pattern_is_a_regular_expression_with_a_named_group_for_each_number(expression):
+    with pytest.raises(SpecError, match="metric_pattern is "):
+        Pattern(expression)
 
 
 def test_numbers_by_name_and_of_how_much():

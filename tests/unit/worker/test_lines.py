@@ -38,6 +38,16 @@ def test_a_progress_bar_shows_before_its_newline_and_a_plain_line_does_not() -> 
     assert buffer.bar() == []  # what is no bar comes whole
 
 
+def test_numbers_in_lines_of_rank_0_are_told_after_them(bench) -> None:
+    ended = bench.run(
+        command=("python", "-c", "print('epoch 1'); print(); print('auc .5 of 3')"),
+        ranks=1,
+        metric_pattern=r"epoch (?P<epoch>\d+)|auc (?P<auc>\S+)",
+    )
+    told = ["epoch 1", "muster: epoch=1", "", "auc .5 of 3", "muster: epoch=1 auc=.5"]
+    assert ended.lines == [f"[rank 0] {line}" for line in told]
+
+
 @pytest.mark.parametrize("cut", [3, 16, 21])
 def test_an_exceptions_text_is_whole_though_it_holds_carriage_returns(cut: int) -> None:
     buffer, raised = LineBuffer(), b"BadRowError: no rows\rin a.csv\r"

@@ -48,6 +48,7 @@ from muster.airflow.operators.spec import (
 )
 from muster.core.data import CHECKPOINTS, EVERY_PARTITION
 from muster.core.job import JobSpec, Launcher, Role, SecretRef
+from muster.core.progress import Pattern
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -119,6 +120,9 @@ class FunctionOperator(CachedOperator, CodeOperator):
     which failed or was ended. ``auto`` goes on from them where entrypoint or command, the inputs' content,
     replicas and ranks are the same; ``always`` goes on in any case, ``never`` starts anew. A task that has
     succeeded always starts anew."""
+    metric_pattern: str | None = keyword(default=None, check=optional(Pattern), spec=lambda text: text or "")
+    r"""Numbers in the lines that rank 0 of a script prints for people, ``r"Epoch (?P<epoch>\d+)|accuracy: (?P<accuracy>[\d.]+)"``: a group for
+    each, by name. They are progress, curves and a search's metric, as if the script had printed ``muster: epoch=3 accuracy=0.71``."""
     require_gpus: bool = keyword(default=False, check=check_flag, spec=plain, for_all=True)
     """Fail rather than run on CPUs where GPUs are missing."""
 

@@ -42,6 +42,7 @@ from muster.core.data import CHECKPOINTS, EVERY_PARTITION
 from muster.core.errors import MusterError, NotFound, SpecError
 from muster.core.job import JobSpec
 from muster.core.names import make_job_id
+from muster.core.progress import Pattern
 from muster.core.room import size
 from muster.core.search import Budget, Mode, Sampler, Search, SearchSpec, Stopping
 from muster.core.space import Dimension, sample
@@ -131,6 +132,14 @@ class SearchOperator(GangOperator):
                 raise SpecError(f"param {self.until!r:.60} is in params, too: the search sets it")
         with self.refusing("the search"):
             spec = self.search_spec()
+        if self.metric_pattern:
+            with self.refusing("metric_pattern"):
+                lacks = {self.metric, self.resource} - set(Pattern(self.metric_pattern).names)
+                if lacks:
+                    raise SpecError(
+                        f"{self.metric_pattern!r:.120}: a search needs a group for its metric, {self.metric}, and one for how far a trial is, which "
+                        "resource= names"
+                    )
         if self.cache:
             with self.refusing("cache"):
                 raise SpecError(

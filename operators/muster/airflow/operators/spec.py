@@ -161,9 +161,10 @@ def roles_of(operator: JobOperator) -> tuple[Role, ...]:
         if not isinstance(given, (list, tuple)) or not all(isinstance(role, Role) for role in given):
             raise SpecError(f"roles is {given!r:.60}: expected a list of Role(name=…, entrypoint=…)")
         return tuple(operator.roles)
-    if isinstance(operator.ranks, (list, tuple)):
+    ranks: object = operator.ranks  # whatever the annotation says
+    if isinstance(ranks, (list, tuple)):
         raise SpecError(
-            f"ranks is {operator.ranks!r:.60}: a gang shrinks and grows by whole replicas, replicas={operator.ranks!r:.60} with ranks=1; "
+            f"ranks is {ranks!r:.60}: a gang shrinks and grows by whole replicas, replicas={ranks!r:.60} with ranks=1; "
             "each has LOCAL_RANK 0, so let the script save where RANK is 0"
         )
     least, most = _counts(operator.replicas)

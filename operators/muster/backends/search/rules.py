@@ -118,8 +118,11 @@ def used_up(spec: SearchSpec, state: SearchState, spent: Spent) -> str:
 def hopeless(state: SearchState) -> str:
     """Say why a search has failed: half of its trials did, of at least five that show how they do.
 
-    A trial that ended well and never told the metric counts as one that failed: there is nothing to compare it by.
+    A trial that ended well and never told the metric counts as one that failed: there is nothing to compare it by. One is proof where no
+    other trial has told it.
     """
+    if state.silent and not any(each.values for each in state.trials):
+        return f"no trial told {state.spec.metric}. {silence(state)}"  # nor will another one
     lost = state.failed + state.silent
     if state.shown < FEWEST_OUTCOMES or 2 * lost < state.shown:
         return ""
@@ -135,7 +138,7 @@ def silence(state: SearchState) -> str:
     spec = state.spec
     return (
         f"{state.silent} of them ended and never told {spec.metric}: the script needs a line such as "
-        f"`muster: {spec.resource or 'epoch'}=1/{spec.rungs[-1]:g} {spec.metric}=0.5` after each checkpoint"
+        f"`muster: {spec.resource or 'epoch'}=1/{spec.rungs[-1]:g} {spec.metric}=0.5` after each checkpoint, or metric_pattern= that finds both in its own lines"
     )
 
 
