@@ -93,12 +93,12 @@ MATTERS_NOT: list[dict[str, Any]] = [
     {"inputs": {"rows": rows(9)}},  # the same content under another number
     {"inputs": {"rows": rows(9, volume="loop/copy")}},
     {"follows": "a-1"},
+    {"metric_pattern": "(?P<epoch>.)"},
     {"code": None},  # it is compared file by file
     {"params": {"epochs": 4, "lr": 0.1}},
     *(
         {name: value}
-        for name, value in {"metric_pattern": "(?P<epoch>.)"},
-    {
+        for name, value in {
             "run_timeout_seconds": 1.0,
             "queue_timeout_seconds": 1.0,
             "hang_timeout_seconds": 1.0,
