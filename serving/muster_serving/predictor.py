@@ -42,6 +42,7 @@ class Predictor:
         self._outputs = list(self.signature.outputs)
         self._session = _session(folder / MODEL)
         self.signature.check_nulls("a graph")
+        self.signature.check_categories("a graph")
         _check_graph("input", self.signature.inputs, self._session.get_inputs())
         _check_graph("output", self.signature.outputs, self._session.get_outputs())
         self._row = _Row(self._session, self.signature) if _fixed(self.signature) else None

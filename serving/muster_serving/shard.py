@@ -128,7 +128,7 @@ class Shard:
             values = encoded[name][begin * width : end * width]
             # one row takes the endpoint's own way for one row, which takes values of JSON
             columns[name] = (
-                _plain(column, block.column(name).slice(begin, 1)).to_pylist() if rows == 1 else values
+                plain(column, block.column(name).slice(begin, 1)).to_pylist() if rows == 1 else values
             )
         try:
             answer = self._predictor.predict(columns, rows)
@@ -229,7 +229,7 @@ def _check_names(piece: Piece, names: Sequence[str], found: Sequence[str]) -> No
         )
 
 
-def _plain(column: Column, array: pa.Array) -> pa.Array:
+def plain(column: Column, array: pa.Array) -> pa.Array:
     """Return a column, flat, with decimals as the numbers and dates as the texts that a request has in their place."""
     array = _flat(array)
     if isinstance(array, pa.DictionaryArray):
@@ -246,7 +246,7 @@ def _plain(column: Column, array: pa.Array) -> pa.Array:
 
 def _values(column: Column, array: pa.Array) -> list[Any] | Array:
     """Return a column's values, flat, as the predictor takes them: an array wherever that means the same as JSON's values."""
-    array = _plain(column, array)
+    array = plain(column, array)
     kind = array.type
     numbers = pa.types.is_integer(kind) or (pa.types.is_floating(kind) and column.datatype.startswith("FP"))
     if array.null_count and not (

@@ -6,7 +6,7 @@ Each request is checked against it, and so is the graph when the model is loaded
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -110,6 +110,18 @@ class Signature:
                 raise ModelError(
                     f"input {name!r} is nullable, and {what} has no null of {column.datatype}: give it categories and a "
                     "fallback, which stands for null, or have the model take FP64 or FP32, where null is NaN"
+                )
+
+    def check_categories(self, what: str, *, encoded: Collection[str] = ()) -> None:
+        """Raise ModelError where an input was a categorical column of numbers: a model may have had these, or their places.
+
+        :param encoded: the inputs that are known to have been places.
+        """
+        for name, column in self.inputs.items():
+            if column.frame.get("dtype") == "category" and column.datatype != "BYTES" and name not in encoded:
+                raise ModelError(
+                    f"input {name!r} is a categorical column of numbers, and {what} had these or their places: describe what it had, "
+                    f"inputs=frame.astype({{{name!r}: {column.datatype.lower().replace('fp', 'float')!r}}}) where it had the numbers"
                 )
 
     def with_places(self) -> Signature:

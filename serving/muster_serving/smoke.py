@@ -11,10 +11,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from muster_serving.column import Column
+from muster_serving.column import Column, is_null
 from muster_serving.errors import RequestError
 from muster_serving.scoring import Piece, ScoringError, files, split
-from muster_serving.shard import blocks
+from muster_serving.shard import blocks, plain
 from muster_serving.signature import SIGNATURE, Signature
 
 FILE = "smoke.json"
@@ -55,7 +55,12 @@ def _rows(piece: Piece, signature: Signature, *, most: int) -> Iterator[tuple[st
         for number, row in enumerate(block.slice(0, left).to_pylist(), at):
             where = f"{Path(piece.file).name}, row {number}"
             for name, column in signature.inputs.items():
-                row[name] = _checked(where, column, row[name])
+                value = (
+                    row[name]
+                    if column.tail
+                    else plain(column, block.column(name).slice(number - at, 1)).to_pylist()[0]
+                )
+                row[name] = _checked(where, column, value)
             yield where, row
         left -= block.num_rows
         if left <= 0:
@@ -68,7 +73,14 @@ def _checked(where: str, column: Column, value: Any) -> Any:
         column.array(_flat(value))
     except RequestError as error:
         raise ScoringError(f"{where}: {error}") from error
-    return value
+    return _requested(value)
+
+
+def _requested(value: Any) -> Any:
+    """Return a value without NaN, which JSON does not have."""
+    if isinstance(value, list):
+        return list(map(_requested, value))
+    return None if is_null(value) else value
 
 
 def _flat(value: Any) -> list[Any]:

@@ -34,7 +34,7 @@ _TYPES = {
     "double": "FP64",
     **dict.fromkeys(("str", "string", "large_string", "utf8", "categorical", "enum"), "BYTES"),
 }
-_DATES = ("datetime64", "date", "datetime", "timestamp")
+_DATES = ("datetime64", "date")
 _PLAIN = {"BOOL": "bool", "FP32": "float32", "FP64": "float64"} | {n.upper(): n for n in _TYPES if "int" in n}
 _OF_PYTHON = {bool: "bool", int: "int64", float: "float64", str: "str"}
 _LIMITS = {

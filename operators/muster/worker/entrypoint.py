@@ -59,7 +59,26 @@ def _call(replica: Replica) -> dict[str, Any]:
         if error.code not in (None, 0):
             raise
         returned = None
+    for folder in replica.staging.values():
+        _tell_of_types(os.path.join(folder, "model.skops"))
     return {"metrics": _metrics(returned), "modules": [] if reads is None else reads.names()}
+
+
+def _tell_of_types(file: str) -> None:
+    """Say which types of a skops file a deployment has to trust: it would refuse them when the run is nearly over."""
+    skops = sys.modules.get("skops.io")  # what wrote the file; the worker imports nothing of the image
+    if skops is None or not os.path.exists(file):
+        return
+    try:
+        types = skops.get_untrusted_types(file=file)
+    except Exception as error:  # it is the author's file, and the deployment's to refuse
+        print(f"model.skops cannot be read: {error}", flush=True)  # noqa: T201 the job's log
+        return
+    if types:
+        print(  # noqa: T201 the job's log
+            f"model.skops holds types that may run code when they are loaded: deploy it with trusted={sorted(types)!r}",
+            flush=True,
+        )
 
 
 def load(entrypoint: str) -> Callable[..., Any]:

@@ -16,7 +16,8 @@ def load(path: Path, signature: Signature, trusted: Sequence[str]) -> Predict:  
     import numpy as np
 
     booster = lightgbm.Booster(model_file=str(path))
-    columns = table.numeric(signature, what="LightGBM")
+    encoded = table.categorical(signature) if booster.pandas_categorical else ()
+    columns = table.numeric(signature, what="LightGBM", encoded=encoded)
 
     def predict(inputs: dict[str, Any]) -> dict[str, Any]:
         answer = booster.predict(table.matrix(inputs, columns, np.float64), num_threads=1)

@@ -28,7 +28,8 @@ def predictor(model: Any, signature: Signature) -> Predict:
     """Return the function of a loaded model: probabilities where it has them and the signature wants numbers, else
     predictions.
 
-    A model that was fitted on a frame gets a frame of the inputs, any other a matrix of all inputs side by side.
+    A model that was fitted on a frame gets a frame of the inputs, with the types of columns that it was fitted on, any other a
+    matrix of all inputs side by side.
     """
     first = next(iter(signature.outputs.values()))
     ask = model.predict
@@ -41,11 +42,10 @@ def predictor(model: Any, signature: Signature) -> Predict:
             raise ModelError(
                 f"the model was fitted on {', '.join(names):.300}; the signature's inputs lack {', '.join(missing):.200}"
             )
-        from pandas import DataFrame
+        frame = table.framing(signature, names)
 
         def by_frame(inputs: dict[str, Any]) -> dict[str, Any]:
-            frame = DataFrame({name: inputs[name] for name in names}, copy=False)
-            return table.outputs(signature, [ask(frame)], what="the model")
+            return table.outputs(signature, [ask(frame(inputs))], what="the model")
 
         return by_frame
     import numpy as np

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
+from datetime import date
 from typing import Any
 
 import numpy as np  # noqa: TID253 - the model has it
 
-from muster_serving.column import Array, Column, is_null
+from muster_serving.column import DATATYPES, Array, Column, is_null
 from muster_serving.errors import ModelError, PredictionError, RequestError
 from muster_serving.signature import Signature
 
 Places = dict[Any, float]
+
+
+def categorical(signature: Signature) -> Collection[str]:
+    """Return the inputs that were categorical columns of a frame."""
+    return [name for name, column in signature.inputs.items() if column.frame.get("dtype") == "category"]
 
 
 def numeric(
@@ -21,13 +27,14 @@ def numeric(
     """Return each input's name, and of a text, or another category that the model was trained on by its place, the places.
 
     :param encoded: the inputs whose categories the library had by their places.
-    :raises ModelError: an input is a text without categories.
+    :raises ModelError: an input is a text without categories, or may have been values or places in training.
     """
     for name, column in signature.inputs.items():
-        if column.categories is None and (column.datatype == "BYTES" or name in encoded):
+        if column.datatype == "BYTES" and column.categories is None:
             raise ModelError(
                 f"input {name!r} is text, and {what} takes numbers: give it categories, or write predict.py"
             )
+    signature.check_categories(what, encoded=encoded)
     return [
         (n, _places(c) if c.datatype == "BYTES" or n in encoded else None)
         for n, c in signature.inputs.items()
@@ -74,6 +81,62 @@ def matrix(inputs: dict[str, Array], columns: Sequence[tuple[str, Places | None]
         whole[:, at : at + part.shape[1]] = part
         at += part.shape[1]
     return whole
+
+
+def framing(signature: Signature, names: Sequence[str]) -> Callable[[dict[str, Array]], Any]:
+    """Return what makes a pandas frame of inputs, whose columns have the types that the training rows' frame had."""
+    import pandas as pd
+
+    makers = {name: _making(signature.inputs[name]) for name in names}
+
+    def frame(inputs: dict[str, Array]) -> Any:
+        columns = {name: make(inputs[name]) if make else inputs[name] for name, make in makers.items()}
+        return pd.DataFrame(columns, copy=False)
+
+    return frame
+
+
+def _making(column: Column) -> Callable[[Array], Any] | None:
+    """Return what makes a column of an array; None where the array is one."""
+    import pandas as pd
+
+    dtype = column.frame.get("dtype")
+    if dtype is None:
+        return (
+            (lambda array: array.astype(np.float64))
+            if column.marks_nulls and column.datatype != "BYTES"
+            else None
+        )
+    if dtype == "category":
+        known = pd.Index(column.categories)
+        if (of := column.frame.get("of", "")) == "date":
+            own = pd.Index([date.fromisoformat(each) for each in known], dtype=object)
+        elif of:
+            own = pd.DatetimeIndex(known).astype(of)
+        else:
+            own = known if column.datatype == "BYTES" else known.astype(DATATYPES[column.datatype])
+        kind = pd.CategoricalDtype(own, bool(column.frame.get("ordered")))
+        return lambda array: pd.Categorical.from_codes(known.get_indexer(array), dtype=kind)
+    if dtype != "object":
+        return lambda array: pd.array(_marked(array), dtype=dtype)
+    null = {"NaN": math.nan, "NA": pd.NA}.get(column.frame.get("null", ""))
+
+    def objects(array: Array) -> Any:
+        values = _marked(array).astype(object)
+        if null is not None:
+            values[values == None] = null  # noqa: E711 - of each object
+        return pd.Series(values, dtype=object)
+
+    return objects
+
+
+def _marked(array: Array) -> Array:
+    """Return an array that has None for null, which NaN is not everywhere."""
+    if array.dtype.kind != "f" or not (nulls := np.isnan(array)).any():
+        return array
+    marked = array.astype(object)
+    marked[nulls] = None
+    return marked
 
 
 def outputs(signature: Signature, answers: Sequence[Array], *, what: str) -> dict[str, Array]:

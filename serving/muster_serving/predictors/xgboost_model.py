@@ -16,7 +16,8 @@ def load(path: Path, signature: Signature, trusted: Sequence[str]) -> Predict:  
     import xgboost
 
     booster = xgboost.Booster(model_file=str(path))
-    columns = table.numeric(signature, what="XGBoost")
+    encoded = table.categorical(signature) if "c" in (booster.feature_types or ()) else ()
+    columns = table.numeric(signature, what="XGBoost", encoded=encoded)
     booster.feature_names = None  # the matrix is in the signature's order
 
     def predict(inputs: dict[str, Any]) -> dict[str, Any]:

@@ -503,3 +503,20 @@ def test_params_reach_the_function_as_json_has_them(bench) -> None:
     bench.code(t="import json\ndef f(**given): print(json.dumps(given))")
     ended = bench.run(entrypoint="t:f", params=given)
     assert json.loads(ended.lines[0].removeprefix("[rank 0] ")) == given
+
+
+def test_types_that_a_deployment_has_to_trust_are_told_when_the_model_is_written(bench) -> None:
+    bench.code(
+        skops__io="def get_untrusted_types(*, file):\n    return ['own.B', 'own.A'] if open(file).read() else []\n",
+        t="""
+        import skops.io
+        def f(good, bad):
+            (good / "model.skops").write_text("")
+            (bad / "model.skops").write_text("own")
+        """,
+    )
+    ended = bench.run(entrypoint="t:f", outputs=("good", "bad"))
+    assert ended.code == ExitCode.SEALED
+    assert ended.lines == [
+        "[rank 0] model.skops holds types that may run code when they are loaded: deploy it with trusted=['own.A', 'own.B']"
+    ]
