@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
+from datetime import date
 from typing import TYPE_CHECKING, Any
 
 from muster.client.place import check_home
 from muster.core.errors import DeploymentError, SpecError
 from muster.core.settings import Settings
+from muster.core.signature import is_null
 
 if TYPE_CHECKING:
     import httpx
@@ -43,9 +45,9 @@ class Deployment:
         a list with a value a row, or a dict a row where the model has several outputs. A pandas frame gives a frame with a
         column an output, and the same index.
 
-        Values may be NumPy's. The model's signature says what it takes.
+        Values may be NumPy's; None, NaN and NA are null, dates are text. The model's signature says what it takes.
 
-        :raises SpecError: the rows are none of these, or a value cannot be sent, such as NaN; the message names it.
+        :raises SpecError: the rows are none of these, or a value cannot be sent, such as infinity; the message names it.
         :raises DeploymentError: the model refused the rows, or failed, or does not answer; the message is the server's.
         """
         import httpx
@@ -130,10 +132,14 @@ def _plain(what: str, value: Any) -> Any:
         value = value.tolist()
     if isinstance(value, (list, tuple)):
         return [_plain(f"{what}[{position}]", each) for position, each in enumerate(value)]
-    if isinstance(value, float) and not math.isfinite(value):
-        raise SpecError(f"{what} is {value}: a model takes finite numbers; fill or drop what is missing")
-    if value is None or isinstance(value, (str, int, float)):
+    if is_null(value):
+        return None
+    if isinstance(value, float) and math.isinf(value):
+        raise SpecError(f"{what} is {value}: a model takes finite numbers")
+    if isinstance(value, (str, int, float)):
         return value
+    if isinstance(value, date):  # a time is one, too, and so is pandas' own
+        return str(value)
     raise SpecError(f"{what} is {type(value).__name__} {value!r:.60}: give numbers or texts")
 
 

@@ -411,10 +411,11 @@ def _present(column: Any) -> Any:
     if getattr(getattr(column, "dtype", None), "kind", "O") != "O":
         flat = column.ravel()
         return flat[flat == flat] if column.dtype.kind == "f" else flat  # NaN alone differs from itself
-    return [value for value in _flat(_listed(column)) if not _is_null(value)]
+    return [value for value in _flat(_listed(column)) if not is_null(value)]
 
 
-def _is_null(value: Any) -> bool:
+def is_null(value: Any) -> bool:
+    """Whether a value is missing: None, NaN, pandas' NA or NaT."""
     if value is None or type(value).__name__ in ("NAType", "NaTType"):
         return True
     return isinstance(value, float) and value != value
@@ -499,7 +500,7 @@ def _requested(column: Any, rows: int | None = None) -> list[Any]:
     def held(value: Any) -> Any:
         if isinstance(value, list | tuple):
             return list(map(held, value))
-        if _is_null(value):
+        if is_null(value):
             return None
         return value if isinstance(value, bool | int | float | str) else str(value)
 

@@ -100,8 +100,9 @@ class Model:
             raise
         except ModuleNotFoundError as error:
             traceback.print_exc()
+            what = "every worker needs numpy" if error.name == "numpy" else f"it imports {error.name}"
             raise ModelError(
-                f"it imports {error.name}, which its image lacks: add it to the image's requirements, or name an "
+                f"{what}, which its image lacks: add it to the image's requirements, or name an "
                 "image that has it, image=…"
             ) from error
         except MemoryError as error:

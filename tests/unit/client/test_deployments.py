@@ -21,7 +21,7 @@ class Model(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         if "inputs" in asked:
-            values, form = asked["inputs"]["x"], "outputs"
+            values, form = [1 if x is None else x for x in asked["inputs"]["x"]], "outputs"
         else:
             values, form = [row["x"] for row in asked["instances"]], "predictions"
         status, said = (
@@ -66,6 +66,7 @@ def test_the_answer_has_the_form_of_the_question(doubles: muster.Deployment) -> 
     assert doubles.predict({"x": [1, 2.5]}) == {"y": [2, 5.0]}
     assert doubles.predict([{"x": 1}, {"x": 2.5}]) == [2, 5.0]
     assert doubles.predict({"x": Array([1, 2])}) == {"y": [2, 4]}
+    assert doubles.predict({"x": [None, float("nan"), 2]}) == {"y": [2, 2, 4]}  # two nulls
     assert doubles.model == "volume://lab/doubles@3"
 
 
@@ -81,7 +82,7 @@ def test_what_the_model_says_is_the_error(doubles: muster.Deployment, x: object,
 @pytest.mark.parametrize(
     ("rows", "says"),
     [
-        ({"x": [1.0, float("nan")]}, r"input 'x'\[1\] is nan: a model takes finite numbers"),
+        ({"x": [1.0, float("inf")]}, r"input 'x'\[1\] is inf: a model takes finite numbers"),
         ([{"x": 1}, {"x": object()}], "input 'x' of row 1 is object"),
         ("x", "given str: give columns"),
         ([1, 2], "given list: give columns"),
