@@ -16,12 +16,12 @@ Predict = Callable[[dict[str, Any]], Any]
 KNOWN = {
     "predict.py": "python_code",
     "model.skops": "scikit_learn",
-    "model.ubj": "xgboost_model",
-    "model.lightgbm.txt": "lightgbm_model",
+    "model.ubj": "boosters",
+    "model.lightgbm.txt": "boosters",
     "model.pt2": "torch_export",
     "pipeline": "hugging_face",
-    "model.pkl": "pickled",
-    "model.joblib": "pickled",
+    "model.pkl": "scikit_learn",
+    "model.joblib": "scikit_learn",
 }
 PICKLE = "pickle"
 

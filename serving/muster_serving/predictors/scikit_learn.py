@@ -1,18 +1,35 @@
-"""``model.skops``: a scikit-learn model, loaded without running code (https://skops.readthedocs.io)."""
+"""A scikit-learn model: ``model.skops``, loaded without running code (https://skops.readthedocs.io), or a pickle that is trusted."""
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from muster_serving.errors import ModelError
-from muster_serving.predictors import Predict, table
+from muster_serving.predictors import PICKLE, Predict, table
 from muster_serving.signature import Signature
 
 
 def load(path: Path, signature: Signature, trusted: Sequence[str]) -> Predict:
-    """Load the file. :raises ModelError: it holds types that are neither skops' own nor trusted."""
+    """Load the file. :raises ModelError: it can run code, or holds types that can, and the Dag does not trust these."""
+    if path.suffix == ".skops":
+        return predictor(_without_code(path, trusted), signature)
+    if PICKLE not in trusted:
+        raise ModelError(
+            f"{path.name} is a pickle, which can run any code when it is loaded: save the model as model.skops, or trust "
+            'it, trusted=["pickle"]'
+        )
+    if path.suffix == ".joblib":
+        import joblib
+
+        return predictor(joblib.load(path), signature)
+    with path.open("rb") as file:
+        return predictor(pickle.load(file), signature)  # noqa: S301 the Dag trusts it
+
+
+def _without_code(path: Path, trusted: Sequence[str]) -> Any:
     import skops.io
 
     unknown = sorted(set(skops.io.get_untrusted_types(file=path)) - set(trusted))
@@ -21,7 +38,7 @@ def load(path: Path, signature: Signature, trusted: Sequence[str]) -> Predict:
             f"{path.name} holds {', '.join(unknown):.300}, which can run code when it is loaded: let "
             f"the operator trust it, trusted={unknown!r:.300}, or leave it out of the model"
         )
-    return predictor(skops.io.load(path, trusted=list(trusted)), signature)
+    return skops.io.load(path, trusted=list(trusted))
 
 
 def predictor(model: Any, signature: Signature) -> Predict:
