@@ -332,7 +332,7 @@ def test_a_run_that_was_killed_before_it_began_is_not_taken_for_the_one_before(
 def test_a_run_that_goes_on_elsewhere_is_neither_resumed_nor_given_up(
     other: subprocess.Popen[str], job: str, slow: Path, run: Run, backend: LocalBackend
 ) -> None:
-    with pytest.raises(MusterError, match="still going on in another process"):
+    with pytest.raises(MusterError, match="still going on in process"):
         run(resume="keep")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("muster.airflow.embedded.loop.Loop.run", lambda self, *ended: None)

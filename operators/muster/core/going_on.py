@@ -57,6 +57,10 @@ def first_fault(reports: Sequence[Report]) -> Verdict | None:
 
 
 def starts_again(verdict: Verdict) -> str:
-    """Return the log's line about a lost rank."""
+    """Return the log's line about a lost rank.
+
+    A job that is cancelled never starts again: of one that does, a pod was told to stop, by who deleted it or took its room.
+    """
     who = "" if verdict.rank is None else f", rank {verdict.rank}"
-    return f"[muster] {verdict.cause.value}{who}: {verdict.message}; the whole gang starts again from its checkpoint"
+    cause = Cause.EVICTED if verdict.cause is Cause.CANCELLED else verdict.cause
+    return f"[muster] {cause.value}{who}: {verdict.message}; the whole gang starts again from its checkpoint"

@@ -34,7 +34,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from muster.core.advice import advice_on, missing_package
-from muster.core.job import Role
+from muster.core.job import Launcher, Role
 from muster.core.replica import Replica
 from muster.core.room import make_room
 from muster.core.verdict import SEEN_LATE_SECONDS, Cause, ExitCode, Verdict
@@ -79,6 +79,8 @@ _NO_GPU = (
     "no CUDA-capable device is detected",
     "CUDA driver version is insufficient",
     "torch.cuda.is_available() is False",
+    "no GPUs found",  # ProcessGroupNCCL
+    "requires at least one CUDA device",
 )
 _TOO_FEW_GPUS = "invalid device ordinal"
 _MEMORY = (
@@ -90,6 +92,10 @@ _JVM_MEMORY = "java.lang.OutOfMemoryError"
 _STAY = (
     "every rank has to take part until all are done: give each the same number of steps (drop the last uneven batch, or "
     "torch's Join), or have all of them agree to stop; then run again"
+)
+_DASK = (
+    "this gang is the cluster, and replicas= says how many workers it has: write Client() without n_workers and the like; or let a JobOperator "
+    "run the script as it is, with a cluster of processes in one replica"
 )
 _SHARED = (
     "all replicas write into one {checkpoints}, and another one may have renamed the file: save where RANK is 0 (LOCAL_RANK is 0 in each replica), "
@@ -133,7 +139,7 @@ class WorkerFault:
         elif any(text in self.message for text in _NO_GPU):
             advice = (
                 "the code wants a GPU: give its task resources=Resources(gpus=1), and an image whose libraries are built "
-                "for CUDA; `muster gpus` shows what there is"
+                "for CUDA; `muster gpus` shows what there is. Without one torch.distributed wants the backend gloo, not nccl"
             )
         elif _JVM_MEMORY in self.message:
             advice = (
@@ -176,6 +182,8 @@ def advised(fault: WorkerFault, replica: Replica) -> WorkerFault:
     if fault.message.startswith(_MODULE):
         name = fault.message.removeprefix(_MODULE).strip("'").partition("'")[0]
         return replace(fault, advice=missing_package(name, replica.spec))
+    if replica.spec.launcher is Launcher.DASK and "Unexpected keyword arguments" in fault.message:
+        return replace(fault, advice=_DASK)
     if (
         replica.spec.replicas > 1
         and "FileNotFoundError" in fault.message
@@ -298,7 +306,7 @@ def names_lost_peer(message: str) -> bool:
 
 
 def _names(message: str, texts: Sequence[str]) -> bool:
-    return any(text in message for text in texts)
+    return any(text in message for text in texts) and not any(text in message for text in _NO_GPU)
 
 
 def _fault(rank: Rank, *, world_size: int, missed: Sequence[str]) -> WorkerFault:
@@ -326,6 +334,9 @@ def _message(rank: Rank, said: LastWords) -> str:
     status = rank.status or 0
     if said.kind == "shutdown":
         return f"{_ending(status)}{_SHUTDOWN}" + (f": {said.message}" if said.message else "")
+    if said.message == "AssertionError":
+        code = [line.strip() for line in said.traceback if line.startswith("    ") and line.strip(" ^~")]
+        return f"AssertionError: {code[-1]}" if code else said.message
     if said.message and not _BARE_EXIT.match(said.message):
         return said.message
     if status > 0 and (line := last_line(rank)):

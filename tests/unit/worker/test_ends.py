@@ -29,7 +29,8 @@ def leave():
 
 def stay():
     until(peer.exists)
-    until(lambda: not pathlib.Path("/proc", peer.read_text()).exists())
+    if {gone}:
+        until(lambda: not pathlib.Path("/proc", peer.read_text()).exists())
     {then}
 
 def f():
@@ -92,6 +93,13 @@ ENDS = {
         0,
         "ConnectionError: no such",
     ),
+    "cannot-use-nccl": End(
+        WAITS,
+        "raise ValueError('ProcessGroupNCCL is only supported with GPUs, no GPUs found!')",
+        Cause.USER_ERROR,
+        0,
+        "ValueError: ProcessGroupNCCL",
+    ),
     "vanishes": End(
         "os._exit(0)", WAITS, Cause.USER_ERROR, 1, "ended with exit status 0 before its", entrypoint=True
     ),
@@ -102,7 +110,7 @@ ENDS = {
 
 def script(bench, leaves: str, then: str) -> None:
     (bench.root / "checkpoints").mkdir(exist_ok=True)
-    text = SCRIPT.replace("{leaves}", leaves).replace("{then}", then)
+    text = SCRIPT.replace("{leaves}", leaves).replace("{gone}", str(leaves != WAITS)).replace("{then}", then)
     bench.code(t=text.replace("{checkpoints!r}", repr(str(bench.root / "checkpoints"))))
 
 

@@ -108,6 +108,11 @@ raise ConnectionError("nobody answers")
 """
 
 
+def test_a_cluster_that_a_script_would_make_itself_is_the_gang(bench, gang: Callable[..., Replica]) -> None:
+    ended = run(bench, gang("raise TypeError(\"Unexpected keyword arguments: ['n_workers']\")"))
+    assert "write Client() without n_workers" in ended.report.verdict.advice
+
+
 def test_a_head_whose_end_is_seen_after_its_drivers_is_the_reason(
     bench, gang: Callable[..., Replica]
 ) -> None:

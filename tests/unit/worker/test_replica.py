@@ -361,6 +361,17 @@ def test_a_traceback_that_was_survived_is_not_blamed(bench, body: str, code: int
             "resources=Resources(gpus=1), and an image whose libraries are built for CUDA; `muster gpus`",
         ),
         (
+            "raise ValueError('ProcessGroupNCCL is only supported with GPUs, no GPUs found!')",
+            "ValueError: ProcessGroupNCCL is only supported with GPUs, no GPUs found!",
+            "the backend gloo, not nccl",
+        ),
+        ("n = 1\nassert n == 2", "AssertionError: assert n == 2", "mend the code at t.py:2 and"),
+        (
+            "raise TypeError(\"Unexpected keyword arguments: ['n_workers']\")",
+            "TypeError: Unexpected keyword arguments: ['n_workers']",
+            "mend the code at t.py:1 and",
+        ),
+        (
             "raise RuntimeError('CUDA error: invalid device ordinal')",
             "RuntimeError: CUDA error: invalid device ordinal",
             "resources=Resources(gpus=N), a GPU for each of its ranks",

@@ -87,9 +87,11 @@ class Notes:
             self._lock(run_id).touch()
         with locked_if_free(self._lock(run_id)) as mine:
             if not mine:
+                pid = self._lock(run_id).read_text() or "that has just begun"
                 raise MusterError(
-                    f"run {run_id} is still going on in another process: wait for it, or end it"
+                    f"run {run_id} is still going on in process {pid}: wait for it, or end it, kill {pid}, and resume it here"
                 )
+            self._lock(run_id).write_text(str(os.getpid()))
             yield
 
     def held(self, run_id: str) -> bool:

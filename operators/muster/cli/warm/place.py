@@ -17,6 +17,8 @@ from muster.cli.warm.messages import is_ours
 from muster.core.locks import is_locked
 
 FOLDER = "waiting"
+MOST = 3
+"""How many wait in a home; one is of 140 MB."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,11 +76,19 @@ class WarmPlace:
             os.close(lock)
             return None
         self._path("sock").unlink(missing_ok=True)
+        self._replace_others()
         listening = socket.socket(socket.AF_UNIX)
         with _short(self.folder) as folder:
             listening.bind(f"{folder}/{self.key}.sock")
         listening.listen()
         return listening, lock
+
+    def _replace_others(self) -> None:
+        """Have those end that were used longest ago: an environment that changes at each command would pile them up."""
+        others = [path for path in self.folder.glob("*.sock") if path.stem != self.key]
+        for path in sorted(others, key=_used, reverse=True)[MOST - 1 :]:
+            with suppress(OSError):
+                path.unlink()
 
     def is_here(self, mark: str) -> bool:
         """Whether the socket is still there, and the one that was bound."""
@@ -112,6 +122,13 @@ def waiting(home: Path) -> Iterator[Note]:
             continue
         with suppress(OSError, ValueError, TypeError):  # it ends at this moment
             yield Note(**json.loads(path.with_suffix(".json").read_bytes()))
+
+
+def _used(path: Path) -> float:
+    try:
+        return path.with_suffix(".json").stat().st_mtime
+    except OSError:
+        return 0.0
 
 
 @contextmanager

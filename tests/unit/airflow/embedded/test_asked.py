@@ -21,7 +21,7 @@ def test_a_note_stays_until_its_run_begins_and_goes_where_it_was_refused(tmp_pat
     notes = Notes(tmp_path / "airflow" / "runs")
     with notes.asking("mine", {"lr": 0.1}) as run_id:
         assert notes.held(run_id)
-        with pytest.raises(MusterError, match="still going on in another process"), notes.own(run_id):
+        with pytest.raises(MusterError, match="still going on in process"), notes.own(run_id):
             pass
     assert not notes.held(run_id)
     (left,) = notes.left("mine")

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from muster.cli.warm.messages import is_ours, receive, send
-from muster.cli.warm.place import Note, WarmPlace, waiting
+from muster.cli.warm.place import MOST, Note, WarmPlace, waiting
 from muster.cli.warm.server import Imported
 
 DEEP = "a-folder-with-a-long-name/" * 5  # an address of a socket has 107 bytes
@@ -102,3 +102,18 @@ def test_an_imported_file_that_is_edited_replaced_or_written_meanwhile_is_seen(t
     assert Imported.now({tmp_path / "gone.py"}, since=9).changed()
     path.write_text("two")
     assert imported.changed()
+
+
+def test_of_many_environments_the_ones_used_last_keep_a_process(tmp_path: Path) -> None:
+    folder = tmp_path / "waiting"
+    held = []
+    for number in range(MOST + 2):
+        place = WarmPlace(folder, f"key{number}")
+        assert place.ready()
+        held.append((place, place.listen()))
+        place.tell(Note(pid=1, began=0.0, runs=0, last=0.0))
+        os.utime(folder / f"key{number}.json", (number, number))
+    assert sorted(path.stem for path in folder.glob("*.sock")) == ["key2", "key3", "key4"]
+    for _, (listening, lock) in held:
+        listening.close()
+        os.close(lock)
