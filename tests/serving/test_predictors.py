@@ -109,6 +109,22 @@ def test_a_pipeline_of_hugging_face_answers_as_it_does_where_it_was_made(
     )
     front.unload("texts")
 
+    tokenizer = version / "pipeline" / "tokenizer_config.json"
+    tokenizer.write_text(json.dumps({**json.loads(tokenizer.read_text()), "model_max_length": 10**30}))
+    outputs = [{"name": "label", "datatype": "BYTES", "shape": [-1, 2]}]
+    outputs.append({"name": "score", "datatype": "FP32", "shape": [-1, 2]})
+    write_signature(version, [{"name": "text", "datatype": "BYTES"}], outputs)
+    assert front.load("both", version, python=python, memory_gib=8.0) == ""
+    status, answer = front.ask("both", *texts, name="text")
+    assert status == 200, answer
+    assert [labels[0] for labels in answer["label"]] == [each["label"] for each in expected]
+    assert [set(labels) for labels in answer["label"]] == [{"early", "late"}] * len(texts)
+    assert [sum(scores) for scores in answer["score"]] == pytest.approx([1.0] * len(texts), abs=1e-5)
+    front.unload("both")
+    write_signature(version, [{"name": "text", "datatype": "BYTES"}], [{**outputs[0], "shape": [-1, 3]}])
+    said = front.load("three", version, python=python, memory_gib=8.0)
+    assert said.endswith("for the first K of its 2 labels; the signature has label [-1, 3]")
+
 
 def test_the_files_that_workers_load_are_the_same_for_a_dag_and_for_the_server(
     python: Callable[[str], Path],
