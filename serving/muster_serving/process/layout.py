@@ -27,6 +27,7 @@ _FORMATS = {
     "UINT64": "Q",
     "FP32": "f",
     "FP64": "d",
+    "BYTES": "I",
 }
 _NULL = 0xFFFF_FFFF
 
@@ -49,9 +50,9 @@ class Layout:
             for column in self._columns
             if column.datatype == "BYTES" and column.codes is not None
         }
-        plain = not self._texts and not self._nulls
-        self._row = self._one_row() if plain and not any(column.tail for column in self._columns) else None
-        self._alone = len(self._columns) == 1 and plain and not self._lists
+        tails = any(column.tail for column in self._columns)
+        self._row = None if self._nulls or tails else self._one_row()
+        self._alone = len(self._columns) == 1 and not self._texts and not self._nulls and not self._lists
         self._format = formats[0][0]  # of the one that is alone
 
     @property
@@ -66,7 +67,8 @@ class Layout:
         :raises RequestError: a column refuses a value.
         """
         if rows == 1 and self._row is not None:
-            return self._row.pack(*[column.value(values[column.name][0]) for column in self._columns])
+            row = [column.value(values[column.name][0]) for column in self._columns]
+            return self._packed_row(self._row, row) if self._texts else self._row.pack(*row)
         arrays = {c.name: c.array(values[c.name]).reshape(rows, *c.tail) for c in self._columns}
         return self.pack(arrays, rows)
 
@@ -100,6 +102,8 @@ class Layout:
             column = self._columns[0]
             flat: Array = np.frombuffer(data, self._format).copy()
             return {column.name: flat.reshape(rows, *column.tail) if column.tail else flat}
+        if rows == 1 and self._row is not None and self._texts:
+            return self._unpacked_row(self._row, memoryview(data))
         records = np.frombuffer(data, self._record, count=rows)
         arrays: dict[str, Array] = {}
         for field, column in self._fields:
@@ -118,8 +122,32 @@ class Layout:
         return arrays
 
     def _one_row(self) -> struct.Struct:
-        formats = ("q" if _has_list(column) else _FORMATS[column.datatype] for column in self._columns)
-        return struct.Struct("<" + "".join(formats))
+        kinds = {c.name: "q" if _has_list(c) else _FORMATS[c.datatype] for c in self._columns}
+        return struct.Struct("<" + "".join(kinds.values()))
+
+    def _packed_row(self, record: struct.Struct, row: list[Any]) -> bytes:
+        texts = []
+        for place, column in enumerate(self._columns):
+            if _is_text(column):
+                text = row[place]
+                texts.append(b"" if text is None else text.encode())
+                row[place] = _NULL if text is None else len(texts[-1])
+        return b"".join([record.pack(*row), *texts])
+
+    def _unpacked_row(self, record: struct.Struct, data: memoryview) -> dict[str, Array]:
+        at, arrays = record.size, {}
+        for column, value in zip(self._columns, record.unpack_from(data), strict=True):
+            texts = self._lists.get(column.name)
+            if texts is not None:
+                value, kind = texts[value], object
+            elif not _is_text(column):
+                kind = column.dtype
+            else:
+                kind, size = object, 0 if value == _NULL else value
+                value = None if value == _NULL else str(data[at : at + size], "utf-8")
+                at += size
+            arrays[column.name] = np.array([value], dtype=kind)
+        return arrays
 
     def _by_row(self, encoded: Mapping[str, list[bytes]], rows: int) -> list[bytes]:
         """Return all texts in the order of the rows."""
