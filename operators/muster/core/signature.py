@@ -204,10 +204,13 @@ class _Seen:
             raise SpecError(f"column {name!r} has the type {dtype}: {what}")
         if datatype == "BYTES" and own is None:
             listed = sorted(set(map(str, _distinct(present))))
-        if any(type(value) is str and not _is_unicode(value) for value in listed or ()):
+        try:
+            "".join(listed or ()).encode() if datatype == "BYTES" else b""
+        except UnicodeEncodeError as error:
+            what = f"{error.object[error.start : error.end]!r:.20}"
             raise SpecError(
-                f"column {name!r} has text that UTF-8 cannot hold (half of a pair): leave these rows out"
-            )
+                f"column {name!r} has text that UTF-8 cannot hold, {what}: leave its rows out"
+            ) from error
         if datatype in _LIMITS and len(present):
             extremes = (_least(present), _greatest(present)) if listed is None else (min(listed), max(listed))
             if not all(math.isfinite(each) for each in extremes):
@@ -273,11 +276,10 @@ def _told_categories(name: str, seen: _Seen, told: Sequence[Any] | None) -> dict
     if told is None:
         return {}
     listed = list(map(_plain, told))
-    wrong = [
-        each
-        for each in listed
-        if _TYPES.get(_type_name([each])) != ("INT64" if "INT" in seen.datatype else seen.datatype)
-    ]
+    kinds = {"BOOL": (bool,), "BYTES": (str,), "FP32": (int, float), "FP64": (int, float)}.get(
+        seen.datatype, (int,)
+    )
+    wrong = [each for each in listed if type(each) not in kinds]
     if wrong or not listed:
         found = repr(wrong[0]) if wrong else "none"
         raise SpecError(f"categories: {name!r} has the type {seen.datatype}, found {found:.60}")
@@ -310,7 +312,9 @@ def _counted(entries: Mapping[str, Mapping[str, Any]], wanted: bool | Sequence[s
 
 def _histogram(seen: _Seen) -> dict[str, Any]:
     if seen.datatype == "BYTES":
-        made = of_texts(map(str, _flat(_listed(seen.present))))
+        made = of_texts(map(str, _listed(seen.present)))
+    elif not len(seen.present):
+        made = {"edges": [], "counts": [0]}
     else:
         made = of_numbers(_sorted(seen.present))
     return made | {"nulls": seen.nulls} if seen.nulls else made
@@ -411,7 +415,9 @@ def _present(column: Any) -> Any:
     if getattr(getattr(column, "dtype", None), "kind", "O") != "O":
         flat = column.ravel()
         return flat[flat == flat] if column.dtype.kind == "f" else flat  # NaN alone differs from itself
-    return [value for value in _flat(_listed(column)) if not is_null(value)]
+    if hasattr(column, "ravel"):
+        column = column.ravel()
+    return [value for value in _listed(column) if not is_null(value)]
 
 
 def is_null(value: Any) -> bool:
@@ -424,7 +430,7 @@ def is_null(value: Any) -> bool:
 def _type_name(column: Any) -> str:
     dtype = getattr(column, "dtype", None)
     if dtype is None or str(dtype) == "object":
-        kinds = {type(value) for value in _flat(_listed(column))}
+        kinds = {type(value) for value in _listed(column)}
         names = {_OF_PYTHON.get(kind, kind.__name__.lower().removesuffix("_")) for kind in kinds}
         return "float64" if names == {"int64", "float64"} else ", ".join(sorted(names))
     name = str(dtype).lower().partition("(")[0].partition("[")[0]
@@ -463,14 +469,8 @@ def _frame(name: str, column: Any, datatype: str, kind: str) -> Mapping[str, Any
     return {"dtype": dtype, **({"null": nulls.pop()} if nulls else {})}
 
 
-def _is_unicode(text: str) -> bool:
-    return not any("\ud800" <= character <= "\udfff" for character in text)
-
-
 def _distinct(column: Any) -> Iterable[Any]:
-    if hasattr(column, "unique"):
-        return iter(_listed(column.unique()))
-    return _flat(_listed(column))
+    return _listed(column.unique() if hasattr(column, "unique") else column)
 
 
 def _least(column: Any) -> Any:
@@ -516,11 +516,3 @@ def _listed(column: Any, rows: int | None = None) -> list[Any]:
             listed: list[Any] = getattr(column, word)()
             return listed
     return list(map(_plain, column))
-
-
-def _flat(values: Iterable[Any]) -> Iterable[Any]:
-    for value in values:
-        if isinstance(value, list | tuple):
-            yield from _flat(value)
-        else:
-            yield value

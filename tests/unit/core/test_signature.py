@@ -72,7 +72,8 @@ def test_what_is_told_counts_instead_of_what_is_seen() -> None:
     ("column", "said"),
     [
         ([None, None], "column 'x' has nothing but missing values: leave it out"),
-        (["a", "b\ud800"], "column 'x' has text that UTF-8 cannot hold"),
+        (["a", "b\ud800"], "column 'x' has text that UTF-8 cannot hold, '\\ud800'"),
+        ([[1, 2], [3, 4]], "column 'x' has the type list: a signature knows"),
         ([1.0, float("inf")], "column 'x' has values that are not finite"),
         (
             np.array(["2026-01-01"] * 2, "datetime64[s]"),
@@ -121,6 +122,12 @@ def test_an_input_with_a_missing_value_is_nullable(
         assert made.histograms["x"]["nulls"] == 1
 
 
+def test_a_column_of_nothing_but_nan_has_a_type_and_no_range() -> None:
+    made = muster.signature(inputs={"x": np.array([np.nan, np.nan])}, outputs=[1.0])
+    assert made.document["inputs"] == [{"name": "x", "datatype": "FP64", "nullable": True}]
+    assert made.histograms["x"] == {"edges": [], "counts": [0], "nulls": 2}
+
+
 def test_an_answer_has_no_missing_value() -> None:
     with pytest.raises(SpecError, match="output 'y' has 1 missing values or NaN, which no answer can hold"):
         muster.signature(inputs={"x": [1]}, outputs={"y": [1.0, float("nan")]})
@@ -165,6 +172,7 @@ def test_what_is_closed_is_named() -> None:
     ("told", "said"),
     [
         ({"categories": {"hour": ["1", "2"]}}, "categories: 'hour' has the type INT64, found '1'"),
+        ({"categories": {"area": ["1"]}}, "categories: 'area' has the type FP64, found '1'"),
         ({"categories": {"zone": []}}, "categories: 'zone' has the type BYTES, found none"),
         ({"ranges": {"zone": (0, 1)}}, "ranges: 'zone' has the type BYTES: only numbers have a range"),
         ({"ranges": {"hour": (2, 1)}}, "ranges: 'hour' has 2 to 1: the least comes first"),
@@ -172,7 +180,7 @@ def test_what_is_closed_is_named() -> None:
 )
 def test_what_is_told_fits_the_column(told: Any, said: str) -> None:
     with pytest.raises(SpecError, match=said):
-        muster.signature(inputs={"zone": ["a", "b"], "hour": [1, 2]}, outputs=[1.0], **told)
+        muster.signature(inputs={"zone": ["a", "b"], "hour": [1, 2], "area": [1.5, 2]}, outputs=[1.0], **told)
 
 
 def test_two_columns_of_one_name_are_refused() -> None:
