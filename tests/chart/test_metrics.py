@@ -313,7 +313,7 @@ CASES = [
         alert="MusterDeploymentDrifted",
         series={'muster_deployment_drifted{deployment="d"}': "1x60"},
         labels={"deployment": "d"},
-        quiet="5m",
+        quiet="1m",
     ),
     Case(
         alert="MusterRevisionLacksReplicas",

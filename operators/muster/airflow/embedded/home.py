@@ -5,6 +5,7 @@ Everything here happens before Airflow is imported, because it reads its configu
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from collections.abc import MutableMapping
@@ -20,6 +21,7 @@ from muster.core.errors import MusterError, SpecError
 from muster.core.settings import Settings
 
 LOG_BYTES = 50 << 20
+ABSENCES = "muster.volumes.service.connection"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,13 +114,23 @@ class EmbeddedHome:
 def quieten(log: Path) -> None:
     """Redirect the logs of Airflow and its tasks to a file, so that the terminal is the listener's.
 
-    The file is open until the process ends. A large one is first moved to ``.old``.
+    That the store does not answer is told on both. The file is open until the process ends. A large one is first moved to ``.old``.
     """
     from airflow._shared.logging import configure_logging
 
     if log.exists() and log.stat().st_size > LOG_BYTES:
         log.replace(log.with_suffix(".old"))
     configure_logging(log_level="INFO", colors=False, output=log.open("a", encoding="utf-8", buffering=1))
+    logging.getLogger(ABSENCES).addHandler(Terminal(logging.WARNING))
+
+
+class Terminal(logging.Handler):
+    """Tells a person who waits, too: a store that does not answer is nowhere else to be seen."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write a line."""
+        sys.stderr.write(f"[muster] {record.getMessage()}\n")
+        sys.stderr.flush()
 
 
 def forget_airflow(environment: MutableMapping[str, str]) -> None:
