@@ -276,9 +276,10 @@ def test_a_connections_field_is_a_secret(home: EmbeddedHome, monkeypatch: pytest
     assert found == ["me", "pw", "abc"]
     assert resolve_secret(SecretRef(source="connection", name="mlflow")) == "pw"
     assert resolve_secret(SecretRef(source="environment", name="PLAIN")) == "x"
-    for missing in ("nosuch", "mlflow#nosuch"):
-        with pytest.raises(KeyError):
-            resolve_secret(SecretRef(source="connection", name=missing))
+    for secret, missing in (("nosuch#password", "nosuch"), ("mlflow#nosuch", "mlflow#nosuch")):
+        with pytest.raises(KeyError) as caught:
+            resolve_secret(SecretRef(source="connection", name=secret))
+        assert caught.value.args == (missing,)
 
 
 def test_every_shipped_dag_parses(home: EmbeddedHome) -> None:

@@ -302,7 +302,7 @@ REFUSED: dict[str, tuple[str, str]] = {
     ),
     "connection": (
         'JobOperator(task_id="a", image="python", command=["true"], secrets={"KEY": "connection:no_such#password"})',
-        r"task 'a', the job: secret KEY: there is no connection 'no_such#password' here; set it",
+        r"task 'a', the job: secret KEY: there is no connection 'no_such' here; make it",
     ),
     "secret_of_kubernetes": (
         'JobOperator(task_id="a", image="python", command=["true"], secrets={"KEY": "kubernetes:a/b"})',

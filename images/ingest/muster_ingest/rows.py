@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -49,6 +49,10 @@ class Message(NamedTuple):
     millis: int | None
     key: bytes | None
     value: bytes | None
+
+
+_Table = tuple[Sequence[Message], pa.StructArray]
+"""Messages, and the columns of their values."""
 
 
 class Parquet:
@@ -144,15 +148,14 @@ class Rows:
         """Write a row group of what was taken."""
         if self._rows:
             try:
-                table = self._table(self._rows, self._hints)
+                tables = [(self._messages, self._table(self._rows, self._hints))]
             except (SchemaChanged, Unreadable, *_ERRORS):
                 if self._way == "stop":
                     self._refuse_grown()
-                self._look_at_each()
-                table = self._table_of_good() if self._rows else None
-            if table is not None:
-                self._good.write(_with_place(table, self._messages))
-            self.count += len(self._rows)
+                tables = self._tables_of_good()
+            for messages, table in tables:
+                self._good.write(_with_place(table, messages))
+                self.count += len(messages)
         self.unreadable += len(self._bad)
         if self._bad and self._way == "keep":
             messages = [message for message, _ in self._bad]
@@ -183,36 +186,37 @@ class Rows:
             _refuse_unwritable(kind)
         return pa.array(rows, type=kind), kind
 
-    def _table_of_good(self) -> pa.StructArray:
-        """Return the columns of rows that are well each by itself. :raises IngestError: together they are not."""
+    def _tables_of_good(self) -> list[_Table]:
+        """Put apart the messages for which the rows are no table: what does not fit the columns that are known is one. Return the others.
+
+        They are several tables where one of them is too wide for others, such as fractions for large whole numbers.
+        """
+        parts = list(self._fitting(range(len(self._messages))))
+        kept = [number for part, _ in parts for number in part]
+        if not kept:
+            return []
         try:
-            return self._table(self._rows, self._hints)
-        except (SchemaChanged, Unreadable, *_ERRORS) as error:
-            first, last = _named(self._messages[0]), _named(self._messages[-1])
-            raise IngestError(
-                f"{self._source}: the messages from {first} to {last} have columns that no table holds together "
-                f"({error!s:.200}), and nothing is committed: ingest the topic as values='raw'"
-            ) from None
+            whole = self._table(
+                [self._rows[number] for number in kept], [self._hints[number] for number in kept]
+            )
+        except (SchemaChanged, Unreadable, *_ERRORS):
+            return [(self._messages[part.start : part.stop], table) for part, table in parts]
+        return [([self._messages[number] for number in kept], whole)]
 
-    def _look_at_each(self) -> None:
-        """Find the messages for which the rows are no table, and put them apart: what does not fit the columns that are known is one."""
-        kept = self._fitting(range(len(self._messages)))
-        self._messages = [self._messages[number] for number in kept]
-        self._rows = [self._rows[number] for number in kept]
-        self._hints = [self._hints[number] for number in kept]
-
-    def _fitting(self, numbers: range) -> list[int]:
-        """Return those of some messages that fit, found by halves: few do not."""
+    def _fitting(self, numbers: range) -> Iterator[tuple[range, pa.StructArray]]:
+        """Yield the parts of some messages that fit, each as a table, found by halves: few do not."""
         some = slice(numbers.start, numbers.stop)
         try:
-            self._table(self._rows[some], self._hints[some])
+            table = self._table(self._rows[some], self._hints[some])
         except (SchemaChanged, Unreadable, *_ERRORS) as error:
             if len(numbers) == 1:
                 self._put_apart_alone(numbers.start, error)
-                return []
+                return
             half = len(numbers) // 2
-            return [*self._fitting(numbers[:half]), *self._fitting(numbers[half:])]
-        return list(numbers)
+            yield from self._fitting(numbers[:half])
+            yield from self._fitting(numbers[half:])
+        else:
+            yield numbers, table
 
     def _put_apart_alone(self, number: int, error: Exception) -> None:
         """Put one message apart, be it no row by itself, or none that fits the columns that are known."""

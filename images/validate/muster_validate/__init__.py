@@ -68,6 +68,7 @@ REFUSED = {
     "expect_table_row_count_to_equal_other_table": "it compares with another table, and the checked versions are one table",
 }
 """What Great Expectations has and a suite of muster cannot use, with the reason."""
+_LONGEST = 1_000
 _UNUSABLE = {"muster": "its keywords make no sense"}
 _OF_TEXTS = ("_match_", "_value_lengths_", "_parseable")
 """What the types of expectations of texts have in their names."""
@@ -196,7 +197,21 @@ def _evaluated(
     for each in entries:
         if each.id not in results:
             results[each.id] = _alone(batch, expectations[each.id], each)
-    return [results[each.id] for each in entries]
+    found = [results[each.id] for each in entries]
+    for result in found:
+        result.result = _cut(result.result)
+    return found
+
+
+def _cut(value: Any) -> Any:
+    """Return what was found with texts of a length that a page can show."""
+    if isinstance(value, dict):
+        return {key: _cut(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_cut(each) for each in value]
+    if isinstance(value, str) and len(value) > _LONGEST:
+        return f"{value[:_LONGEST]}… ({len(value):,} characters)"
+    return value
 
 
 def _alone(batch: Any, expectation: Any, entry: ExpectationConfiguration) -> ExpectationValidationResult:

@@ -106,7 +106,7 @@ def open_capacity(settings: Settings | None = None) -> Capacity:
 def resolve_secret(secret: SecretRef) -> str:
     """Return a secret's value, from the environment or an Airflow connection (``ID#field``, its password).
 
-    :raises KeyError: it is not to be had here.
+    :raises KeyError: it is not to be had here; it names the connection that is not there, or the whole secret.
     """
     if secret.source == "environment":
         return os.environ[secret.name]
@@ -119,7 +119,7 @@ def resolve_secret(secret: SecretRef) -> str:
     try:
         connection = Connection.get(conn_id)
     except AirflowNotFoundException as error:
-        raise KeyError(secret.name) from error
+        raise KeyError(conn_id) from error
     value = (
         connection.extra_dejson.get(field) if field not in _FIELDS else getattr(connection, _FIELDS[field])
     )

@@ -105,6 +105,8 @@ def _show_stage(stage: RunStage) -> None:
 
 def _facts(stage: RunStage) -> Iterator[tuple[str, object]]:
     from muster.cli.lineage import inputs, values
+    from muster.core.data import CHECKPOINTS
+    from muster.core.ingest import ENTRYPOINT
 
     yield "params", values(stage.params)
     yield "metrics", values(stage.metrics)
@@ -112,9 +114,11 @@ def _facts(stage: RunStage) -> Iterator[tuple[str, object]]:
         yield "input", f"{name} = {inputs(versions)}"
     for name, addresses in stage.versions.items():
         short = [address.removeprefix("volume://") for address in addresses]
+        # The job of an ingest writes its data where others write checkpoints.
+        said = "data" if name == CHECKPOINTS and stage.entrypoint == ENTRYPOINT else name
         yield (
             "kept" if stage.kept_of else "made",
-            f"{name} = {', '.join(short[:3])}{f' … ({len(short)} in all)' if len(short) > 3 else ''}",
+            f"{said} = {', '.join(short[:3])}{f' … ({len(short)} in all)' if len(short) > 3 else ''}",
         )
     for job in stage.jobs:
         took = "" if job.seconds is None else f"  {seconds(job.seconds)}"

@@ -21,6 +21,7 @@ from muster.core.origin import Origin
 from muster.core.wire import dumps, plain
 
 MOST_FILES = 3
+_LONGEST = 60
 
 # These fields say where, when, how often and for whom a job runs, not what it makes. Every other field counts,
 # including one that a later release adds.
@@ -194,24 +195,44 @@ def _params(_: str, then: JobSpec, now: JobSpec) -> Iterator[Difference]:
             [then.params[name]] if name in then.params else None,
             [now.params[name]] if name in now.params else None,
         ):
-            yield Difference(What.PARAM, f"{name} {_item(then.params, name)} → {_item(now.params, name)}")
+            yield Difference(What.PARAM, f"{name} {_items(then.params, now.params, name)}")
 
 
 def _named(kind: str, then: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[Difference]:
     for name in sorted({*then, *now}):
         if _item(then, name) != _item(now, name) or then.get(name) != now.get(name):
-            yield Difference(What.OTHER, f"{kind} {name} {_item(then, name)} → {_item(now, name)}")
+            yield Difference(What.OTHER, f"{kind} {name} {_items(then, now, name)}")
+
+
+def _items(then: Mapping[str, Any], now: Mapping[str, Any], name: str) -> str:
+    """Write both values; of long ones the part where they begin to differ, such as one bound of a whole suite."""
+    before, here = _item(then, name), _item(now, name)
+    if max(len(before), len(here)) <= _LONGEST:
+        return f"{before} → {here}"
+    alike = next(
+        (at for at, (was, now) in enumerate(zip(before, here, strict=False)) if was != now), _LONGEST
+    )
+    at = max(0, alike - _LONGEST // 2)
+    return f"{_part(before, at)} → {_part(here, at)}"
+
+
+def _part(text: str, at: int) -> str:
+    shown = f"{'…' * (at > 0)}{text[at:]}"
+    return shown if len(shown) <= _LONGEST else f"{shown[: _LONGEST - 1]}…"
 
 
 def _item(values: Mapping[str, Any], name: str) -> str:
-    return _value(values[name]) if name in values else "none"
+    return _text(values[name]) if name in values else "none"
 
 
 def _value(value: Any) -> str:
+    return _part(_text(value), 0)
+
+
+def _text(value: Any) -> str:
     if isinstance(value, SecretRef):
         return f"{value.source}:{value.name}"
-    text = json.dumps(plain(value), ensure_ascii=False)
-    return text if len(text) <= 60 else f"{text[:59]}…"
+    return json.dumps(plain(value), ensure_ascii=False)
 
 
 def _outputs(_: str, then: JobSpec, now: JobSpec) -> Iterator[Difference]:

@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 from tests.unit.cli.conftest import make_spec, run_job
 
-from muster.core.data import Input, Output
+from muster.core.data import CHECKPOINTS, Input, Output
+from muster.core.ingest import ENTRYPOINT
+from muster.core.job import Role
 from muster.core.origin import Origin
 from muster.core.status import JobResult, JobState
 from muster.core.verdict import Cause, Verdict
@@ -172,3 +174,19 @@ def test_before_the_first_run(muster: Run, store: FolderStore) -> None:
     assert store.ledger.jobs() == []
     assert muster("runs", "ls").err == "no runs yet\n"
     assert "there are no runs yet" in muster("runs", "show", "r1").err
+
+
+def test_the_output_of_an_ingest_is_data(muster: Run, store: FolderStore) -> None:
+    """Its job writes where others write checkpoints, and so it was shown."""
+    spec = make_spec(
+        roles=(Role(entrypoint=ENTRYPOINT),),
+        inputs={},
+        outputs={CHECKPOINTS: Output(volume="raw/events")},
+        origin=Origin(dag_id="lab", run_id="manual__2", task_id="raw"),
+    )
+    store.ledger.create("raw-1", spec)
+    result = JobResult(outputs={CHECKPOINTS: ("volume://raw/events@1",)})
+    end(store, "raw-1", JobState.SUCCEEDED, result=result)
+    out = muster("runs", "show", "lab/manual__2").out
+    assert "data = raw/events@1" in out
+    assert CHECKPOINTS not in out

@@ -50,6 +50,10 @@ MATTERS = [
     ({"params": {"lr": 0.1, "epochs": 4, "seed": None}}, "seed none → null"),
     ({"params": {"lr": 0.1, "epochs": 4.0}}, "epochs 4 → 4.0"),
     ({"params": {"lr": True, "epochs": 4}}, "lr 0.1 → true"),
+    (
+        {"params": {"lr": [*range(40)], "epochs": 4}},
+        "lr 0.1 → [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, …",
+    ),
     ({"image_digest": "b3:" + "1" * 64}, "image train has another lock"),
     (
         {
@@ -167,3 +171,13 @@ def test_keys() -> None:
     assert key_of(SPEC) == "c6c2a4dce279514ee10879de46c462edac587d74", (
         "a key of an earlier release finds what it made"
     )
+
+
+def test_of_long_values_the_part_is_shown_where_they_begin_to_differ() -> None:
+    """A changed suite was told as two equal texts, both cut before the change."""
+    then = replace(SPEC, params={"suite": {"expectations": [*range(60), {"max_value": 3}]}})
+    now = replace(SPEC, params={"suite": {"expectations": [*range(60), {"max_value": 30}]}})
+    (found,) = differences(then, now)
+    before, here = str(found).removeprefix("suite ").split(" → ")
+    assert (before[0], before[-15:]) == ("…", '"max_value": 3}]}'[-15:])
+    assert here.endswith('"max_value": 30}]}')

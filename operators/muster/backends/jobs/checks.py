@@ -73,10 +73,13 @@ def _value(variable: str, secret: SecretRef, resolve: Resolve) -> str:
     try:
         return resolve(secret)
     except KeyError as error:
-        kind = "environment variable" if secret.source == "environment" else secret.source
-        raise SpecError(
-            f"secret {variable}: there is no {kind} {secret.name!r} here; set it where the job is submitted"
-        ) from error
+        missing = f"there is no environment variable {secret.name!r} here; set it"
+        if secret.source == "connection":
+            conn_id, _, field = secret.name.partition("#")
+            missing = f"there is no connection {conn_id!r} here; make it"
+            if error.args != (conn_id,):
+                missing = f"connection {conn_id!r} has no {field or 'password'!r}; set it"
+        raise SpecError(f"secret {variable}: {missing} where the job is submitted") from error
 
 
 def _check(name: str, pinned: Pinned, store: Store) -> None:

@@ -47,6 +47,7 @@ WARNS = [
 LATE = [
     {"type": "expect_column_mean_to_be_between", "kwargs": {"column": "n", "min_value": 0}},
     {"type": "expect_column_values_to_not_be_in_set", "kwargs": {"column": "n", "value_set": ["x"]}},
+    {"type": "expect_column_value_lengths_to_be_between", "kwargs": {"column": "m", "max_value": 9}},
 ]
 HEADER = [
     {"type": "expect_column_mean_to_be_between", "kwargs": {"column": "n", "min_value": 0}},
@@ -148,7 +149,7 @@ def main(folder: Path) -> dict[str, Any]:
     late = folder / "late"
     late.mkdir()
     numbers = "".join(f"{number},1\n" for number in range(150_000))
-    (late / "a.csv").write_text(f"n,m\n{numbers}x,y\n")
+    (late / "a.csv").write_text(f"n,m\n{numbers}x,{'9' * 100_000}\n")
     answers["late"] = run(folder, LATE, "late-text", read=lambda _: [late])["result"]
     answers["header"] = run(folder, HEADER, "header-only", read=header_only)["result"]
     broken = folder / "broken"
