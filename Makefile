@@ -7,10 +7,15 @@ MUSTER_CACHE ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/muster
 export MUSTER_CACHE
 export UV_CACHE_DIR := $(MUSTER_CACHE)/uv
 export UV_PYTHON_DOWNLOADS := never
-BIN := .venv/bin
+# `make test AIRFLOW=3.4` has the other Airflow that muster supports, in an environment of its own, .venv-3.4.
+AIRFLOW :=
+AIRFLOW_34 := 3.4.0b2
+VENV := .venv$(if $(AIRFLOW),-$(AIRFLOW))
+LOCK := requirements$(if $(AIRFLOW),-airflow-$(AIRFLOW)).txt
+BIN := $(VENV)/bin
 # Every process of Airflow and of a job imports muster: without bytecode each would compile it again.
 unexport PYTHONDONTWRITEBYTECODE
-READY := .venv/.ready
+READY := $(VENV)/.ready
 PYTEST := $(BIN)/python -m pytest
 # What each needs more than this machine and this folder has a command of its own.
 HERE := not soak and not horovod and not gpu and not cluster and not chart and not nfs and not releases and not data
@@ -21,22 +26,22 @@ IN_MEMORY = $(shell awk '$$2 == "/dev/shm" && $$4 !~ /noexec/ {found = 1} END {e
   df -k --output=avail /dev/shm | awk 'NR == 2 && $$1 > 8 * 2^20 {print "TMPDIR=/dev/shm"}')
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo up test check fast lint soak cluster-up cluster-down test-cluster bench compiler test-horovod test-gpu test-chart test-nfs test-releases test-data lock wheel clean
+.PHONY: help setup demo up test test-airflow-34 other-airflow check fast lint soak cluster-up cluster-down test-cluster bench compiler test-horovod test-gpu test-chart test-nfs test-releases test-data lock wheel clean
 
 help:  ## Say what can be made
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
 
-$(READY): requirements.txt pyproject.toml
+$(READY): $(LOCK) pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))' || { echo "muster needs Python 3.11, 3.12 or 3.13, $(PYTHON) is $$($(PYTHON) --version 2>&1): set PYTHON=python3.11"; exit 1; }
-	@echo "setting up .venv (once; a minute or two with an empty cache)"
-	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	@echo "setting up $(VENV) (once; a minute or two with an empty cache)"
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-uv.txt
-	@$(BIN)/uv pip sync --quiet --compile-bytecode --require-hashes --python $(BIN)/python requirements.txt
+	@$(BIN)/uv pip sync --quiet --compile-bytecode --require-hashes --python $(BIN)/python $(LOCK)
 	@$(BIN)/uv pip install --quiet --no-deps --no-build-isolation --python $(BIN)/python --editable .
 	@touch $@
 
 setup: $(READY)  ## Make .venv, which holds the command muster: . .venv/bin/activate
-	@echo "muster is set up: . .venv/bin/activate"
+	@echo "muster is set up: . $(BIN)/activate"
 
 demo: $(READY)  ## Run the reference pipeline, from real rows to a served prediction
 	@$(BIN)/muster demo
@@ -62,6 +67,13 @@ lint: $(READY)  ## Lint, types and layers
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
+
+# What differs between two Airflows: their tables, the API in a run's process, assets, clears. Some three minutes.
+test-airflow-34:  ## What differs between Airflow 3.3 and 3.4, on 3.4
+	@$(MAKE) --no-print-directory AIRFLOW=3.4 other-airflow
+
+other-airflow: $(READY)
+	$(PYTEST) -m "$(HERE)" -n 2 --dist loadfile tests/unit/airflow tests/airflow/test_triggering.py tests/airflow/test_assets.py tests/airflow/test_foreign_tasks.py tests/airflow/test_backfill.py
 
 soak: $(READY)  ## Many faults and long loads, those of a cluster too (root; some hours)
 	$(PYTEST) -m "soak and not cluster and not data"
@@ -109,10 +121,12 @@ lock: $(READY)  ## Resolve every lock again from its .in file
 	  $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
 	    --no-header --no-annotate $$folder/requirements.in -o $$folder/requirements.txt || exit 1; \
 	done
+	@sed 's/^apache-airflow==.*/apache-airflow==$(AIRFLOW_34)/' requirements.in | $(BIN)/uv pip compile --quiet --universal \
+	  --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --no-annotate - -o requirements-airflow-3.4.txt
 	@grep -E -A40 '^uv==' requirements.txt | awk 'NR==1 || /^    --hash/ {print; next} {exit}' > requirements-uv.txt
 
 wheel: $(READY)  ## Build the wheel into dist/
 	$(BIN)/uv build --wheel --no-build-isolation --python $(BIN)/python --out-dir dist .
 
 clean:  ## Remove the environment and the demo's home, keep the caches
-	chmod -R u+w .muster 2>/dev/null; rm -rf .venv .muster dist .mypy_cache .ruff_cache .pytest_cache
+	chmod -R u+w .muster 2>/dev/null; rm -rf .venv .venv-3.4 .muster dist .mypy_cache .ruff_cache .pytest_cache

@@ -217,32 +217,6 @@ def test_a_run_that_takes_too_long_ends_its_jobs_and_is_named(site: Waiting) -> 
     assert run.store.ledger.status(job_id).verdict == with_run()
 
 
-@pytest.mark.parametrize(("state", "raised"), [(None, 3), ("up_for_retry", 3), ("failed", 2), ("success", 2)])
-def test_a_task_that_leaves_restarting_for_another_try_is_known_as_cleared(
-    state: str | None, raised: int
-) -> None:
-    """Airflow raises max_tries itself where the process of a cleared task ends; not where that was lost."""
-    from airflow.models.taskinstance import TaskInstance
-    from sqlalchemy.orm import class_mapper
-    from sqlalchemy.orm.attributes import set_committed_value
-
-    from muster.airflow.attempts.listener import remember_clears
-
-    for _ in range(2):
-        remember_clears()
-    task = class_mapper(TaskInstance).class_manager.new_instance()
-    set_committed_value(task, "max_tries", 2)
-    set_committed_value(task, "state", "restarting")
-    task.state = state
-    assert task.max_tries == raised
-    by_airflow = class_mapper(TaskInstance).class_manager.new_instance()
-    set_committed_value(by_airflow, "max_tries", 2)
-    set_committed_value(by_airflow, "state", "restarting")
-    by_airflow.max_tries = 5
-    by_airflow.state = state
-    assert by_airflow.max_tries == 5
-
-
 def test_a_run_that_is_deleted_ends_its_jobs(site: Waiting) -> None:
     run = site.begin("later", "deferred")
     site.mark_run("later", run.run_id, "failed")  # Airflow deletes none that runs

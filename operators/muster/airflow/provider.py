@@ -110,6 +110,15 @@ def get_provider_info() -> dict[str, Any]:
                         "example": "/opt/conda/bin/python",
                         "default": "",
                     },
+                    "plugin": {
+                        "description": "Whether Airflow's components load muster's plugin: the page, and the listener by which "
+                        "the scheduler and the triggerer mind the jobs of muster's tasks. Without it a job of a task that was "
+                        "cleared or marked failed runs until the Dag `muster_maintenance` ends it.",
+                        "version_added": "0.1.0",
+                        "type": "boolean",
+                        "example": "False",
+                        "default": "True",
+                    },
                     "plan_on_page": {
                         "description": "Whether the page plans runs of Dags. A plan runs the Dag's file in a process on "
                         "the api-server's machine; `muster up` does so, and an api-server that is to run no code of "

@@ -1,4 +1,12 @@
-"""How the tries that own jobs stand, read from Airflow's database; for processes that may read it, as the triggerer."""
+"""How the tries that own jobs stand, read from Airflow's database; for processes that may read it, as the triggerer.
+
+The tables are Airflow's own, and differ between its releases: what muster knows of them stands here.
+
+It also has Airflow remember clears that it forgets. A task that is cleared while it runs is `restarting` until its
+process has ended; Airflow then raises its ``max_tries``, which tells the next try to begin anew. Where the process, its
+worker or the scheduler died instead, Airflow (3.3.2, 3.4.0b2) resets the task and raises nothing, and the next try would
+look like one that goes on with the job of a lost try.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +26,8 @@ if TYPE_CHECKING:
     from sqlalchemy.orm import Session
 
 _AT_ONCE = 200  # jobs that one query is about
+
+_FORGETS = (None, "up_for_retry", "scheduled", "queued")
 
 _Task = tuple[str, str, str, int]
 
@@ -86,7 +96,7 @@ def _tasks(session: Session, jobs: Sequence[tuple[JobStatus, Origin]]) -> Mappin
             Task.dag_id,
             Task.run_id,
             Task.task_id,
-            Task.map_index,
+            Task.map_index.label("map_index"),  # Airflow 3.4 has it under two names
             Task.state,
             Task.end_date,
             Task.max_tries,
@@ -102,15 +112,24 @@ def _tasks(session: Session, jobs: Sequence[tuple[JobStatus, Origin]]) -> Mappin
 
 def _tries(session: Session, jobs: Sequence[tuple[JobStatus, Origin]]) -> Mapping[str, Any]:
     """What is kept of tries that are over, by their ids."""
-    from airflow.models.taskinstancehistory import TaskInstanceHistory as Past
+    from airflow.models import taskinstance
     from sqlalchemy import select
 
+    past: Any = taskinstance.TaskInstance
+    if hasattr(
+        past, "working_set"
+    ):  # Airflow 3.4: each try is a row of its own, and queries leave out those that are over
+        own_id = past.id
+    else:
+        from airflow.models.taskinstancehistory import TaskInstanceHistory as past  # noqa: N813 - it stands for either
+
+        own_id = past.task_instance_id
     rows = session.execute(
-        select(Past.task_instance_id, Past.state, Past.end_date, Past.max_tries).where(
-            Past.task_instance_id.in_(list(_ids(jobs)))
-        )
+        select(own_id.label("own_id"), past.state, past.end_date, past.max_tries)
+        .where(own_id.in_(list(_ids(jobs))))
+        .execution_options(include_all_attempts=True)
     )
-    return {str(row.task_instance_id): row for row in rows}
+    return {str(row.own_id): row for row in rows}
 
 
 def _ids(jobs: Sequence[tuple[JobStatus, Origin]]) -> Iterator[UUID]:
@@ -131,3 +150,50 @@ def _text(state: object) -> str | None:
 
 def _seconds(moment: datetime | None) -> float | None:
     return None if moment is None else moment.timestamp()
+
+
+def remember_clears() -> None:
+    """Have ``max_tries`` raised whenever this process takes a task of muster's out of `restarting` for another try.
+
+    Idempotent. Other tasks stay as Airflow has them.
+    """
+    from airflow.models.taskinstance import TaskInstance
+    from sqlalchemy import event
+
+    if not event.contains(TaskInstance.state, "set", _raise_max_tries):
+        event.listen(TaskInstance.state, "set", _raise_max_tries)
+
+
+def _raise_max_tries(task: Any, state: Any, before: Any, _initiator: Any) -> None:
+    from sqlalchemy import inspect
+
+    if before != "restarting" or state not in _FORGETS:
+        return
+    if not inspect(task).attrs.max_tries.history.has_changes() and _has_begun_a_job(task):
+        task.max_tries += 1
+
+
+def _has_begun_a_job(task: Any) -> bool:
+    """Whether a task instance is of muster's: its tries write down what they begin, and no other operator's do so."""
+    from airflow.models.task_state_store import TaskStateStoreModel as Kept
+    from sqlalchemy import or_, select
+    from sqlalchemy.orm import object_session
+
+    from muster.airflow.attempts.remembered import KEYS
+    from muster.airflow.attempts.run import STATE_KEY
+
+    session = object_session(task)
+    if session is None:
+        return False
+    with session.no_autoflush:  # it is in the middle of being changed
+        found = session.scalar(
+            select(Kept.key)
+            .where(
+                Kept.dag_id == task.dag_id,
+                Kept.run_id == task.run_id,
+                Kept.task_id == task.task_id,
+                or_(Kept.key == STATE_KEY, Kept.key.startswith(f"{STATE_KEY}."), Kept.key.in_(KEYS)),
+            )
+            .limit(1)
+        )
+    return found is not None

@@ -2,10 +2,7 @@
 
 Airflow loads this in every one of its processes, tasks included, so nothing heavy is imported here.
 
-It remembers clears that Airflow forgets. A task that is cleared while it runs is `restarting` until its process
-has ended; Airflow then raises its ``max_tries``, which tells the next try to begin anew. Where the process, its
-worker or the scheduler died instead, Airflow (3.3.2) resets the task and raises nothing, and the next try would
-look like one that goes on with the job of a lost try.
+It changes tasks of muster's operators alone, and runs of Dags that have some; ``[muster] plugin = False`` turns it off.
 """
 
 from __future__ import annotations
@@ -19,8 +16,6 @@ from airflow.listeners import hookimpl
 
 from muster.airflow.attempts.asked_for import BACKFILL
 
-_FORGETS = (None, "up_for_retry", "scheduled", "queued")
-
 _for_the_fork = threading.Event()  # set while a triggerer has not forked yet
 
 
@@ -30,6 +25,8 @@ def on_starting(component: Any) -> None:
     jobs = sys.modules.get("airflow.jobs.job")  # a task's process has not loaded it, and need not
     if jobs is None or not isinstance(component, jobs.Job):
         return
+    from muster.airflow.attempts.database import remember_clears
+
     remember_clears()
     if sys.argv[1:2] == ["triggerer"] and not _for_the_fork.is_set():
         _for_the_fork.set()
@@ -47,8 +44,13 @@ def on_dag_run_running(dag_run: Any, msg: str) -> None:  # noqa: ARG001 - the si
     number, dag = getattr(dag_run, "backfill_id", None), getattr(dag_run, "dag", None)
     if number is None or dag is None:
         return
-    modules = (str(getattr(task, "_task_module", "")) for task in dag.task_dict.values())
-    if any(module.startswith("muster.") for module in modules):
+    from muster.airflow.links import DeploymentLink, JobLink, SearchLink
+
+    ours = {
+        link().xcom_key for link in (DeploymentLink, JobLink, SearchLink)
+    }  # an author's subclass has them, too
+    links = (link.xcom_key for task in dag.task_dict.values() for link in task.operator_extra_links)
+    if not ours.isdisjoint(links):
         dag_run.conf = {**(dag_run.conf or {}), BACKFILL: number}
 
 
@@ -69,21 +71,3 @@ def _reconcile() -> None:
         return bool(connection_id()) or settings.cluster is not None or settings.store.is_dir()
 
     Reconciler(open_backend, lambda: instance(Settings.load()), used=used).run(threading.Event())
-
-
-def remember_clears() -> None:
-    """Have ``max_tries`` raised whenever this process takes a task out of `restarting` for another try. Idempotent."""
-    from airflow.models.taskinstance import TaskInstance
-    from sqlalchemy import event
-
-    if not event.contains(TaskInstance.state, "set", _raise_max_tries):
-        event.listen(TaskInstance.state, "set", _raise_max_tries)
-
-
-def _raise_max_tries(task: Any, state: Any, before: Any, _initiator: Any) -> None:
-    from sqlalchemy import inspect
-
-    if before != "restarting" or state not in _FORGETS:
-        return
-    if not inspect(task).attrs.max_tries.history.has_changes():
-        task.max_tries += 1

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, get_args
 
 from muster.core.deployment import DeploymentSpec
 from muster.core.errors import SpecError
 
 if TYPE_CHECKING:
     from muster.airflow.attempts.run import TaskRun
+
+Action = Literal["release", "rollback", "search"]
+KEYS = frozenset(f"begun.{action}" for action in get_args(Action))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,7 +32,7 @@ class Remembered:
     :param what: the name of the action.
     """
 
-    def __init__(self, task: TaskRun, what: str) -> None:
+    def __init__(self, task: TaskRun, what: Action) -> None:
         self._store = task.context["task_state_store"]
         self._key = f"begun.{what}"
         # Airflow raises the first by the second when an ended task is cleared.

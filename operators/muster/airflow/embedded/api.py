@@ -64,6 +64,7 @@ def left_out(name: str) -> Iterator[None]:
 
 
 def _newest_only(lifespan: Any) -> Any:
+    from airflow.api_fastapi.common.dagbag import create_dag_bag
     from airflow.api_fastapi.common.exceptions import init_error_handlers
     from airflow.api_fastapi.execution_api.routes import execution_api_router
     from fastapi import FastAPI
@@ -72,17 +73,24 @@ def _newest_only(lifespan: Any) -> Any:
     with made_when_used():
         app.include_router(execution_api_router)
     init_error_handlers(app)
+    app.state.dag_bag = create_dag_bag()  # Airflow 3.3 adds its own later, 3.4 does not
     return app
 
 
 class _Answering:
-    """Marks what belongs to a request of this API: the author's own code may use anyio, too."""
+    """Marks what belongs to a request of this API: the author's own code may use anyio, too.
+
+    And that it is of the newest version, which Airflow 3.4 asks within its routes.
+    """
 
     def __init__(self, app: Any) -> None:
-        self._app = app
+        from airflow.api_fastapi.execution_api.versions import bundle
+
+        self._app, self._version = app, bundle.api_version_var
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         _answering.set(True)
+        self._version.set(None)
         await self._app(scope, receive, send)
 
 

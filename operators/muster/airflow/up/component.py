@@ -158,7 +158,11 @@ def speak_newest_only() -> None:
     from cadwyn import HeadVersion, Version, VersionBundle
     from cadwyn.route_generation import _DELETED_ROUTE_TAG
 
-    versions.bundle = VersionBundle(HeadVersion(), Version(versions.bundle.versions[0].value))
+    before = (
+        versions.bundle
+    )  # Airflow 3.4 asks within its routes which version a request is of: by the same variable
+    newest = Version(before.versions[0].value)
+    versions.bundle = VersionBundle(HeadVersion(), newest, api_version_var=before.api_version_var)
     routes = execution_api_router.routes
     routes[:] = [route for route in routes if _DELETED_ROUTE_TAG not in getattr(route, "tags", ())]
 

@@ -36,7 +36,7 @@ def test_a_missing_result_is_explained_by_how_its_task_stands(
     train = JobOperator(
         task_id="train", image="python", command=["true"], outputs={"model": "a/model"}, do_xcom_push=pushes
     )
-    context: Any = {"ti": SimpleNamespace(dag_id="d", run_id="r", xcom_pull=lambda **_: None)}
+    context: Any = {"ti": SimpleNamespace(task=train, dag_id="d", run_id="r", xcom_pull=lambda **_: None)}
     with pytest.raises(AirflowFailException, match=f"task 'train' left no versions model: {said}"):
         train.versions["model"].resolve(context)
     assert asked == ([Origin(dag_id="d", run_id="r", task_id="train")] if pushes else [])
