@@ -130,6 +130,8 @@ def named(words: Sequence[str]) -> typer.Typer:
 def main() -> None:
     """Run the command; the entry point of the installed `muster`."""
     here.arguments = sys.argv[1:]
+    if here.arguments[:1] == ["help"]:
+        here.arguments = [*here.arguments[1:], "--help"]
     try:
         named(here.arguments)(here.arguments, prog_name="muster")
     except SystemExit as end:

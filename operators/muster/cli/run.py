@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import nullcontext
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -16,9 +17,11 @@ from muster.cli.warm import here
 from muster.core.errors import SpecError
 
 if TYPE_CHECKING:
+    from muster.airflow.embedded.home import EmbeddedHome
     from muster.airflow.embedded.result import RunResult
+    from muster.airflow.embedded.runner import Wanted
 
-INTERRUPTED = 130
+INTERRUPTED, NOTHING_TO_RESUME = 130, 3
 STARTING = "starting Airflow"
 
 
@@ -39,7 +42,7 @@ class Resumable(TyperCommand):
 
 
 def run(
-    dag: Annotated[str, typer.Argument(metavar="DAG", help="The Dag's id.")],
+    dag: Annotated[str, typer.Argument(metavar="DAG", help="The Dag's id.")] = "",
     *,
     param: Params = None,
     resume: Annotated[
@@ -78,44 +81,50 @@ def run(
     other, and a breakpoint() in a @task then works. --resume needs no run id: it continues the last run at the first
     stage that did not succeed. A warning names each kept stage whose own code changed; --resume=strict reruns it. Ctrl-C
     ends the running jobs and the run; --resume continues there, and a stage with checkpoints at its last one. --from and
-    --only keep the earlier stages of the last run as --resume does, and rerun a stage that succeeded.
+    --only keep the earlier stages of the last run as --resume does, and rerun a stage that succeeded. If the last run has
+    succeeded and --resume keeps all of it, nothing runs and the exit code is 3.
     """
-    params = dict(map(read_param, param or []))
-    ended = _run_there(dag, dags=dags, params=params, resume=resume, start=start, only=only)
-    if ended is not None:
-        raise typer.Exit(ended)
-    result = execute(
-        dag,
-        params=params,
-        resume=resume,
-        start=start,
-        only=only,
-        no_cache=no_cache,
-        serial=serial,
-        dags=dags,
-    )
-    finish(result, as_json=as_json)
-
-
-def _run_there(
-    dag: str,
-    *,
-    dags: Path,
-    params: Mapping[str, Any],
-    resume: ResumeMode | None,
-    start: str | None,
-    only: str | None,
-) -> int | None:
-    """Have the waiting process run this command, and return its exit code; None if it is to run here."""
     from muster.airflow.embedded.home import EmbeddedHome
-    from muster.airflow.embedded.runner import Wanted, needs_airflow
-    from muster.cli.screen import answers_go_to
-    from muster.cli.warm.client import end_as, run_there
+    from muster.airflow.embedded.runner import Wanted
     from muster.core.settings import Settings
 
+    _refuse_file(dag, dags)
+    params = dict(map(read_param, param or []))
     home = EmbeddedHome(settings=Settings.load(), dags=dags.absolute())
     home.check()
     wanted = Wanted(params=params, resume=None if resume is None else resume.value, start=start, only=only)
+    with nullcontext() if wanted.goes_on or not dag or here.forked else home.notes.announced(dag, params):
+        ended = _run_there(dag, home, wanted)
+        if ended is not None:
+            raise typer.Exit(ended)
+        result = execute(
+            dag,
+            params=params,
+            resume=resume,
+            start=start,
+            only=only,
+            no_cache=no_cache,
+            serial=serial,
+            dags=dags,
+        )
+    finish(result, as_json=as_json)
+
+
+def _refuse_file(dag: str, dags: Path) -> None:
+    """Refuse a Dag's file in the place of its id. :raises SpecError: it says which Dags the folder of Dags has."""
+    if dag.endswith(".py") or "/" in dag:
+        raise SpecError(
+            f"{dag!r:.120} names a file: name its Dag, by the id that the file gives it, as in `muster run NAME`; "
+            f"`muster run` lists those of {dags}"
+        )
+
+
+def _run_there(dag: str, home: EmbeddedHome, wanted: Wanted) -> int | None:
+    """Have the waiting process run this command, and return its exit code; None if it is to run here."""
+    from muster.airflow.embedded.runner import needs_airflow
+    from muster.cli.screen import answers_go_to
+    from muster.cli.warm.client import end_as, run_there
+
     if not needs_airflow(dag, home, wanted):
         return None
     ended = run_there(home, stdout=answers_go_to(), starting=lambda: note(STARTING))
@@ -166,7 +175,7 @@ def execute(
 
 
 def finish(result: RunResult, *, as_json: bool = False) -> None:
-    """Print how a run ended, and exit with its code: 0, 1, or 130 if it was interrupted."""
+    """Print how a run ended, and exit with its code: 0, 1, 3 if nothing was left to run, or 130 if it was interrupted."""
     from muster.cli import run_summary
 
     if as_json:
@@ -176,3 +185,5 @@ def finish(result: RunResult, *, as_json: bool = False) -> None:
     if not result.succeeded:
         run_summary.complain_of(result)
         raise typer.Exit(INTERRUPTED if result.state == "interrupted" else 1)
+    if result.nothing_ran:
+        raise typer.Exit(NOTHING_TO_RESUME)

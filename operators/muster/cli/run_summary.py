@@ -53,7 +53,14 @@ def show(result: RunResult) -> None:
 
 
 def _succeeded(result: RunResult) -> None:
-    say(f"\n{safe(result.only or result.dag_id)} succeeded in {seconds(result.seconds)}")
+    if result.nothing_ran:
+        params = ", ".join(f"{name}={value}" for name, value in result.params.items())
+        say(
+            f"\nnothing to resume: the last run of {safe(result.dag_id)}, {safe(result.run_id)}"
+            f"{f' with {safe(params)}' if params else ''}, has succeeded; a new one: `muster run {safe(result.dag_id)}`"
+        )
+    else:
+        say(f"\n{safe(result.only or result.dag_id)} succeeded in {seconds(result.seconds)}")
     if result.only and any(stage.state == "none" for stage in result.stages):
         say(f"the stages after it have not run: muster run {safe(result.dag_id)} --resume")
     for deployed in result.deployments:

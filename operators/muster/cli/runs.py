@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -44,7 +44,8 @@ def list_runs(
     """
     from muster.volumes import runs
 
-    found = runs.runs(open_store(), dag=dag, limit=limit)
+    dead = _unended()
+    found = [runs.as_held(run, dead) for run in runs.runs(open_store(), dag=dag, limit=limit)]
     if as_json:
         emit(found)
         return
@@ -55,15 +56,19 @@ def list_runs(
             run.run_id,
             run.state.value,
             when(run.began),
-            seconds(_took(run)),
+            seconds(run.seconds),
             len(run.stages),
             _metrics(run),
         )
     table.show(empty=f"no runs of {dag}: `muster runs ls` lists those of all Dags" if dag else "no runs yet")
 
 
-def _took(run: Run) -> float | None:
-    return (time.time() if run.ended is None else run.ended) - run.began
+def _unended() -> dict[str, bool]:
+    """Return the runs of `muster run` that have not come to their end here, and whether the process of each has died."""
+    from muster.airflow.embedded.home import EmbeddedHome
+    from muster.core.settings import Settings
+
+    return EmbeddedHome(settings=Settings.load(), dags=Path()).notes.unended()
 
 
 def _metrics(run: Run) -> str:
@@ -76,7 +81,10 @@ def _metrics(run: Run) -> str:
 @app.command("show", epilog=example("muster runs show flights", "muster runs show flights/muster__2013-03"))
 def show(run: Which, *, as_json: Json = False) -> None:
     """Show one run: its stages, params, metrics, inputs and versions."""
-    found = find(open_store(), run)
+    from muster.volumes import runs
+
+    dead = _unended()
+    found = runs.as_held(find(open_store(), run), dead)
     if as_json:
         emit(found)
         return
@@ -85,8 +93,12 @@ def show(run: Which, *, as_json: Json = False) -> None:
         [
             ("state", found.state.value),
             ("began", when(found.began)),
-            ("took", seconds(_took(found))),
+            ("took", seconds(found.seconds)),
             ("airflow", found.instance),
+            (
+                "its process",
+                f"died: muster run {safe(found.dag_id)} --resume" if dead.get(found.run_id) else None,
+            ),
         ]
     )
     for stage in found.stages:

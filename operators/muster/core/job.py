@@ -435,7 +435,15 @@ def _check_json(what: str, value: Any) -> None:
     try:
         json.dumps(value, allow_nan=False, ensure_ascii=False).encode()
     except (TypeError, ValueError) as error:
-        raise SpecError(f"{what} is {value!r:.60}: need a JSON value ({error})") from error
+        hint = "; write a time as text, such as {{ data_interval_start | ts }}" if _holds_time(value) else ""
+        raise SpecError(f"{what} is {value!r:.60}: need a JSON value ({error}){hint}") from error
+
+
+def _holds_time(value: Any) -> bool:
+    """Whether it is a time or a date, or holds one."""
+    if isinstance(value, Mapping):
+        return any(map(_holds_time, value.values()))
+    return any(map(_holds_time, value)) if isinstance(value, (list, tuple)) else hasattr(value, "isoformat")
 
 
 def _is_entrypoint(value: object) -> bool:

@@ -7,6 +7,7 @@ as if it had ended. The command, ``import muster`` and the page read this one th
 
 from __future__ import annotations
 
+import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -86,10 +87,12 @@ class Run:
 
     :param instance: the Airflow that it ran in.
     :param state: ``running`` while a job of it runs or waits, else ``failed`` or ``cancelled`` if a stage is, else
-        ``succeeded``.
+        ``succeeded``; as :func:`as_held` has it where a process of this machine runs it.
     :param began: when its first job was submitted, or its first task without one began; where gc deleted its jobs, when
         its first version was made.
     :param ended: the end of its last job or task; None while it runs.
+    :param seconds: the time in which a stage of it waited or ran, without that between two runs of a resumed one; None
+        where its jobs are gone.
     :param stages: in the order in which they began.
     """
 
@@ -99,6 +102,7 @@ class Run:
     state: JobState
     began: float
     ended: float | None
+    seconds: float | None = None
     stages: tuple[RunStage, ...]
 
 
@@ -136,6 +140,19 @@ def runs(store: Store, *, dag: str | None = None, limit: int = 20) -> list[Run]:
         older = _of_records(_records(store, limit=min(MOST_RECORDS, 20 * limit), dag_id=dag or ""))
         listed += [run for key, run in older.items() if key not in chosen][: limit - len(listed)]
     return listed
+
+
+def as_held(run: Run, dead: Mapping[str, bool]) -> Run:
+    """Return a run as the process that runs it tells: ``running`` between two stages and in one without a job, ``failed``
+    where it died.
+
+    :param dead: of each run that has not come to its end, whether its process has died.
+    """
+    if run.run_id not in dead:
+        return run
+    if dead[run.run_id]:
+        return replace(run, state=JobState.FAILED, ended=run.ended or run.began + (run.seconds or 0.0))
+    return replace(run, state=JobState.RUNNING, ended=None)
 
 
 def run(store: Store, dag_id: str, run_id: str) -> Run:
@@ -343,8 +360,22 @@ def _of_stages(key: _Key, seen: Sequence[_Seen]) -> Run:
         state=JobState.RUNNING if going_on else next(bad, JobState.SUCCEEDED),
         began=min((each.began for each in seen), default=0.0),
         ended=None if going_on else max((each.ended or each.began for each in seen), default=0.0),
+        seconds=_busy(seen),
         stages=tuple(each.stage for each in sorted(seen, key=lambda each: each.began)),
     )
+
+
+def _busy(seen: Sequence[_Seen]) -> float | None:
+    """Return the seconds in which a stage waited or ran; None where no stage says when."""
+    now, spans = time.time(), list[tuple[float, float]]()
+    for each in seen:
+        jobs = [(job.submitted, job.ended or now) for job in each.stage.jobs]
+        spans += jobs or [(each.began, each.ended or now)]
+    busy, until = 0.0, 0.0
+    for began, ended in sorted(spans):
+        busy += max(0.0, ended - max(began, until))
+        until = max(until, ended)
+    return busy or None
 
 
 def _read_by(store: Store, key: _Key, seen: Sequence[_Seen]) -> list[_Seen]:

@@ -1,3 +1,4 @@
+from datetime import date
 from pathlib import Path
 
 import pytest
@@ -33,6 +34,7 @@ def spec(**changes):
         ({"params": {"a-b": 1}}, "Python identifier"),
         ({"params": {"a": float("nan")}}, "JSON value"),
         ({"params": {"a": object()}}, "JSON value"),
+        ({"params": {"a": [date(2026, 1, 1)]}}, r"JSON value .*data_interval_start \| ts"),
         ({"params": {"a": ["\udc80"]}}, "JSON value"),
         ({"env": {"A": "\udc80"}}, "in UTF-8"),
         ({"env": {"A": 1}}, "need text"),

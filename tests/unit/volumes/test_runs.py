@@ -312,3 +312,22 @@ def test_a_damaged_note_of_a_task_s_end_hides_no_other(work, store):
     newest = max((store.layout.root / "ends").iterdir())
     newest.write_text('{"of": "another release"}')
     assert [end.line for end in store.ledger.task_ends()] == ["first"]
+
+
+def test_a_run_took_what_its_stages_took_without_the_time_until_it_was_resumed(work, store):
+    job(work, "a", "etl")
+    end(work, "a", seconds=3.0)
+    ended(work, "gate", after=100)
+    (run,) = runs.runs(store)
+    assert run.seconds == pytest.approx(3 + 2, abs=0.01)
+
+
+def test_a_run_is_as_its_process_is(work, store):
+    job(work, "a", "etl")
+    end(work, "a")
+    (run,) = runs.runs(store)
+    assert run.state is JobState.SUCCEEDED
+    assert runs.as_held(run, {}) == run
+    between, dead = runs.as_held(run, {"r1": False}), runs.as_held(run, {"r1": True})
+    assert (between.state, between.ended) == (JobState.RUNNING, None), "its next stage has no job"
+    assert dead.state is JobState.FAILED

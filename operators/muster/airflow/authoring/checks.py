@@ -148,6 +148,16 @@ def check_queue(value: Any) -> None:
     check_label("", value, length=63)
 
 
+def check_job_queue(value: Any) -> None:
+    """Refuse what cannot be the name of a queue of jobs, and say which keyword names a queue of Airflow's workers."""
+    try:
+        check_queue(value)
+    except SpecError as error:
+        raise SpecError(
+            f"{error}; it is the queue of the job: for the queue of Airflow's workers write airflow_queue={value!r:.60}"
+        ) from None
+
+
 def check_input_name(value: Any) -> None:
     """Refuse what cannot be the name of an input, a param or a number that a script prints."""
     check_identifier("", value)

@@ -246,6 +246,7 @@ def check_words(operator: type, task_id: Any, given: Mapping[str, Any]) -> dict[
 
     :raises SpecError: one that it does not take, with the nearest one.
     """
+    _check_ids(task_id, given)
     known = words_of(operator)
     for word in given:
         if word not in known and not word.startswith("_"):
@@ -253,6 +254,19 @@ def check_words(operator: type, task_id: Any, given: Mapping[str, Any]) -> dict[
             hint = _place(word, operator) or _near_word(word, operator, known)
             raise SpecError(f"task {task_id!r:.80}, {word}: {kind} takes no such keyword; {hint}")
     return dict(given)
+
+
+def _check_ids(task_id: Any, given: Mapping[str, Any]) -> None:
+    """Refuse a name that a job's records and Airflow's own headers cannot hold. :raises SpecError: it is named."""
+    dag, group = _surroundings(given)
+    names = {"Dag": getattr(dag, "dag_id", ""), "task group": getattr(group, "group_id", ""), "task": task_id}
+    for what, name in names.items():
+        if not str(name or "").isascii():
+            raise SpecError(
+                f"{what} {name!r:.80}: expected letters of a to z, digits, '_', '-' and '.' in the id of what runs "
+                f"muster's tasks; {'task' if what == 'task' else 'dag' if what == 'Dag' else 'group'}_display_name= "
+                "takes any text"
+            )
 
 
 def _place(word: str, operator: type) -> str:
@@ -309,14 +323,19 @@ def words_for_all() -> frozenset[str]:
 
 def merged_defaults(kwargs: Mapping[str, Any]) -> dict[str, Any]:
     """The ``default_args`` that an operator with these keywords has from its Dag, its group and itself."""
-    from airflow.sdk.definitions._internal.contextmanager import DagContext, TaskGroupContext
-
-    dag: DAG | None = kwargs.get("dag") or DagContext.get_current()
-    group: TaskGroup | None = kwargs.get("task_group") or (TaskGroupContext.get_current(dag) if dag else None)
+    dag, group = _surroundings(kwargs)
     merged, _ = get_merged_defaults(
         dag=dag, task_group=group, task_params=None, task_default_args=kwargs.get("default_args")
     )
     return merged
+
+
+def _surroundings(kwargs: Mapping[str, Any]) -> tuple[DAG | None, TaskGroup | None]:
+    """The Dag and the task group in which an operator with these keywords is made."""
+    from airflow.sdk.definitions._internal.contextmanager import DagContext, TaskGroupContext
+
+    dag: DAG | None = kwargs.get("dag") or DagContext.get_current()
+    return dag, kwargs.get("task_group") or (TaskGroupContext.get_current(dag) if dag else None)
 
 
 def _near(word: str, known: Any) -> str:

@@ -43,6 +43,19 @@ class Notes:
     folder: Path
 
     @contextmanager
+    def announced(self, dag_id: str, params: Mapping[str, Any]) -> Iterator[None]:
+        """Keep a note of a run while a command has it run: a kill before Airflow is there leaves it for ``--resume``.
+
+        :raises SpecError: the home cannot be written.
+        """
+        with self.asking(dag_id, params) as run_id:
+            try:
+                yield
+            finally:
+                self.forget(run_id)
+                self._lock(run_id).unlink()  # no run has this id
+
+    @contextmanager
     def asking(self, dag_id: str, params: Mapping[str, Any]) -> Iterator[str]:
         """Write the note of a run, hold the run for this process, and yield its id.
 
@@ -92,7 +105,15 @@ class Notes:
                     f"run {run_id} is still going on in process {pid}: wait for it, or end it, kill {pid}, and resume it here"
                 )
             self._lock(run_id).write_text(str(os.getpid()))
-            yield
+            try:
+                yield
+            finally:
+                self._lock(run_id).write_text("")
+
+    def unended(self) -> dict[str, bool]:
+        """Return the runs that have begun and not come to their end, and whether the process of each has died."""
+        runs = (path.stem for path in self.folder.glob("*.lock") if path.stat().st_size)
+        return {run_id: not self.held(run_id) for run_id in runs}
 
     def held(self, run_id: str) -> bool:
         """Whether a process holds a run."""

@@ -19,13 +19,16 @@ from muster.core.names import nearest
 
 if TYPE_CHECKING:
     from airflow.dag_processing.dagbag import BundleDagBag
-    from airflow.sdk import DAG
+    from airflow.sdk import DAG, Param
     from airflow.serialization.definitions.dag import SerializedDAG
 
     from muster.airflow.operators.base import MusterOperator
     from muster.backends.base import Backend
 
 BUNDLE = "dags-folder"
+# JSON schema's name of the type of a Param that tells it by its default alone; and what else tells a type.
+_TYPES = {str: "string", bool: "boolean", int: "integer", float: "number", list: "array", dict: "object"}
+_TELL_TYPES = frozenset({"type", "anyOf", "oneOf", "allOf", "$ref"})
 _OWN_ERROR = re.compile(r"muster\.core\.errors\.\w+: ")
 
 
@@ -131,8 +134,11 @@ def read_params(dag: DAG, given: Mapping[str, Any]) -> dict[str, Any]:
     if unknown:
         known = ", ".join(dag.params) or "none"
         raise SpecError(f"Dag {dag.dag_id} has no param {unknown[0]!r:.60}; its params are {known}")
-    values = {name: _typed(dag.params.get_param(name).schema, value) for name, value in given.items()}
     params = copy.deepcopy(dag.params)
+    for name, value in given.items():
+        if isinstance(value, str):
+            _have_type(dag.dag_id, name, params.get_param(name))
+    values = {name: _typed(params.get_param(name).schema, value) for name, value in given.items()}
     for name in params:
         try:
             params.get_param(name).resolve(*([values[name]] if name in values else []))
@@ -162,8 +168,20 @@ def make_ready(loaded: Loaded, home: EmbeddedHome, backend: Backend, listener: L
             backend.build(name, lock, put_image(backend.store, lock), listener.note)
 
 
+def _have_type(dag_id: str, name: str, param: Param) -> None:
+    """Give a Param whose schema has no type that of its default. :raises SpecError: it tells none."""
+    if _TELL_TYPES.isdisjoint(param.schema):
+        kind = _TYPES.get(type(param.value))
+        if kind is None:
+            raise SpecError(
+                f"param {name!r} of Dag {dag_id} has neither a type nor a default that tells one: "
+                f'write {name!r}: Param(None, type=["null", "integer"]), or the type that it has'
+            )
+        param.schema = {**param.schema, "type": kind}
+
+
 def _typed(schema: Mapping[str, Any], value: Any) -> Any:
-    kinds = schema.get("type", "string" if isinstance(value, str) else None)
+    kinds = schema.get("type")  # None where several schemas tell it: JSON, if it is some
     if not isinstance(value, str) or "string" in ([kinds] if isinstance(kinds, str) else kinds or []):
         return value
     try:
@@ -174,6 +192,8 @@ def _typed(schema: Mapping[str, Any], value: Any) -> Any:
 
 def _absent(dag_id: str, known: list[str], errors: Mapping[str, str], dags: Path) -> str:
     there, near = ", ".join(known) or "none", nearest(dag_id, known)
+    if not dag_id and not errors:
+        return f"name the Dag, as in `muster run {next(iter(known), 'NAME')}`; the Dags of {dags}: {there}"
     meant = f"; did you mean {near}?" if near else ""
     if errors:  # the Dag is most likely in one of them: that first, and not behind a long list
         broken = [_import_error(file, text) for file, text in sorted(errors.items())]
@@ -181,7 +201,8 @@ def _absent(dag_id: str, known: list[str], errors: Mapping[str, str], dags: Path
             f"no Dag {dag_id!r:.60} in {dags}{meant}{'; ' if meant else ': '}these files cannot be imported"
         )
         return "\n".join([first, *broken, *([f"Dags of the other files: {there}"] if known else [])])
-    return f"no Dag {dag_id!r:.60} in {dags}{meant}; there are {there}"
+    others = "" if [near] == known else f"; there are {there}"
+    return f"no Dag {dag_id!r:.60} in {dags}{meant}{others}"
 
 
 def _first_line(error: Exception) -> str:

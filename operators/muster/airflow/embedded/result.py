@@ -76,6 +76,7 @@ class RunResult:
     :param state: ``success``, ``failed`` or ``interrupted``.
     :param log: Airflow's own log of the run.
     :param only: the task that ran alone, so that the tasks after it wait; None if none was named.
+    :param resumed: whether it went on with an earlier run.
     """
 
     dag_id: str
@@ -88,6 +89,12 @@ class RunResult:
     deployments: tuple[Deployed, ...] = ()
     warnings: tuple[str, ...] = ()
     only: str | None = None
+    resumed: bool = False
+
+    @property
+    def nothing_ran(self) -> bool:
+        """Whether it resumed a run of which nothing was left to run."""
+        return self.resumed and self.succeeded and all(stage.kept for stage in self.stages)
 
     @property
     def succeeded(self) -> bool:

@@ -141,7 +141,7 @@ def _show_kept(result: RunResult, listener: Listener) -> RunResult:
     listener.run_started(result.run_id, [stage.task_id for stage in result.stages])
     for stage in result.stages:
         listener.task_ended(stage)
-    return result
+    return replace(result, resumed=True)
 
 
 def _run(dag_id: str, home: EmbeddedHome, listener: Listener, wanted: Wanted) -> RunResult:
@@ -216,7 +216,7 @@ class _Runner:
         with self._home.notes.own(last.run_id), expecting_jobs(self._home.settings):
             self._make_ready(last.run_id)
             kept = self._reopen(last, wanted)
-            return self._go(last, kept=kept, only=wanted.only)
+            return replace(self._go(last, kept=kept, only=wanted.only), resumed=True)
 
     def _check_stage(self, name: str | None) -> None:
         names = self._loaded.order

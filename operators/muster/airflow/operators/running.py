@@ -7,6 +7,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from muster.airflow.authoring.checks import (
+    check_job_queue,
     check_params,
     check_paths,
     check_queue,
@@ -37,7 +38,7 @@ class QueuedOperator(MusterOperator):
     run_timeout: timedelta = keyword(default=DAY, check=check_span, spec=seconds, for_all=True)
     """The longest the job may run, from its start, as Airflow's own `execution_timeout`."""
     job_queue: str | None = keyword(
-        default=None, alias="queue", check=optional(check_queue), spec=plain, for_all=True
+        default=None, alias="queue", check=optional(check_job_queue), spec=plain, for_all=True
     )
     """The queue that the job waits in. Airflow's own ``queue`` is `airflow_queue` here."""
     priority: str | None = keyword(default=None, check=optional(check_queue), spec=plain, for_all=True)

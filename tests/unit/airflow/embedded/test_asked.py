@@ -29,3 +29,25 @@ def test_a_note_stays_until_its_run_begins_and_goes_where_it_was_refused(tmp_pat
     with pytest.raises(SpecError), notes.asking("mine", {}):
         raise SpecError("no such param")
     assert notes.left("mine") == []
+
+
+def test_a_run_is_noted_before_its_process_is_there_and_the_note_goes_with_its_command(
+    tmp_path: Path,
+) -> None:
+    notes = Notes(tmp_path / "airflow" / "runs")
+    with notes.announced("mine", {"seed": "123"}):
+        (left,) = notes.left("mine")
+        assert (left.params, notes.held(left.run_id)) == ({"seed": "123"}, True)
+        with notes.asking("mine", {"seed": "123"}) as run_id:
+            assert [asked.run_id for asked in notes.left("mine")] == [left.run_id, run_id]
+            notes.forget(run_id)  # it has begun
+    assert notes.left("mine") == []
+
+
+def test_a_run_without_an_end_is_held_or_its_process_has_died(tmp_path: Path) -> None:
+    notes = Notes(tmp_path / "airflow" / "runs")
+    with notes.own("muster__1"):
+        assert notes.unended() == {"muster__1": False}
+    assert notes.unended() == {}
+    (notes.folder / "muster__2.lock").write_text("4711")  # as a killed process leaves it
+    assert notes.unended() == {"muster__2": True}
