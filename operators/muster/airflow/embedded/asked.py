@@ -53,7 +53,6 @@ class Notes:
                 yield
             finally:
                 self.forget(run_id)
-                self._lock(run_id).unlink()  # no run has this id
 
     @contextmanager
     def asking(self, dag_id: str, params: Mapping[str, Any]) -> Iterator[str]:
