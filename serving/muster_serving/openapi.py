@@ -30,7 +30,8 @@ _BINARY_TEXT = (
     "inputs have `parameters: {binary_data_size: N}` in place of `data`, followed by the bytes of each input; the header "
     "`Inference-Header-Content-Length` is the length of the JSON. `parameters: {binary_data: true}` of an output, or "
     "`parameters: {binary_data_output: true}` of the request, returns bytes. The schema shows tensors of one row; "
-    "requests may have up to {rows} rows, the same number in every input, and a plain column also as [rows, 1]."
+    "requests may have up to {rows} rows, the same number in every input, and a plain column also as [rows, 1]. A tensor "
+    "NAME.nulls of BOOL says which values of a nullable input NAME are null."
 )
 
 

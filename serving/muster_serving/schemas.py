@@ -53,12 +53,14 @@ def infer(signature: Signature | None) -> Schema:
     if signature is None:
         return _ANY
     tensors = [_tensor(column) for column in signature.inputs.values()]
-    number = len(tensors)
+    masks = [_tensor(mask) for mask in signature.masks.values()]
+    number, most = len(tensors), len(tensors) + len(masks)
+    more = {"anyOf": masks} if masks else False
     names = {"enum": list(signature.outputs)}
     named = record({"name": names})
     named["properties"]["parameters"] = _flags("binary_data")
     wanted = {"anyOf": [named, names]}
-    inputs = {"type": "array", "prefixItems": tensors, "items": False, "minItems": number, "maxItems": number}
+    inputs = {"type": "array", "prefixItems": tensors, "items": more, "minItems": number, "maxItems": most}
     request = record({"inputs": inputs})
     request["properties"] |= {
         "id": {"type": ["string", "null"]},

@@ -78,8 +78,11 @@ found = [
     read(*body_of(request, as_bytes=True)),
 ]
 rows = [{n: [None if v != v else v for v in list(signature.inputs[n].array(each[n]))] for n in kinds} for each in found]
-schema = document("m", ["1"], signature)["paths"]["/v1/models/m:predict"]["post"]["requestBody"]["content"]["application/json"]["schema"]
-print(json.dumps({"rows": rows, "said": said, "row": schema["anyOf"][0]["properties"]["instances"]["items"]["properties"]}, default=float))
+paths = document("m", ["1"], signature)["paths"]
+asked = lambda path: paths[path]["post"]["requestBody"]["content"]["application/json"]["schema"]
+schema, tensors = asked("/v1/models/m:predict"), asked("/v2/models/m/infer")["properties"]["inputs"]
+masks = [each["properties"]["name"]["const"] for each in tensors["items"]["anyOf"]]
+print(json.dumps({"rows": rows, "said": said, "masks": masks, "most": tensors["maxItems"], "row": schema["anyOf"][0]["properties"]["instances"]["items"]["properties"]}, default=float))
 """
 
 
@@ -92,6 +95,7 @@ def test_null_is_the_same_over_every_protocol(python: Callable[[str], Path]) -> 
     same = {"x": [0.5, None], "day": [None, 3], "zone": ["a", None], "kind": [0, 1]}
     assert found["rows"] == [same] * 6
     assert found["said"] == "input 'kind.nulls' is unknown; this model takes x, day, zone, kind"
+    assert (found["masks"], found["most"]) == (["x.nulls", "day.nulls", "zone.nulls"], 7)
     assert found["row"]["day"] == {"type": ["integer", "null"], "minimum": -(2**63), "maximum": 2**63 - 1}
     assert found["row"]["zone"] == {"type": ["string", "null"]}
     assert found["row"]["kind"] == {"enum": ["k", "l"]}

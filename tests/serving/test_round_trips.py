@@ -39,7 +39,7 @@ def tried(python: Path, kinds: tuple[str, ...], *, frames: int) -> dict[str, Any
     """Have frames trained, described, asked; return how many were answered the same, by kind."""
     path = os.pathsep.join(map(str, (shipped("serving"), worker_folder(Settings.load().cache))))
     command = [str(python), "-W", "ignore", str(HERE / "round_trips.py"), ",".join(kinds), str(frames), "42"]
-    environment = {**os.environ, "PYTHONPATH": path}
+    environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-1500:]
     found: dict[str, Any] = json.loads(done.stdout)
