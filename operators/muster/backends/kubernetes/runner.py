@@ -261,7 +261,11 @@ class KubernetesRunner:
         status = self._store.ledger.status(job_id)
         if is_decided(status):
             return self._ending.go_on(job, job_id)
-        found = vanished(job_id) if taken else self._overdue(job, status)
+        found = (
+            vanished(job_id, age_seconds=self._clock() - status.submitted)
+            if taken
+            else self._overdue(job, status)
+        )
         if found is not None:
             return self._ending.end(job, status, found)
         if job.elastic and self._submitter.go_on(job, job_id):

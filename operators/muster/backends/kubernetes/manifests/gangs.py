@@ -20,7 +20,7 @@ from muster.backends.kubernetes.manifests.wiring import Submission
 from muster.core.job import JobSpec, Role
 from muster.core.verdict import ExitCode
 
-_KEPT_SECONDS = 86_400
+KEPT_SECONDS = 86_400  # objects of a job that has ended
 _FINAL = (
     ExitCode.USER_ERROR,
     ExitCode.SPEC_ERROR,
@@ -123,7 +123,7 @@ def _job_set(submission: Submission, templates: Mapping[str, Document], longest:
     groups = labels.group_names(submission.job_id, job.roles)
     document = _object(JOB_SET, submission)
     document["spec"] = {
-        "ttlSecondsAfterFinished": _KEPT_SECONDS,
+        "ttlSecondsAfterFinished": KEPT_SECONDS,
         "failurePolicy": {
             "maxRestarts": job.max_restarts,
             "restartStrategy": "BlockingRecreate",  # no pod of the new gang meets one of the old
@@ -191,7 +191,7 @@ def _job(submission: Submission, templates: Mapping[str, Document], longest: int
         **_replicas(role, templates[role.name], longest),
         "backoffLimitPerIndex": submission.job.max_restarts,  # per index, for then it tells each pod
         "podFailurePolicy": {"rules": [stale, *_final(), _disrupted("Ignore")]},
-        "ttlSecondsAfterFinished": _KEPT_SECONDS,
+        "ttlSecondsAfterFinished": KEPT_SECONDS,
     }
     return document
 

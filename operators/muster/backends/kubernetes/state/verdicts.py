@@ -9,6 +9,7 @@ from typing import Any
 
 from muster.backends.kubernetes.cluster.facts import Cluster, condition, holds
 from muster.backends.kubernetes.cluster.feasibility import check_nodes, pod_sets
+from muster.backends.kubernetes.manifests.gangs import KEPT_SECONDS
 from muster.backends.kubernetes.state.faults import POD_CAUSES, PodFault, fault, pod_advice
 from muster.backends.kubernetes.state.observe import completed, failed, failure
 from muster.backends.kubernetes.state.seen import Seen, seconds
@@ -108,14 +109,16 @@ def _ran_before(workload: Mapping[str, Any]) -> float | None:
     return None if found is None else float(found)
 
 
-def vanished(job_id: str) -> Verdict:
-    """Return the verdict on a job whose objects went before its end was recorded."""
+def vanished(job_id: str, *, age_seconds: float) -> Verdict:
+    """Return the verdict on a job whose objects went before its end was recorded. :param age_seconds: since its submission."""
+    why = (
+        f"{job_id} was deleted on the cluster, by hand or by another program, while it had not ended"
+        if age_seconds < KEPT_SECONDS
+        else f"{job_id} was deleted on the cluster, by hand or a day after its end, which nobody saw"
+    )
     return Verdict(
         cause=Cause.BACKEND_ERROR,
-        message=(
-            f"its objects on the cluster are gone: {job_id} was deleted, or it ended more than a day ago "
-            "and its end was not recorded before the cluster deleted them"
-        ),
+        message=why,
         advice="its log says how far it came; use `muster jobs cancel` to end a job; this one can be run again",
     )
 

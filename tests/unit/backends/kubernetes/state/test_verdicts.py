@@ -378,11 +378,18 @@ class TestNoPodsLeft:
 
     def test_nothing_at_all(self, running: Recording) -> None:
         assert judge(running.without("JobSet").without("Job").without("Pod")) is None
-        found = vanished("train-1")
-        assert found.message == (
-            "its objects on the cluster are gone: train-1 was deleted, or it ended more than a day ago "
-            "and its end was not recorded before the cluster deleted them"
-        )
+
+
+@pytest.mark.parametrize(
+    ("age", "message"),
+    [
+        (60.0, "train-1 was deleted on the cluster, by hand or by another program, while it had not ended"),
+        (90_000.0, "train-1 was deleted on the cluster, by hand or a day after its end, which nobody saw"),
+    ],
+)
+def test_a_job_whose_objects_are_gone_tells_one_story(age: float, message: str) -> None:
+    found = vanished("train-1", age_seconds=age)
+    assert (found.cause, found.message) == (Cause.BACKEND_ERROR, message)
 
 
 class TestQueue:
