@@ -31,7 +31,7 @@ import pyarrow.parquet as pq
 
 from muster_serving import spool
 from muster_serving.arrow import COMPRESSION, arrow_type
-from muster_serving.column import Column
+from muster_serving.column import Column, is_null
 from muster_serving.signature import Signature
 
 READ = b"muster.spool"
@@ -142,9 +142,10 @@ def _add(
 
 
 def _rows(column: Column, values: list[Any], rows: int, *, hashed: bool) -> list[Any]:
-    """Return one value, or one list, for each row; whole numbers as integers, also where JSON had 7.0."""
-    if not hashed and column.datatype.removeprefix("U").startswith("INT"):
-        values = [int(value) for value in values]
+    """Return one value, or one list, for each row: whole numbers as integers, also where JSON had 7.0; null as None, however it came."""
+    whole = not hashed and column.datatype.removeprefix("U").startswith("INT")
+    if whole or column.nullable:
+        values = [None if is_null(value) else int(value) if whole else value for value in values]
     width = math.prod(column.tail)
     return [values[i * width : (i + 1) * width] for i in range(rows)] if column.tail else values
 

@@ -30,6 +30,7 @@ import orjson
 
 from muster_serving import spool
 from muster_serving.answer import PREDICTION, Answer
+from muster_serving.column import is_null
 from muster_serving.errors import ServingError
 from muster_serving.metrics import LogMetrics
 from muster_serving.signature import Signature
@@ -240,7 +241,9 @@ class RequestLog:
             if name not in self._order.leave_out
         }
 
-    def _hash(self, value: Any) -> str:
+    def _hash(self, value: Any) -> str | None:
+        if is_null(value):
+            return None  # as it stands in a column that is not hashed
         return blake2b(orjson.dumps(value), key=self._order.key, digest_size=HASH_BYTES).hexdigest()
 
     def _end_file(self) -> None:

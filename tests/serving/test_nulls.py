@@ -86,6 +86,57 @@ print(json.dumps({"rows": rows, "said": said, "masks": masks, "most": tensors["m
 """
 
 
+LOGGED = """
+import json, struct, sys
+import orjson, pyarrow.parquet as pq
+from pathlib import Path
+from muster_serving import spool
+from muster_serving.answer import Answer
+from muster_serving.collect import collect
+from muster_serving.request_log import LogOrder, RequestLog
+from muster_serving.signature import Signature
+
+document, root = json.loads(sys.argv[1]), Path(sys.argv[2])
+signature = Signature.parse(document)
+plain = json.dumps({"inputs": {"x": [0.5, None], "day": [None, 3.0], "zone": ["a", None], "kind": ["k", "l"]}}).encode()
+text = lambda *several: b"".join(struct.pack("<I", len(t)) + t for t in several)
+raw = {"x": struct.pack("<2f", 0.5, float("nan")), "day": struct.pack("<2q", 0, 3), "zone": text(b"a", b""),
+       "kind": text(b"k", b"l"), "day.nulls": b"\\1\\0", "zone.nulls": b"\\0\\1"}
+kinds = {c["name"]: c["datatype"] for c in document["inputs"]}
+head = json.dumps({"inputs": [{"name": n, "datatype": kinds.get(n, "BOOL"), "shape": [2],
+                               "parameters": {"binary_data_size": len(v)}} for n, v in raw.items()]}).encode()
+answers = [Answer(200, json.dumps({"outputs": {"row": ["a", "b"]}}).encode(), ()),
+           Answer(200, json.dumps({"model_name": "m", "outputs": [{"name": "row", "datatype": "BYTES", "shape": [2], "data": ["a", "b"]}]}).encode(), ())]
+found = {}
+for name, hashed in (("plain", []), ("hidden", ["zone", "day"])):
+    (root / name / "out").mkdir(parents=True)
+    order = LogOrder(folder=root / name, share=1.0, hashed=frozenset(hashed), key=b"key") if hashed else LogOrder(folder=root / name, share=1.0)
+    log = RequestLog(order, signature, name="m", revision="r1", model="volume://m@1")
+    log.keep(plain, answers[0], v1=True, json_length=None)
+    log.keep(head + b"".join(raw.values()), answers[1], v1=False, json_length=len(head))
+    log.close()
+    collect(sorted((root / name).rglob("*" + spool.SUFFIX)), None, root / name / "out")
+    table = pq.read_table(root / name / "out").to_pylist()
+    found[name] = [{k: v for k, v in row.items() if k.startswith("input_")} for row in table]
+print(json.dumps(found))
+"""
+
+
+def test_the_request_log_keeps_null_as_null(python: Callable[[str], Path], tmp_path: Path) -> None:
+    environment = {**os.environ, "PYTHONPATH": str(shipped("serving"))}
+    command = [str(python("serve")), "-c", LOGGED, json.dumps(SIGNATURE), str(tmp_path)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-1500:]
+    found = json.loads(done.stdout)
+    both = [
+        {"input_x": 0.5, "input_day": None, "input_zone": "a", "input_kind": "k"},
+        {"input_x": None, "input_day": 3, "input_zone": None, "input_kind": "l"},
+    ]
+    assert found["plain"] == both * 2
+    hidden = [(row["input_day_hash"] is None, row["input_zone_hash"] is None) for row in found["hidden"]]
+    assert hidden == [(True, False), (False, True)] * 2
+
+
 def test_null_is_the_same_over_every_protocol(python: Callable[[str], Path]) -> None:
     environment = {**os.environ, "PYTHONPATH": str(shipped("serving"))}
     command = [str(python("serve")), "-c", READ, json.dumps(SIGNATURE)]
