@@ -34,7 +34,8 @@ class Answer(NamedTuple):
 
 def refusal(message: str, status: int, headers: Headers = ()) -> Answer:
     """Return an error as JSON: the same form for every path, protocol and status."""
-    return Answer(status, orjson.dumps({"error": message}), JSON + headers)
+    written = message.encode("utf-8", "backslashreplace").decode()  # it may quote what UTF-8 cannot hold
+    return Answer(status, orjson.dumps({"error": written}), JSON + headers)
 
 
 def not_there(method: str, path: str) -> Answer:

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Iterator, MutableMapping
 from contextlib import contextmanager
 from typing import Any
 
-from muster_serving.errors import RequestError
+from muster_serving.errors import RequestError, ServingError
 
 MAX_BODY_BYTES = 16 << 20
 MAX_HELD_BYTES = 256 << 20
@@ -24,7 +24,7 @@ _FULL = "other requests' bodies fill this server's memory for bodies: try again"
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 
 
-class ClientGone(Exception):
+class ClientGone(ServingError):
     """The client hung up before it had sent its request."""
 
 

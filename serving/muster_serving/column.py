@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np  # noqa: TID253 - the server cannot do without; nothing that Airflow parses imports it
 
-from muster_serving.errors import ModelError, PredictionError, RequestError
+from muster_serving.errors import ModelError, PredictionError, RequestError, refuse_half_pairs
 
 _INTEGERS: dict[str, Any] = {
     "INT8": np.int8,
@@ -218,10 +218,10 @@ class Column:
         :raises RequestError: it has another type, or is not finite, out of range or no category.
         """
         if type(value) in self.accepted:
-            if self.codes is None:
-                if self.datatype in ("BYTES", "BOOL") or self.least <= value <= self.greatest:
+            if self.codes is None and self.datatype != "BYTES":
+                if self.datatype == "BOOL" or self.least <= value <= self.greatest:
                     return value
-            elif value in self.codes:
+            elif self.codes is not None and value in self.codes:
                 return self.codes[value]
         return self.array([value])[0]
 
@@ -242,7 +242,9 @@ class Column:
         values = self._typed(values)
         if self.codes is not None:
             values = self._encode(values)
-        elif self.datatype not in ("BYTES", "BOOL"):
+        elif self.datatype == "BYTES":
+            refuse_half_pairs(values, f"input {self.name!r}")
+        elif self.datatype != "BOOL":
             self._check_range(values)
         array = np.array(values, dtype=self.dtype)
         if nulls:
@@ -288,7 +290,7 @@ class Column:
         """
         array: Array = np.asarray(given)
         if self.datatype == "BYTES":
-            good = array.dtype.kind in "OU" and all(type(value) is str for value in array.ravel().tolist())
+            good = array.dtype.kind in "OU" and all(map(_is_text, array.ravel().tolist()))
         else:
             good = array.dtype.type is self.dtype or np.can_cast(array.dtype, self.dtype, "same_kind")
         if not good:
@@ -430,6 +432,11 @@ def _codes(
 def is_null(value: Any) -> bool:
     """Whether a value of a request is null; NaN is the null of clients whose floats have no other."""
     return value is None or value != value
+
+
+def _is_text(value: Any) -> bool:
+    """Whether an output's value can be sent: UTF-8 has no half of a pair of surrogates."""
+    return type(value) is str and (value.isascii() or not any("\ud800" <= each <= "\udfff" for each in value))
 
 
 def _is_whole(value: float) -> bool:

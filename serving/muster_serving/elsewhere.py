@@ -12,7 +12,7 @@ from typing import cast
 
 import httptools
 
-from muster_serving.answer import MODEL, PREDICTION, REVISION, Answer, Headers
+from muster_serving.answer import MODEL, PREDICTION, REVISION, Answer, Headers, which
 from muster_serving.content import JSON_LENGTH
 from muster_serving.errors import ServingError
 from muster_serving.events import Outlet
@@ -37,6 +37,7 @@ class Elsewhere:
         self.revision = revision
         self.port = port
         self.metrics = metrics
+        self.headers = which(revision, None)
         self._idle: list[_Line] = []
 
     async def ask(

@@ -4,11 +4,19 @@
 
     ServingError
     ├── ModelError        a version's folder cannot be served; loading it is refused
-    ├── RequestError      the request is wrong: HTTP 4xx, and the message names the field
-    └── PredictionError   the model failed on a valid request, or its answer breaks its signature: HTTP 500
+    ├── RequestError      the client's fault: the request is wrong, HTTP 4xx, and the message names the field
+    └── PredictionError   the version's fault: the model failed on a valid request, or its answer breaks its signature, HTTP 500
+
+:func:`fault_of` decides whose fault any other error is: the client's while a request is read, the version's from then on.
 """
 
 from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+
+logger = logging.getLogger("muster.serving")
 
 
 class ServingError(Exception):
@@ -29,3 +37,35 @@ class RequestError(ServingError):
 
 class PredictionError(ServingError):
     """The model failed on a request that its signature allows."""
+
+
+def refuse_half_pairs(texts: Iterable[str], where: str) -> None:
+    """Refuse a lone surrogate, which Python's JSON accepts and UTF-8 cannot hold. :raises RequestError: one is there."""
+    try:
+        "".join(texts).encode()
+    except UnicodeEncodeError as error:
+        found = error.object[error.start : error.end]
+        raise RequestError(
+            f"{where}: found {found!r:.40}, half of a pair of surrogates, which is no character: send whole characters"
+        ) from None
+
+
+@contextmanager
+def fault_of(kind: type[RequestError | PredictionError], doing: str) -> Iterator[None]:
+    """Say whose fault an error is that no line foresaw; its traceback is in the log.
+
+    :param doing: what failed then, such as "reading the request".
+    :raises RequestError, PredictionError: that `kind`, in its place, or 503 where the memory does not do; the errors of a model
+        server pass as they are.
+    """
+    try:
+        yield
+    except ServingError:
+        raise
+    except MemoryError as error:  # nobody's: the next request may fit
+        raise RequestError(
+            f"{doing} needs more memory than this server has left: try again", status=503
+        ) from error
+    except Exception as error:  # whatever it is, its client gets an answer of the usual shape
+        logger.exception("%s failed", doing)
+        raise kind(f"{doing} failed: {type(error).__name__}: {error!s:.200}") from error

@@ -24,7 +24,7 @@ from muster_serving.clients_file import ClientsFile
 from muster_serving.connection import WHOLE
 from muster_serving.content import json_length
 from muster_serving.elsewhere import Elsewhere, Gone
-from muster_serving.errors import ModelError, PredictionError, RequestError
+from muster_serving.errors import ModelError, PredictionError, RequestError, fault_of
 from muster_serving.events import EVENTS, Connected, Outlet, one_event, send_events, written
 from muster_serving.predictor import Predictor
 from muster_serving.process.predictor import ProcessPredictor
@@ -40,7 +40,7 @@ App = Callable[[Any, Receive, Send], Awaitable[None]]
 
 logger = logging.getLogger("muster.serving")
 
-_NO_FAULT_OF_THE_MODEL = 400
+_REFUSED = 400
 
 
 class Front:
@@ -176,17 +176,20 @@ class Front:
         except RequestError as error:
             return refusal(str(error), error.status)
         try:
-            body, length = await read(self._most_bytes(headers))
-            if isinstance(target, Elsewhere):
-                target, answer = await self._pass_on(target, call, body, length, client, out)
-            elif type(target.predictor) is Predictor and len(body) <= BIG_BODY_BYTES:
-                answer = self._compute(target, target.predictor, call.verb, body, length)
-            else:
-                answer = await self._answered(target, call.verb, body, length, out)
+            with fault_of(RequestError, "reading the request"):
+                body, length = await read(self._most_bytes(headers))
+            with fault_of(PredictionError, "answering the request"):
+                answer = None
+                if isinstance(target, Elsewhere):
+                    target, answer = await self._pass_on(target, call, body, length, client, out)
+                if answer is None:
+                    assert isinstance(target, Loaded)
+                    answer = await self._answered(target, call.verb, body, length, out)
             counted_as = answer.status
-        except RequestError as error:
-            answer = refusal(str(error), error.status)
-            counted_as = min(error.status, _NO_FAULT_OF_THE_MODEL)
+        except (RequestError, PredictionError) as error:
+            assert target is not None
+            answer = self._failed(target, error)
+            counted_as = min(answer.status, _REFUSED) if isinstance(error, RequestError) else answer.status
         except asyncio.CancelledError:
             # gRPC's, when its client waits no longer, or this server's end; the time that was waited counts
             if isinstance(target, Loaded) and call.revision is None:
@@ -230,8 +233,8 @@ class Front:
         length: int | None,
         client: Client | None,
         out: Outlet | None,
-    ) -> tuple[Loaded | None, Answer]:
-        """Have another process answer and count; if it fails, the revision with the greatest share here answers.
+    ) -> tuple[Loaded | None, Answer | None]:
+        """Have another process answer and count; if it fails, return who is to answer here: the one with the greatest share.
 
         A request that names a revision gets an error instead.
         """
@@ -247,17 +250,19 @@ class Front:
         except Gone as error:
             logger.error("%s", error)
             if call.revision is not None:
-                return None, refusal(str(error), 503)
+                return None, refusal(str(error), 503, target.headers)
             target.metrics.count(503, time.perf_counter() - started)
             here = (one for one in self._revisions.sharing.values() if isinstance(one, Loaded))
-            if (instead := next(here, None)) is None:
-                return None, refusal(str(error), 503)
-        return instead, await self._answered(instead, call.verb, body, length, out)
+            instead = next(here, None)
+            return instead, None if instead else refusal(str(error), 503, target.headers)
 
     async def _answered(
         self, loaded: Loaded, verb: str, body: bytes, length: int | None, out: Outlet | None
     ) -> Answer:
-        """Answer with a revision of this process. :raises RequestError: too much is under way."""
+        """Answer with a revision of this process.
+
+        :raises RequestError: the request is wrong, or too much is under way. :raises PredictionError: the model failed.
+        """
         predictor = loaded.predictor
         if len(body) <= BIG_BODY_BYTES:
             if isinstance(predictor, ProcessPredictor):
@@ -274,21 +279,16 @@ class Front:
         self, loaded: Loaded, predictor: Predictor, verb: str, body: bytes, length: int | None
     ) -> Answer:
         """Compute an answer in this thread."""
-        try:
-            return protocol.answer(
-                predictor,
-                body,
-                verb=verb,
-                json_length=length,
-                name=self._revisions.name,
-                revision=loaded.revision,
-                which=loaded.headers,
-                histograms=loaded.histograms,
-            )
-        except RequestError as error:
-            return refusal(str(error), error.status, loaded.headers)
-        except PredictionError as error:
-            return self._failed(loaded, error)
+        return protocol.answer(
+            predictor,
+            body,
+            verb=verb,
+            json_length=length,
+            name=self._revisions.name,
+            revision=loaded.revision,
+            which=loaded.headers,
+            histograms=loaded.histograms,
+        )
 
     async def _ask(
         self,
@@ -314,20 +314,15 @@ class Front:
             name=self._revisions.name,
             revision=loaded.revision,
         )
-        try:
-            asked = await asyncio.to_thread(read) if apart else read()
-            if out and predictor.streams:
-                parts = predictor.parts(asked.columns, asked.rows)
-                headers, failed = EVENTS + loaded.headers, partial(self._failed, loaded)
-                events = written(parts, asked.write)
-                answer = await out.while_there(send_events(events, out, headers, failed=failed))
-            else:
-                payload, headers = asked.write(await predictor.predict(asked.columns, asked.rows))
-                answer = Answer(200, payload, headers + loaded.headers)
-        except RequestError as error:
-            return refusal(str(error), error.status, loaded.headers)
-        except PredictionError as error:
-            return self._failed(loaded, error)
+        asked = await asyncio.to_thread(read) if apart else read()
+        if out and predictor.streams:
+            parts = predictor.parts(asked.columns, asked.rows)
+            headers, failed = EVENTS + loaded.headers, partial(self._failed, loaded)
+            events = written(parts, asked.write)
+            answer = await out.while_there(send_events(events, out, headers, failed=failed))
+        else:
+            payload, headers = asked.write(await predictor.predict(asked.columns, asked.rows))
+            answer = Answer(200, payload, headers + loaded.headers)
         find_outside = predictor.signature.outside
         outside = (
             await asyncio.to_thread(find_outside, asked.columns) if apart else find_outside(asked.columns)
@@ -335,9 +330,12 @@ class Front:
         places = loaded.histograms.places(asked.columns, asked.rows) if loaded.histograms else None
         return answer._replace(outside=outside, places=places)
 
-    def _failed(self, loaded: Loaded, error: PredictionError) -> Answer:
-        logger.error("revision %s: %s", loaded.revision, error)
-        return refusal(str(error), 500, loaded.headers)
+    def _failed(self, target: Loaded | Elsewhere, error: RequestError | PredictionError) -> Answer:
+        """Answer with whose fault it is: the client's, by its status, or the version's, which the log tells."""
+        if isinstance(error, RequestError):
+            return refusal(str(error), error.status, target.headers)
+        logger.error("revision %s: %s", target.revision, error)
+        return refusal(str(error), 500, target.headers)
 
     def _find(self, call: Call) -> Loaded | Elsewhere:
         """Return the revision that answers. :raises RequestError: there is none, or it may not be named here."""

@@ -21,8 +21,8 @@ from muster_serving.column import Column
 from muster_serving.histograms import Histograms
 
 _BUCKETS = (0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
-_LEFT = 0
-_OUTCOMES = {2: "answered", 4: "refused", 5: "failed", _LEFT: "left"}
+_LEFT, _REFUSED = 0, 4
+_OUTCOMES = {2: "answered", _REFUSED: "refused", 5: "failed", _LEFT: "left"}
 
 _REGISTRY = CollectorRegistry()  # not the default registry: other servers register unused series there
 for _collector in (ProcessCollector, PlatformCollector, GCCollector):
@@ -50,7 +50,7 @@ OUTSIDE = Counter(
 )
 SECONDS = Histogram(
     "muster_request_seconds",
-    "From a prediction request's first byte to its answer, in the server",
+    "From a prediction request's first byte to its answer, in the server; of those that were not refused",
     ["model", "revision"],
     buckets=_BUCKETS,
     registry=_REGISTRY,
@@ -140,8 +140,10 @@ class RevisionMetrics:
         :param status: HTTP status; callers pass failures that are not the model's as 4xx, and ``CLIENT_LEFT`` for a client
             that left, which is no fault of the request's or the model's.
         """
-        self._counts[_LEFT if status == CLIENT_LEFT else status // 100].inc()
-        self._seconds.observe(seconds)
+        outcome = _LEFT if status == CLIENT_LEFT else status // 100
+        self._counts[outcome].inc()
+        if outcome != _REFUSED:  # it takes no time, and would make a slow version look quick
+            self._seconds.observe(seconds)
 
     def outside(self, names: tuple[str, ...]) -> None:
         """Count a request by its inputs with a value that no training row had, and once where a fallback stood in."""

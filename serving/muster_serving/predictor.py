@@ -13,10 +13,9 @@ from typing import Any
 
 import numpy as np  # noqa: TID253 - the server cannot do without; nothing that Airflow parses imports it
 import onnxruntime as ort
-from onnxruntime.capi.onnxruntime_pybind11_state import InvalidArgument
 
 from muster_serving.column import Array, Column
-from muster_serving.errors import ModelError, PredictionError, RequestError
+from muster_serving.errors import ModelError, PredictionError
 from muster_serving.signature import SIGNATURE, Signature
 
 MODEL = "model.onnx"
@@ -52,7 +51,7 @@ class Predictor:
 
         :param columns: for every input a flat list of JSON values, or an array where its column takes one.
         :param rows: 1 to the signature's max_batch; it determines the length of the lists.
-        :raises RequestError: the signature or the graph refuses a value; the message names the input.
+        :raises RequestError: the signature refuses a value; the message names the input.
         :raises PredictionError: the graph failed, or its answer breaks the signature.
         """
         answer = self._row.run(columns) if rows == 1 and self._row else None
@@ -67,10 +66,9 @@ class Predictor:
         feeds = {name: inputs[name].array(v).reshape(rows, *inputs[name].tail) for name, v in columns.items()}
         try:
             arrays = self._session.run(self._outputs, feeds)
-        except InvalidArgument as error:
-            reason = str(error).splitlines()[0]
-            raise RequestError(f"the model refuses these values: {reason:.300}") from error
-        except Exception as error:  # ONNX Runtime has no common base class of its own
+        except (
+            Exception
+        ) as error:  # ONNX Runtime has no common base class; its signature accepts these values
             raise PredictionError(f"the model failed: {type(error).__name__}: {error!s:.300}") from error
         return dict(zip(self._outputs, arrays, strict=True))
 

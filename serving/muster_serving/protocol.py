@@ -8,7 +8,6 @@ https://kserve.github.io/website/docs/concepts/architecture/data-plane/v1-protoc
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, NamedTuple
@@ -21,13 +20,11 @@ from muster_serving.binary import NOTHING, Tail
 from muster_serving.column import Array, Column
 from muster_serving.content import BINARY, JSON_LENGTH
 from muster_serving.document import kind as _kind
-from muster_serving.errors import RequestError
+from muster_serving.errors import PredictionError, RequestError, fault_of, refuse_half_pairs
 from muster_serving.histograms import Histograms
 from muster_serving.predictor import Predictor
 from muster_serving.routes import STREAM
 from muster_serving.signature import NULLS, Signature
-
-_HALF_PAIR = re.compile("[\ud800-\udfff]")  # a lone surrogate: Python's JSON accepts it, UTF-8 cannot hold it
 
 
 class Asked(NamedTuple):
@@ -63,9 +60,10 @@ def answer(
     :raises PredictionError: the model failed.
     """
     asked = read(predictor.signature, body, verb=verb, json_length=json_length, name=name, revision=revision)
-    payload, headers = asked.write(predictor.predict(asked.columns, asked.rows))
-    places = histograms.places(asked.columns, asked.rows) if histograms else None
-    return Answer(200, payload, headers + which, predictor.signature.outside(asked.columns), places)
+    with fault_of(PredictionError, "answering the request"):
+        payload, headers = asked.write(predictor.predict(asked.columns, asked.rows))
+        places = histograms.places(asked.columns, asked.rows) if histograms else None
+        return Answer(200, payload, headers + which, predictor.signature.outside(asked.columns), places)
 
 
 def read(
@@ -77,14 +75,15 @@ def read(
     :param json_length: length of the JSON, in bytes, before binary tensors; None: the whole body is JSON.
     :raises RequestError: the body is not JSON, or the signature does not allow it; the message names the field.
     """
-    if verb != ":predict":
-        asked = read_v2(signature, body, name=name, revision=revision, json_length=json_length)
-        if verb == STREAM and asked.as_bytes:
-            raise RequestError("events are text: ask for no binary outputs, or at /infer")
-        return asked
-    if json_length is not None:
-        raise RequestError(f"version 1 has no binary tensors: ask /v2/models/{name}/infer")
-    return read_v1(signature, body)
+    with fault_of(RequestError, "reading the request"):
+        if verb != ":predict":
+            asked = read_v2(signature, body, name=name, revision=revision, json_length=json_length)
+            if verb == STREAM and asked.as_bytes:
+                raise RequestError("events are text: ask for no binary outputs, or at /infer")
+            return asked
+        if json_length is not None:
+            raise RequestError(f"version 1 has no binary tensors: ask /v2/models/{name}/infer")
+        return read_v1(signature, body)
 
 
 def read_v2(signature: Signature, body: bytes, *, name: str, revision: str, json_length: int | None) -> Asked:
@@ -98,8 +97,9 @@ def read_v2(signature: Signature, body: bytes, *, name: str, revision: str, json
     response: dict[str, Any] = {"model_name": name, "model_version": revision}
     identity = asked.get("id")
     if identity is not None:
-        if type(identity) is not str or _HALF_PAIR.search(identity):
+        if type(identity) is not str:
             raise RequestError(f"id: found {identity!r:.60}, expected text")
+        refuse_half_pairs([identity], "id")
         response["id"] = identity
     as_bytes = any(each for _, each in wanted)
     return Asked(columns, rows, partial(_answered, response, wanted), as_bytes)

@@ -27,7 +27,7 @@ from seldon_core.flask_utils import SeldonMicroserviceException
 from muster_serving import pages, protocol
 from muster_serving.answer import which
 from muster_serving.column import Array
-from muster_serving.errors import PredictionError, RequestError
+from muster_serving.errors import PredictionError, RequestError, fault_of
 from muster_serving.histograms import Histograms
 from muster_serving.metrics import RevisionMetrics
 from muster_serving.open_inference import open_inference
@@ -124,7 +124,8 @@ class SeldonModel:
         """Return lists by output."""
         predictor = self.ready()
         given = x if isinstance(x, dict) else self._columns(x, names)
-        columns, rows = protocol.read_columns(predictor.signature, given)
+        with fault_of(RequestError, "reading the request"):
+            columns, rows = protocol.read_columns(predictor.signature, given)
         answer = predictor.predict(columns, rows)
         places = self.histograms.places(columns, rows) if self.histograms else None
         self.count_values(predictor.signature.outside(columns), places=places)

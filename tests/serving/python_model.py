@@ -50,6 +50,11 @@ def fork(x):
     return {"y": x, "together": x, "pid": np.full(len(x), child)}
 
 
+def hide(x):
+    child = subprocess.Popen(["setsid", "sleep", "601"])
+    return {"y": x, "together": x, "pid": np.full(len(x), child.pid)}
+
+
 BAD = {
     101: raises,
     102: lambda x: {"y": x * np.nan, "together": x, "pid": np.zeros(len(x), int)},
@@ -61,6 +66,7 @@ BAD = {
     108: flood,
     109: fork,
     110: slow,
+    111: lambda x: hide(x),
     201: lambda x: os.abort(),
     202: lambda x: sys.exit("no more"),
     203: lambda x: time.sleep(600),

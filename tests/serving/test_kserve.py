@@ -159,7 +159,7 @@ class TestProtocol:
             re.findall(r'muster_requests_total\{model="table",outcome="(\w+)",revision="8"\} (\S+)', page)
         )
         assert counted == {"answered": "2.0", "refused": "1.0", "failed": "1.0", "left": "0.0"}
-        assert 'muster_request_seconds_count{model="table",revision="8"} 4.0' in page
+        assert 'muster_request_seconds_count{model="table",revision="8"} 3.0' in page
 
 
 BAD_REQUESTS: list[tuple[Any, str]] = [
@@ -215,7 +215,7 @@ BAD_REQUESTS: list[tuple[Any, str]] = [
     (request(place={"data": [[1, 2, 3], [0, 0, 1e39]]}), "input 'place': found 1e+39 at position 5"),
     (request(place={"data": [[1, 2, 3], [0, 0, 10**400]]}), "input 'place': found 1000"),
     (request(place={"data": [[1, 2, 3], [0.5, 0, 10**400]]}), "input 'place': found 1000"),
-    (request() | {"id": "\ud800"}, "id: found '\\ud800', expected text"),
+    (request() | {"id": "\ud800"}, "id: found '\\ud800', half of a pair of surrogates"),
     (
         {"inputs": [{"name": "code", "datatype": "BYTES", "shape": [101], "data": ["UA"] * 101}]},
         "found 101 rows, expected 1 to 100 in one request",
@@ -410,12 +410,39 @@ class TestBadRequests:
         assert status == 400, answer
         assert words in answer["error"]
 
-    def test_what_only_the_model_can_refuse(self, start: Any) -> None:
+    def test_what_the_signature_accepts_and_the_model_refuses_is_a_fault_of_the_model(
+        self, start: Any
+    ) -> None:
         with start(onnx_graph.write_table, name="table") as server:
             for rows in ([99], [0, 99]):
                 status, answer = server.ask("POST", "/v1/models/table:predict", {"inputs": {"row": rows}})
-                assert status == 400
-                assert "the model refuses these values" in answer["error"]
+                assert status == 500
+                assert answer["error"].startswith("the model failed: InvalidArgument: ")
+
+    @pytest.mark.parametrize("path", ["/v1/models/texts:predict", "/v2/models/texts/infer"])
+    def test_half_of_a_pair_of_surrogates_is_the_clients_fault_wherever_it_stands(
+        self, start: Any, path: str
+    ) -> None:
+        with start(onnx_graph.write_texts, name="texts") as server:
+            texts = {"name": "x", "datatype": "BYTES", "shape": [2], "data": ["good", "a\ud800"]}
+            bodies = [{"inputs": {"x": ["good", "a\ud800"]}}, {"inputs": {"\ud800": ["good"]}}]
+            if path.startswith("/v2"):
+                bodies = [
+                    {"inputs": [texts]},
+                    {"inputs": [texts | {"name": "\ud800"}]},
+                    {"inputs": [], "id": "\udfff"},
+                ]
+            for body in bodies:
+                status, headers, answer = server.exchange("POST", path, body)
+                assert (status, headers["content-type"]) == (400, "application/json")
+                assert headers["muster-revision"]
+                assert json.loads(answer)["error"]
+            page = server.ask("GET", "/metrics")[1]
+            assert f'outcome="refused",revision="{headers["muster-revision"]}"}} {len(bodies)}.0' in page
+            assert (
+                f'muster_request_seconds_count{{model="texts",revision="{headers["muster-revision"]}"}} 0.0'
+                in page
+            )
 
     def test_an_answer_that_is_no_number_is_a_fault_of_the_model(self, start: Any) -> None:
         with start(onnx_graph.write_table, name="table") as server:

@@ -7,6 +7,7 @@ import signal
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+from unittest.mock import ANY
 
 import pytest
 from tests.serving.conftest import Front
@@ -88,10 +89,37 @@ def test_what_it_prints_is_bounded_and_what_it_forks_ends_with_it(front: Front, 
     eventually(lambda: b"bytes left out: it prints too much" in front.server.log.read_bytes())
     assert front.server.log.stat().st_size - before < 1 << 20
     assert b"\nloud | loading\n" in front.server.log.read_bytes()
-    child = front.ask("loud", 109.0)[1]["pid"][0]
-    assert Path(f"/proc/{child}").exists()
+    children = [front.ask("loud", value)[1]["pid"][0] for value in (109.0, 111.0)]
+    assert all(Path(f"/proc/{child}").exists() for child in children)
     front.unload("loud")
-    eventually(lambda: not Path(f"/proc/{child}").exists())
+    eventually(lambda: not any(Path(f"/proc/{child}").exists() for child in children))
+
+
+def test_a_request_that_a_worker_had_not_read_when_it_ended_is_answered_by_the_next(
+    front: Front, tmp_path: Path
+) -> None:
+    assert front.load("unread", write_line(tmp_path)) == ""
+    pid = front.ask("unread", 1.0)[1]["pid"][0]
+    os.kill(pid, signal.SIGSTOP)
+    with ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(front.ask, "unread", 3.0)
+        eventually(lambda: front.waiting() >= 1)
+        os.kill(pid, signal.SIGKILL)
+        status, answer = asked.result()
+    assert (status, answer["y"]) == (200, [6.0])
+    assert answer["pid"] != [pid]
+    front.unload("unread")
+
+
+def test_a_worker_that_hit_its_memory_limit_is_replaced(front: Front, tmp_path: Path) -> None:
+    assert front.load("spent", write_line(tmp_path)) == ""
+    pid = front.ask("spent", 1.0)[1]["pid"]
+    with ThreadPoolExecutor(4) as pool:
+        (status, said), *others = pool.map(lambda x: front.ask("spent", x), (107.0, 1.0, 2.0, 3.0))
+    assert (status, said) == (500, f"the model needs {LIMIT}")
+    assert [status for status, _ in others] == [200] * 3
+    assert front.ask("spent", 1.0)[1]["pid"] != pid
+    front.unload("spent")
 
 
 def test_a_revision_that_is_unloaded_answers_what_it_was_asked(front: Front, tmp_path: Path) -> None:
@@ -117,10 +145,19 @@ def test_requests_that_come_together_are_computed_together_and_a_bad_row_fails_a
     assert [a[0] for a in answers] == [200] * 7 + [500]
     assert [a[1]["y"] for a in answers[:7]] == [[2 * x, 2 * y] for x, y in asked[:7]]
     assert answers[7][1] == "the model failed: ValueError: unlucky (predict.py:24)"
-    with ThreadPoolExecutor(8) as pool:
-        answers = list(pool.map(lambda values: front.ask("batch", *values), [*asked[:7], [9.0, 8.0]]))
-    assert {tuple(a[1]["together"]) for a in answers} == {(16.0, 16.0)}
     front.unload("batch")
+
+
+def test_a_request_waits_for_others_only_while_something_is_computed(front: Front, tmp_path: Path) -> None:
+    assert front.load("alone", write_line(tmp_path), most=16, wait_ms=20_000.0, request_seconds=10.0) == ""
+    assert front.ask("alone", 1.0, 2.0) == (200, {"y": [2.0, 4.0], "together": [2.0, 2.0], "pid": ANY})
+    with ThreadPoolExecutor(9) as pool:
+        slow = pool.submit(front.ask, "alone", 110.0)
+        eventually(lambda: front.waiting() >= 1)
+        answers = list(pool.map(lambda x: front.ask("alone", x), map(float, range(8))))
+    assert slow.result()[0] == 200
+    assert max(answer["together"][0] for _, answer in answers) > 1
+    front.unload("alone")
 
 
 def test_texts_categories_and_tensors_arrive_as_the_signature_says(front: Front, tmp_path: Path) -> None:
@@ -163,6 +200,16 @@ def predict(model, inputs):
             }
         },
     ]
+    half = front.server.ask(
+        "POST", "/v1/models/line/versions/kinds:predict", {"inputs": one | {"note": ["a\ud800"]}}
+    )
+    assert half == (
+        400,
+        {
+            "error": "input 'note': found '\\ud800', half of a pair of surrogates, which is no character: "
+            "send whole characters"
+        },
+    )
     front.unload("kinds")
 
 

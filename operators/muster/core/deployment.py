@@ -432,9 +432,11 @@ class Counts:
 
     :param requests: all predictions that were asked for; `failed` are those that the model answered with
         5xx, and those that a Gateway answered in its place, where it reports them; `refused` are those that the
-        server answered with 4xx, most of them since the signature does not allow a value.
+        server answered with 4xx, most of them since the signature does not allow a value; `left` are those whose client did
+        not wait for the end.
     :param unseen: answered requests in which a fallback stood in for a value; None where its server does not count them.
-    :param seconds: latency histogram, Prometheus style: {upper bound in seconds: requests at most that slow}.
+    :param seconds: latency histogram of those that were not refused, Prometheus style: {upper bound in seconds: requests at
+        most that slow}.
     :param asked: by input and bin of the training rows, the answered requests with a value in it, one row of each; None
         where its server does not count them. `trained` likewise the rows that the model was trained on.
     """
@@ -443,9 +445,15 @@ class Counts:
     failed: int = 0
     seconds: Mapping[float, int] = field(default_factory=dict)
     refused: int = 0
+    left: int = 0
     unseen: int | None = None
     asked: ByBin | None = None
     trained: ByBin = field(default_factory=dict)
+
+    @property
+    def tried(self) -> int:
+        """The requests that say how good the model is: it answered them, or failed."""
+        return self.requests - self.refused - self.left
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -20,11 +20,8 @@ import socket
 import struct
 from collections.abc import Sequence
 
-ANSWER, FAILED, WRONG = (
-    0,
-    1,
-    6,
-)  # of one request: its outputs, or why there are none: the model's fault, or its client's
+# Of one request: its outputs, or why there are none: the model's fault, its client's, or the memory did not do.
+ANSWER, FAILED, WRONG, SPENT = 0, 1, 6, 7
 READY, REFUSED, ENDED = 2, 3, 4  # of the worker: loaded, the version cannot be loaded, how it ended
 PART = 5  # of one request: some rows of its outputs, and there may be more
 STOP, MORE = 0, 1

@@ -8,12 +8,11 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import cast
 
 from muster_serving.errors import ModelError
-from muster_serving.process.frames import ENDED, PART, READY, REFUSED, Part, Reader, write
+from muster_serving.process.frames import ENDED, READY, REFUSED, Part, Reader, write
 from muster_serving.process.said import Said
 from muster_serving.process.setup import Setup
 from muster_serving.process.start import end_group, how_it_ended, start
@@ -28,6 +27,7 @@ class Process(asyncio.Protocol):
 
     :ivar answered: called with the parts of each frame that answers one.
     :ivar ended: called once, with how it ended, after it was ready.
+    :ivar untouched: whether it ended before it had read all that it was sent: the kernel says so.
     """
 
     def __init__(self) -> None:
@@ -38,6 +38,12 @@ class Process(asyncio.Protocol):
         self._ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._over = False
         self._why = ""
+        self.untouched = False
+
+    @property
+    def gone(self) -> bool:
+        """Whether it takes no more frames, though :attr:`ended` may not have been called yet."""
+        return self._over or self._transport is None or self._transport.is_closing()
 
     async def load(self, seconds: float) -> None:
         """Return when it has loaded the version. :raises ModelError: it cannot, and has ended."""
@@ -81,7 +87,7 @@ class Process(asyncio.Protocol):
         """Take the frames that are whole. asyncio calls this."""
         for parts in self._reader.take(data):
             kind = parts[0][0]
-            if kind < READY or kind == PART:
+            if kind not in (READY, REFUSED, ENDED):
                 self.answered(parts)
             elif kind == READY:
                 if not self._ready.done():
@@ -91,8 +97,9 @@ class Process(asyncio.Protocol):
             elif kind == ENDED:
                 self.over(str(parts[0][1], "utf-8", "replace"))
 
-    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 asyncio's interface
+    def connection_lost(self, exc: Exception | None) -> None:
         """Tell that it is gone. asyncio calls this."""
+        self.untouched |= isinstance(exc, ConnectionResetError)
         self.over("is gone; the log of its container says more")
 
 
@@ -121,8 +128,9 @@ class Child(Process):
         super().kill(why)
         end_group(self._child)
 
-    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 asyncio's interface
+    def connection_lost(self, exc: Exception | None) -> None:
         """See that it ends: it is about to, or only hung up. asyncio calls this."""
+        self.untouched |= isinstance(exc, ConnectionResetError)
         asyncio.get_running_loop().call_later(LINGER_SECONDS, self._end)
 
     def _end(self) -> None:
@@ -135,11 +143,14 @@ class Child(Process):
         os.close(self._handle)
         code = self._child.wait()
         end_group(self._child)
-        with suppress(OSError):  # closed already, or a process that it forked holds the other end
+        try:
             while data := self._connection.recv(LAST_BYTES):
-                self.data_received(
-                    data
-                )  # what it had answered, so that the first frame left is the one it ended in
+                # what it had answered, so that the first frame left is the one it ended in
+                self.data_received(data)
+        except ConnectionResetError:
+            self.untouched = True
+        except OSError:  # closed already, or a process that it forked holds the other end
+            pass
         self._said.end()
         if self._transport:
             self._transport.abort()

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -14,6 +15,8 @@ from pathlib import Path
 from muster_serving.process.setup import Setup
 
 _WORKER = "muster_serving.process.worker"
+_MARK = "MUSTER_WORKER"
+_marks: dict[int, bytes] = {}  # of each worker that runs, by its pid: what it forks has it, too
 _CODE = str(Path(__file__).parents[2])  # a folder, or a pod's zip
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
@@ -30,22 +33,40 @@ def start(folder: Path, setup: Setup, *, connection: int, out: int | None) -> su
         "memory_gib": setup.worker_gib,
         "parent": os.getpid(),
     }
-    return subprocess.Popen(
+    mark = f"{os.getpid()}-{connection}-{time.monotonic_ns()}"
+    child = subprocess.Popen(
         [setup.python, "-m", _WORKER, str(connection), str(folder), json.dumps(options)],
         stdin=subprocess.DEVNULL,
         stdout=out,
         stderr=out,
         cwd="/",
-        env=_environment(setup),
+        env={**_environment(setup), _MARK: mark},
         pass_fds=(connection,),
         start_new_session=True,  # what it forks ends with it
     )
+    _marks[child.pid] = f"{_MARK}={mark}".encode()
+    return child
 
 
 def end_group(process: subprocess.Popen[bytes]) -> None:
-    """Kill a worker and what it forked."""
+    """Kill a worker and what it forked; once it has ended, also what left its session, which its environment tells."""
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
+    if process.poll() is None or not (mark := _marks.pop(process.pid, b"")):
+        return
+    while left := [
+        each for each in Path("/proc").iterdir() if each.name.isdigit() and _is_marked(each, mark)
+    ]:
+        for each in left:  # again, since one may have forked meanwhile
+            with suppress(ProcessLookupError):
+                os.kill(int(each.name), signal.SIGKILL)
+
+
+def _is_marked(process: Path, mark: bytes) -> bool:
+    try:
+        return mark in (process / "environ").read_bytes().split(b"\0")
+    except OSError:  # it has ended, or is another user's
+        return False
 
 
 def how_it_ended(code: int, *, last_line: str, gib: float) -> str:

@@ -24,7 +24,19 @@ from pathlib import Path
 from typing import Any
 
 from muster_serving.errors import ModelError, PredictionError, RequestError, ServingError
-from muster_serving.process.frames import ANSWER, FAILED, PART, READY, REFUSED, ROWS, STOP, WRONG, Line, Part
+from muster_serving.process.frames import (
+    ANSWER,
+    FAILED,
+    PART,
+    READY,
+    REFUSED,
+    ROWS,
+    SPENT,
+    STOP,
+    WRONG,
+    Line,
+    Part,
+)
 
 _PR_SET_PDEATHSIG = 1
 _GIB = 1 << 30
@@ -234,7 +246,10 @@ class Model:
 
 
 def _failure(error: ServingError) -> tuple[int, bytes]:
-    return WRONG if isinstance(error, RequestError) else FAILED, str(error).encode()
+    kind = WRONG if isinstance(error, RequestError) else FAILED
+    if isinstance(error.__cause__, MemoryError):
+        kind = SPENT
+    return kind, str(error).encode("utf-8", "backslashreplace")
 
 
 def _rows(name: str, given: Any) -> int:

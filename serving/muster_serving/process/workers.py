@@ -1,7 +1,7 @@
 """The workers of one revision: which requests each computes together, and what happens when one of them ends.
 
 A worker computes one frame after the other, so its end costs the requests of the frame that it computed, and no others:
-each gets one error that names the cause. What it was sent ahead goes to the next worker. It is started again, at once the
+each gets one error that names the cause. What it was sent ahead, or had not read, goes to the next worker. It is started again, at once the
 first time, after growing pauses when it ends again and again; meanwhile requests wait for another worker, or for this one. Where all workers are down for longer, they are refused.
 
 A request that is answered in parts holds its worker until the last part, or until no more are wanted. A part is computed when
@@ -16,7 +16,7 @@ from collections.abc import AsyncGenerator, Callable
 from pathlib import Path
 
 from muster_serving.errors import ModelError, PredictionError, RequestError, ServingError
-from muster_serving.process.frames import ANSWER, MORE, PART, STOP, WRONG, Part
+from muster_serving.process.frames import ANSWER, MORE, PART, SPENT, STOP, WRONG, Part
 from muster_serving.process.processes import Process, begin
 from muster_serving.process.setup import Setup
 
@@ -51,6 +51,13 @@ class _Asked:
         self.paused_at = self.pauses = 0.0
         self.lost: ServingError | None = None
 
+    def take(self, kind: int, data: bytes | memoryview) -> None:
+        """End with what its worker says."""
+        if kind != ANSWER:
+            self.fail(str(data, "utf-8", "replace"), kind=RequestError if kind == WRONG else PredictionError)
+        elif not self.answer.done():
+            self.answer.set_result(data)
+
     def fail(self, why: str, *, kind: type[ServingError] = PredictionError) -> None:
         self.lost = kind(why)
         if not self.answer.done():
@@ -62,6 +69,7 @@ class _Place:
 
     :ivar held: each frame's requests; the first frame is computed since `began`, its next part since `sent`; the frame before it
         took `took` seconds.
+    :ivar spent: whether the process is ended since it needed all of its memory.
     """
 
     def __init__(self) -> None:
@@ -72,6 +80,7 @@ class _Place:
         self.took = SOON_SECONDS
         self.up = 0.0
         self.pause = 0.0
+        self.spent = False
 
 
 class Workers:
@@ -211,7 +220,7 @@ class Workers:
     def _dispatch(self) -> None:
         """Give the requests that wait to the workers that are free."""
         while self._queue and (place := self._free()):
-            if self._most and self._queued_rows < self._most:
+            if self._most and self._queued_rows < self._most and any(each.held for each in self._places):
                 due = self._queue[0].since + self._wait
                 if self._loop.time() < due:
                     if self._timer is None:
@@ -230,12 +239,17 @@ class Workers:
 
         Of several workers none gets frames ahead: another one may be free first. Nor does one that answers in parts.
         """
-        if self._idle:
-            return self._idle[-1]
+        while self._idle:
+            place = self._idle[-1]
+            if place.process and not place.process.gone:
+                return place
+            self._idle.pop()  # it has just ended: `_ended` is about to be called
         if self._most or self._setup.stream or len(self._places) > 1:
             return None
         (place,) = self._places
-        return place if place.process and place.took < SOON_SECONDS and len(place.held) < AHEAD else None
+        if place.process is None or place.process.gone:
+            return None
+        return place if place.took < SOON_SECONDS and len(place.held) < AHEAD else None
 
     def _due(self) -> None:
         self._timer = None
@@ -260,41 +274,51 @@ class Workers:
             else:
                 asked.answer.set_result(parts[0][1])
             return
+        if not place.held:
+            return  # it was put back
         held, now = place.held.popleft(), self._loop.time()
         place.took = now - place.began
         place.began = place.sent = now
-        if not place.held:
+        if any(kind == SPENT for kind, _ in parts):
+            self._replace(place)
+        elif not place.held:
             self._idle.append(place)
         if self._queue:
             self._dispatch()
         if self._closing:
             self._end_idle()
-        for asked, (kind, data) in zip(held, parts, strict=True):
-            if kind == ANSWER:
-                if not asked.answer.done():
-                    asked.answer.set_result(data)
-            else:
-                asked.fail(
-                    str(data, "utf-8", "replace"), kind=RequestError if kind == WRONG else PredictionError
-                )
+        for asked, part in zip(held, parts, strict=True):
+            asked.take(*part)
+
+    def _replace(self, place: _Place) -> None:
+        """End a worker that hit its memory limit: what it has kept it keeps, and the next one has all of the memory."""
+        assert place.process is not None
+        place.spent = True
+        while place.held:
+            self._put_back(place.held.pop())
+        place.process.kill("needed all of its memory")
 
     async def _fill(self, place: _Place) -> None:
         """Put a worker into its place. :raises ModelError: it cannot load the version."""
         process = await begin(self._folder, self._setup, revision=self._revision)
         await process.load(self._setup.load_seconds)
         process.answered = lambda parts: self._answered(place, parts)
-        process.ended = lambda how: self._ended(place, how)
+        process.ended = lambda how: self._ended(place, how, untouched=process.untouched)
         place.process, place.up = process, self._loop.time()
         self._refusing = ""
         self._idle.append(place)
         self._dispatch()
 
-    def _ended(self, place: _Place, how: str) -> None:
-        """Tell those whose requests it held, and start another."""
+    def _ended(self, place: _Place, how: str, *, untouched: bool) -> None:
+        """Tell those whose requests it held, and start another.
+
+        :param untouched: whether it had not read all that it was sent: the only frame then was not begun, and another takes it.
+        """
         place.process, place.took = None, SOON_SECONDS
         if place in self._idle:
             self._idle.remove(place)
-        computed = place.held.popleft() if place.held else []
+        fresh = untouched and len(place.held) == 1 and not self._setup.stream
+        computed = place.held.popleft() if place.held and not fresh else []
         for asked in computed:
             asked.paused = None
             asked.fail(f"the model's process {how}")
@@ -303,9 +327,10 @@ class Workers:
         if self._closing:
             self._end_idle()
             return
-        steady = self._loop.time() - place.up > STEADY_SECONDS
+        steady = place.spent or self._loop.time() - place.up > STEADY_SECONDS
         place.pause = 0.0 if steady else place.pause
-        self._told(f"a worker {how}; {self._again(place)}", True)
+        self._told(f"a worker {how}; {self._again(place)}", not place.spent)  # which is no crash
+        place.spent = False
         task = self._loop.create_task(self._bring_back(place))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)

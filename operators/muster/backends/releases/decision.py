@@ -34,9 +34,10 @@ class Outcome:
 
 @dataclass(frozen=True, kw_only=True)
 class WaitMove:
-    """Nothing is to be done now; `why` is a line for the log, or empty."""
+    """Nothing is to be done now; `why` is a line for the log, or empty, `so_far` what changes about it while it lasts."""
 
     why: str
+    so_far: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -246,9 +247,9 @@ def _held_back(sight: ReleaseSight, plan: Plan, release: Release, percent: int) 
     if sight.held_seconds < plan.hold(percent):
         return WaitMove(why="")
     if _lacks_requests(sight, plan, release, percent):
-        wanted = plan.rules.fewest_requests
         return WaitMove(
-            why=f"it waits at {percent} % until it has answered {wanted} requests (fewest_requests)"
+            why=f"it waits at {percent} % until it has answered {plan.rules.fewest_requests} requests (fewest_requests)",
+            so_far=_seen(sight, release),
         )
     return None
 
@@ -258,7 +259,7 @@ def _lacks_requests(sight: ReleaseSight, plan: Plan, release: Release, percent: 
     wanted = plan.rules.fewest_requests
     if wanted is None or percent >= plan.after(percent):
         return False
-    return (sight.counts or {}).get(release.revision, Counts()).requests < wanted
+    return (sight.counts or {}).get(release.revision, Counts()).tried < wanted
 
 
 def _uncounted(sight: ReleaseSight, plan: Plan, release: Release) -> str:

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from muster.core.origin import Origin
 
 REVIVE_SECONDS = 5.0
+REPEAT_SECONDS = 60.0
 CAUSE_SECONDS = 5.0  # in which a platform says how a replica ended that fell silent; kubelets take one
 
 Say = Callable[[str], None]
@@ -149,12 +150,12 @@ class Driver:
         self._deployments = deployments
         self._say = say
         self._clock = clock
-        self._said = ""
         self._share: int | None = None
         self._restarts = restarts
         self._before: Mapping[str, Counts] | None = {}
         self._last: Mapping[str, Counts] = {}
         self._began = clock()
+        self._said, self._said_at = "", self._began
         self.questions = Questions(deployments, order.spec, order.plan, revision=revision)
         self._trouble: float | None = None
         self._down: float | None = None
@@ -273,7 +274,7 @@ class Driver:
         if isinstance(move, Outcome):
             return move
         if isinstance(move, WaitMove):
-            self._tell(move.why)
+            self._tell(move.why, so_far=move.so_far)
             self._revive(status)
         elif isinstance(move, Withdraw):
             self._withdraw(move, status)
@@ -327,10 +328,12 @@ class Driver:
                 self.order.spec, by=self.order.by, origin=self.order.origin, token=token
             )
 
-    def _tell(self, line: str) -> None:
-        if line and line != self._said:
-            self._said = line
-            self._say(f"{self.revision}: {line}")
+    def _tell(self, line: str, *, so_far: str = "") -> None:
+        """Say a line that is news; while it stays so, only what is there so far, now and then."""
+        now = self._clock()
+        if line and (line != self._said or (so_far and now - self._said_at >= REPEAT_SECONDS)):
+            self._said, self._said_at = line, now
+            self._say(f"{self.revision}: {line}{so_far}")
 
     def _endure(self, error: Exception, since_when: float | None) -> None:
         """Let a trouble pass that began a while ago. :raises Exception: it lasts too long."""

@@ -26,7 +26,7 @@ _REQUESTS, _BUCKET, _UNSEEN, _ASKED = (
     "muster_unseen_requests_total",
     "muster_input_requests_total",
 )
-_FAILED, _REFUSED = "failed", "refused"
+_FAILED, _REFUSED, _LEFT = "failed", "refused", "left"
 _P95 = 0.95
 
 T = TypeVar("T")
@@ -145,6 +145,7 @@ def read_counts(text: str, *, name: str) -> dict[str, Counts]:
             failed=by_outcome[revision, _FAILED],
             seconds=seconds[revision],
             refused=by_outcome[revision, _REFUSED],
+            left=by_outcome[revision, _LEFT],
             unseen=unseen.get(revision),
             asked=_by_bin((i, b, n) for i, b, n, _ in binned[revision]) if revision in binned else None,
             trained=_by_bin((i, b, n) for i, b, _, n in binned.get(revision, ())),
@@ -171,6 +172,7 @@ def since(before: Counts | None, now: Counts) -> Counts:
         failed=now.failed - before.failed,
         seconds={bound: max(0, n - before.seconds.get(bound, 0)) for bound, n in now.seconds.items()},
         refused=max(0, now.refused - before.refused),
+        left=max(0, now.left - before.left),
         unseen=None if now.unseen is None else max(0, now.unseen - (before.unseen or 0)),
         asked=None
         if now.asked is None
@@ -205,6 +207,7 @@ def _sum(one: Counts, other: Counts) -> Counts:
         failed=one.failed + other.failed,
         seconds={bound: one.seconds.get(bound, 0) + other.seconds.get(bound, 0) for bound in bounds},
         refused=one.refused + other.refused,
+        left=one.left + other.left,
         unseen=sum(known) if (known := [n for n in (one.unseen, other.unseen) if n is not None]) else None,
         asked=_each(one.asked, other.asked, add) if one.asked and other.asked else one.asked or other.asked,
         trained=one.trained or other.trained,

@@ -176,23 +176,19 @@ def broken_by_counts(rules: Rules, ours: Counts, theirs: Counts, *, ending: bool
     :param ours: of the revision that is released, `theirs` the champion's, over the same time.
     :param ending: whether the step is over.
     """
-    judged = max(ours.requests, 1 if ending else rules.judged_from)
-    if ours.failed > rules.max_error_share * judged:
+    fewest = 1 if ending else rules.judged_from
+    if ours.failed > rules.max_error_share * max(ours.tried, fewest):
         return (
-            f"{ours.failed} of {ours.requests} requests failed, "
+            f"{ours.failed} of {ours.tried} requests failed, "
             f"above the {rules.max_error_share:.2%} that are allowed"
         )
+    refused = [(one.refused, one.requests) for one in (ours, theirs)]
+    unseen = [(one.unseen, one.tried) for one in (ours, theirs)]
     return (
-        _too_many("were refused", rules.max_refused_share, judged, ours, theirs, lambda one: one.refused)
+        _too_many("were refused", rules.max_refused_share, fewest, *refused)
+        or _refuses_more(rules, ours, theirs)
         or _uncounted(rules, ours)
-        or _too_many(
-            "hold a value that is no category",
-            rules.max_unseen_share,
-            judged,
-            ours,
-            theirs,
-            lambda one: one.unseen,
-        )
+        or _too_many("hold a value that is no category", rules.max_unseen_share, fewest, *unseen)
         or broken_by_inputs(rules.max_psi, ours, fewest=rules.judged_from)
         or _too_slow(rules, ours, theirs)
     )
@@ -204,6 +200,7 @@ def told(ours: Counts, theirs: Counts) -> str:
     slow = "" if own is None else f", 95 % within {own * 1000:.3g} ms"
     beside = "" if own is None or champions is None else f", the champion's within {champions * 1000:.3g} ms"
     refused = f", {ours.refused} refused" * bool(ours.refused)
+    refused += f", {ours.left} left by their clients" * bool(ours.left)
     unseen = f", {ours.unseen} with unseen values" * bool(ours.unseen)
     far = "".join(f", drift at most {first.psi:.2g} ({first.name:.80})" for first in drifts(ours)[:1])
     return f"{ours.requests} requests, {ours.failed} failed{refused}{unseen}{far}{slow}{beside}"
@@ -212,20 +209,37 @@ def told(ours: Counts, theirs: Counts) -> str:
 def _too_many(
     what: str,
     allowed: float | None,
-    judged: int,
-    ours: Counts,
-    theirs: Counts,
-    count: Callable[[Counts], int | None],
+    fewest: int,
+    ours: tuple[int | None, int],
+    theirs: tuple[int | None, int],
 ) -> str:
     """Say that more requests than are allowed are so, and how it is with the champion's: it is asked alike.
 
-    :param judged: of how many requests at least the share is one.
+    :param fewest: of how many requests at least the share is one. :param ours: how many are so, of how many; `theirs` likewise.
     """
-    own, champions = count(ours), count(theirs)
-    if allowed is None or own is None or own <= allowed * judged:
+    (own, of), (champions, of_theirs) = ours, theirs
+    if allowed is None or own is None or own <= allowed * max(of, fewest):
         return ""
-    beside = f"; of the champion's {champions / theirs.requests:.2%}" if champions and theirs.requests else ""
-    return f"{own} of {ours.requests} requests {what}, above the {allowed:.2%} that are allowed{beside}"
+    beside = f"; of the champion's {champions / of_theirs:.2%}" if champions and of_theirs else ""
+    return f"{own} of {of} requests {what}, above the {allowed:.2%} that are allowed{beside}"
+
+
+def _refuses_more(rules: Rules, ours: Counts, theirs: Counts) -> str:
+    """Say that it refuses a greater share than the champion, which is asked alike, where no rule allows a share.
+
+    Greater by more than the share of errors that is allowed, and by three standard errors: that is no chance.
+    """
+    if rules.max_refused_share is not None or min(ours.requests, theirs.requests) < rules.judged_from:
+        return ""
+    own, champions = ours.refused / ours.requests, theirs.refused / theirs.requests
+    together = (ours.refused + theirs.refused) / (ours.requests + theirs.requests)
+    chance = 3 * (together * (1 - together) * (1 / ours.requests + 1 / theirs.requests)) ** 0.5
+    if own - champions <= max(chance, rules.max_error_share):
+        return ""
+    return (
+        f"{ours.refused} of {ours.requests} requests were refused, {own:.2%}; of the champion's {champions:.2%}: "
+        "max_refused_share=… allows a share, whatever the champion's is"
+    )
 
 
 def _uncounted(rules: Rules, ours: Counts) -> str:
@@ -234,8 +248,13 @@ def _uncounted(rules: Rules, ours: Counts) -> str:
     return "its server does not count unseen values, so max_unseen_share cannot be judged: it is of an earlier release of muster"
 
 
+def _timed(counts: Counts) -> int:
+    """How many requests took a time that counts: those, too, that clients no longer waited for."""
+    return counts.requests - counts.refused
+
+
 def _too_slow(rules: Rules, ours: Counts, theirs: Counts) -> str:
-    if rules.max_p95_ratio is None or min(ours.requests, theirs.requests) < rules.judged_from:
+    if rules.max_p95_ratio is None or min(_timed(ours), _timed(theirs)) < rules.judged_from:
         return ""
     own, champions = percentile(ours, _P95), percentile(theirs, _P95)
     if own is None or champions is None:

@@ -18,11 +18,12 @@ class Rules:
     :param max_error_share: of its requests, those that the model is to blame for, 0 to 1.
     :param max_p95_ratio: how many times the champion's 95th percentile of seconds, over the same time, its
         own may be; None judges no latency. `p95_slack_seconds` comes on top: buckets are coarse.
-    :param fewest_requests: how many requests a revision must have answered at a step before its share widens, and before its
-        latency and drift are judged; an error share is computed over this number at least. None widens also after fewer, and
-        judges from 50 on.
+    :param fewest_requests: how many requests a revision must have answered, or failed at, at a step before its share widens,
+        and before its latency and drift are judged; an error share is computed over this number at least. None widens also
+        after fewer, and judges from 50 on.
     :param max_refused_share: of its requests, those that it refuses (4xx): a null, a value outside its signature's categories
-        or ranges, an input that is missing, 0 to 1; None judges none. A client that leaves is not refused.
+        or ranges, an input that is missing, 0 to 1; None takes the champion's share over the same time, where both were asked
+        often enough. A client that leaves is not refused. Refused requests count for no other rule.
     :param max_unseen_share: of its requests, those with a value that is none of an input's categories, for which the
         signature's fallback stood in, 0 to 1; None judges none.
     :param max_psi: how far its requests may be from the rows that it was trained on, in each input: the population stability

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -40,13 +41,42 @@ def test_errors_are_told_with_their_numbers() -> None:
     assert why == "6 of 100 requests failed, above the 5.00% that are allowed"
 
 
+def test_what_is_refused_or_left_proves_nothing() -> None:
+    ours = Counts(requests=1000, failed=6, refused=800, left=100)
+    assert ours.tried == 100
+    assert broken_by_counts(RULES, ours, counts(0)).startswith("6 of 100 requests failed")
+    assert told(ours, counts(0)) == "1000 requests, 6 failed, 800 refused, 100 left by their clients"
+    refused = replace(counts(1000, took=1.0), refused=950)
+    any_share = replace(RULES, max_refused_share=1)
+    assert not broken_by_counts(
+        any_share, refused, counts(1000, took=0.1)
+    )  # 50 are too few to say it is slow
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "broken"),
+    [
+        (Counts(requests=299, refused=109), Counts(requests=299), True),
+        (Counts(requests=299, refused=109), Counts(requests=299, refused=100), False),
+        (Counts(requests=299, refused=299), Counts(requests=2000, refused=2000), False),
+        (Counts(requests=99, refused=99), Counts(requests=299), False),  # of too few
+        (Counts(requests=299, refused=109), Counts(requests=99), False),
+    ],
+)
+def test_a_share_of_refusals_is_judged_beside_the_champions(
+    ours: Counts, theirs: Counts, broken: bool
+) -> None:
+    assert bool(broken_by_counts(RULES, ours, theirs)) is broken
+    assert not broken_by_counts(replace(RULES, max_refused_share=1), ours, theirs)
+
+
 STRICT = Rules(max_refused_share=0.1, max_unseen_share=0.1)
 
 
 @pytest.mark.parametrize(
     ("ours", "says"),
     [
-        (Counts(requests=100, refused=10, unseen=10), ""),
+        (Counts(requests=110, refused=11, unseen=9), ""),
         (
             Counts(requests=100, refused=11, unseen=0),
             "11 of 100 requests were refused, above the 10.00% that are allowed",
