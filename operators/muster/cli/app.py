@@ -1,14 +1,21 @@
 """The command `muster`: all its subcommands.
 
 A :class:`~muster.core.errors.MusterError` is one message on stderr and exit code 1; a wrong option
-is a usage message and 2; any other error is a bug of muster and keeps its traceback.
+is a usage message and 2. A full disk or a closed pipe that stdout leads to, and a HOME that cannot be written, are one message, too; any
+other error is a bug of muster and keeps its traceback.
 """
 
 from __future__ import annotations
 
+import errno
+import os
+import signal
+import socket
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from copy import copy
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -25,6 +32,7 @@ from muster.cli.mlflow import mlflow
 from muster.cli.notebook import notebook
 from muster.cli.plan import plan
 from muster.cli.run import Resumable, run
+from muster.cli.screen import complain
 from muster.cli.spark import spark
 from muster.cli.tensorboard import tensorboard
 from muster.cli.up import up
@@ -118,6 +126,9 @@ def root(
     """Typer reads the options of `muster` itself from here."""
 
 
+_MACHINES = frozenset({errno.EPIPE, errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO})
+
+
 def named(words: Sequence[str]) -> typer.Typer:
     """Return the command with that part of it alone which the words name, or with all: to make all takes 0.03 s."""
     name = next(iter(words), "")
@@ -132,9 +143,39 @@ def main() -> None:
     here.arguments = sys.argv[1:]
     if here.arguments[:1] == ["help"]:
         here.arguments = [*here.arguments[1:], "--help"]
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # it was closed by who started this, `>&-`
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: PTH123, SIM115 - until the end
     try:
         named(here.arguments)(here.arguments, prog_name="muster")
+    except OSError as error:
+        _end_by(error)
+        raise
     except SystemExit as end:
+        if isinstance(end.__context__, BrokenPipeError):  # click turns it into exit code 1
+            _end_by(end.__context__)
         if not isinstance(end.code, (int, type(None))):
             raise
+        try:
+            sys.stdout.flush()
+        except OSError as error:
+            _end_by(error)
+            raise
         leave(end.code or 0)
+
+
+def _end_by(error: OSError) -> None:
+    """End as every program does whose output nobody reads, by SIGPIPE; of what is wrong with this machine say one line, exit code 1.
+
+    Any other error is a bug, and keeps its traceback.
+    """
+    home = str(error.filename or "").startswith(f"{Path.home()}/")
+    if error.errno not in _MACHINES and not home and not isinstance(error, socket.gaierror):
+        return
+    if error.errno == errno.EPIPE:
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+        signal.raise_signal(signal.SIGPIPE)
+    where = f": {error.filename}" if error.filename else ""
+    with suppress(OSError):  # stderr may lead to the same disk
+        complain(f"{error.strerror or error}{where}")
+    os._exit(1)

@@ -38,8 +38,12 @@ def code(
     if file is not None:
         if file not in files:
             raise NotFound(f"code {digest[:11]} holds no {file!r:.120}; it holds {', '.join([*files][:8])}")
-        sys.stdout.buffer.write(files[file].read_bytes())
-        sys.stdout.buffer.flush()
+        data = files[file].read_bytes()
+        if as_json:
+            emit({"code": digest, "file": file, "text": _text(data, file)})
+        else:
+            sys.stdout.buffer.write(data)
+            sys.stdout.buffer.flush()
     elif as_json:
         emit({"code": digest, "files": {path: where.stat().st_size for path, where in files.items()}})
     else:
@@ -47,6 +51,13 @@ def code(
         for path, where in files.items():
             table.add(size(where.stat().st_size), safe(path))
         table.show(empty="no files")
+
+
+def _text(data: bytes, file: str) -> str:
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        raise SpecError(f"{file!r:.120} is no text, which JSON could hold: leave --json out") from error
 
 
 def _digest(store: LocalStore, address: str) -> str:

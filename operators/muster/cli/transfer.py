@@ -64,12 +64,13 @@ def put(
 def get(
     address: Where,
     target: Annotated[
-        str,
+        str | None,
         typer.Argument(
-            metavar="TARGET",
-            help="The copy's path, which must not exist; or an address such as s3://bucket/prefix.",
+            metavar="[TARGET]",
+            help="The copy's path, which must not exist; or an address such as s3://bucket/prefix. By default the last part of "
+            "the address, in this folder.",
         ),
-    ],
+    ] = None,
     *,
     connection: Connection = None,
 ) -> None:
@@ -80,6 +81,9 @@ def get(
     """
     from muster.cli import object_stores
 
+    if target is None:
+        wanted = Address.parse(address)
+        target = (wanted.path or wanted.volume).rpartition("/")[2]
     if object_stores.is_address(target):
         store = open_store()
         told = object_stores.sent(store, _exact(store, address), target, connection=connection)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, overload
 from muster.client.place import open_store
 from muster.core.address import Address
 from muster.core.errors import SpecError
+from muster.core.names import check_note
 from muster.volumes import base
 from muster.volumes.lineage import Ancestor, ancestors
 from muster.volumes.listing import Listing
@@ -205,6 +206,7 @@ def put(source: Path | str, volume: str, *, partition: str | None = None, note: 
 
 def add(store: LocalStore, source: Path, volume: str, *, partition: str | None, note: str) -> base.Version:
     """Copy a folder or file into a new version of `store`; without a note the record names the folder."""
+    check_note(note)
     if not source.exists():
         raise SpecError(f"{source} does not exist: name a folder or file to copy")
     return store.add(

@@ -13,11 +13,13 @@ from muster.core.errors import SpecError
 
 JOB_ID_LENGTH = 40
 VOLUME_LENGTH = 128
+NOTE_LENGTH = 4_000
 
 _LABEL = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?\Z")
 _SEGMENT = re.compile(r"[a-z0-9]([a-z0-9._-]*[a-z0-9])?\Z")
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 _PARTITION = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._=-]*[A-Za-z0-9])?\Z")
+_UNPADDED = re.compile(r"(?<!\d)\d{4}[-._][Ww]?(\d|\d\d[-._]\d)(?!\d)")
 _REQUEST = re.compile(r"[0-9a-f]{16}\Z")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 _DIGEST = re.compile(r"b3:[0-9a-f]{64}\Z")
@@ -85,6 +87,29 @@ def check_partition(name: str) -> str:
             "(that reads as a version's number: write '2013-01' or 'y2013'), at most 63 characters"
         )
     return name
+
+
+def check_new_partition(name: str) -> str:
+    """Return the partition of a version that is to be made: partitions are ordered as text, so a date in it has two digits a part.
+
+    Versions that are there may have any that :func:`check_partition` takes.
+    """
+    if _UNPADDED.search(check_partition(name)):
+        raise SpecError(
+            f"partition {_shown(name)}: partitions are ordered as text, and 2026-8 would come after 2026-10, so that @latest is "
+            "the wrong one: write two digits, such as '2026-08'"
+        )
+    return name
+
+
+def check_note(note: str) -> str:
+    """Return what a person says of a version: text of at most 4,000 characters, or raise SpecError."""
+    if not isinstance(note, str) or len(note) > NOTE_LENGTH:
+        found = (
+            f"{len(note)} characters" if isinstance(note, str) else f"{_shown(note)}, {type(note).__name__}"
+        )
+        raise SpecError(f"note is {found}: need text of at most {NOTE_LENGTH} characters")
+    return note
 
 
 def check_identifier(what: str, name: str) -> str:

@@ -13,6 +13,7 @@ from muster.core.address import Address, pinned
 from muster.core.data import EVERY_PARTITION, Output
 from muster.core.errors import BadOutput, Conflict, Corrupt, MusterError, NotFound
 from muster.core.job import JobSpec
+from muster.core.names import check_note
 from muster.core.replica import PartManifest
 from muster.volumes import carrying, partitions, replacing
 from muster.volumes.attempts import FolderAttempts
@@ -153,6 +154,7 @@ class Commits:
         :param like: the record of the version that it is a copy of.
         :raises OSError: the disk is full, or a write fails.
         """
+        check_note(note)
         ready = self._layout.staging(job_id) / "1" / "ready"
         with self._attempts.alone(job_id):
             done = committed(self._layout, job_id)

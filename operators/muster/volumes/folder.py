@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from muster.core.address import Address
 from muster.core.errors import NotFound
-from muster.core.names import check_digest, check_partition, check_request, check_volume
+from muster.core.names import check_digest, check_new_partition, check_partition, check_request, check_volume
 from muster.core.origin import Origin
 from muster.core.replica import PartManifest
 from muster.core.room import Room
@@ -212,7 +212,7 @@ class FolderStore:
         """Copy a folder or file, and the checkpoints of jobs, into a new version."""
         check_volume(volume)
         if partition is not None:
-            check_partition(partition)
+            check_new_partition(partition)
         job_id = f"put-{check_request(request or os.urandom(8).hex())}"
         with translated(f"put {source} into {volume}"):
             try:

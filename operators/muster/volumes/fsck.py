@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from muster.core.errors import Corrupt
+from muster.core.room import size_of
 from muster.volumes.base import Checked, UpkeepKind
 from muster.volumes.commit_records import Place, read_commit, uncommitted, write_commit
 from muster.volumes.damage import Problem, Progress, look
@@ -114,6 +115,12 @@ def _leftovers(store: FolderStore) -> Iterator[Problem]:
         return
     for job_id in left:
         staging = store.layout.staging(job_id)
-        if any(path.name != "sealed" for path in staging.glob("*/*")):
+        if any(size_of(path) for path in staging.glob("*/*") if path.name != "sealed"):
             what = f"files that job {job_id} staged and that will not be committed"
-            yield Problem(where=str(staging), what=what, advice="run `muster volumes gc`", harmless=True)
+            known = store.layout.job(job_id).is_dir()
+            advice = (
+                f"`muster jobs gc {job_id} --yes` deletes them"
+                if known
+                else "gc deletes them with its next run"
+            )
+            yield Problem(where=str(staging), what=what, advice=advice, harmless=True)

@@ -16,7 +16,7 @@ from muster.core.data import CHECKPOINTS, EVERY_PARTITION, Pinned
 from muster.core.errors import BadOutput, EmptyOutput, SpecError, StoreError
 from muster.core.job import JobSpec
 from muster.core.kept import Odd, follow, look, refusal
-from muster.core.names import check_partition
+from muster.core.names import check_new_partition
 from muster.core.replica import PartManifest
 from muster.core.text import has_control
 from muster.volumes.base import Staging
@@ -251,7 +251,7 @@ def _partitions(output: str, files: Mapping[str, int]) -> list[str]:
     names = sorted({path.partition("/")[0] for path in files})
     for name in names:
         try:
-            check_partition(name)
+            check_new_partition(name)
         except SpecError as error:
             raise BadOutput(
                 f"output {output!r}: folder {name!r:.80} cannot be a partition: {error}"

@@ -198,6 +198,12 @@ def create(root: Path) -> Layout:
     if root.is_dir() and any(root.iterdir()):
         if (root / MARKER).is_file():  # created by another process meanwhile
             return open_layout(root)
+        if (root / "v").is_dir() and (root / "commits").is_dir():
+            raise NotFound(
+                f"{root} holds versions and no {MARKER}, which names the store: write it again, "
+                '{"format": 1, "uuid": "UUID", "abilities": {"link": true, "syncfs": true}}, with what `of` is in the '
+                f"{MIRROR} of a mirror as UUID, or where there is none 32 new hex digits; on NFS both abilities are false"
+            )
         raise NotFound(
             f"{root} is not empty and holds no {MARKER}: name an empty folder or an existing store"
         )

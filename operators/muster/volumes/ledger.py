@@ -14,8 +14,10 @@ from io import FileIO
 from pathlib import Path
 
 from muster.core import wire
+from muster.core.data import EVERY_PARTITION
 from muster.core.errors import Conflict, Corrupt, NotFound, SpecError
 from muster.core.job import JobSpec
+from muster.core.names import check_new_partition
 from muster.core.origin import Origin
 from muster.core.series import Series, segments
 from muster.core.status import JobState, JobStatus
@@ -49,6 +51,10 @@ class FolderLedger:
     def create(self, job_id: str, spec: JobSpec, *, owner: str | None = None) -> bool:
         """Enter a job; see :meth:`muster.volumes.protocols.Ledger.create`."""
         folder = self._layout.job(job_id)
+        if not folder.is_dir():
+            for output in spec.outputs.values():
+                if output.partition not in (None, EVERY_PARTITION):
+                    check_new_partition(output.partition)
         with translated(f"enter job {job_id}"):
             if not folder.is_dir() and self._enter(folder, job_id, spec, owner):
                 return True

@@ -5,8 +5,9 @@ No mark is part of a version, whose files never change.
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 from blake3 import blake3
 
@@ -77,8 +78,13 @@ class Marks:
 
     @contextmanager
     def steady(self) -> Iterator[None]:
-        """Keep gc from deleting versions in the block: it takes the same lock exclusively."""
-        with locked(self._layout.root / "gc.lock", shared=True):
+        """Keep gc from deleting versions in the block: it takes the same lock exclusively, and deletes nothing of a read-only disk."""
+        with ExitStack() as held:
+            try:
+                held.enter_context(locked(self._layout.root / "gc.lock", shared=True))
+            except OSError as error:
+                if error.errno != errno.EROFS:
+                    raise
             yield
 
     def one(self, address: str) -> Version:

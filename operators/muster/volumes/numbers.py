@@ -3,7 +3,7 @@
 ``hints/<volume>/newest`` holds the highest number given out, and ``hints/<volume>/<partition>`` the
 newest version of a partition. So a commit costs the same in a volume of ten thousand versions as in a new one.
 The folder of hints may be deleted at any time, and a wrong hint, or one that cannot be read or written, costs one
-listing of the volume's folder.
+listing of the volume's folder and a look at the commit records: a number is not given twice, even if somebody deleted its folder.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ from pathlib import Path
 
 from blake3 import blake3
 
-from muster.core.errors import StoreError
+from muster.core.errors import Corrupt, StoreError
 from muster.volumes.catalog import Catalog
+from muster.volumes.commit_records import all_commits
 from muster.volumes.durability import (
     link_text,
     read_whole,
@@ -58,12 +59,19 @@ def reserve(layout: Layout, volume: str, *, claim: str, note: Path) -> int:
         for number, taker in taken.items():
             if taker == claim:
                 return number
-        top = max([0, *taken, *layout.numbers(volume)])
+        top = max([0, *taken, *layout.numbers(volume), *_committed(layout, volume)])
     number = top + 1
     while not _take(home, number, claim, note):
         number += 1
     _hint(layout, volume, _NEWEST, number)
     return number
+
+
+def _committed(layout: Layout, volume: str) -> Iterator[int]:
+    """Yield the numbers of a volume's committed versions, of which nothing else may be left."""
+    for _, commit in all_commits(layout):
+        if not isinstance(commit, Corrupt):
+            yield from (number for name, number in commit.places if name == volume)
 
 
 def newest(catalog: Catalog, layout: Layout, volume: str, partition: str | None) -> Path | None:

@@ -1,7 +1,8 @@
 """Notes which files of the author's code a rank reads, so that a later run can tell whether it would read the same.
 
 Python tells of each file that is opened, each folder that is listed and each program that is started (PEP 578). Imported
-modules are told by ``sys.modules``. What C libraries open by themselves, and what forks of the rank open, is not seen.
+modules are told by ``sys.modules``. Forks of the rank write what they read into a file in memory, which the rank reads in the end. What C
+libraries open by themselves is not seen.
 """
 
 from __future__ import annotations
@@ -9,10 +10,11 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from types import ModuleType
 from typing import Any
 
-_CACHES = "__pycache__"
+_CACHES, _STARTED = "__pycache__", "\1"
 _STARTS = frozenset({"os.system", "os.exec", "os.posix_spawn", "os.spawn"})
 _HEARD = _STARTS | {"open", "import", "os.listdir", "os.scandir", "subprocess.Popen"}
 
@@ -26,6 +28,7 @@ class Reads:
         self._found: set[str] = set()
         self._wanted: set[str] = set()
         self._started = False
+        self._rank, self._forks = os.getpid(), os.memfd_create("reads")
 
     def begin(self) -> None:
         """Begin to listen, until the process ends.
@@ -47,6 +50,10 @@ class Reads:
         A folder that was listed ends in ``/``. A module that was looked for and is not there is named too: it would be
         imported if it were.
         """
+        forks = os.pread(self._forks, os.fstat(self._forks).st_size, 0).decode(errors="surrogateescape")
+        for line in filter(None, forks.split("\0")):
+            self._started = self._started or line == _STARTED
+            self._found.add(line)
         if self._started:
             return None
         modules = dict(sys.modules)
@@ -62,19 +69,30 @@ class Reads:
             name = arguments[0]
             if isinstance(name, str) and name.partition(".")[0] in self._tops:
                 self._wanted.add(name)
+                self._tell(*self._absent(name, sys.modules))
         elif event in ("os.listdir", "os.scandir"):
             # the import system lists the folders that it searches; between it and here is `listen`
             if not sys._getframe(2).f_code.co_filename.startswith("<frozen importlib"):
                 self._note(arguments[0], end="/")
         elif event == "subprocess.Popen":
-            self._started = self._started or self._may_read(*arguments[:3])
+            if self._may_read(*arguments[:3]):
+                self._started = True
+                self._tell(_STARTED)
         elif event in _STARTS:
             self._started = True
+            self._tell(_STARTED)
+
+    def _tell(self, *names: str) -> None:
+        """In a fork, let the rank know. What it inherited may be closed by then, as daemons do."""
+        if os.getpid() != self._rank and names:
+            with suppress(OSError):
+                os.write(self._forks, "".join(f"{name}\0" for name in names).encode(errors="surrogateescape"))
 
     def _note(self, path: Any, *, end: str = "") -> None:
         name = self._below("." if path is None else path)
         if name is not None and _CACHES not in name and (name or end):
             self._found.add((name or ".") + end)
+            self._tell((name or ".") + end)
 
     def _below(self, path: Any) -> str | None:
         """Return a path relative to the code folder; None where it is elsewhere, or no path."""

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+from pathlib import Path
 from textwrap import dedent
+
+import pytest
 
 PROGRAM = """
     import atexit, sys, threading, types
@@ -43,3 +47,24 @@ def test_a_thread_that_has_to_be_waited_for_is() -> None:
     more = "threading.Thread(target=lambda: (threading.main_thread().join(), print('waited'))).start()"
     code, words = end(airflow=True, more=more)
     assert (code, sorted(words)) == (3, ["freed", "registered", "waited", "written"])
+
+
+@pytest.mark.parametrize(
+    ("shell", "code", "says"),
+    [
+        ("muster --version >/dev/full", 1, "muster: No space left on device\n"),
+        ("muster --version >&-", 0, ""),
+        ("muster volumes --help | true; exit ${PIPESTATUS[0]}", 141, ""),  # SIGPIPE, as of every program
+    ],
+)
+def test_what_stdout_leads_to_is_no_bug(tmp_path: Path, shell: str, code: int, says: str) -> None:
+    program = Path(sys.executable).with_name("muster")
+    done = subprocess.run(
+        ["bash", "-c", shell.replace("muster", str(program), 1)],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=tmp_path,
+        env={**os.environ, "MUSTER_HOME": str(tmp_path / "home"), "MUSTER_NO_WARM": "1"},
+    )
+    assert (done.returncode, done.stderr) == (code, says)

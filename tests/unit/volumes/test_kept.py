@@ -9,11 +9,13 @@ import pytest
 from tests.contract.test_store import seal_written
 
 from muster.core import kept
-from muster.core.data import CHECKPOINTS
-from muster.core.errors import BadOutput, StoreError
+from muster.core.data import CHECKPOINTS, Output
+from muster.core.errors import BadOutput, NotFound, SpecError, StoreError
+from muster.core.names import check_new_partition
 from muster.core.status import JobState, JobStatus
 from muster.core.verdict import Cause, Verdict
 from muster.volumes import fsck, held
+from muster.volumes.layout import open_layout
 from muster.volumes.manifest import Entry, render
 
 
@@ -186,3 +188,53 @@ def test_a_wrong_mode_or_owner_is_seen_and_never_spreads(work, store, change):
     assert (other.stat().st_mode & 0o777, other.stat().st_uid) == (0o444, 0)
     assert {each.where for each in fsck.check(store).problems} == {first.address}
     assert (store.path(first.address) / "run").stat().st_nlink == 2
+
+
+@pytest.mark.parametrize("name", ["2026-8", "y2026-8", "2026-08-1", "2026-W9", "2026.1"])
+def test_a_partition_that_would_sort_wrongly_is_refused_where_a_version_is_made(work, store, tmp_path, name):
+    (tmp_path / "x").write_text("1")
+    with pytest.raises(SpecError, match="ordered as text, and 2026-8 would come after 2026-10"):
+        store.add("flights/raw", tmp_path / "x", partition=name)
+    with pytest.raises(SpecError, match="two digits"):
+        store.ledger.create("a-1", work.spec(out=Output(volume="flights/raw", partition=name)))
+    for right in ("2026-08", "2026-08-01", "2026-Q3", "v1", "v2.1", "q3"):
+        check_new_partition(right)
+    assert Output(volume="flights/raw", partition=name).partition == name, "a job that is there is read"
+
+
+@pytest.mark.parametrize("note", [3, {"run": 1}, None, Path("x"), "x" * 4001])
+def test_a_note_that_is_no_short_text_is_refused_before_anything_is_written(store, tmp_path, note):
+    (tmp_path / "x").write_text("1")
+    with pytest.raises(SpecError, match="need text of at most 4000 characters"):
+        store.add("flights/raw", tmp_path / "x", note=note)
+    assert (store.volumes(), fsck.check(store).problems) == ([], ())
+
+
+def test_a_damaged_version_that_is_retired_is_no_problem_any_more(work, store):
+    made = work.run("a-1", {"x": b"1"})
+    manifest = store.layout.version(made.volume, 1) / "MANIFEST"
+    manifest.chmod(0o644)
+    manifest.write_bytes(b"torn")
+    assert not fsck.check(store).clean
+    store.retire(made.address, reason="torn")
+    report = fsck.check(store)
+    assert report.clean
+    assert ["gc deletes it" in each.advice for each in report.problems] == [True]
+
+
+def test_what_is_left_of_a_failed_job_without_files_is_not_told(work, store):
+    _, staging = staged(work, out="tools/repo")
+    (staging.output("main", 0, "out") / "weights").write_bytes(b"1")
+    failed = Verdict(cause=Cause.USER_ERROR, message="m", advice="a")
+    store.ledger.update(
+        JobStatus(job_id="a-1", state=JobState.FAILED, submitted=1.0, ended=2.0, verdict=failed)
+    )
+    assert [each.advice for each in fsck.check(store).problems] == ["`muster jobs gc a-1 --yes` deletes them"]
+    held.give_back(store, "a-1", cause=failed.cause)
+    assert fsck.check(store).problems == ()
+
+
+def test_a_store_without_its_name_says_how_to_write_it_again(store):
+    (store.layout.root / "VOLUME.json").unlink()
+    with pytest.raises(NotFound, match=r"holds versions and no VOLUME.json, .*MIRROR.json"):
+        open_layout(store.layout.root)

@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from muster.core.data import Output
-from muster.volumes import fsck, numbers, retention
+from muster.volumes import fsck, numbers, retention, tree
 from muster.volumes.folder import FolderStore
 
 VOLUME = "flights/features"
@@ -102,3 +102,11 @@ def test_a_store_may_be_copied_and_its_hints_deleted(work, store):
         if path.is_file():
             path.unlink()
     assert work.run("a-2", {"x": b"1"}).number == 2
+
+
+def test_a_number_is_not_given_again_where_its_folder_is_gone(work, store):
+    for n in range(2):
+        work.run(f"a-{n}", {"x": b"%d" % n})
+    folder = store.layout.version("flights/features", 2)
+    tree.remove(folder)
+    assert work.run("b-1", {"x": b"3"}).number == 3

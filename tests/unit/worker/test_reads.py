@@ -92,3 +92,21 @@ def test_what_is_read_is_named(code: Path, body: str, names: list[str]) -> None:
 )
 def test_after_a_program_that_may_have_read_any_file_all_count(code: Path, body: str) -> None:
     assert read_by(code, body) is None
+
+
+def test_what_a_fork_reads_is_read(code: Path) -> None:
+    found = read_by(
+        code,
+        """
+        if not (child := os.fork()):
+            import loop.idle
+            open(f"{code}/loop/weights.json").close()
+            try:
+                open(f"{code}/loop/missing.json")
+            except FileNotFoundError:
+                os._exit(0)
+        os.waitpid(child, 0)
+        """,
+    )
+    assert found is not None
+    assert {"loop/weights.json", "loop/missing.json"} <= {*found}

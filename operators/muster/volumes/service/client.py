@@ -12,7 +12,7 @@ from typing import Any, Concatenate, ParamSpec, Self, TypeVar, cast
 from muster.core.address import Address
 from muster.core.errors import SpecError, Unavailable
 from muster.core.job import JobSpec
-from muster.core.names import check_digest, check_job_id, check_partition, check_request, check_volume
+from muster.core.names import check_digest, check_job_id, check_new_partition, check_request, check_volume
 from muster.core.origin import Origin
 from muster.core.status import JobStatus
 from muster.core.text import escaped
@@ -320,7 +320,7 @@ class ServiceStore(_Client):
         """Send a folder or file that becomes a new version, with checkpoints that the service has."""
         check_volume(volume)
         if partition is not None:
-            check_partition(partition)
+            check_new_partition(partition)
         files = [
             ArchiveMember(name=name, source=path, runs=os.access(path, os.X_OK))
             for name, path in sorted(sources(source, volume=volume).items())

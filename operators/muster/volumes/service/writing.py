@@ -11,7 +11,7 @@ from pathlib import Path
 from starlette.routing import Route
 
 from muster.core.errors import SpecError
-from muster.core.names import check_digest, check_partition, check_request, check_volume
+from muster.core.names import check_digest, check_new_partition, check_request, check_volume
 from muster.core.status import JobStatus
 from muster.volumes import snapshot
 from muster.volumes.base import Version
@@ -65,7 +65,7 @@ def _add(call: Call) -> Version:
     request, store = check_request(call.part("request")), call.served.store
     volume, partition = check_volume(call.query("volume")), call.query("partition", "") or None
     if partition is not None:
-        check_partition(partition)
+        check_new_partition(partition)
     checkpoints = _checkpoints(call.query("checkpoints", "{}"))
     with translated(f"put into {volume}"):
         return store.commits.put(
