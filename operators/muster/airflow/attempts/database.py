@@ -112,13 +112,11 @@ def _tasks(session: Session, jobs: Sequence[tuple[JobStatus, Origin]]) -> Mappin
 
 def _tries(session: Session, jobs: Sequence[tuple[JobStatus, Origin]]) -> Mapping[str, Any]:
     """What is kept of tries that are over, by their ids."""
-    from airflow.models import taskinstance
+    from airflow.models.taskinstance import TaskInstance
     from sqlalchemy import select
 
-    past: Any = taskinstance.TaskInstance
-    if hasattr(
-        past, "working_set"
-    ):  # Airflow 3.4: each try is a row of its own, and queries leave out those that are over
+    past: Any = TaskInstance
+    if keeps_tries_as_rows():
         own_id = past.id
     else:
         from airflow.models.taskinstancehistory import TaskInstanceHistory as past  # noqa: N813 - it stands for either
@@ -130,6 +128,13 @@ def _tries(session: Session, jobs: Sequence[tuple[JobStatus, Origin]]) -> Mappin
         .execution_options(include_all_attempts=True)
     )
     return {str(row.own_id): row for row in rows}
+
+
+def keeps_tries_as_rows() -> bool:
+    """Whether each try of a task is a row of its own, as in Airflow 3.4; queries then leave out those that are over."""
+    from airflow.models.taskinstance import TaskInstance
+
+    return hasattr(TaskInstance, "working_set")
 
 
 def _ids(jobs: Sequence[tuple[JobStatus, Origin]]) -> Iterator[UUID]:

@@ -128,13 +128,17 @@ class Loop:
         from airflow.sdk import timezone
         from airflow.utils.state import TaskInstanceState
 
+        from muster.airflow.attempts.database import keeps_tries_as_rows
+
         self._session.expire_all()
         self._run.dag = self._loaded.scheduled
         schedulable, _ = self._run.update_state(session=self._session)
         for ti in schedulable:
             if self._scope is not None and ti.task_id not in self._scope:
                 continue
-            if ti.state != TaskInstanceState.UP_FOR_RESCHEDULE:
+            if keeps_tries_as_rows():  # the row of a further try has its number
+                ti.try_number = max(1, ti.try_number)
+            elif ti.state != TaskInstanceState.UP_FOR_RESCHEDULE:
                 ti.try_number += 1
             ti.state = TaskInstanceState.SCHEDULED
             ti.scheduled_dttm = timezone.utcnow()
