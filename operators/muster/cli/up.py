@@ -38,31 +38,37 @@ def up(
     note("starting Airflow")
     from muster.airflow.up.site import run
 
-    run(dags=dags, port=port, metrics_port=metrics_port, audience=_Screen())
+    run(dags=dags, port=port, metrics_port=metrics_port, audience=Screen())
 
 
-class _Screen:
+class Screen:
     """Shows the progress on the terminal."""
 
     def note(self, text: str) -> None:
+        """Show what is being done."""
         note(f"  {safe(text)}")
 
     def warning(self, text: str, lines: list[str]) -> None:
+        """Show what is wrong, with the lines that tell of it."""
         note(safe(text), style="yellow")
         for line in lines:
             note(f"  {safe(line)}")
 
     def ready(self, home: UpHome, found: FoundDags, *, new_password: bool) -> None:
+        """Show where Airflow is, who may enter it, and which Dags it has."""
         say()
         say(f"Airflow is up at {home.url}   Ctrl-C ends it", bold=True)
-        secret = home.password() if new_password else f"in {safe(home.passwords)}"
-        say(f"  user admin, password {secret}")
+        elsewhere, kept = home.auth_manager(), f"in {safe(home.passwords)}"
+        if elsewhere:
+            say(f"  users and passwords are those of {safe(elsewhere)}")
+        else:
+            say(f"  user admin, password {home.password() if new_password else kept}")
         say(f"  Dags in {safe(home.dags)}: {safe(', '.join(found.dags)) or 'none'}")
         for line in _of_paused(home, found):
             say(f"  {safe(line)}")
         if home.metrics_url:
             note(f"  metrics for Prometheus are at {home.metrics_url}")
-        if new_password:
+        if new_password and not elsewhere:
             note(f"  the password is kept in {safe(home.passwords)} and not shown again")
         for file, trace in found.errors.items():
             last = [line for line in trace.splitlines() if line.strip()][-1:]

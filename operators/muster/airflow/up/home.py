@@ -76,6 +76,13 @@ class UpHome:
         """The first user's password."""
         return _kept(self.passwords, _draw_password)[USER]
 
+    def auth_manager(self) -> str:
+        """The auth manager that ``own.cfg`` names, whose users are not :attr:`passwords`'; empty where it names none."""
+        parser = RawConfigParser()
+        self._read_own(parser)
+        named = parser.get("core", "auth_manager", fallback="")
+        return "" if named.endswith(".SimpleAuthManager") else named
+
     def make(self) -> None:
         """Create the folder, which only its owner may enter.
 
@@ -150,6 +157,7 @@ class UpHome:
             },
             "api": {"host": ADDRESS, "port": str(self.port), "base_url": self.url, "workers": "1"},
             "scheduler": {
+                "batch_asset_events": "True",  # as Airflow 3.3 does without it: what comes close together is one run
                 "scheduler_idle_sleep_time": "1",  # or until something is written: see muster.airflow.up.component
                 "scheduler_health_check_threshold": "20",
                 "orphaned_tasks_check_interval": "10",
