@@ -46,8 +46,8 @@ setup: $(READY)  ## Make .venv, which holds the command muster: . .venv/bin/acti
 demo: $(READY)  ## Run the reference pipeline, from real rows to a served prediction
 	@$(BIN)/muster demo
 
-up: $(READY)  ## Airflow on 127.0.0.1:8080 with the Dags of dags/, until Ctrl-C
-	@$(BIN)/muster up
+up: $(READY)  ## Airflow on 127.0.0.1:8080, or PORT=…, with the Dags of dags/, until Ctrl-C
+	@$(BIN)/muster up $(if $(PORT),--port $(PORT))
 
 # Files with slow tests come first (tests/conftest.py): begun last, one long file keeps a core idle. Six at a time on two
 # cores, since most of the slow tests wait for processes of Airflow and of jobs.

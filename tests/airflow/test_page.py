@@ -863,15 +863,15 @@ class TestVersionsBesideEachOther:
         assert "page-hidden-1" not in jobs
         assert made["hidden"].address not in nodes | documents
 
-    def test_versions_are_compared_with_the_first_of_them(
+    def test_versions_are_compared_with_the_oldest_of_them(
         self, viewer: Client, made: dict[str, Version]
     ) -> None:
         query = "version=pages/report@1&version=pages/raw@1"
         found = viewer.get(f"/muster/api/compare?{query}").json()
         assert found["metrics"] == [["auc", [0.71, 0.71]]]
-        assert found["inputs"] == [["input_0", [[made["raw"].address], None]]]
+        assert found["inputs"] == [["input_0", [None, [made["raw"].address]]]]
         (difference,) = found["differences"]
-        assert ["rows.parquet", None, 4] in difference["files"]["changed"]
+        assert ["rows.parquet", 4, None] in difference["files"]["changed"]
         assert viewer.get("/muster/api/compare?version=pages/raw@1").status_code == 400
 
     def test_what_may_not_be_read_is_not_compared(

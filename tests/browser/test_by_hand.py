@@ -106,7 +106,7 @@ def test_the_page_shows_what_there_is(page: Page, site: Site, run: str) -> None:
     expect(inside.get_by_role("table", name="Deployments")).to_contain_text("serving")
     keep(page, "now.png")
     inside.get_by_role("link", name="Runs", exact=True).click()
-    inside.get_by_role("link", name=run, exact=True).click()
+    inside.get_by_title(run).first.click()
     expect(inside.get_by_role("table", name="Stages over time")).to_contain_text("train")
     keep(page, "run-of-muster.png")
     inside.get_by_role("link", name="Jobs", exact=True).click()

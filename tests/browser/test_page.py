@@ -33,7 +33,7 @@ NO_JOBS: dict[str, Any] = {"jobs": [], "total": 0, "states": {}, "dags": [], "wa
 NOTHING: dict[str, Any] = {
     "running": [],
     "waiting": [],
-    "in_all": {"running": 0, "waiting": 0},
+    "in_all": {"running": 0, "waiting": 0, "failed": 0},
     "failed": [],
     "runs": [],
     "states": {},
@@ -87,11 +87,50 @@ def test_a_server_that_does_not_answer_is_asked_again(page: Page, server: Server
     server.answers["/muster/api/jobs"] = None
     page.goto(f"{HOST}/muster/#/jobs")
     alert = page.get_by_role("alert")
-    expect(alert).to_have_text("Airflow's api-server does not answer. This page tries again by itself.")
+    expect(alert).to_contain_text("Airflow's api-server does not answer. This page tries again by itself.")
     server.answers["/muster/api/jobs"] = (200, NO_JOBS)
     page.clock.run_for(10_000)
     expect(page.get_by_text("No jobs yet")).to_be_visible()
     expect(alert).to_have_count(0)
+
+
+def test_a_server_that_hangs_is_said_after_ten_seconds_and_asked_when_a_person_wants(
+    page: Page, server: Server
+) -> None:
+    hung = []
+    page.route("**/muster/api/jobs?*", hung.append)
+    page.goto(f"{HOST}/muster/#/jobs")
+    expect(page.get_by_text("Loading")).to_be_visible()
+    page.clock.run_for(11_000)
+    alert = page.get_by_role("alert")
+    expect(alert).to_contain_text("has not answered for 10 seconds")
+    page.unroute("**/muster/api/jobs?*")
+    server.answers["/muster/api/jobs"] = (200, NO_JOBS)
+    page.get_by_role("button", name="try now").click()
+    expect(page.get_by_text("No jobs yet")).to_be_visible()
+    expect(alert).to_have_count(0)
+    server.answers["/muster/api/volumes"] = None
+    page.goto(f"{HOST}/muster/#/volumes")
+    expect(alert).to_contain_text("does not answer")
+    server.answers["/muster/api/volumes"] = (200, {"volumes": []})
+    page.get_by_role("button", name="try now").click()
+    expect(page.get_by_text("No volumes yet")).to_be_visible()
+
+
+def test_numbers_are_exact_or_honestly_rounded(page: Page, server: Server) -> None:
+    page.goto(f"{HOST}/muster/#/nonsense")
+    ask = "async text => { const f = await import('/muster/static/format.js'); return eval(text); }"
+    for text, shown in (
+        ("f.number(123456789.12)", "123,456,789.12"),
+        ("f.number(0.123456789)", "0.12346"),
+        ("f.number(1e300)", "1e+300"),
+        ("f.number(20000)", "20,000"),
+        ("f.gib(4713000)", "4.49 MiB"),
+        ("f.gib(64 * 2 ** 30)", "64 GiB"),
+        ("f.milliseconds(3.04)", "3,040 ms"),
+        ("f.milliseconds(61)", "1 min 1 s"),
+    ):
+        assert page.evaluate(ask, text) == shown, text
 
 
 def test_what_fails_later_is_said_above_what_was_known(page: Page, server: Server) -> None:
@@ -439,19 +478,34 @@ def failed(job_id: str, **more: Any) -> dict[str, Any]:
 
 
 def test_the_first_screen_says_what_runs_waits_failed_and_serves(page: Page, server: Server) -> None:
+    gate = failed("gate") | {"job_id": "", "verdict": None, "error": "gate closed: auc is 0.5"}
     found = NOTHING | {
         "waiting": [busy_job()],
-        "in_all": {"running": 0, "waiting": 41},
-        "failed": [failed("old", mended=True), failed("new")],
+        "in_all": {"running": 0, "waiting": 41, "failed": 9},
+        "failed": [failed("old", mended=True), failed("new"), gate],
+        "airflow": [{"dag_id": "hills", "waiting": 3, "running": 1, "most": 1, "paused": False}],
         "warning": "the disk has 1.0 MiB free",
     }
     server.answers["/muster/api/first"] = (200, found)
     server.answers["/muster/api/deployments"] = (200, {"deployments": [canary()]})
     page.goto(f"{HOST}/muster/")
     main = page.locator("main")
-    for text in ("Nothing runs.", "41", "12 are another gang's", "ValueError: no rows <b>", "1.0 MiB free"):
+    for text in (
+        "Nothing runs.",
+        "44",
+        "and 6 more",
+        "max_active_runs is 1",
+        "gate closed",
+        "12 are another gang's",
+        "ValueError: no rows <b>",
+        "1.0 MiB free",
+    ):
         expect(main).to_contain_text(text)
     expect(page.get_by_text("mended since")).to_have_count(1)
+    expect(main.get_by_role("link", name="flights.gate")).to_have_attribute(
+        "href", re.compile("^#/runs/pipeline/")
+    )
+    expect(page).to_have_title("Now · muster")
     expect(page.get_by_role("table", name="Deployments")).to_contain_text("52,200")
 
 
@@ -493,12 +547,14 @@ def test_columns_are_chosen_sorted_and_remembered_and_versions_are_compared(
 
 
 def test_a_person_is_asked_twice_before_a_release_is_taken_back(page: Page, server: Server) -> None:
-    found = canary() | {"may": {"change": True}, "back": {"revision": "r3", "why": ""}, "curl": "curl -si x"}
+    found = canary() | {"may": {"change": True}, "curl": "curl -si x"}
+    found |= {"back": {"revision": "r3", "serves": "r2", "why": ""}}
     server.answers["/muster/api/deployments/flights"] = (200, found)
     server.answers["/muster/api/deployments/flights/rollback"] = (200, {"serves": "r2"})
     page.goto(f"{HOST}/muster/#/deployments/flights")
     page.get_by_role("button", name="Roll back").click()
-    expect(page.get_by_text("Take r3 (@3) back?")).to_be_visible()
+    question = "Take r3 (@3) back? r2 (@2) has all traffic then, and r3 is refused."
+    expect(page.get_by_text(question)).to_be_visible()
     page.get_by_role("button", name="no").click()
     assert not [each for each in server.asked if each.endswith("rollback")]
     page.get_by_role("button", name="Roll back").click()
@@ -1037,7 +1093,7 @@ def test_searches_that_know_little_are_shown_all_the_same(page: Page, server: Se
     server.answers["/muster/api/runs"] = (200, {"runs": [run | more], "total": 1, "dags": ["flights"]})
     page.get_by_role("link", name="manual__1").click()
     stages = page.get_by_role("table", name="Stages over time")
-    expect(stages.get_by_role("rowheader", name="search")).to_have_attribute("href", "#/searches/one-1")
+    expect(stages.get_by_role("link", name="search")).to_have_attribute("href", "#/searches/one-1")
     expect(page.get_by_role("table", name="Searches of this run")).to_contain_text("failed-1")
     page.get_by_role("link", name="Runs", exact=True).first.click()
     expect(page.get_by_role("link", name="search", exact=True)).to_have_attribute("href", "#/searches/one-1")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -12,12 +11,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from tests import npm
 from tests.cluster.programs import GCS, build
 from tests.ports import free_port
 from tests.waiting import eventually
-
-from muster.core.locks import locked
-from muster.core.settings import Settings
 
 AZURITE = Path(__file__).with_name("azurite")
 ACCOUNT = "devstoreaccount1"
@@ -135,14 +132,4 @@ class Azure(Cloud):
 
 def azurite() -> Path:
     """Return the program, installed by its lock into the cache."""
-    lock = AZURITE / "package-lock.json"
-    root = Settings.load().cache / "tests" / "azurite"
-    program, made = root / "node_modules" / ".bin" / "azurite-blob", root / "made-by.json"
-    root.mkdir(parents=True, exist_ok=True)
-    with locked(root.with_name("azurite.lock")):
-        if not made.exists() or made.read_bytes() != lock.read_bytes():
-            for name in ("package.json", "package-lock.json"):
-                shutil.copy(AZURITE / name, root)
-            subprocess.run(["npm", "ci", "--omit=dev", "--no-audit", "--no-fund"], cwd=root, check=True)
-            shutil.copy(lock, made)
-    return program
+    return npm.installed(AZURITE) / ".bin" / "azurite-blob"

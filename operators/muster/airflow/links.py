@@ -37,14 +37,6 @@ def push_job_link(ti: Any, job_id: str) -> None:
     ti.xcom_push(key=JobLink.KEY, value=page(f"#/jobs/{job_id}"))
 
 
-def push_search_link(ti: Any, search_id: str) -> None:
-    """Put the link of its search on a task while it runs.
-
-    :param ti: the task instance of this process.
-    """
-    ti.xcom_push(key=SearchLink.KEY, value=page(f"#/searches/{search_id}"))
-
-
 class _KnownLink(BaseOperatorLink):
     """A link that has been computed."""
 
@@ -64,13 +56,13 @@ class _KnownLink(BaseOperatorLink):
 
 
 def left(links: Iterable[BaseOperatorLink], operator: Any, ti: Any) -> tuple[BaseOperatorLink, ...]:
-    """Return the links that lead somewhere in this try, without the job's and the search's, which are there already.
+    """Return the links that lead somewhere in this try, without those that the task itself has put there.
 
     A link that cannot be computed is returned as it is: Airflow asks again, and logs what is wrong.
     """
     found = list[BaseOperatorLink]()
     for link in links:
-        if isinstance(link, (JobLink, SearchLink)):
+        if isinstance(link, (JobLink, PushedLink)):
             continue
         try:
             value = link.get_link(operator, ti_key=ti)
@@ -148,22 +140,47 @@ class JobLink(_JobsLink):
         return page(f"#/jobs/{job_id}")
 
 
-class SearchLink(BaseOperatorLink):
-    """The search on muster's page: its rungs, its trials and their curves, live."""
+class PushedLink(BaseOperatorLink):
+    """A link that the task itself puts into XCom while it runs, so that it is there however the task ends."""
 
-    KEY: ClassVar[str] = "muster_search"
-    name = "Search"
+    KEY: ClassVar[str] = ""
 
     @property
     def xcom_key(self) -> str:
-        """The key under which :func:`push_search_link` puts it."""
+        """The key under which it is put."""
         return self.KEY
 
+    @classmethod
+    def push(cls, ti: Any, place: str) -> None:
+        """Put the link on the task instance of this process. :param place: of muster's page."""
+        ti.xcom_push(key=cls.KEY, value=page(place))
+
     def get_link(self, operator: Any, *, ti_key: Any) -> str:  # noqa: ARG002 - Airflow passes it
-        """Return the link that was put there; empty where the task has not begun its search."""
+        """Return the link that was put there; empty where the task has not come so far."""
         from airflow.sdk.bases.xcom import BaseXCom
 
         return str(BaseXCom.get_value(ti_key=ti_key, key=self.KEY) or "")
+
+
+class SearchLink(PushedLink):
+    """The search on muster's page: its rungs, its trials and their curves, live."""
+
+    KEY = "muster_search"
+    name = "Search"
+
+
+class CandidateLink(PushedLink):
+    """The model that a gate judges, on muster's page."""
+
+    KEY = "muster_candidate"
+    name = "Candidate"
+
+
+class ChampionLink(PushedLink):
+    """Candidate and champion beside each other, where a gate has compared them."""
+
+    KEY = "muster_champion"
+    name = "Compared with the champion"
 
 
 class VersionsLink(_JobsLink):

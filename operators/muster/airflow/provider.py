@@ -130,11 +130,12 @@ def get_provider_info() -> dict[str, Any]:
                     },
                     "mlflow_url": {
                         "description": "Where people find what `muster mlflow` shows: a task's link *MLflow run* leads "
-                        "there. To be set where it has another port, or is reached from another machine.",
+                        "there. To be set where it has another port, or is reached from another machine. Empty: "
+                        "http://127.0.0.1:5000, where that answers; where it does not, there is no such link.",
                         "version_added": "0.1.0",
                         "type": "string",
                         "example": "https://gpu-box.example/mlflow",
-                        "default": "http://127.0.0.1:5000",
+                        "default": "",
                     },
                     "lineage_namespace": {
                         "description": "The namespace of this store's volumes in OpenLineage's events. Empty: the store's "

@@ -208,12 +208,16 @@ def interpreter_of(image: str, settings: Settings) -> Interpreter | None:
 
 
 def mlflow_url() -> str:
-    """Return where people find what ``muster mlflow`` shows: ``[muster] mlflow_url``, without a slash at its end."""
+    """Return where people find what ``muster mlflow`` shows: ``[muster] mlflow_url``, without a slash at its end.
+
+    Where that is not set: this machine's own, if it answers now; else empty, since a link would lead nowhere.
+    """
     from airflow.sdk.configuration import conf
 
-    from muster.backends.tracking import SHOWN_AT
+    from muster.backends.tracking import SHOWN_AT, answers
 
-    return str(conf.get("muster", "mlflow_url", fallback=SHOWN_AT)).rstrip("/")
+    given = str(conf.get("muster", "mlflow_url", fallback="")).rstrip("/")
+    return given or (SHOWN_AT if answers(SHOWN_AT) else "")
 
 
 def lineage_namespace(store: Store) -> str:

@@ -6,8 +6,10 @@ import sqlite3
 from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass
+from http.client import HTTPException
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.request import urlopen
 
 from muster.core.errors import NotFound
 from muster.core.job import MLFLOW_TAG
@@ -49,7 +51,7 @@ def run_link(ledger: Ledger, job_id: str, *, home: Path, shown_at: str) -> str:
 
     Empty where it has none, and where gc deleted the job's ledger entry and the run is elsewhere.
 
-    :param home: MUSTER_HOME. `shown_at`: the address of ``muster mlflow``.
+    :param home: MUSTER_HOME. `shown_at`: the address of ``muster mlflow``; empty where nothing answers there.
     """
     try:
         links = ledger.status(job_id).links
@@ -57,7 +59,16 @@ def run_link(ledger: Ledger, job_id: str, *, home: Path, shown_at: str) -> str:
         links = {}
     told = (url for title, url in links.items() if title.lower().startswith(MLFLOW.lower()))
     run = shown_run(home, job_id)
-    return next(told, f"{shown_at}/{run}" if run else "")
+    return next(told, f"{shown_at}/{run}" if run and shown_at else "")
+
+
+def answers(url: str) -> bool:
+    """Whether MLflow answers at an address of this machine, within half a second."""
+    try:
+        with urlopen(f"{url}/health", timeout=0.5) as response:  # noqa: S310 - the address is ours
+            return bool(response.status == 200)
+    except (OSError, HTTPException):
+        return False
 
 
 def tracking_database(home: Path) -> Path:

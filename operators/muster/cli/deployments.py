@@ -169,7 +169,7 @@ def rollback(
 
     deployments = open_deployments()
     before = deployments.deployment(name)
-    bad = to_be_rolled_back(before)
+    bad = to_be_rolled_back(before).revision
     roll_back(deployments, name, by=_by(), reason=safe(reason), revision=bad, seen=before)
     after = deployments.deployment(name)
     serves = after.champion

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from muster.volumes.runs import Run, RunStage
 
 DIGITS = len("b3:") + 8  # of an input's digest: as many as people are shown
+ENDING = ("state", "says")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,11 +40,15 @@ class StageDifference:
 
 
 def facts(old: Record | RunStage, new: Record | RunStage) -> tuple[Fact, ...]:
-    """Return which of code, environment, params, metrics and inputs (by digest) differ, by name."""
+    """Return which of code, environment, params, metrics and inputs (by digest) differ, by name.
+
+    Of stages how they ended comes first: ``state``, and ``says``, why they failed or what a task without a job says.
+    """
     before, after = _flat(old), _flat(new)
+    names = before.keys() | after.keys()
     return tuple(
         Fact(name=name, old=before.get(name), new=after.get(name))
-        for name in sorted(before.keys() | after.keys())
+        for name in [*(name for name in ENDING if name in names), *sorted(names - {*ENDING})]
         if before.get(name) != after.get(name)
     )
 
@@ -67,6 +72,8 @@ def _stages(run: Run) -> Mapping[tuple[str, int], RunStage]:
 def _flat(made: Record | RunStage) -> dict[str, Any]:
     flat: dict[str, Any] = {name: getattr(made, name) for name in ("code", "entrypoint", "image_digest")}
     flat |= {"interpreter": str(made.interpreter)} if made.interpreter else {}
+    if not isinstance(made, Record):
+        flat |= {"state": made.state.value, "says": made.verdict or made.line or None}
     for kind in ("params", "metrics"):
         flat |= {f"{kind}.{name}": plain(value) for name, value in getattr(made, kind).items()}
     for name, versions in made.inputs.items():

@@ -197,6 +197,23 @@ def test_two_runs_differ_in_what_differs(work, store):
     assert (card.task_id, card.only, card.facts) == ("card", "new", ())
 
 
+def test_a_stage_without_a_job_that_failed_in_one_run_differs_in_how_it_ended(work, store):
+    made(work, "train-1", "train", run="r1")
+    made(work, "train-2", "train", run="r2")
+    for run, state, line in (
+        ("r1", JobState.FAILED, "smoke request refused"),
+        ("r2", JobState.SUCCEEDED, ""),
+    ):
+        origin = Origin(instance="laptop", dag_id="flights", run_id=run, task_id="deploy")
+        store.ledger.end_task(TaskEnd(origin=origin, began=1.0, at=2.0, state=state, line=line))
+    deploy, train = stages(runs.run(store, "flights", "r1"), runs.run(store, "flights", "r2"))
+    assert train.facts == ()
+    assert deploy.facts == (
+        Fact(name="state", old="failed", new="succeeded"),
+        Fact(name="says", old="smoke request refused", new=None),
+    )
+
+
 def use(work, job_id, task, *, run):
     """Have a task of a run take what a job made."""
     work.store.use(job_id, by=Origin(instance="laptop", dag_id="flights", run_id=run, task_id=task))

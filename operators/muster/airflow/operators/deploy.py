@@ -34,6 +34,7 @@ from muster.airflow.operators.driving import ReleasingOperator
 from muster.airflow.operators.releasing import (
     answered_otherwise,
     curl_line,
+    example_of,
     plan_of,
     read_comparison,
     read_smoke,
@@ -230,7 +231,8 @@ class DeployOperator(ReleasingOperator):
             self.log.info("%s has %d %%; %s", short(version), percent, serving(status))
             announce_served(context, status, None)
             return result
-        curl = curl_line(status, smoke, token=self.tokens)
+        example = "" if smoke else example_of(task.backend.store, version)
+        curl = curl_line(status, smoke, token=self.tokens, example=example)
         self.log.info("%s answers at %s with %s", self.name, status.url, version)
         if status.grpc:
             self.log.info("over gRPC at %s", status.grpc)

@@ -20,7 +20,7 @@ from muster.airflow.authoring.keywords import keyword
 from muster.airflow.authoring.references import VersionReference
 from muster.airflow.authoring.values import by_name
 from muster.airflow.lineage import addresses_in
-from muster.airflow.links import JobLink, returned
+from muster.airflow.links import CandidateLink, ChampionLink, JobLink, returned
 from muster.airflow.operators.champion import CHAMPION, Scores, champion_of, score, trained_on
 from muster.airflow.operators.gating import ChampionComparison, Threshold, decide, table
 from muster.airflow.operators.running import CodeOperator
@@ -59,7 +59,7 @@ class GateOperator(CodeOperator):
     """
 
     ui_color = "#fef7e0"
-    operator_extra_links = (JobLink(),)
+    operator_extra_links = (CandidateLink(), ChampionLink(), JobLink())
 
     volume: str | VersionReference = keyword(check=check_one, templated=True)
     """The candidate: ``.versions["model"]`` or an address."""
@@ -140,8 +140,12 @@ class GateOperator(CodeOperator):
 
         task = TaskRun.of(self, context)
         candidate = _one(task, self.volume)
+        CandidateLink.push(context["ti"], f"#/volumes/{shown([candidate.address])}")
         record = task.backend.store.record(candidate.address)
         champion = self._champion(task, candidate)
+        if champion and champion.address != candidate.address:
+            both = f"{shown([champion.address])},{shown([candidate.address])}"
+            ChampionLink.push(context["ti"], f"#/compare?v={both}")
         comparison, scored = self._compare(task, record, champion) if champion else (None, None)
         checks = decide(self._thresholds(), record.metrics, comparison)
         self._say(candidate, champion if comparison else None, table(checks))

@@ -13,7 +13,7 @@ from muster.airflow.authoring.code import DagFolder
 from muster.airflow.authoring.smoke_rows import check_expect
 from muster.core.address import SCHEME
 from muster.core.deployment import DeploymentStatus, SmokeRequest
-from muster.core.errors import NotFound, SpecError
+from muster.core.errors import MusterError, NotFound, SpecError
 from muster.core.text import one_line
 
 if TYPE_CHECKING:
@@ -21,9 +21,11 @@ if TYPE_CHECKING:
     from muster.backends.releases.deployments import Deployments
     from muster.backends.releases.plan import Comparison, Plan, Rules
     from muster.core.origin import Origin
+    from muster.volumes.protocols import LocalStore
 
 HOLD = timedelta(minutes=5)  # of each step, where an author says nothing
 MOST_BYTES = 1 << 20  # of a comparison: it goes along with the trigger that drives the release
+MOST_EXAMPLE_BYTES = 4096  # of a request that a line for a shell holds
 _COMPARISON = {"requests", "output", "agreement", "tolerance", "metric", "worse_by"}
 
 
@@ -96,17 +98,36 @@ def smoke_digest(smoke: Sequence[SmokeRequest]) -> str | None:
     return f"sha256:{hashlib.sha256(''.join(texts).encode()).hexdigest()}"
 
 
-def curl_line(status: DeploymentStatus, smoke: Sequence[SmokeRequest], *, token: bool = False) -> str:
-    """A line for a shell that sends the first smoke request, or asks what the model takes.
+def curl_line(
+    status: DeploymentStatus, smoke: Sequence[SmokeRequest], *, token: bool = False, example: str = ""
+) -> str:
+    """A line for a shell that sends the first smoke request, or else the model's example, or asks what the model takes.
 
     :param token: whether a token is needed: the line takes it from the variable TOKEN.
+    :param example: as :func:`example_of` returns it.
     """
     bearer = ' -H "Authorization: Bearer $TOKEN"' if token else ""
-    if not smoke:
+    if not smoke and not example:
         return f"curl -si {status.url}/v2/models/{status.name}{bearer}"
-    body = json.dumps({"inputs": {name: list(values) for name, values in smoke[0].inputs.items()}})
+    inputs = {name: list(values) for name, values in smoke[0].inputs.items()} if smoke else {}
+    body = json.dumps({"inputs": inputs}) if smoke else example
     header = f"-H 'Content-Type: application/json'{bearer}"
     return f"curl -si {status.url}/v1/models/{status.name}:predict {header} -d {shlex.quote(body)}"
+
+
+def example_of(store: LocalStore, model: str) -> str:
+    """Return the request that lies in a version beside its signature, as v1 takes it; empty where there is none that is short."""
+    try:
+        if store.manifest(model)["example.json"].size_bytes > MOST_EXAMPLE_BYTES:
+            return ""
+        return json.dumps(json.loads(store.path(f"{model}/example.json").read_bytes()))
+    except (
+        MusterError,
+        KeyError,
+        OSError,
+        ValueError,
+    ):  # it is no such model, or what its author wrote is no JSON
+        return ""
 
 
 def asker(origin: Origin) -> str:

@@ -70,7 +70,11 @@ class RollbackOperator(MusterOperator):
 
         from muster.backends.releases.manual import to_be_rolled_back
 
-        meant = status.called(to_be_rolled_back(status)) if self.model is None else self._under_way(status)
+        meant = (
+            status.called(to_be_rolled_back(status).revision)
+            if self.model is None
+            else self._under_way(status)
+        )
         if meant is None or (self.model is not None and meant.model.address != self._address(backend)):
             wanted, there = short(str(self.model)), short(meant.model.address) if meant else "nothing"
             text = f"nothing is rolled back: {wanted} is wanted back, and it is {there} that could be"

@@ -33,7 +33,6 @@ from muster.airflow.links import (
     TrackingLink,
     VersionsLink,
     push_job_link,
-    push_search_link,
 )
 from muster.airflow.operators.job import GangOperator
 from muster.airflow.operators.running import report, summary
@@ -251,7 +250,7 @@ class SearchOperator(GangOperator):
                 store.search(search_id)
             except NotFound:  # the process died between the two writes
                 self._begin(store, search_id, self._search(task))
-        push_search_link(task.context["ti"], search_id)
+        SearchLink.push(task.context["ti"], f"#/searches/{search_id}")
         return Driver(task.backend, search_id, say=self.tell)
 
     def _search(self, task: TaskRun) -> Search:

@@ -87,6 +87,10 @@ class Board:
                 self._warned = f"how much room the store has is not known: {error}"
         return self._warned
 
+    def dags(self) -> set[str]:
+        """Return the Dags of which a job is known."""
+        return {job.dag_id for job in self.jobs() if job.dag_id}
+
     def ends(self, *, dag_id: str = "", run_id: str = "", runs: int = 20) -> list[TaskEnd]:
         """Return the ends of tasks that no job records, newest first; `runs` is the number of runs, the newest."""
         return self._backend.store.ledger.task_ends(dag_id=dag_id, run_id=run_id, runs=runs)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from typing import Any
 
 from muster.airflow.plugin import snapshots
@@ -25,7 +25,7 @@ MOST_BYTES = 64 << 20
 def side_by_side(
     store: LocalStore, addresses: Sequence[str], *, permitted: Permitted, readable: Callable[[str], bool]
 ) -> dict[str, Any]:
-    """Compare versions with the first of them.
+    """Compare versions with the oldest of them, oldest first.
 
     :param permitted: whether the user may see the versions of a Dag; `readable`: also their files.
     :return: ``versions``; ``metrics``, ``params``, ``inputs`` and ``made`` as rows ``[name, [value, …]]``; and for each
@@ -33,11 +33,14 @@ def side_by_side(
     """
     if not 2 <= len(addresses) <= MOST:
         raise SpecError(f"{len(addresses)} versions were given: 2 to {MOST} can be compared")
-    records = store.records(list(addresses))
+    records = sorted(
+        store.records(list(addresses)), key=lambda record: record.created
+    )  # before and after, however named
+    jobs = {*store.ledger.jobs()}
     shown = [record if permitted(record.origin.dag_id) else None for record in records]
     exact = [pinned(record.volume, record.number) for record in records]
     return {
-        "versions": [_named(*each) for each in zip(exact, records, shown, strict=True)],
+        "versions": [_named(*each, jobs) for each in zip(exact, records, shown, strict=True)],
         "metrics": _rows([dict(r.metrics) if r else {} for r in shown]),
         "params": _rows([plain(r.params) if r else {} for r in shown]),
         "inputs": _rows([_inputs(r) if r else {} for r in shown]),
@@ -49,7 +52,7 @@ def side_by_side(
     }
 
 
-def _named(address: str, record: Record, shown: Record | None) -> dict[str, Any]:
+def _named(address: str, record: Record, shown: Record | None, jobs: Container[str]) -> dict[str, Any]:
     return {
         "address": address,
         "volume": record.volume,
@@ -57,7 +60,7 @@ def _named(address: str, record: Record, shown: Record | None) -> dict[str, Any]
         "partition": record.partition,
         "created": record.created,
         "digest": record.digest,
-        "job_id": shown.job_id if shown and shown.output else "",
+        "job_id": shown.job_id if shown and shown.job_id in jobs else "",
     }
 
 

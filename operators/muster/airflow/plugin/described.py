@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from muster.airflow.plugin.board import Job
@@ -12,6 +13,8 @@ from muster.core.wire import plain
 
 MADE = 3
 VALIDATION = "muster_validate:validate"  # what a ValidateOperator's job runs
+
+DRIFT = "muster_drift:compare"  # a DriftOperator's
 
 
 def row(job: Job) -> dict[str, Any]:
@@ -33,6 +36,24 @@ def failed_expectations(job: Job) -> str:
         return ""
     failed, of = (int(result.metrics.get(name, 0)) for name in ("failed", "expectations"))
     return f"the data failed: {failed} of {of} expectations" if failed else ""
+
+
+def drift_reports(jobs: Iterable[Job]) -> dict[str, dict[str, Any]]:
+    """Return the newest drift report of each deployment, by its name; `jobs` are newest first."""
+    found: dict[str, dict[str, Any]] = {}
+    for job in jobs:
+        if (
+            job.spec is None
+            or job.spec.roles[0].entrypoint != DRIFT
+            or not job.status
+            or not job.status.result
+        ):
+            continue
+        result, name = job.status.result, str(job.spec.params.get("title", ""))
+        for address in result.outputs.get("report", ())[:1]:
+            numbers = {metric: result.metrics.get(metric, 0) for metric in ("drifted", "columns", "rows")}
+            found.setdefault(name, {"address": address, "at": job.status.ended, **numbers})
+    return found
 
 
 def _asked(spec: JobSpec | None) -> dict[str, Any]:

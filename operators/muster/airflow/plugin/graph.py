@@ -18,6 +18,7 @@ from statistics import fmean
 from typing import Any
 
 from muster.core.address import Address
+from muster.volumes.base import Record
 from muster.volumes.lineage import Ancestor
 
 FOLD = 6
@@ -169,8 +170,13 @@ def _one(volume: str, column: int, each: Ancestor, permitted: Permitted) -> Node
         volume=volume,
         column=column,
         label=f"@{Address.parse(each.address).value}" + (f" · {partition}" if partition else ""),
-        title=record.job_name if record and permitted(record.origin.dag_id) else "",
+        title=_maker(record) if record and permitted(record.origin.dag_id) else "",
     )
+
+
+def _maker(record: Record) -> str:
+    trial = record.origin.trial
+    return record.job_name + (f", trial {trial}" if trial >= 0 else "")
 
 
 def _many(volume: str, column: int, members: Sequence[Ancestor]) -> Node:

@@ -1,10 +1,11 @@
-"""The first rows of a file of a version, and its schema: Parquet, CSV and JSON lines."""
+"""What is seen of a file of a version: schema and first rows of Parquet, CSV and JSON lines, and Markdown as a document."""
 
 from __future__ import annotations
 
 import csv
 import json
 from dataclasses import asdict
+from html import escape
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,16 @@ CELL = 200
 LINE_BYTES = 1 << 20
 SEPARATORS = {".csv": ",", ".tsv": "\t"}
 TABLES = (".parquet", *SEPARATORS, ".jsonl")
-MISSING = "the rows are not shown, because Airflow's environment has no pyarrow: `pip install pyarrow` there"
+MISSING = (
+    "the rows are not shown, because Airflow's environment has no DuckDB: "
+    "`pip install 'airflow-provider-muster[page]'` there"
+)
+MARKDOWN_BYTES = 1 << 20
+_DOCUMENT = """<!doctype html><html lang="en"><meta charset="utf-8"><title>{title}</title><style>
+:root {{ color-scheme: light dark; }} @media (prefers-color-scheme: dark) {{ body {{ background: #14171b; color: #dde2e8; }} a {{ color: #7db2f0; }} }}
+body {{ font: 15px/1.55 system-ui, sans-serif; max-width: 52rem; margin: 1.5rem auto; padding: 0 1rem; overflow-wrap: anywhere; }}
+pre, code {{ font-family: ui-monospace, monospace; font-size: 0.93em; }} pre {{ overflow: auto; }} img {{ max-width: 100%; }}
+table {{ border-collapse: collapse; }} th, td {{ border: 1px solid #8884; padding: 0.2rem 0.6rem; }}</style><body>{body}</body></html>"""
 
 
 def preview(path: Path) -> dict[str, Any]:
@@ -38,28 +48,45 @@ def preview(path: Path) -> dict[str, Any]:
 
 def _parquet(path: Path) -> dict[str, Any]:
     schema = read_schema(path)
-    rows, note = _rows(path, [column.name for column in schema.columns])
+    columns = [asdict(each) for each in schema.columns]
+    rows, own, note = _rows(path)
+    if rows and len(own) != len(columns):  # a nested one is several in the file, and one in a row
+        columns = own
     return {
-        "columns": [asdict(each) for each in schema.columns],
+        "columns": columns,
         "total": schema.rows,
         "rows": rows,
         "note": note,
     }
 
 
-def _rows(path: Path, names: list[str]) -> tuple[list[list[str]], str]:
-    """Return the first rows, or why there are none."""
+def _rows(path: Path) -> tuple[list[list[str]], list[dict[str, Any]], str]:
+    """Return the first rows and their columns, or why there are none."""
     try:
-        from pyarrow.parquet import ParquetFile  # type: ignore[import-not-found]  # where it is installed
+        import duckdb
     except ImportError:
-        return [], MISSING
-    top = list(dict.fromkeys(name.partition(".")[0] for name in names))
-    with ParquetFile(path) as file:
-        batch = next(file.iter_batches(batch_size=ROWS), None)
-    found = batch.to_pylist() if batch is not None else []
-    if top != names:
-        return [], "the rows are not shown, because columns are nested"
-    return [[_cell(row[name]) for name in top] for row in found], ""
+        return [], [], MISSING
+    limits: dict[str, Any] = {"threads": "1", "memory_limit": "512MB", "temp_directory": ""}
+    try:
+        with path.open("rb") as file, duckdb.connect(config=limits) as asked:
+            # By its number: a name may hold what DuckDB takes for a pattern.
+            found = asked.execute(f"SELECT * FROM read_parquet('/proc/self/fd/{file.fileno()}') LIMIT {ROWS}")  # noqa: S608
+            own = [
+                {"name": as_shown(name), "type": str(kind).lower(), "nullable": True}
+                for name, kind, *_ in found.description
+            ]
+            return [[_cell(each) for each in row] for row in found.fetchall()], own, ""
+    except duckdb.Error as error:
+        return [], [], f"the rows are not shown: {shortened(as_shown(str(error)), CELL)}"
+
+
+def markdown(path: Path) -> str:
+    """Return a file of Markdown as an HTML document. HTML within it is shown as the text that it is."""
+    from markdown_it import MarkdownIt
+
+    text = path.read_bytes()[:MARKDOWN_BYTES].decode(errors="replace")
+    body = MarkdownIt("commonmark", {"html": False}).enable("table").render(text)
+    return _DOCUMENT.format(title=escape(path.name), body=body)
 
 
 def _separated(path: Path, separator: str) -> dict[str, Any]:

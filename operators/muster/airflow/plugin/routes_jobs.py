@@ -11,7 +11,8 @@ from fastapi.responses import StreamingResponse
 
 from muster.airflow.plugin import audit, board, described, listed, logs, runs
 from muster.airflow.plugin.access import Who, same_site
-from muster.airflow.plugin.asked import Here, Json, Limit, Number, Offset, Site, State, Text
+from muster.airflow.plugin.asked import MOST_ROWS, Here, Json, Limit, Number, Offset, Site, State, Text
+from muster.airflow.plugin.planning import runs_waiting
 from muster.airflow.plugin.run_diff import differences
 from muster.core.cancelling import on_page
 from muster.core.names import check_job_id
@@ -27,7 +28,8 @@ RunId = Annotated[str, Query(max_length=250)]
 @api.get("/first")
 def first(here: Here, who: Who) -> Json:
     """Return the first screen: what runs, waits and failed last, of what the user may see."""
-    return Json(listed.first_screen(here.board, permitted=who.may))
+    found = listed.first_screen(here.board, permitted=who.may)
+    return Json({**found, "airflow": runs_waiting(here.board.dags(), permitted=who.may)})
 
 
 @api.get("/jobs")
@@ -38,11 +40,12 @@ def jobs(
     text: Text = "",
     dag: RunId = "",
     run: RunId = "",
+    trials: bool = False,
     offset: Offset = 0,
     limit: Limit = 50,
 ) -> Json:
-    """Return the jobs that the user may see, newest first."""
-    wanted = listed.Search(state=state, text=text, dag=dag, run=run)
+    """Return the jobs that the user may see, newest first; those of a search's trials only where they are asked for."""
+    wanted = listed.Search(state=state, text=text, dag=dag, run=run, trials=trials)
     return Json(listed.search(here.board, wanted, permitted=who.may, offset=offset, limit=limit))
 
 
@@ -105,11 +108,21 @@ def cancel(here: Here, who: Who, job_id: str) -> Json:
 
 
 @api.get("/runs")
-def all_runs(here: Here, who: Who, dag: RunId = "", offset: Offset = 0, limit: Limit = 50) -> Json:
-    """Return the runs of Dags that the user may see, newest first."""
+def all_runs(
+    here: Here, who: Who, dag: RunId = "", state: State = "", offset: Offset = 0, limit: Limit = 50
+) -> Json:
+    """Return the runs of Dags that the user may see, newest first; all, or those in one state."""
     mine = [job for job in here.board.jobs() if who.may(job.dag_id)]
-    ends = [end for end in here.board.ends(dag_id=dag, runs=offset + limit) if who.may(end.origin.dag_id)]
-    found = [run for run in runs.of_jobs(mine, ends) if dag in ("", run.dag_id)]
+    ends = [
+        end
+        for end in here.board.ends(dag_id=dag, runs=offset + (MOST_ROWS if state else limit))
+        if who.may(end.origin.dag_id)
+    ]
+    found = [
+        run
+        for run in runs.of_jobs(mine, ends)
+        if dag in ("", run.dag_id) and (not state or runs.brief(run)["state"] == state)
+    ]
     shown = [runs.brief(run) for run in found[offset : offset + limit]]
     dags = sorted({job.dag_id for job in mine if job.dag_id})
     return Json({"runs": shown, "total": len(found), "dags": dags})

@@ -7,10 +7,12 @@ from typing import Annotated, Any
 from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity
 from fastapi import APIRouter, Depends, Query
 
-from muster.airflow.operators.releasing import curl_line
+from muster.airflow.operators.releasing import curl_line, example_of
 from muster.airflow.plugin import audit
 from muster.airflow.plugin.access import Reader, Who, assets, same_site
 from muster.airflow.plugin.asked import Here, Json, Site
+from muster.airflow.plugin.described import drift_reports
+from muster.airflow.plugin.planning import runs_waiting
 from muster.backends.capacity import Waiting
 from muster.backends.releases.book import Book
 from muster.backends.releases.manual import promote as give_everything
@@ -29,9 +31,12 @@ Reason = Annotated[str, Query(max_length=400)]
 
 
 @api.get("/deployments", dependencies=[assets])
-def deployments(here: Here) -> Json:
-    """Return every deployment, with its revisions and their figures."""
-    return Json({"deployments": here.answering.all()})
+def deployments(here: Here, who: Who) -> Json:
+    """Return every deployment, with its revisions, their figures and its newest drift report."""
+    reports = drift_reports(job for job in here.board.jobs() if who.may(job.dag_id))
+    return Json(
+        {"deployments": [{**each, "report": reports.get(each["name"])} for each in here.answering.all()]}
+    )
 
 
 @api.get("/deployments/{name}", dependencies=[assets])
@@ -43,7 +48,16 @@ def deployment(here: Here, who: Who, name: str) -> Json:
     found = here.answering.one(name)
     status = next(each for each in here.answering.statuses() if each.name == name)
     changing = _may(here, who, status)
-    return Json({**found, "curl": _curl(here, status), "may": {"change": changing}, "back": _back(status)})
+    reports = drift_reports(job for job in here.board.jobs() if who.may(job.dag_id))
+    return Json(
+        {
+            **found,
+            "report": reports.get(name),
+            "curl": _curl(here, status),
+            "may": {"change": changing},
+            "back": _back(status),
+        }
+    )
 
 
 @api.get("/deployments/{name}/history", dependencies=[assets])
@@ -110,6 +124,7 @@ def queue(here: Here, who: Who) -> Json:
             "queues": plain(queues.lines),
             "waiting": waiting,
             "gpus": {**cards, "shares": plain(gpus.shares), "unseen": gpus.unseen},
+            "airflow": runs_waiting(here.board.dags(), permitted=who.may),
             "warning": here.board.warning(),
         }
     )
@@ -154,18 +169,21 @@ def _need(here: Site, who: Reader, status: DeploymentStatus) -> None:
 
 
 def _back(status: DeploymentStatus) -> dict[str, str] | None:
-    """Return the revision that a rollback would take back now, and why there is none to be taken back."""
+    """Return what a rollback would take back now and what serves then, or why there is nothing to be taken back."""
     try:
-        return {"revision": to_be_rolled_back(status), "why": ""}
+        back = to_be_rolled_back(status)
+        return {"revision": back.revision, "serves": back.champion or "", "why": ""}
     except NotFound as error:
-        return {"revision": "", "why": str(error)}
+        return {"revision": "", "serves": "", "why": str(error)}
 
 
 def _curl(here: Site, status: DeploymentStatus) -> str:
-    """Return a line that asks the deployment for a prediction, with its first smoke request if it has one."""
+    """Return a line that asks the deployment for a prediction, with its first smoke request or its model's example."""
     if not status.url:
         return ""
     book = here.backend.deployments.platform.load([status.name]).get(status.name)
     champion = status.champion
     entry = book.entry(champion.name) if isinstance(book, Book) and champion else None
-    return curl_line(status, entry.spec.smoke, token=entry.spec.tokens) if entry else curl_line(status, ())
+    smoke, token = (entry.spec.smoke, entry.spec.tokens) if entry else ((), False)
+    example = example_of(here.backend.store, champion.model.address) if champion and not smoke else ""
+    return curl_line(status, smoke, token=token, example=example)

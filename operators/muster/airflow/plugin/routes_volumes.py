@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Annotated
+from pathlib import Path as FilePath
+from typing import Annotated, Any
 
 from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity
 from fastapi import APIRouter, Depends, Query
 from fastapi import Path as PathParameter
-from fastapi.responses import FileResponse
+from fastapi.responses import HTMLResponse, Response
 
 from muster.airflow.plugin import audit, beside, comparing, snapshots, versions
 from muster.airflow.plugin.access import Reader, Who, assets, same_site
-from muster.airflow.plugin.asked import Here, Json, Limit, Number, Several, Site, Text
+from muster.airflow.plugin.asked import Here, Json, Limit, Number, Offset, Several, Site, Text
 from muster.airflow.plugin.graph import Permitted
-from muster.airflow.plugin.preview import preview
+from muster.airflow.plugin.preview import markdown, preview
 from muster.airflow.plugin.uses import Uses
 from muster.airflow.site import mlflow_url
-from muster.backends.tracking import run_link
+from muster.backends.tracking import run_link, shown_run
 from muster.core.address import pinned
 from muster.core.deployment import DeploymentStatus
 from muster.core.errors import Conflict, NotFound
@@ -25,7 +26,7 @@ from muster.core.names import check_digest, check_volume
 from muster.core.settings import Settings
 from muster.core.text import one_line
 from muster.volumes.base import Record
-from muster.volumes.documents import parse, show
+from muster.volumes.documents import HEADERS, parse, show
 
 api = APIRouter(default_response_class=Json, dependencies=[assets])
 documents = APIRouter(prefix="/files", dependencies=[assets])
@@ -82,7 +83,7 @@ def version(here: Here, who: Who, address: Text) -> Json:
             "documents": beside.documents(store, uses, exact, record, readable=readable),
             "used_by": beside.used_by(uses, exact),
             "served_by": [each.name for each in here.answering.statuses() if _serves(each, exact)],
-            "mlflow": _tracked(here, record.job_id) if who.may(record.origin.dag_id) else "",
+            **(_tracked(here, record.job_id) if who.may(record.origin.dag_id) else {}),
             "may": {"change": _may_change(who, record)},
         }
     )
@@ -138,12 +139,24 @@ def rows(here: Here, who: Who, where: Path) -> Json:
     return Json(preview(store.path(str(address))))
 
 
+@api.get("/version_files")
+def version_files(
+    here: Here, who: Who, address: Text, under: Path = "", text: Text = "", offset: Offset = 0
+) -> Json:
+    """Return a folder of a version: its folders and files, a page at a time; or all files whose path holds a text."""
+    _need(here, who, address)
+    return Json(versions.files(here.backend.store, address, under=under, text=text, offset=offset))
+
+
 @documents.get("/{where:path}")
-def file(here: Here, who: Who, where: str) -> FileResponse:
-    """Return one file of a version, in a sandbox."""
+def file(here: Here, who: Who, where: str, rendered: bool = False) -> Response:
+    """Return one file of a version, in a sandbox; Markdown as a document where `rendered` is asked for."""
     address = parse(where)
     _need(here, who, f"{address.volume}@{address.value}")
-    return show(here.backend.store, address)
+    found = show(here.backend.store, address)
+    if rendered and address.path.lower().endswith(".md"):
+        return HTMLResponse(markdown(FilePath(found.path)), headers=HEADERS)
+    return found
 
 
 def _serves(status: DeploymentStatus, address: str) -> bool:
@@ -174,7 +187,9 @@ def _code(record: Record) -> str:
     return check_digest("code snapshot", record.code)
 
 
-def _tracked(here: Site, job_id: str) -> str:
-    """Where the run is shown that a version's job tracked in MLflow; empty where there is none."""
+def _tracked(here: Site, job_id: str) -> dict[str, Any]:
+    """Where the run is shown that a version's job tracked in MLflow, empty where nothing shows it now, and whether there is one."""
     home = Settings.load().home
-    return run_link(here.backend.store.ledger, job_id, home=home, shown_at=mlflow_url())
+    run = shown_run(home, job_id)
+    url = run_link(here.backend.store.ledger, job_id, home=home, shown_at=mlflow_url() if run else "")
+    return {"mlflow": url, "tracked": bool(run)}

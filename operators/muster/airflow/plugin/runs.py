@@ -32,15 +32,15 @@ class Run:
     trials: Mapping[str, tuple[Job, ...]] = field(default_factory=dict)
 
     @property
-    def last(self) -> float:
-        """When its newest job was submitted, or its newest task without one ended."""
-        newest = [*self.jobs[-1:], *(jobs[-1] for jobs in self.trials.values())]
-        submitted = [job.status.submitted for job in newest if job.status]
-        return max([*submitted, *(end.at for end in self.ends[:1])], default=0.0)
+    def began(self) -> float:
+        """When its first job was submitted, or its first task without one began."""
+        oldest = [*self.jobs[:1], *(jobs[0] for jobs in self.trials.values())]
+        submitted = [job.status.submitted for job in oldest if job.status]
+        return min([*submitted, *(end.began for end in self.ends)], default=0.0)
 
 
 def of_jobs(jobs: Iterable[Job], ends: Iterable[TaskEnd] = ()) -> list[Run]:
-    """Return the runs of these jobs and tasks, which are newest first: the newest run first."""
+    """Return the runs of these jobs and tasks, which are newest first: the run that began last is the first."""
     members: dict[tuple[str, str], list[Job]] = defaultdict(list)
     ended: dict[tuple[str, str], list[TaskEnd]] = defaultdict(list)
     for job in jobs:
@@ -50,7 +50,7 @@ def of_jobs(jobs: Iterable[Job], ends: Iterable[TaskEnd] = ()) -> list[Run]:
         ended[end.origin.dag_id, end.origin.run_id].append(end)
     keys = dict.fromkeys([*members, *ended])
     found = [_run(key, members.get(key, ()), ended.get(key, ())) for key in keys]
-    return sorted(found, key=lambda run: run.last, reverse=True)
+    return sorted(found, key=lambda run: run.began, reverse=True)
 
 
 def _run(key: tuple[str, str], jobs: Sequence[Job], ends: Sequence[TaskEnd]) -> Run:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
@@ -75,6 +76,7 @@ def versions(store: Store, volume: str, look: Look, *, permitted: Permitted) -> 
         found = newest_of_each(found)[: look.limit]
     read = store.records([version.address for version in found])
     records = [record if permitted(record.origin.dag_id) else None for record in read]
+    known = {*store.ledger.jobs()}
     names = {"metrics": _names(records, "metrics"), "params": _names(records, "params")}
     chosen = [*look.columns] or columns(names["metrics"])
     return {
@@ -83,7 +85,7 @@ def versions(store: Store, volume: str, look: Look, *, permitted: Permitted) -> 
         "looked_at": looked_at,
         "names": names,
         "columns": chosen,
-        "versions": [_row(*each, chosen) for each in zip(found, records, strict=True)],
+        "versions": [_row(*each, chosen, known) for each in zip(found, records, strict=True)],
     }
 
 
@@ -116,15 +118,31 @@ def _names(records: Iterable[Record | None], field: str) -> list[str]:
     return list(dict.fromkeys(name for record in records if record for name in getattr(record, field)))
 
 
-def _row(version: Version, record: Record | None, chosen: Iterable[str]) -> dict[str, Any]:
+def _row(
+    version: Version, record: Record | None, chosen: Iterable[str], jobs: Container[str]
+) -> dict[str, Any]:
     known = {**plain(record.params), **record.metrics} if record else {}
     return {
         **_facts(version),
-        "job_id": record.job_id if record and record.output else "",
-        "note": record.note if record else "",
+        "job_id": record.job_id if record and record.job_id in jobs else "",
+        "search": _search_of(record) if record else None,
+        "note": (record.note or (f"{record.job_id}, deleted by gc" if record.output else ""))
+        if record
+        else "",
         "run": {"dag_id": record.origin.dag_id, "run_id": record.origin.run_id} if record else None,
         "values": {name: known[name] for name in chosen if name in known},
     }
+
+
+_OF_SEARCH = re.compile(r"(?:the best trial of )?search ([^\s:]+)(?:: (volume://\S+))?")
+
+
+def _search_of(record: Record) -> dict[str, Any] | None:
+    """Return the search that made a version, and which trial: it names both in the note of what it commits, and no job does."""
+    told = _OF_SEARCH.fullmatch(record.note)
+    if told is None:
+        return None
+    return {"search_id": told[1], "trial": max(record.origin.trial, -1), "copy_of": told[2] or ""}
 
 
 def _facts(version: Version) -> dict[str, Any]:
@@ -159,9 +177,35 @@ def version(store: Store, address: str, *, permitted: Permitted, readable: Permi
         "size_bytes": there.size_bytes if there else files.size_bytes,
         "retired": there.retired if there else None,
         "pins": list(there.pins) if there else [],
-        "record": _made(record) if shown else None,
+        "record": _made(store, record) if shown else None,
         "files": _listed(files) if readable(record.origin.dag_id) else None,
         "total_files": len(files),
+    }
+
+
+def files(store: Store, address: str, *, under: str = "", text: str = "", offset: int = 0) -> dict[str, Any]:
+    """Return one page of a version's files: those of a folder, with its folders, or all whose path holds a text.
+
+    :return: ``folders`` as [name, files, bytes], all of them; ``files`` as [path, bytes]; ``total``, of files.
+    """
+    prefix = f"{under.rstrip('/')}/" if under else ""
+    folders: dict[str, list[int]] = {}
+    total, shown = 0, list[list[Any]]()
+    for entry in store.manifest(address).values():
+        if not entry.path.startswith(prefix):
+            continue
+        name, slash, _ = entry.path[len(prefix) :].partition("/")
+        if slash and not text:
+            known = folders.setdefault(name, [0, 0])
+            known[0], known[1] = known[0] + 1, known[1] + entry.size_bytes
+        elif text.lower() in entry.path.lower():
+            total += 1
+            if offset < total <= offset + MOST_FILES:
+                shown.append([entry.path, entry.size_bytes])
+    return {
+        "total": total,
+        "folders": [[name, *known] for name, known in sorted(folders.items())],
+        "files": shown,
     }
 
 
@@ -171,9 +215,14 @@ def _listed(files: Listing) -> list[dict[str, Any]]:
     ]
 
 
-def _made(record: Record) -> dict[str, Any]:
+def _made(store: Store, record: Record) -> dict[str, Any]:
+    search = _search_of(record)
+    trained = _record(store, search["copy_of"]) if search and search["copy_of"] else None
+    job_id = trained.job_id if trained else record.job_id if record.output and not search else ""
     return {
-        "job_id": record.job_id if record.output else "",
+        "job_id": job_id,
+        "job_known": job_id in store.ledger.jobs(),
+        "search": search,
         "job_name": record.job_name,
         "output": record.output,
         "origin": plain(record.origin),

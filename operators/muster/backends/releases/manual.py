@@ -79,9 +79,12 @@ def give_up(deployments: Deployments, status: DeploymentStatus, *, reason: str) 
         deployments.shift(status.name, shares, token=status.token, release=release)
 
 
-def to_be_rolled_back(status: DeploymentStatus) -> str:
-    """The revision that a rollback would refuse now. :raises NotFound: nothing is kept that could serve."""
-    return _failed(status, by="", reason="").revision
+def to_be_rolled_back(status: DeploymentStatus) -> Release:
+    """Return what a rollback would do now: refuse its revision, and give its champion all traffic.
+
+    :raises NotFound: nothing is kept that could serve.
+    """
+    return _failed(status, by="", reason="")
 
 
 def promote(deployments: Deployments, name: str, revision: str, *, by: str) -> None:

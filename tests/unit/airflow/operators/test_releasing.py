@@ -15,6 +15,7 @@ from muster.airflow.authoring.code import DagFolder
 from muster.airflow.operators.releasing import (
     asker,
     curl_line,
+    example_of,
     plan_of,
     read_comparison,
     read_smoke,
@@ -26,6 +27,7 @@ from muster.core.data import Pinned
 from muster.core.deployment import DeploymentStatus, Revision, RevisionState, SmokeRequest
 from muster.core.errors import SpecError
 from muster.core.origin import Origin
+from muster.volumes.folder import FolderStore
 
 DIGEST = "b3:" + "0" * 64
 
@@ -48,6 +50,18 @@ def test_the_curl_line_sends_the_first_smoke_request(folder: DagFolder) -> None:
     assert words[:3] == ["curl", "-si", "http://127.0.0.1:8081/v1/models/flights:predict"]
     assert json.loads(words[-1]) == {"inputs": {"hour": [12], "carrier": ["it's"]}}
     assert curl_line(status, ()) == "curl -si http://127.0.0.1:8081/v2/models/flights"
+
+
+def test_the_curl_line_sends_the_models_own_example_where_there_is_no_smoke_request(tmp_path: Path) -> None:
+    status = DeploymentStatus(name="flights", url="http://127.0.0.1:8081", ready=True, token="1")
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "example.json").write_text('{"inputs": {"hour": [12]}}')
+    store = FolderStore(tmp_path / "store")
+    model = store.add("flights/model", tmp_path / "model").address
+    words = shlex.split(curl_line(status, (), example=example_of(store, model)))
+    assert words[2].endswith("/v1/models/flights:predict")
+    assert json.loads(words[-1]) == {"inputs": {"hour": [12]}}
+    assert example_of(store, "volume://flights/model@9") == ""
 
 
 def test_the_curl_line_takes_a_token_from_a_variable() -> None:

@@ -9,9 +9,10 @@ from typing import Any
 
 from muster.airflow.plugin import listed, runs
 from muster.airflow.plugin.board import Job
+from muster.airflow.plugin.described import VALIDATION
 from muster.core.job import JobSpec, Role
 from muster.core.origin import Origin
-from muster.core.status import JobState, JobStatus
+from muster.core.status import JobResult, JobState, JobStatus
 from muster.volumes.base import TaskEnd
 
 NAMES = ("failed", "succeeded", "cancelled")
@@ -64,6 +65,19 @@ def board(*jobs: Job, ends: Sequence[TaskEnd] = ()) -> Any:
     )
 
 
+def validation(job_id: str, *, failed: int) -> Job:
+    """A validation that ran: its job succeeds, and the data need not."""
+    done = job(job_id, "succeeded", task="validate")
+    assert done.spec
+    assert done.status
+    result = JobResult(metrics={"failed": float(failed), "expectations": 3.0})
+    return replace(
+        done,
+        spec=replace(done.spec, roles=(Role(entrypoint=VALIDATION),)),
+        status=replace(done.status, result=result),
+    )
+
+
 def everyone(dag_id: str) -> bool:
     return True
 
@@ -72,17 +86,17 @@ def test_what_waits_is_listed_first_in_line_first_and_only_what_is_shown_is_aske
     many = board(*(job(f"w{n}", "queued") for n in reversed(range(100))), job("r", "running"))
     found = listed.first_screen(many, permitted=everyone)
     assert [each["job_id"] for each in found["waiting"]] == [f"w{n}" for n in range(listed.MOST)]
-    assert found["in_all"] == {"running": 1, "waiting": 100}
+    assert found["in_all"] == {"running": 1, "waiting": 100, "failed": 0}
     assert len(many.asked) == listed.MOST + 1
 
 
 def test_a_failure_is_mended_when_its_task_has_succeeded_since() -> None:
     found = listed.first_screen(
         board(
-            job("later", "succeeded", task="train"),
-            job("mended", "failed", task="train"),
-            job("open", "failed", task="score"),
-            job("before", "succeeded", task="score"),
+            job("later", "succeeded", task="train", run="r2", at=4.0),
+            job("mended", "failed", task="train", at=3.0),
+            job("open", "failed", task="score", at=2.0),
+            job("before", "succeeded", task="score", run="r0", at=1.0),
         ),
         permitted=everyone,
     )
@@ -90,6 +104,36 @@ def test_a_failure_is_mended_when_its_task_has_succeeded_since() -> None:
         ("mended", True),
         ("open", False),
     ]
+
+
+def test_what_failed_last_is_one_entry_a_task_with_a_job_or_without() -> None:
+    tries = [job(f"t{n}", "failed", task="train", at=float(n)) for n in (3, 2, 1)]
+    again = [job("s2", "succeeded", task="score", at=5.0), job("s1", "failed", task="score", at=4.0)]
+    trial = job("trial", "failed", task="search", at=6.0, trial=0)
+    closed = end("gate", state="failed", at=30.0)
+    found = listed.first_screen(
+        board(trial, *again, *tries, ends=[closed, end("deploy", at=20.0)]), permitted=everyone
+    )
+    assert [(each["job_id"], each["name"], each["state"]) for each in found["failed"]] == [
+        ("", "d.gate", "failed"),
+        ("t3", "d.train", "failed"),
+    ]
+    assert found["failed"][0]["error"] == "gate said so"
+    assert found["in_all"]["failed"] == len(found["failed"])
+
+
+def test_a_failed_validation_is_failed_and_tells_what_its_job_found() -> None:
+    checked = validation("v1", failed=2)
+    found = listed.first_screen(
+        board(checked, ends=[end("validate", state="failed", at=40.0)]), permitted=everyone
+    )
+    ((only),) = found["failed"]
+    assert (only["job_id"], only["state"], only["failed_expectations"], only["ended"]) == (
+        "v1",
+        "failed",
+        "the data failed: 2 of 3 expectations",
+        40.0,
+    )
 
 
 def test_nothing_of_a_dag_that_the_user_may_not_see() -> None:

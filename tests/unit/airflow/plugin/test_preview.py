@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from muster.airflow.plugin.preview import CELL, ROWS, preview
+from muster.airflow.plugin.preview import CELL, ROWS, markdown, preview
 from muster.core.errors import MusterError, SpecError
 
 
@@ -47,3 +47,25 @@ def test_an_empty_file_has_no_columns(tmp_path: Path) -> None:
 def test_what_cannot_be_shown_says_why(tmp_path: Path, name: str, text: str, error: type[Exception]) -> None:
     with pytest.raises(error, match=name):
         preview(written(tmp_path, name, text))
+
+
+def test_a_parquet_file_has_its_first_rows_and_a_nested_column_is_one(tmp_path: Path) -> None:
+    import duckdb
+
+    path = tmp_path / "part[0]*.parquet"
+    asked = "SELECT range AS n, {'a': range, 'b': 'x'} AS pair FROM range(50)"
+    duckdb.sql(f"COPY ({asked}) TO '{tmp_path}/x.parquet'")
+    (tmp_path / "x.parquet").rename(path)
+    found = preview(path)
+    assert ([each["name"] for each in found["columns"]], found["total"]) == (["n", "pair"], 50)
+    assert (len(found["rows"]), found["rows"][1][0], found["note"]) == (ROWS, "1", "")
+
+
+def test_markdown_is_a_document_in_which_html_is_text(tmp_path: Path) -> None:
+    text = "# Model <script>x</script>\n\n[a](javascript:x) [b](https://e.org)\n\n|a|b|\n|-|-|\n|1|2|\n"
+    shown = markdown(written(tmp_path, "<b>.md", text))
+    assert "<h1>Model &lt;script&gt;" in shown
+    assert "<td>1</td>" in shown
+    assert "&lt;b&gt;.md" in shown
+    assert "<script" not in shown
+    assert 'href="javascript' not in shown

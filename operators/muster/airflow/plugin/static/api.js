@@ -8,17 +8,32 @@ export class Refused extends Error {
 }
 export class NoAnswer extends Refused {}
 
-async function ask(url, options) {
-  let response;
+const PATIENCE = 10; // seconds; what a server computes first has more
+const LONG = { upkeep: 60, images: 60, compare: 120, rows: 120, version_files: 60, run_diff: 60 };
+
+// Every question ends: with an answer, because the page shows something else, or when it has waited for long enough.
+async function ask(url, { signal, seconds = PATIENCE, ...options }) {
+  const end = new AbortController();
+  const leave = () => end.abort(signal.reason);
+  signal?.addEventListener("abort", leave, { once: true });
+  if (signal?.aborted) leave();
+  const timer = setTimeout(() => end.abort(), seconds * 1000);
   try {
-    response = await fetch(url, { credentials: "same-origin", redirect: "error", ...options });
+    return await answered(url, { ...options, signal: end.signal });
   } catch (error) {
-    if (error.name === "AbortError") throw error;
-    throw new NoAnswer("Airflow's api-server does not answer.");
+    if (error instanceof Refused || signal?.aborted) throw error;
+    throw new NoAnswer(end.signal.aborted ? `Airflow's api-server has not answered for ${seconds} seconds.` : "Airflow's api-server does not answer.");
+  } finally {
+    clearTimeout(timer);
+    signal?.removeEventListener("abort", leave);
   }
+}
+
+async function answered(url, options) {
+  const response = await fetch(url, { credentials: "same-origin", redirect: "error", ...options });
   if (response.status === 401) throw new Refused("Your session has ended: log in to Airflow again.");
   let answer;
-  try { answer = await response.json(); } catch { answer = {}; }
+  try { answer = await response.json(); } catch (error) { if (error.name === "AbortError") throw error; answer = {}; }
   if (!response.ok) throw new Refused(said(answer) ?? `the server answered with status ${response.status}`, response.status);
   return answer;
 }
@@ -34,7 +49,7 @@ const query = (parameters) => {
   return known.length ? `?${new URLSearchParams(known)}` : "";
 };
 
-export const get = (where, parameters, signal) => ask(`api/${where}${query(parameters)}`, { signal });
+export const get = (where, parameters, signal) => ask(`api/${where}${query(parameters)}`, { signal, seconds: LONG[where] });
 
 // The header says that this page sent it: no other site's form or script can.
-export const post = (where, signal) => ask(`api/${where}`, { method: "POST", headers: { "X-Muster": "1" }, signal });
+export const post = (where, signal) => ask(`api/${where}`, { method: "POST", headers: { "X-Muster": "1" }, signal, seconds: 240 });

@@ -1,6 +1,6 @@
 // Shows what the address after # names, keeps it up to date, and says what went wrong where something did.
 
-import { Refused } from "./api.js";
+import { NoAnswer, Refused } from "./api.js";
 import { compare } from "./compare.js";
 import { deployment } from "./deployment.js";
 import { deployments } from "./deployments.js";
@@ -65,15 +65,15 @@ async function show() {
     place(children);
     entitle();
   };
-  const say = (error, more) => {
+  const say = (error, more, again) => {
     if (signal.aborted) return;
     if (!shown) main.replaceChildren(); // what stood there is another place's
-    fail(error, more);
+    fail(error, more, again);
   };
   try {
     await view({ put, signal, fail: say, mended }, ...words);
   } catch (error) {
-    say(error, error.status === 404 ? listed(room) : "");
+    say(error, error.status === 404 ? listed(room) : " ", error instanceof NoAnswer || error.status >= 500 ? show : null);
   }
 }
 
@@ -93,19 +93,23 @@ function place(children) {
   scrollTo(left, top);
 }
 
-function fail(error, more = "") {
+// `again` is what a person may ask for at once.
+function fail(error, more = "", again = null) {
   const text = error instanceof Refused ? error.message : `This page made a mistake: ${error?.stack ?? error}`;
   mended();
-  main.prepend(h("p", { role: "alert", class: "error" }, text, more));
+  const retry = again && h("button", { type: "button", onclick: again }, "try now");
+  main.prepend(h("p", { role: "alert", class: "error" }, text, more, retry));
 }
 
 function mended() {
   main.querySelector(":scope > .error")?.remove();
 }
 
+// A tab inside Airflow is called by Airflow's own document, which would leave every one of them "Airflow".
 function entitle() {
   const heading = main.querySelector("h1");
-  document.title = heading ? `${heading.textContent} · muster` : "muster";
+  document.title = heading ? `${heading.dataset.title ?? heading.textContent.trim()} · muster` : "muster";
+  try { if (framed) window.parent.document.title = document.title; } catch { /* framed by something else than Airflow */ }
 }
 
 // Inside Airflow its own address names the place too, so that a reload or a sent link comes back here.

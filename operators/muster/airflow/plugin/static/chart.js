@@ -38,7 +38,7 @@ function picture(title, lines, { x, from, write, label, wide, tall, legend }) {
   const text = (at, y, anchor, words) => s("text", { class: "quiet", x: at, y, "text-anchor": anchor }, words);
   const mark = s("line", { class: "cursor", y1: TOP, y2: tall - BOTTOM, visibility: "hidden" });
   const written = label ?? axis(x, first, final);
-  const drawn = s("svg", { width: wide, height: tall, viewBox: `0 0 ${wide} ${tall}`, role: "img", "aria-label": said(title, lines, write) },
+  const drawn = s("svg", { width: wide, height: tall, viewBox: `0 0 ${wide} ${tall}`, role: lines.some(({ href }) => href) ? "group" : "img", "aria-label": said(title, lines, write) },
     levels.map((value) => [
       s("line", { class: "axis", x1: left, x2: wide - RIGHT, y1: up(value), y2: up(value) }),
       text(left - 6, up(value) + 4, "end", write(value)),

@@ -21,7 +21,7 @@ export async function compare({ put, signal }, asked) {
 }
 
 function whole({ versions, metrics, params, inputs, made }) {
-  const columns = [["", "name"], ...versions.map((each) => [`${short(each.address)}${each.partition ? ` · ${each.partition}` : ""}`, "name"])];
+  const columns = [["Of it", "name"], ...versions.map((each) => [`${short(each.address)}${each.partition ? ` · ${each.partition}` : ""}`, "name"])];
   const head = [
     [["version", ...versions.map((each) => toVersion(each.address))]],
     [["made", ...versions.map((each) => [ago(each.created), each.job_id && h("small", {}, toJob(each.job_id))])]],
@@ -60,7 +60,7 @@ function changed({ changed: found, in_all: all, same: others }) {
   const rows = found.map(([file, was, now]) => [[state(kind(was, now)), file, was === null ? "" : bytes(was), now === null ? "" : bytes(now)]]);
   return [
     h("h3", {}, "files"),
-    table("Files that differ", [["", "tight"], ["File", "mono name"], ["Before", "number"], ["After", "number"]], rows, ""),
+    table("Files that differ", [["State", "tight"], ["File", "mono name"], ["Before", "number"], ["After", "number"]], rows, ""),
     h("p", { class: "quiet" }, `${all > found.length ? `${all - found.length} more differ, ` : ""}${count(others, "file")} the same`),
   ];
 }

@@ -8,11 +8,14 @@ import { reading, redraw } from "./watch.js";
 
 const UNIT = /_?(cores|gib|share)$/;
 const short = (n) => number(Number(n.toPrecision(3)));
+const COUNTED = /^(epochs?|steps?|global_step|iterations?|batch(es)?)$/i; // what is counted is the axis of others, and no curve
 const WRITES = {
   cores: (n) => `${short(n)} CPU`,
   gib: (n) => `${short(n)} GiB`,
+  mib: (n) => `${short(n)} MiB`,
   share: (n) => `${Math.round(n * 100)} %`,
 };
+const LEAST_GIB = 0.1;
 const AT_ONCE = 12; // curves that are drawn before the rest is asked for
 
 export class Curves {
@@ -41,7 +44,9 @@ export class Curves {
   }
 
   parts(series) {
-    const [told, used] = [byName(series.numbers), byName(series.use)];
+    const [all, used] = [byName(series.numbers), byName(series.use)];
+    const curved = all.filter(([name]) => !COUNTED.test(name));
+    const told = curved.length ? curved : all;
     const shown = this.all ? told : told.slice(0, AT_ONCE);
     const more = told.length - shown.length;
     return [
@@ -74,8 +79,9 @@ const stepped = (curves) => curves.some(({ steps }) => (steps ?? []).some((each)
 
 function use(name, curves) {
   const unit = UNIT.exec(name)?.[1];
-  const lines = curves.map((curve) => ({ name: curve.source, points: points(curve, false) }));
-  return chart(name.replace(UNIT, "").replaceAll("_", " ") || name, lines, { x: "seconds", from: 0, write: WRITES[unit] ?? number });
+  const small = unit === "gib" && curves.every(({ values = [] }) => values.every((each) => each < LEAST_GIB)); // an axis in GiB would have no round value
+  const lines = curves.map((curve) => ({ name: curve.source, points: points(curve, false).map(([at, each]) => [at, small ? each * 1024 : each]) }));
+  return chart(name.replace(UNIT, "").replaceAll("_", " ") || name, lines, { x: "seconds", from: 0, write: small ? WRITES.mib : WRITES[unit] ?? number });
 }
 
 // A gang that started again from its checkpoint counts some steps twice; over steps the later ones count.

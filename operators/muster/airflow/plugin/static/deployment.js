@@ -4,7 +4,7 @@ import { get, post } from "./api.js";
 import { chart } from "./chart.js";
 import { called, champion, shareBar, standing, underWay } from "./deployment_cells.js";
 import { copier, crumbs, facts, h, quiet, state, twice, under } from "./dom.js";
-import { milliseconds, number, span } from "./format.js";
+import { count, milliseconds, number, span } from "./format.js";
 import { query, toFile, toVersion } from "./links.js";
 import { table } from "./table.js";
 import { ago } from "./time.js";
@@ -80,7 +80,7 @@ const answered = (figures) => [
 function describe(found, where) {
   const columns = [
     ["State", "tight"], ["Revision"], ["Model", "name"], ["Partition", "tight"], ["Share", "number"], ["Ready", "number"],
-    ["Requests", "number"], ["Errors", "number"], ["p95", "number"], ["Since", "tight"], ["Why"], ["", "tight"],
+    ["Requests", "number"], ["Errors", "number"], ["p95", "number"], ["Since", "tight"], ["Why"], ["Change", "tight"],
   ];
   const cells = (each) => [
     state(kept(each)),
@@ -92,7 +92,7 @@ function describe(found, where) {
     ...answered(found.figures?.[each.name]),
     ago(each.since),
     each.reason,
-    found.may?.change && !gone(each) && each.percent < 100 ? promoter(where, found, each) : "",
+    changing(where, found, each),
   ];
   const rows = found.revisions.map((each) => [cells(each), gone(each) && "gone"]);
   const { release } = found;
@@ -103,7 +103,8 @@ function describe(found, where) {
     ["taken back", release?.failed],
     ["answers at", h("code", {}, found.url)],
     ["says", found.reason],
-    ["drift", found.drift],
+    ["edited", found.drift],
+    ["drift of its inputs", found.report && drift(found.report)],
     ["counted", found.figures ? null : "its servers do not say now what they answered"],
   ];
   return [
@@ -116,29 +117,46 @@ function describe(found, where) {
   ].flat(Infinity).filter(Boolean);
 }
 
+const drift = ({ address, at, drifted, columns, rows }) => [
+  toFile(address, "docs/index.html", columns ? `${number(drifted)} of ${count(columns, "column")} drifted` : "too few requests to judge"),
+  quiet(` ${count(rows, "row")}, `), ago(at), " ", toVersion(address),
+];
+
 const shareWords = ({ revisions }) =>
   quiet(revisions.filter(({ percent }) => percent).map(({ name, percent }) => `${name} ${percent} %`).join(", "));
 
-const promoter = (where, found, each) => twice("promote", `Give ${each.name} all traffic at once?`,
+function changing(where, found, each) {
+  if (!found.may?.change) return "";
+  if (each.state === "refused") return quiet("is over: run its deploy task again");
+  return !gone(each) && each.percent < 100 ? promoter(where, found, each) : "";
+}
+
+// What a step means for those who ask stands in its question.
+const others = ({ revisions }, name) => revisions.filter((each) => each.percent && each.name !== name).map((each) => each.name).join(" and ");
+
+const promoter = (where, found, each) => twice("promote", `Give ${each.name} all traffic at once, without its steps and rules?${others(found, each.name) && ` ${others(found, each.name)} gets none then.`}`,
   async () => { await post(`${where}/promote${query({ revision: each.name })}`); }, { yes: "give it", doing: "asked for …", id: `promote-${each.name}` });
 
 // Of the whole deployment: what was edited or deleted is brought back, or all of it ends.
 const manual = (where, { name }) => [
-  twice("Repair", "Bring back what was edited or deleted?", async () => {
+  twice("Repair", "Bring back what was edited or deleted? What users get stays the same.", async () => {
     const { done } = await post(`${where}/repair`);
     return done.length ? done.join("; ") : "nothing was to be repaired";
   },
     { yes: "repair it", doing: "repairing: this waits until it answers …", id: "repair" }),
-  twice("Retire", `End ${name} for all who ask it?`, async () => { await post(`${where}/retire`); location.hash = "#/deployments"; },
+  twice("Retire", `End ${name}? All who ask it get no answer from then on; its model versions stay.`, async () => { await post(`${where}/retire`); location.hash = "#/deployments"; },
     { yes: "end it", doing: "ending …", id: "retire" }),
 ];
 
 function back(where, found) {
-  const { revision, why } = found.back ?? {};
+  const { revision, serves, why } = found.back ?? {};
   if (!revision) return why ? quiet(`Nothing to roll back: ${why}`) : null;
-  const named = called(found, revision);
+  const named = (name) => {
+    const known = called(found, name);
+    return `${name}${known ? ` (${known.model.address.replace(/^.*@/, "@")})` : ""}`;
+  };
   const act = async () => { await post(`${where}/rollback${query({ revision })}`); };
-  return twice("Roll back", `Take ${revision}${named ? ` (${named.model.address.replace(/^.*@/, "@")})` : ""} back?`, act,
+  return twice("Roll back", `Take ${named(revision)} back?${serves ? ` ${named(serves)} has all traffic then, and ${revision} is refused.` : ""}`, act,
     { yes: "take it back", doing: "asked for …", id: "rollback" });
 }
 

@@ -5,7 +5,9 @@ import { shares, toVersion } from "./links.js";
 
 export const called = ({ revisions }, name) => revisions.find((each) => each.name === name);
 
-export const standing = (each) => state(!each.ready ? "down" : each.drift ? "drifted" : "serving");
+// `drift` is of what muster left, `report` of what is asked.
+export const standing = (each) => (!each.ready ? state("down") : each.drift ? state("drifted", "serving, edited")
+  : each.report?.drifted ? state("drifted", "serving, its inputs drifted") : state("serving"));
 
 export function champion({ revisions, release }) {
   const order = (one, other) => other.percent - one.percent || (other.name === release?.champion) - 0.5;

@@ -27,15 +27,23 @@ export const coarse = (seconds) => {
 
 const LARGEST = 1e15; // above, digits are noise
 
-export const number = (value) =>
-  Number.isInteger(value) && Math.abs(value) < LARGEST
-    ? value.toLocaleString("en")
-    : Number(value.toPrecision(5)).toString();
+// Five digits, and never fewer than stand before the point: those of a large number are not rounded away.
+export function number(value) {
+  const size = Math.abs(value);
+  if (Number.isInteger(value) && size < LARGEST) return value.toLocaleString("en");
+  if (size < 10_000 || size >= LARGEST) return Number(value.toPrecision(5)).toString();
+  return value.toLocaleString("en", { maximumFractionDigits: 2 });
+}
 
-export const gib = (bytes) => `${number(bytes / 2 ** 30)} GiB`;
+export function gib(bytes) {
+  const [size, unit] = bytes >= 2 ** 30 / 10 || bytes === 0 ? [bytes / 2 ** 30, "GiB"] : bytes >= 2 ** 20 / 10 ? [bytes / 2 ** 20, "MiB"] : [bytes / 2 ** 10, "KiB"];
+  return `${number(Number(size.toPrecision(3)))} ${unit}`;
+}
 
-export const milliseconds = (seconds) =>
-  seconds === null || seconds === undefined ? "" : `${Number((seconds * 1000).toPrecision(3))} ms`;
+export function milliseconds(seconds) {
+  if (seconds === null || seconds === undefined) return "";
+  return seconds < 10 ? `${number(Number((seconds * 1000).toPrecision(3)))} ms` : span(seconds);
+}
 
 export const count = (n, one, many) => `${n.toLocaleString("en")} ${n === 1 ? one : many ?? `${one}s`}`;
 

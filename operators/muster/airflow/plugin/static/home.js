@@ -4,10 +4,10 @@ import { get } from "./api.js";
 import { champion, shareBar, standing, underWay } from "./deployment_cells.js";
 import { h, note, quiet, state } from "./dom.js";
 import { count, milliseconds, number, span } from "./format.js";
-import { cause, made, reason, told, took, waited } from "./job_cells.js";
-import { toDeployment, toJob, toRun, toVersion } from "./links.js";
+import { cause, inAirflow, made, reason, told, took, waited } from "./job_cells.js";
+import { runPlace, stagePlace, toDeployment, toJob, toRun, toVersion } from "./links.js";
 import { table } from "./table.js";
-import { ago } from "./time.js";
+import { ago, runWords } from "./time.js";
 import { reading, redraw, watch } from "./watch.js";
 
 export async function home(screen) {
@@ -33,25 +33,28 @@ export async function home(screen) {
 }
 
 function draw(found) {
-  const { running, waiting } = found.in_all;
+  const { running } = found.in_all;
+  const runs = found.airflow ?? [];
+  const waiting = found.in_all.waiting + runs.reduce((sum, each) => sum + each.waiting, 0);
   const none = (text) => h("p", { class: "quiet" }, text);
   return [
     found.warning && note(found.warning),
     card("Running", running, "#/jobs?state=running", found.running.length
       ? found.running.map(active) : none("Nothing runs.")),
-    card("Waiting", waiting, "#/queue", found.waiting.length
-      ? found.waiting.map(active) : none("Nothing waits.")),
-    card("Failed last", found.states.failed, "#/jobs?state=failed", found.failed.length
-      ? found.failed.map(failed) : none("No job has failed.")),
+    card("Waiting", waiting, "#/queue", waiting
+      ? [found.waiting.map(active), runs.map((each) => entry(inAirflow(each)))] : none("Nothing waits.")),
+    card("Failed last", found.in_all.failed, "#/runs?state=failed", found.failed.length
+      ? found.failed.map(failed) : none("No task has failed."), found.in_all.failed - found.failed.length),
     card("Newest runs", null, "#/runs", found.runs.length
       ? found.runs.map(run) : none("No runs yet: trigger a Dag, or type muster run.")),
   ].filter(Boolean);
 }
 
-function card(title, many, href, children) {
+function card(title, many, href, children, more = 0) {
   return h("section", { class: "card" },
     h("h2", {}, h("a", { href }, title), many ? quiet(` ${number(many)}`) : null),
-    h("div", { class: "entries" }, children));
+    h("div", { class: "entries" }, children),
+    more > 0 && h("p", {}, h("a", { href }, `and ${number(more)} more`)));
 }
 
 // The heading above says it already.
@@ -64,21 +67,22 @@ const active = (each) => entry(
     h("span", { class: "end quiet" }, span(each.started ? took(each) : waited(each)))),
   told(each.progress),
   reason(each),
-  h("small", { class: "run", title: each.origin?.run_id }, each.ranks > 1 ? `${count(each.ranks, "rank")} · ` : "", toRun(each.origin ?? {})));
+  h("small", { class: "run", title: each.origin?.run_id }, each.ranks > 1 ? `${count(each.ranks, "rank")} · ` : "", toRun(each.origin ?? {}, runWords(each.origin?.run_id))));
 
 const failed = (each) => entry(
-  h("div", { class: "line" }, state(each.state, ""), toJob(each.job_id, each.name ?? each.job_id),
-    each.mended && h("span", { class: "tag good", title: "A later job of this task has succeeded" }, "mended since"),
+  h("div", { class: "line" }, state(each.state, ""), each.job_id ? toJob(each.job_id, each.name ?? each.job_id) : toRun(each.origin, each.name),
+    each.mended && h("span", { class: "tag good", title: "This task has succeeded since" }, "mended since"),
     h("span", { class: "end quiet" }, ago(each.ended ?? each.submitted))),
   h("div", { class: "two" }, each.verdict ? [h("strong", {}, cause(each.verdict)), " ", each.verdict.message]
-    : [each.failed_expectations || each.error, " ", each.made ? made(each) : null]));
+    : [each.failed_expectations || each.error, " ", each.made ? made(each) : null]),
+  each.origin?.run_id && h("small", { class: "run", title: each.origin.run_id }, toRun(each.origin, runWords(each.origin.run_id))));
 
 const run = (each) => entry(
   h("div", { class: "line" }, state(each.state, ""), toRun(each, each.dag_id),
     h("span", { class: "dots" }, each.stages.map((stage) =>
-      h("a", { href: stage.job_id ? `#/jobs/${encodeURIComponent(stage.job_id)}` : stage.search_id ? `#/searches/${encodeURIComponent(stage.search_id)}` : null, class: `state ${stage.state}`, title: `${stage.stage}: ${stage.state}`, "aria-label": `${stage.stage}: ${stage.state}` }))),
+      h("a", { href: stagePlace(stage) ?? runPlace(each.dag_id, each.run_id), class: `state ${stage.state}`, title: `${stage.stage}: ${stage.state}`, "aria-label": `${stage.stage}: ${stage.state}` }))),
     h("span", { class: "end quiet" }, ago(each.began))),
-  h("small", { class: "run", title: each.run_id }, each.run_id, each.ended ? ` · ${span(each.ended - each.began)}` : ""));
+  h("small", { class: "run", title: each.run_id }, runWords(each.run_id), each.ended ? ` · ${span(each.ended - each.began)}` : ""));
 
 function serving(found) {
   const columns = [["State", "tight"], ["Deployment"], ["Serves"], ["Shares", "tight"], ["Requests", "number"], ["Errors", "number"], ["Slowest p95", "number"], ["Under way"]];

@@ -7,7 +7,7 @@ import { count, number, span } from "./format.js";
 import { cause, ENDED, reason, told, took, waited } from "./job_cells.js";
 import { outward, several, toRun, toSearch, toTask, toVolume } from "./links.js";
 import { Log } from "./log.js";
-import { when } from "./time.js";
+import { runWords, when } from "./time.js";
 import { timeline } from "./timeline.js";
 import { reading, redraw, watch } from "./watch.js";
 
@@ -15,7 +15,7 @@ export async function job(screen, id) {
   const { put, signal } = screen;
   const where = `jobs/${encodeURIComponent(id)}`;
   const [head, about] = [h("div", {}), h("div", {})];
-  const cancel = twice("Cancel job", "End this job and its ranks?", async () => { await post(`${where}/cancel`); },
+  const cancel = twice("Cancel job", "End this job and its ranks? Its task fails, and nothing is committed.", async () => { await post(`${where}/cancel`); },
     { yes: "end it", doing: "ending: its ranks get time to save …", id: "cancel" });
   const curves = new Curves(where);
   let [log, begun] = [null, false];
@@ -36,7 +36,7 @@ export async function job(screen, id) {
 function describe(found, cancel) {
   const goesOn = !ENDED.includes(found.state);
   return [
-    crumbs(h("a", { href: "#/jobs" }, "Jobs"), found.origin.run_id && [" / ", toRun(found.origin)],
+    crumbs(h("a", { href: "#/jobs" }, "Jobs"), found.origin.run_id && [" / ", toRun(found.origin, runWords(found.origin.run_id))],
       found.search && [" / ", toSearch(found.search), ` trial ${found.origin.trial}`]),
     h("h1", { tabindex: -1 }, h("span", { class: "mono" }, found.job_id), quiet(` ${found.name}`)),
     h("div", { class: "bar" }, state(found.state), told(found.progress), (goesOn || !found.verdict) && reason(found),
@@ -66,7 +66,7 @@ function asked(found) {
   const links = Object.entries(found.links).map(([title, url]) => outward(url, title));
   return [
     ["task", toTask(found)],
-    ["run", toRun(found.origin)],
+    ["run", toRun(found.origin, runWords(found.origin.run_id))],
     ["submitted", when(found.submitted)],
     ["started", when(found.started)],
     ["ended", when(found.ended)],
@@ -103,10 +103,14 @@ const outputs = (found) =>
   ]);
 
 function pairs(title, given, show) {
-  const known = Object.entries(given).map(([name, each]) => [name, show(each)]);
+  const known = Object.entries(given).map(([name, each]) => [name, show(each, name)]);
   return under(title, known.length && facts(known));
 }
 
-export const metrics = (given) => pairs("Metrics", given, number);
+export const metrics = (given) => pairs("Metrics", given, (each) => h("span", { title: String(each) }, number(each)));
 
-export const params = (given) => pairs("Params", given, value);
+// A time is kept as seconds since the epoch, which no one reads.
+const MOMENT = /(^|_)(begin|end|from|since|until|at)$/;
+const isMoment = (name, given) => typeof given === "number" && given > 1e9 && given < 4e9 && MOMENT.test(name);
+
+export const params = (given) => pairs("Params", given, (each, name) => (isMoment(name, each) ? [when(each), quiet(` ${each}`)] : value(each)));

@@ -2,25 +2,40 @@
 
 import { h, quiet, spaced, state } from "./dom.js";
 import { count, span } from "./format.js";
-import { toJob, toRun, toTask, toVersion } from "./links.js";
-import { ago } from "./time.js";
+import { query, toJob, toRun, toTask, toVersion } from "./links.js";
+import { table } from "./table.js";
+import { ago, runWords } from "./time.js";
 
 export const ENDED = ["succeeded", "failed", "cancelled", "unreadable"];
 
-export const COLUMNS = [
+const COLUMNS = [
   ["State", "tight"], ["Job", "tight"], ["Task", "name"], ["Queue", "tight"], ["Ranks", "number"],
   ["Since", "tight"], ["Took", "number"], ["What it says", "says"],
 ];
 
-export const line = (each) => [
+// A table of jobs. One machine has no queues: a column of nothing is left out.
+export function jobTable(caption, jobs, empty) {
+  const queues = jobs.some((each) => each.queue || each.priority);
+  const some = (cells) => cells.filter((_, n) => queues || n !== 3);
+  return table(caption, some(COLUMNS), jobs.map((each) => [some(line(each))]), empty);
+}
+
+const line = (each) => [
   state(each.state),
   toJob(each.job_id),
-  each.task ? [toTask(each), h("small", { class: "run", title: each.origin.run_id }, toRun(each.origin))] : each.name ?? "",
+  each.task ? [toTask(each), h("small", { class: "run", title: each.origin.run_id }, toRun(each.origin, runWords(each.origin.run_id)))] : each.name ?? "",
   [each.queue ?? "", each.priority && h("small", {}, `${each.priority} priority`)],
   [each.ranks ?? "", each.gpus ? h("small", {}, `${count(each.gpus, "GPU")} asked for`) : null],
   ago(each.ended ?? each.started ?? each.submitted),
   each.started && [span(took(each)), waited(each) > 5 && h("small", {}, `waited ${span(waited(each))}`)],
   says(each),
+];
+
+// Runs that have no job yet: Airflow lets only so many of a Dag run at a time, and none of one that is paused.
+export const inAirflow = ({ dag_id: dag, waiting, running, most, paused }) => [
+  h("a", { href: `#/runs${query({ dag })}` }, dag), ` ${count(waiting, "run")} ${waiting === 1 ? "waits" : "wait"} in Airflow`,
+  h("small", { class: "quiet" }, paused ? "the Dag is paused" : most && running >= most
+    ? `${count(running, "run")} of it ${running === 1 ? "goes" : "go"} on, and max_active_runs is ${most}` : "for Airflow's scheduler"),
 ];
 
 const now = () => Date.now() / 1000;

@@ -2,10 +2,10 @@
 
 import { get } from "./api.js";
 import { h, note, quiet } from "./dom.js";
-import { COLUMNS, ENDED, line } from "./job_cells.js";
+import { ENDED, jobTable } from "./job_cells.js";
 import { query } from "./links.js";
 import { dagChoice } from "./runs.js";
-import { table, turn } from "./table.js";
+import { turn } from "./table.js";
 import { reading, watch } from "./watch.js";
 
 const STATES = ["queued", "preparing", "running", "committing", ...ENDED];
@@ -16,7 +16,7 @@ const address = (asked) => `#/jobs${query(asked)}`;
 export async function jobs(screen, asked) {
   const { put, signal } = screen;
   const offset = Number(asked.offset) || 0;
-  const wanted = { state: asked.state, text: asked.text, dag: asked.dag, run: asked.run, offset, limit: ROWS };
+  const wanted = { state: asked.state, text: asked.text, dag: asked.dag, run: asked.run, trials: asked.trials, offset, limit: ROWS };
   let last;
   await watch(screen, 3, async () => {
     const found = await get("jobs", wanted, signal);
@@ -37,8 +37,9 @@ function list(found, asked, offset) {
     h("div", { class: "bar filters" },
       choice("", "all", all, asked),
       there.map((name) => choice(name, name, found.states[name] ?? 0, asked)),
+      found.trials > 0 && h("a", { href: address({ ...asked, trials: asked.trials ? "" : "yes", offset: 0 }), "aria-current": asked.trials ? "true" : null }, "trials of searches ", quiet(found.trials.toLocaleString("en"))),
       h("span", { class: "end bar" }, found.dags?.length > 1 && dagChoice(found.dags, asked.dag, (dag) => address({ ...asked, dag, offset: 0 })), search(asked))),
-    table("Jobs, newest first", COLUMNS, found.jobs.map((each) => [line(each)]), empty),
+    jobTable("Jobs, newest first", found.jobs, empty),
     turn(found.total, offset, ROWS, "jobs", (to) => address({ ...asked, offset: to })),
   ];
 }

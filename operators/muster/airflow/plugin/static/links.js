@@ -41,6 +41,9 @@ export const toSearch = (id, text) => mono(`#/searches/${encodeURIComponent(id)}
 
 export const toDeployment = (name) => h("a", { href: `#/deployments/${encodeURIComponent(name)}` }, name);
 
+export const stagePlace = ({ job_id: job, search_id: search }) =>
+  (job ? `#/jobs/${encodeURIComponent(job)}` : search ? `#/searches/${encodeURIComponent(search)}` : null);
+
 export const runPlace = (dag, run) => `#/runs/${encodeURIComponent(dag)}/${encodeURIComponent(run)}`;
 
 export const toRun = ({ dag_id: dag, run_id: run }, text) =>
@@ -65,8 +68,9 @@ const TABLE = /\.(parquet|csv|tsv|jsonl)$/i;
 
 export const isPicture = (file) => PICTURE.test(file);
 export const isTable = (file) => TABLE.test(file);
-export const isShown = (file) => DOCUMENT.test(file) || PICTURE.test(file);
-export const isDocument = (file) => DOCUMENT.test(file);
+export const isMarkdown = (file) => /\.md$/i.test(file);
+export const isShown = (file) => DOCUMENT.test(file) || PICTURE.test(file) || isMarkdown(file);
+export const isDocument = (file) => DOCUMENT.test(file) || isMarkdown(file);
 
 export function toFile(name, file, text) {
   const where = `${path(short(name))}/${path(file)}`;

@@ -4,9 +4,11 @@ import { h, s } from "./dom.js";
 import { count } from "./format.js";
 import { path, versionPlace } from "./links.js";
 
-const [WIDTH, HEIGHT, ACROSS, DOWN, EDGE] = [212, 50, 68, 12, 8];
+const [WIDTH, HEIGHT, ACROSS, DOWN, EDGE] = [236, 50, 68, 12, 8];
 const LEAST = 0.7; // of its size, before a wide picture scrolls instead
 const NAME = 10; // characters of an input's name that there is room for
+// Of a long path its end tells most: "flights/…/predictions".
+const fitting = (text, most) => (text.length <= most ? text : `…${text.slice(1 - most)}`);
 const cut = (text, most) => (text.length > most ? `${text.slice(0, most - 1)}…` : text);
 
 // Columns and rows are the server's: `here` is in column 0, its inputs to the left, what was made of it to the right.
@@ -74,15 +76,18 @@ function box(node, [x, y], here, serving) {
   const many = node.count > 1;
   const href = many ? `#/volumes/${path(node.volume)}` : versionPlace(node.id);
   const said = serving?.length ? `, serves ${serving.join(", ")}` : "";
-  const label = `${node.volume} ${node.label}${node.title ? `, made by ${node.title}` : ""}${said}`;
+  const first = fitting(node.volume, 27);
+  const second = cut(node.title && !many ? `${node.label} · ${node.title}` : node.label, 38);
+  const label = `${first} ${second}${said}`; // what is seen comes first, for who speaks to the page
+  const whole = `${node.volume} ${node.label}${node.title ? `, made by ${node.title}` : ""}${said}`;
   const outline = (shift) =>
     s("rect", { class: "box", x: x + shift, y: y - shift, width: WIDTH, height: HEIGHT, rx: 4 });
-  const line = (text, down, kind, most) => s("text", { x: x + 10, y: y + down, class: kind }, cut(text, most));
+  const line = (text, down, kind) => s("text", { x: x + 10, y: y + down, class: kind }, text);
   return s("a", { href, class: [here && "here", serving?.length && "serves"].filter(Boolean).join(" ") || null, "aria-label": label },
-    s("title", {}, label),
+    s("title", {}, whole),
     many ? outline(4) : null,
     outline(0),
     serving?.length ? s("circle", { class: "live", cx: x + WIDTH - 12, cy: y + 14, r: 4 }) : null,
-    line(node.volume, 20, null, 28),
-    line(node.title && !many ? `${node.label} · ${node.title}` : node.label, 38, "quiet", 33));
+    line(first, 20, null),
+    line(second, 38, "quiet"));
 }

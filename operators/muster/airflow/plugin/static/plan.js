@@ -109,9 +109,9 @@ function why({ why: said, warnings, deploys, start, search }) {
 
 const version = (address) => (address.startsWith(ADDRESS) ? toVersion(address, short(address)) : address);
 
-const serves = ({ name, model, instead_of: before }) => [
+const serves = ({ name, model, instead_of: before }) => (before === model ? [toDeployment(name), " serves ", version(model), " already: nothing changes for its users"] : [
   toDeployment(name), " would serve ", version(model), before ? [", in place of ", version(before)] : ", as its first version",
-];
+]);
 
 // The Dag's params, to plan with others. A value that is no text is written as JSON, as on the command line.
 function form(dag, params) {

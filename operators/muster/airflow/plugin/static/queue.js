@@ -3,6 +3,7 @@
 import { get } from "./api.js";
 import { h, note, quiet, state, under } from "./dom.js";
 import { count, gib, number, span } from "./format.js";
+import { inAirflow } from "./job_cells.js";
 import { toJob } from "./links.js";
 import { table } from "./table.js";
 import { watch } from "./watch.js";
@@ -18,7 +19,7 @@ export async function queue(screen) {
   });
 }
 
-function draw({ queues, waiting, gpus, warning }) {
+function draw({ queues, waiting, gpus, warning, airflow: runs }) {
   return [
     h("h1", { tabindex: -1 }, "Queue"),
     warning && note(warning),
@@ -26,7 +27,8 @@ function draw({ queues, waiting, gpus, warning }) {
       queues.map((each) => [[each.name, each.team, number(each.waiting), number(each.running), open(each)]]), "No queues."),
     under("What waits", table("What waits, the next to leave its queue first",
       [["Queue", "tight"], ["Place", "number"], ["Job", "name"], ["Needs"], ["Waited", "number"], ["Why", "says"]],
-      waiting.map((each) => [line(each)]), "Nothing waits.")),
+      waiting.map((each) => [line(each)]), runs?.length ? "No job waits." : "Nothing waits."),
+    runs?.map((each) => h("p", {}, inAirflow(each)))),
     under("GPUs", cards(gpus)),
   ];
 }
@@ -53,7 +55,7 @@ function needs(amounts) {
 
 function cards({ by_class: classes, by_node: nodes, by_team: teams, shares, unseen }) {
   if (!nodes.length) return h("p", { class: "quiet" }, "No GPUs here.");
-  const numbers = [["GPUs", "number"], ["Used", "number"], ["Free", "number"], ["", "tight"]];
+  const numbers = [["GPUs", "number"], ["Used", "number"], ["Free", "number"], ["In use", "tight"]];
   const cells = (each) => [number(each.total), number(each.used), number(each.free), meter(each)];
   const quotas = shares.filter((each) => each.quota || each.used);
   return [

@@ -6,10 +6,10 @@ import { crumbs, h, quiet, state, under } from "./dom.js";
 import { cell, span } from "./format.js";
 import { toRun } from "./links.js";
 import { table } from "./table.js";
-import { when } from "./time.js";
+import { runWords, when } from "./time.js";
 
 const DIGEST = /^b3:[0-9a-f]{64}$/;
-const COLUMNS = [["", "name"], ["Before", "name"], ["After", "name"]];
+const COLUMNS = [["Of it", "name"], ["Before", "name"], ["After", "name"]];
 
 export const diffPlace = (old, next) => `#/diff?${new URLSearchParams({
   old_dag: old.dag_id, old: old.run_id, new_dag: next.dag_id, new: next.run_id,
@@ -29,7 +29,7 @@ export async function runDiff({ put, signal }, asked) {
 }
 
 const head = ({ old, new: next }) => [
-  [["run", toRun(old), toRun(next)]],
+  [["run", toRun(old, runWords(old.run_id)), toRun(next, runWords(next.run_id))]],
   [["Dag", old.dag_id, next.dag_id], old.dag_id === next.dag_id ? "gone" : "differs"],
   [["state", state(old.state), state(next.state)]],
   [["began", when(old.began), when(next.began)]],

@@ -3,12 +3,12 @@
 import { get, Refused } from "./api.js";
 import { crumbs, facts, h, quiet, spaced, state, under, value } from "./dom.js";
 import { cell, span } from "./format.js";
-import { COLUMNS, line } from "./job_cells.js";
+import { jobTable } from "./job_cells.js";
 import { diffPlace } from "./run_diff.js";
 import { outward, query, several, toJob, toRun, toSearch } from "./links.js";
 import { searchTable } from "./search_cells.js";
 import { table, turn } from "./table.js";
-import { ago, when } from "./time.js";
+import { ago, runWords, when } from "./time.js";
 import { timeline } from "./timeline.js";
 import { reading, watch } from "./watch.js";
 
@@ -21,18 +21,20 @@ export const dagChoice = (dags, chosen, to) =>
     dags.map((dag) => h("option", { value: dag, selected: dag === chosen }, dag)));
 
 export async function runs(screen, asked) {
-  const [dag, offset] = [asked.dag ?? "", Number(asked.offset) || 0];
+  const [dag, state, offset] = [asked.dag ?? "", asked.state ?? "", Number(asked.offset) || 0];
   let last;
   const ticked = new Map(); // what is ticked stays so when the list is drawn anew
   await watch(screen, 5, async () => {
-    const found = await get("runs", { dag, offset, limit: ROWS }, screen.signal);
+    const found = await get("runs", { dag, state, offset, limit: ROWS }, screen.signal);
     const now = JSON.stringify(found);
-    if (now !== last && !reading(document.body)) screen.put(...list(found, dag, offset, ticked));
+    if (now !== last && !reading(document.body)) screen.put(...list(found, { dag, state, offset }, ticked));
     last = now;
   });
 }
 
-function list(found, dag, offset, ticked) {
+const STATES = [["", "all"], ["failed", "failed"], ["running", "running"], ["queued", "queued"], ["succeeded", "succeeded"], ["cancelled", "cancelled"]];
+
+function list(found, { dag, state: chosenState, offset }, ticked) {
   const columns = [["Compare", "tight tick"], ["State", "tight"], ["Run", "name"], ["Dag", "tight"], ["Began", "tight"], ["Took", "number"], ["Stages", "says"]];
   const compare = h("a", { class: "button" }, "compare");
   const show = () => {
@@ -49,18 +51,19 @@ function list(found, dag, offset, ticked) {
   const rows = found.runs.map((run) => [[
     h("input", { type: "checkbox", checked: ticked.has(key(run)), "aria-label": `Compare ${run.run_id}`, onchange: (event) => tick(run, event.target.checked) }),
     state(run.state),
-    toRun(run),
+    toRun(run, runWords(run.run_id)),
     run.dag_id,
     ago(run.began),
     span((run.ended ?? Date.now() / 1000) - run.began),
     spaced(run.stages.map((stage) => h("span", { class: `state ${stage.state}` }, toStage(stage)))),
   ]]);
-  const to = (given) => `#/runs${query({ dag, ...given })}`;
+  const to = (given) => `#/runs${query({ dag, state: chosenState, ...given })}`;
   return [
     h("h1", { tabindex: -1 }, "Runs"),
-    h("div", { class: "bar" }, dagChoice(found.dags, dag, (chosen) => to({ dag: chosen })), compare,
+    h("div", { class: "bar filters" }, STATES.map(([name, text]) => h("a", { href: to({ state: name }), "aria-current": name === chosenState ? "true" : null }, text)),
+      dagChoice(found.dags, dag, (chosen) => to({ dag: chosen })), compare,
       h("a", { class: "end", href: `#/plan${dag ? `/${encodeURIComponent(dag)}` : ""}` }, dag ? `plan a run of ${dag}` : "plan a run")),
-    table("Runs of Dags, newest first", columns, rows, "No runs yet: trigger a Dag, or type muster run."),
+    table("Runs of Dags, newest first", columns, rows, chosenState ? `No run is ${chosenState}.` : "No runs yet: trigger a Dag, or type muster run."),
     turn(found.total, offset, ROWS, "runs", (at) => to({ offset: at })),
   ];
 }
@@ -105,6 +108,7 @@ function describe(found, before, searches) {
   const inOrder = (parts) => parts.sort((one, other) => (order.get(one.stage) ?? 0) - (order.get(other.stage) ?? 0));
   const known = [
     ["state", state(found.state)],
+    ["run", h("code", {}, found.run_id)],
     ["Dag", h("a", { href: `#/runs${query({ dag: found.dag_id })}` }, found.dag_id)],
     ["in Airflow", found.run_url ? outward(found.run_url, "run") : quiet("not there: it is of muster run")],
     ["began", when(found.began)],
@@ -114,7 +118,7 @@ function describe(found, before, searches) {
   ];
   return [
     crumbs(h("a", { href: "#/runs" }, "Runs"), " / ", h("a", { href: `#/runs${query({ dag: found.dag_id })}` }, found.dag_id)),
-    h("h1", { class: "mono", tabindex: -1 }, found.run_id),
+    h("h1", { tabindex: -1 }, found.dag_id, quiet(` ${runWords(found.run_id)}`)),
     facts(known),
     under("Stages", timeline("Stages over time", inOrder([
       ...found.jobs.map((job) => ({ ...job, name: job.stage, href: jobPlace(job.job_id) })),
@@ -125,7 +129,7 @@ function describe(found, before, searches) {
       inOrder([...[...newest.values()].filter((job) => !told.has(job.stage)), ...found.ends]).map((each) => [each.job_id === undefined ? ended(each) : stage(each)]), "")),
     newest.size > 0 && !found.jobs[0].job_id && quiet("Its jobs were deleted by gc; the records of their versions are kept."),
     searches.length > 0 && under("Searches", searchTable("Searches of this run", searches, "")),
-    found.jobs[0]?.job_id && under("Jobs", table("Jobs of this run", COLUMNS, [...found.jobs].reverse().map((job) => [line(job)]), "")),
+    found.jobs[0]?.job_id && under("Jobs", jobTable("Jobs of this run", [...found.jobs].reverse(), "")),
   ].filter(Boolean);
 }
 

@@ -8,7 +8,7 @@ import { Curves } from "./search_curves.js";
 import { Points } from "./search_points.js";
 import { matters, rungs } from "./search_rungs.js";
 import { Trials } from "./search_trials.js";
-import { when } from "./time.js";
+import { runWords, when } from "./time.js";
 import { reading, redraw, watch } from "./watch.js";
 
 const CURVES_EVERY = 4; // looks: the curves of trials that run are read from their jobs
@@ -22,7 +22,7 @@ export async function oneSearch(screen, id) {
   const { put, signal } = screen;
   const where = `searches/${encodeURIComponent(id)}`;
   const [head, about] = [h("div", {}), h("div", {})];
-  const cancel = twice("Cancel search", "End this search and its trials?", async () => { await post(`${where}/cancel`); },
+  const cancel = twice("Cancel search", "End this search and its trials? Its task fails, and no best trial is kept.", async () => { await post(`${where}/cancel`); },
     { yes: "end it", doing: "ending: its trials get time to save …", id: "cancel" });
   const parts = { curves: new Curves(where), points: new Points(where), trials: new Trials(where, screen) };
   let [known, looks] = [null, 0];
@@ -45,7 +45,7 @@ export async function oneSearch(screen, id) {
 function describe(found, cancel) {
   const going = found.ended === null;
   return [
-    crumbs(h("a", { href: "#/searches" }, "Searches"), found.run_id && [" / ", toRun(found)]),
+    crumbs(h("a", { href: "#/searches" }, "Searches"), found.run_id && [" / ", toRun(found, runWords(found.run_id))]),
     h("h1", { tabindex: -1 }, h("span", { class: "mono" }, found.search_id), quiet(` ${found.dag_id}.${found.stage}`)),
     h("div", { class: "bar" }, state(found.state), trials(found), found.waits && quiet(found.waits),
       h("span", { class: "end" }, found.may.cancel && cancel)),

@@ -4,7 +4,7 @@ import { h, state } from "./dom.js";
 import { cell, number, span } from "./format.js";
 import { toSearch, toTask } from "./links.js";
 import { table } from "./table.js";
-import { ago } from "./time.js";
+import { ago, runWords } from "./time.js";
 
 const COLUMNS = [
   ["State", "tight"], ["Search", "tight"], ["Task", "name"], ["Began", "tight"], ["Took", "number"], ["Trials", "number"],
@@ -16,7 +16,7 @@ export const searchTable = (caption, found, empty) => table(caption, COLUMNS, fo
 const line = (each) => (each.error ? [state(each.state), toSearch(each.search_id), ...Array(6).fill(""), each.error] : [
   state(each.state),
   toSearch(each.search_id),
-  [toTask(each), h("small", { class: "run", title: each.run_id }, each.run_id)],
+  [toTask(each), h("small", { class: "run", title: each.run_id }, runWords(each.run_id))],
   ago(each.began),
   span((each.ended ?? Date.now() / 1000) - each.began),
   `${number(each.trials)} of ${number(each.most)}`,

@@ -68,11 +68,11 @@ export function chooser(names, chosen, apply) {
 }
 
 // Whole pages of a list: `to` gives the address of an offset.
-export function turn(total, offset, rows, what, to) {
+export function turn(total, offset, rows, what, to, [back, further] = ["newer", "older"]) {
   if (total <= rows && !offset) return null;
   const last = Math.min(offset + rows, total);
   return h("nav", { class: "bar quiet", "aria-label": "Pages" },
     `${(offset + 1).toLocaleString("en")} to ${last.toLocaleString("en")} of ${total.toLocaleString("en")} ${what}`,
-    offset > 0 && h("a", { href: to(Math.max(0, offset - rows)), rel: "prev" }, "newer"),
-    last < total && h("a", { href: to(offset + rows), rel: "next" }, "older"));
+    offset > 0 && h("a", { href: to(Math.max(0, offset - rows)), rel: "prev" }, back),
+    last < total && h("a", { href: to(offset + rows), rel: "next" }, further));
 }

@@ -64,6 +64,12 @@ export function when(seconds) {
   return h("time", { datetime: date.toISOString(), title: title(date), class: "tight" }, exact(date).join(" "));
 }
 
+// A run's id as people read it, "manual, 2026-11-22 10:05:33"; an id that holds no time stays as it is.
+export function runWords(id) {
+  const [, kind, at] = /^([a-z_]+?)__(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,6})?)(?:\+00:00|Z)?(?!.*[+-]\d\d:\d\d)/.exec(id ?? "") ?? [];
+  return at ? `${kind.replace("asset_triggered", "asset")}, ${exact(new Date(`${at}Z`))[0]}` : id ?? "";
+}
+
 // The time of day, for an axis; with the date where a chart covers more than a day.
 export function clock(seconds, days) {
   const text = exact(new Date(seconds * 1000))[0];

@@ -26,8 +26,8 @@ function row(part, share, now) {
   const ran = started ? span(ends - started) : "";
   const words = [`waited ${waited}`, ran && `${ended ? "took" : "has run for"} ${ran}`].filter(Boolean).join(", ");
   return h("div", { class: "span", role: "row" },
-    h("a", { href, role: "rowheader", class: `state ${state}` }, name),
-    bars([[submitted, runs, "waits"], [runs, started ? ends : runs, state]], share, `${name}: ${words}`),
+    h("span", { role: "rowheader" }, h(href ? "a" : "span", { href, class: `state ${state}` }, name)),
+    h("span", { role: "cell" }, bars([[submitted, runs, "waits"], [runs, started ? ends : runs, state]], share, `${name}: ${words}`)),
     h("span", { role: "cell", class: "took" }, ran || waited, ran ? null : h("span", { class: "quiet" }, " waiting")));
 }
 

@@ -5,11 +5,11 @@ import { crumbs, facts, h, note, quiet, spaced, state, tabs, twice, under } from
 import { bytes, count } from "./format.js";
 import { metrics, params } from "./job.js";
 import {
-  comparePlace, isDocument, isShown, isTable, outward, query, toDeployment, toFile, toJob, toRun, toTask, toVersion, toVolume, versionPlace,
+  comparePlace, isDocument, isShown, isTable, outward, query, toDeployment, toFile, toJob, toRun, toSearch, toTask, toVersion, toVolume, versionPlace,
 } from "./links.js";
 import { lineage } from "./picture.js";
-import { table } from "./table.js";
-import { ago, when } from "./time.js";
+import { table, turn } from "./table.js";
+import { ago, runWords, when } from "./time.js";
 
 const MOST_DOCUMENTS = 12;
 
@@ -17,7 +17,7 @@ export async function version({ put, signal }, address, asked) {
   const found = await get("version", { address }, signal);
   const name = `${found.volume}@${found.number}`;
   const again = () => version({ put, signal }, address, asked);
-  const parts = { files: () => files(found, name, signal), code: () => code(name, asked, signal) };
+  const parts = { files: () => files(found, name, asked, signal), code: () => code(name, asked, signal) };
   const shown = parts[asked.tab] ? await parts[asked.tab]() : overview(found, name);
   const choices = [["", "overview"], ["files", "files", found.total_files], found.record?.code && ["code", "code"]];
   put(
@@ -25,9 +25,9 @@ export async function version({ put, signal }, address, asked) {
     h("h1", { class: "mono", tabindex: -1 }, name, found.partition && quiet(` ${found.partition}`)),
     found.deleted && note("Its data was deleted by gc. Its record and the list of its files are kept."),
     found.retired && note(`Retired, so no selector finds it: ${found.retired}`),
-    found.may?.change && h("div", { class: "bar" }, changes(found, again)),
     tabs("Parts of the version", choices, asked.tab ?? "", (tab) => versionPlace(name, { tab })),
     shown,
+    found.may?.change && !asked.tab && !found.deleted && under("Keep or hide it", h("div", { class: "bar" }, changes(found, again))),
   );
 }
 
@@ -47,19 +47,19 @@ function overview(found, name) {
 const OWN = "deployment/"; // what begins the pin that a deployment keeps
 
 // What a person may do to a version. Each is asked twice, and shown when it is done.
-function changes({ address, deleted, pins, retired }, again) {
+function changes({ address, deleted, pins, retired, served_by: serving }, again) {
   if (deleted) return null;
   const act = (name, reason) => async () => { await post(`version/${name}${query({ address, reason })}`); await again(); };
   const reason = h("input", { id: "reason", placeholder: "why, one line", "aria-label": "Why, one line", maxlength: 200 });
   const given = (name) => () => act(name, reason.value.trim())();
   return [
     reason,
-    twice("pin", "Keep it from gc?", given("pin"), { yes: "keep it", id: "pin" }),
+    twice("pin", "Keep its files from gc until it is unpinned?", given("pin"), { yes: "keep it", id: "pin" }),
     pins.filter((pin) => !pin.startsWith(OWN)).map((pin) =>
-      twice(`unpin: ${pin}`, "Let gc take it?", act("unpin", pin), { yes: "take the pin away", id: `unpin-${pin}` })),
+      twice(`unpin: ${pin}`, pins.length > 1 ? "Take this pin away? The others still keep it from gc." : "Let gc delete it?", act("unpin", pin), { yes: "take the pin away", id: `unpin-${pin}` })),
     retired
       ? twice("reinstate", "Let selectors find it again?", act("reinstate"), { yes: "reinstate it", id: "reinstate" })
-      : twice("retire", "Hide it from every selector? gc deletes it then.", given("retire"), { yes: "hide it", id: "retire" }),
+      : twice("retire", `Hide it from every selector? ${serving.length ? `${serving.join(" and ")} goes on serving it` : pins.length ? "Its pins keep its files" : "gc deletes its files then"}.`, given("retire"), { yes: "hide it", id: "retire" }),
   ];
 }
 
@@ -80,7 +80,7 @@ function known(found) {
     ["served by", served.length ? spaced(served) : ""],
     ["made", [when(found.created), quiet(" "), ago(found.created)]],
     ...(found.record ? made(found.record) : hidden),
-    ["MLflow", found.mlflow && outward(found.mlflow, "run")],
+    ["MLflow", found.mlflow ? outward(found.mlflow, "run") : found.tracked && [h("code", {}, "muster mlflow"), quiet(" shows its run")]],
     ["size", `${bytes(found.size_bytes)} in ${count(found.total_files, "file")}`],
     ["pinned by", found.pins.join(", ")],
     ["digest", h("code", { class: "digest", title: found.digest }, found.digest)],
@@ -89,15 +89,16 @@ function known(found) {
 }
 
 const made = (record) => [
-  ["by job", record.job_id && toJob(record.job_id)],
+  ["by search", record.search && [toSearch(record.search.search_id), record.search.trial >= 0 && quiet(` trial ${record.search.trial}`)]],
+  ["by job", record.job_id && (record.job_known ? toJob(record.job_id) : [h("code", {}, record.job_id), quiet(" deleted by gc")])],
   ["of task", toTask(record)],
-  ["in run", toRun(record.origin)],
+  ["in run", toRun(record.origin, runWords(record.origin.run_id))],
   ["as output", record.output],
   ["image", record.image && h("code", {}, record.image)],
   ["entrypoint", record.entrypoint && h("code", {}, record.entrypoint)],
   ["code", record.code && h("code", {}, record.code.slice(0, 19))],
   ["beside", record.siblings.length ? spaced(record.siblings.map((each) => toVersion(each))) : ""],
-  ["note", record.note],
+  ["note", record.search ? "" : record.note],
 ];
 
 function uses(found) {
@@ -109,7 +110,9 @@ function uses(found) {
   return table("Jobs that read this version", columns, rows, "");
 }
 
-function files(found, name, signal) {
+const FILES = 500; // on a page
+
+async function files(found, name, asked, signal) {
   if (!found.files) return quiet("Airflow does not let you see what the tasks of this Dag left behind.");
   const preview = h("section", { class: "preview plain" });
   const show = async (file) => {
@@ -121,18 +124,30 @@ function files(found, name, signal) {
       if (!signal.aborted) preview.replaceChildren(h("p", { class: "error", role: "alert" }, error.message));
     }
   };
-  const lines = found.files.map((each) => [[
-    found.deleted ? each.path : toFile(name, each.path), bytes(each.size_bytes),
-    isTable(each.path) && !found.deleted ? h("button", { type: "button", onclick: () => show(each.path) }, "look into it") : "",
-  ], null, each]);
-  const columns = [["File", "mono name", (each) => each.path], ["Size", "number", (each) => each.size_bytes], ["", "tight"]];
-  const more = found.total_files - found.files.length;
-  const tables = found.deleted ? [] : found.files.filter((each) => isTable(each.path));
-  const first = tables.find((each) => each.path.endsWith(".parquet")) ?? tables[0];
-  if (first) show(first.path);
+  const { under = "", text = "", offset = 0 } = asked;
+  const listed = await get("version_files", { address: found.address, under, text, offset }, signal);
+  const place = (more) => versionPlace(name, { tab: "files", ...more });
+  const inner = (file) => (text ? file : file.slice(under ? under.length + 1 : 0));
+  const folders = listed.folders.map(([folder, many, size]) => [[
+    h("a", { href: place({ under: under ? `${under}/${folder}` : folder }) }, `${folder}/`), bytes(size), quiet(count(many, "file")),
+  ], null, { path: `${folder}/`, size_bytes: size }]);
+  const lines = listed.files.map(([file, size]) => [[
+    found.deleted ? inner(file) : toFile(name, file, inner(file)), bytes(size),
+    isTable(file) && !found.deleted ? h("button", { type: "button", onclick: () => show(file), "aria-label": `look into ${file}` }, "look into it") : "",
+  ], null, { path: file, size_bytes: size }]);
+  const columns = [["File", "mono name", (each) => each.path], ["Size", "number", (each) => each.size_bytes], ["About", "tight"]];
+  const first = found.deleted ? null : listed.files.map(([file]) => file).filter(isTable).sort((one, other) => other.endsWith(".parquet") - one.endsWith(".parquet"))[0];
+  if (first) show(first);
+  const steps = under.split("/").filter(Boolean);
+  const find = (event) => { event.preventDefault(); location.hash = place({ text: event.target.elements.text.value.trim() }); };
   return [
-    table(`Files of ${name}`, columns, lines, "No files."),
-    more > 0 && h("p", { class: "quiet" }, `and ${count(more, "more file")}: muster volumes show ${name}`),
+    h("div", { class: "bar" },
+      h("span", { class: "mono" }, h("a", { href: place({}) }, name), steps.map((step, n) => [" / ", h("a", { href: place({ under: steps.slice(0, n + 1).join("/") }) }, step)])),
+      text && quiet(`${count(listed.total, "file")} with ${text}`),
+      h("form", { role: "search", class: "end", onsubmit: find },
+        h("input", { id: "text", name: "text", type: "search", value: text, placeholder: "find a file", "aria-label": "Only files whose path holds" }))),
+    table(`Files of ${name}`, columns, [...folders, ...lines], text ? "No file has such a path." : "No files."),
+    turn(listed.total, Number(offset), FILES, "files", (at) => place({ under, text, offset: at }), ["back", "further"]),
     preview,
   ].filter(Boolean);
 }

@@ -4,7 +4,7 @@ import { get } from "./api.js";
 import { chart } from "./chart.js";
 import { crumbs, h, quiet, spaced, tabs, tag } from "./dom.js";
 import { bytes, cell, count, number } from "./format.js";
-import { comparePlace, path, query, toDeployment, toJob, toVersion, versionPlace } from "./links.js";
+import { comparePlace, path, query, toDeployment, toJob, toSearch, toVersion, versionPlace } from "./links.js";
 import { chooser, table } from "./table.js";
 import { ago } from "./time.js";
 import { served } from "./volumes.js";
@@ -39,11 +39,11 @@ function page(found, { name, before, by, place, serves }) {
   const choose = (chosen) => { keep(name, chosen.join(",")); location.hash = place({ columns: chosen.join(",") }); };
   const ticked = new Set();
   const compare = h("a", { class: "button", hidden: true }, "compare");
-  const tick = (address, on) => {
-    if (on) ticked.add(address); else ticked.delete(address);
+  const tick = (each, on) => {
+    if (on) ticked.add(each); else ticked.delete(each);
     compare.hidden = ticked.size < 2;
     compare.textContent = `compare ${Math.min(ticked.size, MOST_COMPARED)}`;
-    compare.href = comparePlace([...ticked].slice(0, MOST_COMPARED));
+    compare.href = comparePlace([...ticked].slice(0, MOST_COMPARED).sort((one, other) => one.number - other.number).map(({ address }) => address));
   };
   return [
     crumbs(h("a", { href: "#/volumes" }, "Volumes")),
@@ -65,13 +65,13 @@ function listed(name, found, serves, tick) {
     ["Size", "number", (each) => each.size_bytes], ["Job", "name"], ["Marks"],
   ];
   const cells = (each) => [
-    h("input", { type: "checkbox", "aria-label": `Compare @${each.number}`, onchange: (event) => tick(each.address, event.target.checked) }),
+    h("input", { type: "checkbox", "aria-label": `Compare @${each.number}`, onchange: (event) => tick(each, event.target.checked) }),
     toVersion(each.address, `@${each.number}`),
     each.partition ?? "",
     ago(each.created),
     ...found.columns.map((column) => cell(each.values[column])),
     h("span", { title: count(each.files, "file") }, bytes(each.size_bytes)),
-    each.job_id ? toJob(each.job_id) : quiet(each.note),
+    each.search ? [toSearch(each.search.search_id), quiet(` trial ${each.search.trial}`)] : each.job_id ? toJob(each.job_id) : quiet(each.note),
     marks(each, serves),
   ];
   const rows = found.versions.map((each) => [cells(each), each.retired && "gone", each]);
