@@ -97,8 +97,8 @@ def test_a_server_that_does_not_answer_is_asked_again(page: Page, server: Server
 def test_a_server_that_hangs_is_said_after_ten_seconds_and_asked_when_a_person_wants(
     page: Page, server: Server
 ) -> None:
-    hung = []
-    page.route("**/muster/api/jobs?*", hung.append)
+    hung: list[Route] = []
+    page.route("**/muster/api/jobs?*", lambda route: hung.append(route))
     page.goto(f"{HOST}/muster/#/jobs")
     expect(page.get_by_text("Loading")).to_be_visible()
     page.clock.run_for(11_000)
