@@ -118,6 +118,14 @@ def _show_one(seen: Seen) -> None:
             revision.reason,
         )
     table.show(empty="no revisions")
+    for name, each in figures.items():
+        if each.outside:
+            counted = ", ".join(
+                f"{safe(column)} in {number:,}" for column, number in sorted(each.outside.items())
+            )
+            note(
+                f"{name}: values outside what its training rows had, of {each.requests:,} requests: {counted}"
+            )
 
 
 @app.command(

@@ -435,6 +435,7 @@ class Counts:
         server answered with 4xx, most of them since the signature does not allow a value; `left` are those whose client did
         not wait for the end.
     :param unseen: answered requests in which a fallback stood in for a value; None where its server does not count them.
+    :param outside: by input, the answered requests with a value that no training row had, as far as the signature records these.
     :param seconds: latency histogram of those that were not refused, Prometheus style: {upper bound in seconds: requests at
         most that slow}.
     :param asked: by input and bin of the training rows, the answered requests with a value in it, one row of each; None
@@ -449,6 +450,7 @@ class Counts:
     unseen: int | None = None
     asked: ByBin | None = None
     trained: ByBin = field(default_factory=dict)
+    outside: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def tried(self) -> int:

@@ -7,7 +7,7 @@ cluster are read by the same code.
 from __future__ import annotations
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -20,12 +20,14 @@ from muster.core.errors import BackendError, Corrupt, NotFound, Unavailable
 if TYPE_CHECKING:
     from muster.backends.releases.deployments import Deployments
 
-_REQUESTS, _BUCKET, _UNSEEN, _ASKED = (
+_REQUESTS, _BUCKET, _UNSEEN, _ASKED, _OUTSIDE = (
     "muster_requests_total",
     "muster_request_seconds_bucket",
     "muster_unseen_requests_total",
     "muster_input_requests_total",
+    "muster_outside_requests_total",
 )
+_READ = (_REQUESTS, _BUCKET, _UNSEEN, _ASKED, _OUTSIDE)
 _FAILED, _REFUSED, _LEFT = "failed", "refused", "left"
 _P95 = 0.95
 
@@ -37,16 +39,23 @@ class Figures:
     """What was answered: how many requests, how many of them failed, and within what 95 % were answered.
 
     :param p95_seconds: None where there were no requests.
+    :param outside: by input, the answered requests with a value that no training row had; inputs with none are left out.
     """
 
     requests: int
     failed: int
     p95_seconds: float | None
+    outside: Mapping[str, int] = field(default_factory=dict)
 
     @classmethod
     def of(cls, counts: Counts) -> Figures:
         """Read them from counts."""
-        return cls(requests=counts.requests, failed=counts.failed, p95_seconds=percentile(counts, _P95))
+        return cls(
+            requests=counts.requests,
+            failed=counts.failed,
+            p95_seconds=percentile(counts, _P95),
+            outside={name: number for name, number in counts.outside.items() if number},
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,11 +129,12 @@ def read_counts(text: str, *, name: str) -> dict[str, Counts]:
     by_outcome: dict[tuple[str, str], int] = defaultdict(int)
     unseen: dict[str, int] = {}
     binned: dict[str, list[tuple[str, str, int, int]]] = defaultdict(list)
+    outside: dict[str, dict[str, int]] = defaultdict(dict)
     seconds: dict[str, dict[float, int]] = defaultdict(dict)
     try:
         samples = [each for family in text_string_to_metric_families(text) for each in family.samples]
         for sample in samples:
-            if sample.name not in (_REQUESTS, _BUCKET, _UNSEEN, _ASKED) or sample.labels.get("model") != name:
+            if sample.name not in _READ or sample.labels.get("model") != name:
                 continue
             revision, number = sample.labels["revision"], int(sample.value)
             if sample.name == _BUCKET:
@@ -134,7 +144,9 @@ def read_counts(text: str, *, name: str) -> dict[str, Counts]:
             elif sample.name == _ASKED:
                 of, bin_, trained = (sample.labels[word] for word in ("input", "bin", "trained"))
                 binned[revision].append((of, bin_, number, int(trained)))
-            else:
+            elif sample.name == _OUTSIDE:
+                outside[revision][sample.labels["input"]] = number
+            elif sample.name == _REQUESTS:
                 requests[revision] += number
                 by_outcome[revision, sample.labels.get("outcome", "")] += number
     except (ValueError, KeyError, IndexError, OverflowError) as error:
@@ -149,6 +161,7 @@ def read_counts(text: str, *, name: str) -> dict[str, Counts]:
             unseen=unseen.get(revision),
             asked=_by_bin((i, b, n) for i, b, n, _ in binned[revision]) if revision in binned else None,
             trained=_by_bin((i, b, n) for i, b, _, n in binned.get(revision, ())),
+            outside=outside.get(revision, {}),
         )
         for revision in requests.keys() | seconds.keys()
     }
@@ -178,6 +191,7 @@ def since(before: Counts | None, now: Counts) -> Counts:
         if now.asked is None
         else _each(now.asked, before.asked or {}, lambda n, old: max(0, n - old)),
         trained=now.trained,
+        outside={name: max(0, n - before.outside.get(name, 0)) for name, n in now.outside.items()},
     )
 
 
@@ -211,6 +225,7 @@ def _sum(one: Counts, other: Counts) -> Counts:
         unseen=sum(known) if (known := [n for n in (one.unseen, other.unseen) if n is not None]) else None,
         asked=_each(one.asked, other.asked, add) if one.asked and other.asked else one.asked or other.asked,
         trained=one.trained or other.trained,
+        outside=dict(Counter(one.outside) + Counter(other.outside)),
     )
 
 

@@ -5,7 +5,7 @@ import math
 import pytest
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 
-from muster.backends.releases.figures import added, percentile, read_counts, since
+from muster.backends.releases.figures import Figures, added, percentile, read_counts, since
 from muster.core.deployment import Counts
 from muster.core.errors import BackendError
 
@@ -29,6 +29,11 @@ def page(*, model: str = "line", odd: str = "r1") -> str:
     asked = Counter("muster_input_requests", "…", labels, registry=registry)
     asked.labels(model, odd, "x", "up to 0.5", "70").inc(4)
     asked.labels(model, odd, "x", "above 0.5", "30").inc(2)
+    outside = Counter(
+        "muster_outside_requests", "…", ["model", "revision", "input", "kind"], registry=registry
+    )
+    outside.labels(model, odd, "month", "range").inc(2)
+    outside.labels(model, odd, "zone", "category")
     for took in (0.05, 0.5, 5.0):
         seconds.labels(model, odd).observe(took)
     return generate_latest(registry).decode()
@@ -45,6 +50,7 @@ def test_a_metrics_page_is_read_by_revision(odd: str) -> None:
             seconds={0.1: 1, 1.0: 2, INF: 3},
             asked={"x": {"up to 0.5": 4, "above 0.5": 2}},
             trained={"x": {"up to 0.5": 70, "above 0.5": 30}},
+            outside={"month": 2, "zone": 0},
         )
     }
     assert read_counts(page(), name="other") == {}
@@ -96,6 +102,14 @@ def test_requests_by_bin_are_added_up_and_training_rows_are_not() -> None:
     }
     assert since(silent, both).asked == both.asked
     assert added([{"r1": silent}, {"r1": silent}])["r1"].asked is None
+
+
+def test_values_outside_are_added_up_by_input_and_shown_where_there_were_some() -> None:
+    one, other = Counts(requests=3, outside={"month": 2, "zone": 0}), Counts(requests=9, outside={"month": 5})
+    (both,) = added([{"r1": one}, {"r1": other}]).values()
+    assert both.outside["month"] == 7
+    assert Figures.of(both).outside == {"month": 7}
+    assert since(one, Counts(requests=4, outside={"month": 3, "zone": 0})).outside == {"month": 1, "zone": 0}
 
 
 def test_what_was_counted_since() -> None:
