@@ -39,6 +39,19 @@ class TestFsck:
         assert "volume://flights/model@1" in answer.out
         assert "card.md" in answer.out
 
+    def test_of_a_version_a_few_problems_are_shown_and_each_advice_once(
+        self, muster: Run, history: FolderStore, tmp_path: Path
+    ) -> None:
+        (tmp_path / "many").mkdir()
+        for number in range(9):
+            (tmp_path / "many" / str(number)).write_text("1")
+        made = history.add("lab/many", tmp_path / "many")
+        for path in history.path(made.address).iterdir():
+            path.chmod(0o666)
+        said = muster("volumes", "fsck").out
+        assert (said.count("writable file"), said.count("retire this version")) == (5, 1)
+        assert "lab/many@1: and 4 more; --json names all" in said
+
     def test_only_a_deep_check_finds_a_changed_byte(self, muster: Run, history: FolderStore) -> None:
         damage(history, same_size=True)
         assert muster("volumes", "fsck").code == 0

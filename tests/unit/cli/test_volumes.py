@@ -178,6 +178,8 @@ class TestCode:
         assert listed == ["file", "lib/same.py", "only1.py", "train.py"]
         for named in ("flights/model@2", trained[1], trained[1][:11]):
             assert muster("volumes", "code", named, "train.py").out == "epochs = 2\n"
+        one = muster("volumes", "code", "flights/model", "train.py", "--json").json()
+        assert one == {"code": trained[1], "file": "train.py", "text": "epochs = 2\n"}
         document = muster("volumes", "code", "flights/model", "--json").json()
         assert document == {"code": trained[1], "files": {"lib/same.py": 5, "only2.py": 0, "train.py": 11}}
 

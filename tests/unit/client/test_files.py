@@ -134,6 +134,10 @@ class TestReading:
             with pytest.raises(OSError, match=r"a version is never changed: muster\.put"):
                 write()
 
+    def test_what_a_version_does_not_hold_is_not_found(self, files: Any) -> None:
+        with pytest.raises(FileNotFoundError, match=r"holds no 'nope\.csv'"):
+            files.open("volume://flights/model@2/nope.csv")
+
     def test_a_folder_is_not_opened(self, files: Any) -> None:
         with pytest.raises(IsADirectoryError):
             files.open("flights/model@2")

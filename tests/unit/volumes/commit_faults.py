@@ -27,7 +27,7 @@ JOB = "flights-1"
 EXPECTED = {
     "features@3": {"kept": b"same", "d/new": b"22", "mine/0": b"0", "mine/1": b"1"},
     "more@2": {"stays": b"1", "d/stays": b"2", "new": b"3"},
-    "state@2": {"a": b"1", "d/b": b"2", "c": b"33"},
+    "state@2": {"a": b"1", "d/b": b"2", "c": b"33", "step/w": b"4", "last": b"33", "latest/w": b"4"},
     "months@2013-01": {"x": b"1"},
     "months@2013-02": {"x": b"2"},
 }
@@ -72,10 +72,12 @@ def prepare(root):
         "features": {"kept": b"same", "d/new": b"22", "mine/0": b"0"},
         "months": {"2013-01/x": b"1"},
         "more": {CARRIED: b"stays\nd/stays\n", "new": b"3"},
-        CHECKPOINTS: {CARRIED: b"a\nd/b\n", "c": b"33"},
+        CHECKPOINTS: {CARRIED: b"a\nd/b\n", "c": b"33", "step/w": b"4"},
     }
     second = {"features": {"mine/1": b"1"}, "months": {"2013-02/x": b"2"}}
-    work.seal(JOB, spec, first, second)
+    staging = work.seal(JOB, spec, first, second)
+    (staging.checkpoints / "last").symlink_to("c")
+    (staging.checkpoints / "latest").symlink_to("step")
 
 
 def commit_cut_off_at(step, root, how):
