@@ -486,6 +486,19 @@ def test_a_mapped_task_is_a_job_for_each(
     assert ours == [("a", 4, "gpus", 0.5), ("a", 7, "gpus", 0.5), ("b", 4, None, 0.5)]
 
 
+def test_a_gang_that_nothing_would_show_to_have_given_up_is_warned_of(
+    write_dag: Write, run: Run, seen: Any
+) -> None:
+    write_dag(
+        """
+        GangOperator(task_id="a", image="python", replicas=2, command=["true"], resources=SMALL)
+        JobOperator(task_id="b", image="python", command=["true"], resources=SMALL)
+        """
+    )
+    assert run().succeeded
+    assert [line.partition(":")[0] for line in seen.text if "declares no output" in line] == ["a"]
+
+
 def test_a_run_that_has_ended_hears_nothing_more(write_dag: Write, run: Run) -> None:
     from muster.airflow.attempts.watcher import watcher
 

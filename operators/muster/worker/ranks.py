@@ -35,6 +35,7 @@ BAR_SECONDS = 10.0
 OVER_SECONDS = 1.0  # between two looks whether the ranks are still needed
 # Ends a process aside whose ranks have ended. No program ends so by itself, and one that was being killed keeps its own signal.
 _DONE = signal.SIGRTMAX
+DONE_SECONDS = 10.0  # for its status to be seen on a busy machine
 _READ_BYTES = 1 << 20
 TRACE_START = "Traceback (most recent call last)"
 
@@ -146,7 +147,7 @@ class Ranks:
         self._serves = serves
         self._pattern = pattern
         self._aside: set[int] = set()
-        self._looked = time.time()
+        self._looked = self._began = time.time()
         self._stop_at: float | None = None
         self._kill_at: float | None = None
         self._selector: selectors.BaseSelector
@@ -158,6 +159,7 @@ class Ranks:
         :raises InRank: in the fork that is to run an entrypoint's rank.
         """
         adopt_orphans()
+        self._began = time.time()
         self._aside = set(aside)
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._interrupt)
@@ -175,6 +177,8 @@ class Ranks:
                 )  # it is ending: its status tells
         for pid in self._aside:  # those that have not been reaped: no other process has their numbers
             os.kill(pid, _DONE)
+        if self._serves is not None and any(rank.status for rank in self.ranks):
+            self._outlast(lambda: bool(self._aside), seconds=DONE_SECONDS)
         self._outlast(has_children, seconds=LEFTOVER_SECONDS)
         left = end_descendants()
         for rank in self.ranks:
@@ -279,11 +283,16 @@ class Ranks:
     def _end_aside(self, status: int) -> None:
         """Have the ranks stop, where they cannot go on; one that is about to end by itself still may.
 
-        A rank may end of this before we see it, so the end counts after theirs, too, unless we asked for it.
+        A rank may end of this before we see it, and before the kernel is done with a process that is killed. So an end that we did not ask
+        for counts after theirs, too, and then comes before all that they said.
         """
-        asked = status in (0, -_DONE) or self.interrupted_at is not None or self._kill_at is not None
-        if self._serves is not None and not asked:
-            self.unserved = self.unserved or (self._looked, status)
+        asked = status in (0, -_DONE) or self.interrupted_at is not None
+        told = any(rank.stopped is not None for rank in self.ranks)
+        if self._serves is not None and not asked and not told:
+            running = any(rank.status is None for rank in self.ranks)
+            # A driver may complain of a head that is killed some time before the kernel is done with it.
+            seen = self._looked - FOLLOWER_SECONDS if running else self._began
+            self.unserved = self.unserved or (seen, status)
             due = time.time() + FOLLOWER_SECONDS
             self._stop_at = due if self._stop_at is None else min(self._stop_at, due)
 

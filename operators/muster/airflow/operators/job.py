@@ -239,3 +239,13 @@ class GangOperator(JobOperator):
     """
 
     launcher = Launcher.TORCHRUN
+
+    def perform(self, context: Context) -> dict[str, Any]:
+        """Run the gang, with a warning where nothing would show that its script gave up."""
+        commands = self.entrypoint is None and not any(role.entrypoint for role in self.roles or ())
+        if commands and not self.outputs:
+            self.warn(
+                "it declares no output, and a command returns no metrics: a script that gives up with exit status 0 is a success; "
+                "declare what it writes, outputs={'model': 'VOLUME'}"
+            )
+        return super().perform(context)
