@@ -142,12 +142,9 @@ def test_a_replica_that_leaves_is_named_by_those_that_wait(bench, then: str, mes
     text = (bench.root / "code" / "t.py").read_text()
     (bench.root / "code" / "t.py").write_text(f"SEAL = {str(seal)!r}\n{text}")
     role = Role(command=("python", "t.py"), replicas=2)
-    stays, leaves = (
-        start(bench, role, index, role, launcher="torchrun", hang_timeout_seconds=0.5, grace_seconds=1)
-        for index in range(2)
-    )
-    assert bench.wait(*leaves).code == ExitCode.SEALED
-    ended = bench.wait(*stays)
+    given = {"launcher": "torchrun", "hang_timeout_seconds": 0.5, "grace_seconds": 1}
+    assert bench.wait(*start(bench, role, 1, role, **given)).code == ExitCode.SEALED
+    ended = bench.wait(*start(bench, role, 0, role, **given))
     verdict = ended.report.verdict
     assert (ended.code, verdict.cause, verdict.rank) == (ExitCode.USER_ERROR, Cause.USER_ERROR, 1), ended.log
     assert re.match(message, verdict.message), verdict.message
