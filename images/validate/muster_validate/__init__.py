@@ -69,6 +69,7 @@ REFUSED = {
 }
 """What Great Expectations has and a suite of muster cannot use, with the reason."""
 _LONGEST = 1_000
+_NUMBER = "muster_number"  # in the meta of an expectation, while it is evaluated
 _UNUSABLE = {"muster": "its keywords make no sense"}
 _OF_TEXTS = ("_match_", "_value_lengths_", "_parseable")
 """What the types of expectations of texts have in their names."""
@@ -159,7 +160,9 @@ def _entry(number: int, entry: Any) -> ExpectationConfiguration:
     known = {key: entry[key] for key in ("type", "kwargs", "meta", "severity", "description") if key in entry}
     try:
         get_expectation_impl(entry["type"])
-        return ExpectationConfiguration(**{"kwargs": {}, **known}, id=str(number))
+        return ExpectationConfiguration(
+            **{"kwargs": {}, **known, "meta": {**(known.get("meta") or {}), _NUMBER: number}}
+        )
     except (GreatExpectationsError, ValueError, TypeError) as error:
         raise SuiteError(f"{where}, {entry['type']}, cannot be understood: {reason(error)}") from error
 
@@ -179,25 +182,27 @@ def _evaluated(
     """Evaluate all together, which reads the data least often, and then each by itself that could not be."""
     add_functions(table.connection)
     batch = _batch(table)
-    expectations, results = dict[str, Any](), dict[str, ExpectationValidationResult]()
-    for each in entries:
+    expectations, results = dict[int, Any](), dict[int, ExpectationValidationResult]()
+    for number, each in enumerate(entries, 1):
         try:
-            expectations[each.id] = each.to_domain_obj()
+            expectations[number] = each.to_domain_obj()
         except (GreatExpectationsError, ValueError, TypeError) as error:
-            results[each.id] = _not_evaluated(each, error, meta=_UNUSABLE)
+            results[number] = _not_evaluated(each, error, meta=_UNUSABLE)
     try:
         suite = gx.ExpectationSuite(name="suite", expectations=list(expectations.values()))
         together = batch.validate(suite, result_format="SUMMARY").results if expectations else []
-        # They come in another order, and each with the id that it was given.
+        # They come in another order, and each with the number that it was given.
         results |= {
-            each.expectation_config.id: each for each in together if not _messages(each.exception_info)
+            each.expectation_config.meta[_NUMBER]: each
+            for each in together
+            if not _messages(each.exception_info)
         }
-    except Exception as error:
+    except Exception as error:  # what an expectation happens to raise ends no other: each is asked again
         print(f"together they cannot be evaluated, so each is by itself: {reason(error)}", flush=True)
-    for each in entries:
-        if each.id not in results:
-            results[each.id] = _alone(batch, expectations[each.id], each)
-    found = [results[each.id] for each in entries]
+    for number, each in enumerate(entries, 1):
+        if number not in results:
+            results[number] = _alone(batch, expectations[number], each)
+    found = [results[number] for number in range(1, len(entries) + 1)]
     for result in found:
         result.result = _cut(result.result)
     return found
@@ -294,6 +299,7 @@ def _messages(info: Any) -> list[str]:
 def _plain(entry: dict[str, Any], table: Table) -> dict[str, Any]:
     """Reduce the raised errors to one message: the original has one traceback for each metric."""
     config = {key: value for key, value in entry["expectation_config"].items() if key != "id"}
+    config["meta"] = {key: value for key, value in (config.get("meta") or {}).items() if key != _NUMBER}
     messages = _messages(entry.get("exception_info"))
     said = _why(reason(messages[0]), config["kwargs"], table) if messages else None
     return {

@@ -124,7 +124,9 @@ def add_functions(connection: duckdb.DuckDBPyConnection) -> None:
     """Give a database the functions of the metrics; each takes texts, and is asked for one value after the other."""
     for name, function in _FUNCTIONS.items():
         takes = ["VARCHAR"] * function.__code__.co_argcount
-        connection.create_function(name, function, takes, "BOOLEAN")
+        # Days repeat, and are slow to parse.
+        asked = lru_cache(maxsize=4_096)(function) if name in (_STRPTIME, _DATE) else function
+        connection.create_function(name, asked, takes, "BOOLEAN")
 
 
 def _matches_regex(text: str, pattern: str) -> bool:
