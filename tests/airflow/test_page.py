@@ -790,6 +790,10 @@ class TestMarks:
         answer = self.mark(let("USER"), "unpin", address, "deployment/line")
         assert answer.status_code == 409
         assert "deployment line keeps" in answer.json()["detail"]
+        assert self.mark(let("USER"), "unpin", address, "in the paper").status_code == 404
+        refused = self.mark(let("USER"), "retire", address)
+        assert refused.status_code == 409
+        assert "is served by deployment line, or kept there for a rollback" in refused.json()["detail"]
 
     @pytest.mark.parametrize("act", ["pin", "unpin", "retire", "reinstate"])
     def test_who_may_not_change_its_dag_does_not(

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from muster.backends.releases.book import check_marks
 from muster.cli import code, mirror, transfer, upkeep
 from muster.cli.command import Json, Where, example, group, open_store, store_is_here
 from muster.cli.diff import diff
@@ -185,7 +186,9 @@ def pin(address: Where, *, reason: Reason = "by hand") -> None:
 @app.command("unpin", epilog=example("muster volumes unpin flights/model@7 --reason 'in the paper'"))
 def unpin(address: Where, *, reason: Reason = "by hand") -> None:
     """Remove one pin."""
-    version = open_store().unpin(address, reason=reason)
+    store = open_store()
+    check_marks(store, address, unpins=reason)
+    version = store.unpin(address, reason=reason)
     left = f"still pinned: {safe(', '.join(version.pins))}" if version.pins else "not pinned"
     say(f"{version.address} is {left}")
 
@@ -193,7 +196,9 @@ def unpin(address: Where, *, reason: Reason = "by hand") -> None:
 @app.command("retire", epilog=example("muster volumes retire flights/features@3 --reason 'torn'"))
 def retire(address: Where, *, reason: Why = "by hand") -> None:
     """Hide a version from every selector."""
-    version = open_store().retire(address, reason=reason)
+    store = open_store()
+    check_marks(store, address, retires=True)
+    version = store.retire(address, reason=reason)
     say(f"{version.address} is retired: {safe(reason)}; `muster volumes reinstate` brings it back until gc")
 
 

@@ -14,10 +14,10 @@ import pytest
 from tests.unit.backends.releases.world import NAME, World
 
 from muster.backends.releases.figures import Seen, if_known, seen_with
-from muster.backends.releases.manual import promote
+from muster.backends.releases.manual import promote, roll_back
 from muster.core.data import Pinned
 from muster.core.deployment import Counts, DeploymentStatus, Revision, RevisionState
-from muster.core.errors import Unreachable
+from muster.core.errors import NotFound, Unreachable
 
 Run = Callable[..., Any]
 
@@ -206,6 +206,12 @@ def test_promote_names_what_there_is(muster: Run, world: World) -> None:
     assert there in muster("deployments", "promote", NAME, "r9").err
     promote(world, NAME, "r3", by="ann")
     assert "nothing is under way; name a revision" in muster("deployments", "promote", NAME).err
+
+
+def test_rollback_of_what_never_was_names_what_there_is(world: World) -> None:
+    with pytest.raises(NotFound, match="has no revision 'nope'; there is r3, r2, r1"):
+        roll_back(world, NAME, by="ann", revision="nope")
+    assert world.deployment(NAME).shares == {"r3": 5, "r2": 95}
 
 
 def test_promote_says_what_became_of_a_revision_that_is_over(muster: Run, world: World) -> None:

@@ -294,6 +294,20 @@ class TestPins:
         assert "not pinned" in muster("volumes", "unpin", "flights/model@1", "--reason", "in the paper").out
         assert history.resolve("flights/model@1")[0].pins == ()
 
+    def test_what_a_deployment_serves_is_not_retired_and_a_pin_that_is_not_there_is_no_success(
+        self, muster: Run, history: FolderStore
+    ) -> None:
+        history.pin("flights/model@1", reason="deployment/flights")
+        refused = muster("volumes", "retire", "flights/model@1")
+        assert refused.code == 1
+        assert "is served by deployment flights, or kept there for a rollback" in " ".join(
+            refused.err.split()
+        )
+        assert not history.resolve("flights/model@1")[0].retired
+        unknown = muster("volumes", "unpin", "flights/model@1", "--reason", "in the paper")
+        assert unknown.code == 1
+        assert "has no pin 'in the paper'; its pins are 'deployment/flights'" in " ".join(unknown.err.split())
+
     def test_a_hostile_reason_is_shown_harmless(self, muster: Run) -> None:
         muster("volumes", "pin", "flights/model@1", "--reason", "a\x1b]0;gone\x07\nb [red]x[/red]")
         out = muster("volumes", "show", "flights/model@1").out

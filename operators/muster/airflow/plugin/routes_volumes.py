@@ -18,6 +18,7 @@ from muster.airflow.plugin.graph import Permitted
 from muster.airflow.plugin.preview import markdown, preview
 from muster.airflow.plugin.uses import Uses
 from muster.airflow.site import mlflow_url
+from muster.backends.releases.book import check_marks
 from muster.backends.tracking import run_link, shown_run
 from muster.core.address import pinned
 from muster.core.deployment import DeploymentStatus
@@ -99,6 +100,8 @@ def mark(here: Here, who: Who, act: Act, address: Text, reason: Reason = "") -> 
     if act == "unpin" and why.startswith(OF_DEPLOYMENT):
         name = why.removeprefix(OF_DEPLOYMENT)
         raise Conflict(f"deployment {name} keeps {exact} itself: retire that, or release another version")
+    if act in ("retire", "unpin"):
+        check_marks(store, exact, retires=act == "retire", unpins=why if act == "unpin" else None)
     audit.note_version(who.name, MARKS[act], exact, why, record.origin)
     changed = store.reinstate(exact) if act == "reinstate" else getattr(store, act)(exact, reason=why)
     return Json({"pins": list(changed.pins), "retired": changed.retired})

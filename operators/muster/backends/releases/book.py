@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from muster.core.deployment import DeploymentSpec, Release, Revision, RevisionState
-from muster.core.errors import Conflict, DeploymentError, NotFound, SpecError
+from muster.core.errors import Conflict, Corrupt, DeploymentError, NotFound, SpecError
 from muster.core.origin import Origin
 from muster.volumes.base import Version
 from muster.volumes.protocols import Store
@@ -197,6 +197,27 @@ def number(revision: str) -> int:
 def pin_reason(name: str) -> str:
     """The reason under which a deployment pins the versions that it serves."""
     return f"deployment/{name}"
+
+
+def check_marks(store: Store, address: str, *, retires: bool = False, unpins: str | None = None) -> None:
+    """Refuse a mark that a person sets by hand and that would not hold.
+
+    :param retires: whether it is retired. :param unpins: the reason of a pin that is removed.
+    :raises Conflict: a deployment serves it, or keeps it for a rollback. :raises NotFound: no such pin.
+    """
+    try:
+        version = store.resolve(address)[0]
+    except (Corrupt, NotFound):
+        return  # damaged, deleted or unknown: the mark itself says so
+    keeps = [pin.removeprefix(pin_reason("")) for pin in version.pins if pin.startswith(pin_reason(""))]
+    if retires and keeps:
+        raise Conflict(
+            f"{version.address} is served by deployment {', '.join(keeps):.200}, or kept there for a rollback: release "
+            f"another version, or `muster deployments retire {keeps[0]}`, then retire it"
+        )
+    if unpins is not None and unpins not in version.pins:
+        pins = ", ".join(map(repr, version.pins)) or "none"
+        raise NotFound(f"{version.address} has no pin {unpins!r:.80}; its pins are {pins:.300}")
 
 
 def older(model: Version, champion: Version) -> str:

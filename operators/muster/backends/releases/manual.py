@@ -47,7 +47,7 @@ def roll_back(
     :param revision: what is to be rolled back, and nothing is done where it has gone; what serves, or is on
         its way to, as it is now if not given.
     :param seen: how it was just now, to be in force sooner: it is read again where it has changed since.
-    :raises NotFound: no such deployment, or nothing is kept that could serve.
+    :raises NotFound: no such deployment or revision, or nothing is kept that could serve.
     :raises DeploymentError: what is kept does not answer; or what is meant serves beside a release that is under way.
     """
     meant = [revision] if revision else []
@@ -206,9 +206,15 @@ def _in_force(status: DeploymentStatus, revision: str) -> bool:
 
 
 def _check_gone(status: DeploymentStatus, revision: str) -> None:
-    """Refuse to call rolled back what still serves. :raises DeploymentError: a release goes on beside it."""
+    """Refuse to call rolled back what still serves, or never was.
+
+    :raises DeploymentError: a release goes on beside it. :raises NotFound: there is no such revision.
+    """
     found, release = status.called(revision), status.release
-    if found is not None and found.percent and release is not None:
+    if found is None:
+        there = ", ".join(one.name for one in status.revisions) or "none"
+        raise NotFound(f"deployment {status.name} has no revision {revision!r:.60}; there is {there}")
+    if found.percent and release is not None:
         raise DeploymentError(
             f"revision {revision} of {status.name} has {found.percent} % of the traffic, and {release.revision} is on its "
             f"way to take it over: wait for that, or take both back, one after the other, with `muster deployments "
