@@ -12,7 +12,7 @@ import typer
 from muster.cli import tokens
 from muster.cli.command import Json, example, group, open_deployments, person
 from muster.cli.screen import Table, digest, emit, fields, note, safe, say, when
-from muster.core.errors import DeploymentError, NotFound
+from muster.core.errors import DeploymentError, MusterError, NotFound, SpecError
 from muster.core.names import check_label
 from muster.core.wire import plain
 
@@ -207,16 +207,38 @@ def _await_answer(
         status = deployments.deployment(name)
 
 
-@app.command("repair", epilog=example("muster deployments repair flights"))
-def repair(name: Name) -> None:
-    """Restore a deployment to muster's last state of it.
+@app.command("repair", epilog=example("muster deployments repair flights", "muster deployments repair --all"))
+def repair(
+    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="Of the deployment.")] = None,
+    *,
+    every: Annotated[
+        bool, typer.Option("--all", help="Repair every deployment, such as after a reboot.")
+    ] = False,
+) -> None:
+    """Restore a deployment, or all of them, to muster's last state.
 
     This restores an edited route, deleted objects of a revision, and on one machine its keeper. The command waits until
     all revisions with traffic answer, for at most three minutes. A release under way goes on.
     """
+    if every == (name is not None):
+        raise SpecError("name one deployment, or give --all: `muster deployments ls` lists them")
+    deployments = open_deployments()
+    failed: list[MusterError] = []
+    for each in deployments.names() if name is None else [name]:
+        try:
+            _repair(deployments, each)
+        except MusterError as error:  # the others are brought back all the same
+            if name is not None:
+                raise
+            note(f"{each}: {error}")
+            failed.append(error)
+    if failed:
+        raise failed[0]
+
+
+def _repair(deployments: Deployments, name: str) -> None:
     from muster.backends.releases.manual import repair as bring_back
 
-    deployments = open_deployments()
     done = False
     for line in bring_back(deployments, name):
         note(f"{name}: {line}")

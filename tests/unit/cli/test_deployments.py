@@ -251,6 +251,14 @@ def test_what_another_release_left_is_shown_and_taken_away(muster: Run, home: Pa
         '{"kind": "DeploymentState", "schema": 1, "name": "old", "serving": null}'
     )
     assert re.search(r"^old +down", muster("deployments", "ls").out, re.MULTILINE)
+    (folder.parent / "older").mkdir()
+    (folder.parent / "older" / "state.json").write_bytes((folder / "state.json").read_bytes())
+    repaired = muster("deployments", "repair", "--all")  # one that cannot be repaired keeps no other from it
+    assert repaired.code == 1
+    assert re.findall(r"^(old|older): ", repaired.err, re.MULTILINE) == ["old", "older"]
+    assert muster("deployments", "retire", "older").code == 0
+    for words in (["repair"], ["repair", "old", "--all"]):
+        assert "name one deployment, or give --all" in muster("deployments", *words).err
     shown = muster("deployments", "show", "old").out
     assert "another release of muster wrote it" in " ".join(shown.split())
     refused = muster("deployments", "rollback", "old")
