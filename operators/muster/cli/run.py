@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -93,6 +93,8 @@ def run(
     home = EmbeddedHome(settings=Settings.load(), dags=dags.absolute())
     home.check()
     wanted = Wanted(params=params, resume=None if resume is None else resume.value, start=start, only=only)
+    with suppress(OSError):  # the error is reported where the run is noted
+        home.settings.make_home()
     with nullcontext() if wanted.goes_on or not dag or here.forked else home.notes.announced(dag, params):
         ended = _run_there(dag, home, wanted)
         if ended is not None:
