@@ -162,7 +162,7 @@ def everything(server: Server, folder: Path) -> dict[str, str]:
     }
     said[f"{api}/deployments"] = (200, {"deployments": [deployment]})
     said[f"{api}/deployments/flights"] = (200, deployment)
-    figures = {"r2": {"requests": 5, "failed": 1, "p95_seconds": 0.1}}
+    figures = {"r2": {"requests": 5, "failed": 1, "p95_seconds": 0.1, "outside": {"month": 2}}}
     intervals = [{"at": float(n), "seconds": 15.0, "figures": figures} for n in range(3)]
     said[f"{api}/deployments/flights/history"] = (200, {"intervals": intervals})
     said[f"{api}/runs"] = (200, {"runs": [run], "total": 1, "dags": ["a", "flights"]})

@@ -246,7 +246,7 @@ def canary(*, percent: int = 20, **release: Any) -> dict[str, Any]:
     """Where @3 is on its way, @2 serves, and @1 was refused in words of markup."""
     under_way = {"revision": "r3", "champion": "r2", "by": "flights.deploy, manual", "since": 1.0}
     figures = {
-        "r3": {"requests": 1200, "failed": 7, "p95_seconds": 0.0123},
+        "r3": {"requests": 1200, "failed": 7, "p95_seconds": 0.0123, "outside": {"month": 12}},
         "r2": {"requests": 51000, "failed": 0, "p95_seconds": 0.011},
     }
     return {
@@ -299,6 +299,7 @@ def test_one_deployment_shows_what_each_revision_answered_and_what_is_under_way(
     rows = page.get_by_role("table", name="Revisions of flights, newest first").get_by_role("row")
     expect(rows.nth(1)).to_contain_text("20 %1 of 11,200712.3 ms")
     expect(rows.nth(3)).to_contain_text("<b>p is 7</b>")
+    expect(main).to_contain_text("r3: month in 12 of 1,200 requests")
     expect(page.get_by_role("table", name="What was answered lately")).to_contain_text("r3505120 ms")
     server.answers["/muster/api/deployments/flights"] = (200, canary(held=True) | {"figures": None})
     page.clock.run_for(3_000)

@@ -77,6 +77,12 @@ const answered = (figures) => [
   figures ? number(figures.requests) : "", figures ? number(figures.failed) : "", milliseconds(figures?.p95_seconds),
 ];
 
+// By revision, the inputs with values that no training row had, and in how many requests.
+const outside = ({ figures }) => Object.entries(figures ?? {})
+  .filter(([, each]) => Object.keys(each.outside ?? {}).length)
+  .map(([name, each]) => `${name}: ${Object.entries(each.outside).map(([input, n]) => `${input} in ${number(n)}`).join(", ")} of ${count(each.requests, "request")}`)
+  .join("; ");
+
 function describe(found, where) {
   const columns = [
     ["State", "tight"], ["Revision"], ["Model", "name"], ["Partition", "tight"], ["Share", "number"], ["Ready", "number"],
@@ -105,6 +111,7 @@ function describe(found, where) {
     ["says", found.reason],
     ["edited", found.drift],
     ["drift of its inputs", found.report && drift(found.report)],
+    ["outside what training rows had", outside(found)],
     ["counted", found.figures ? null : "its servers do not say now what they answered"],
   ];
   return [
