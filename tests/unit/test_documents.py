@@ -73,7 +73,7 @@ BY_HAND = {
     "backends.local.serving.server": "a model server's",
     "backends.local.spawn": "of the process that starts it",
     "backends.mirrors": "which layout a mirror has",
-    "backends.mlflow.beside": "of a process of the same release, which answers with MLflow's own values",
+    "backends.mlflow.reach": "of a process of the same release, which answers with MLflow's own values",
     "backends.mlflow.helper": "calls, of the process that starts it",
     "backends.predictions": "a process of the same release's, in the model server's image",
     "backends.search.tracking": "tags for MLflow, which an author may give",

@@ -41,7 +41,7 @@ class ClusterSite:
     :param queue: the LocalQueue of jobs that name none.
     :param partial_starts: gangs run also where neither Kueue nor PodGroups start them whole: replicas that
         found room then hold it while they wait for the others.
-    :param autoscaled: nodes come as they are needed, so that those there are now refuse nothing.
+    :param elastic: nodes come as they are needed, so that those there are now refuse nothing.
     :param service_account: of every pod; none has its token.
     :param user: uid and gid of every pod: the store service's own, which alone may commit what they
         write; None where the platform chooses (OpenShift).
@@ -67,7 +67,7 @@ class ClusterSite:
     image_pull_secrets: tuple[str, ...] = ()
     queue: str | None = None
     partial_starts: bool = False
-    autoscaled: bool = False
+    elastic: bool = False
     service_account: str = "default"
     user: int | None = 10001
     lost_node_seconds: int = 5

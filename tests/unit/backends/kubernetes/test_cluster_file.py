@@ -28,7 +28,7 @@ context = "jo"
 image_prefix = "registry/team-a"
 queue = "team-a"
 partial_starts = true
-autoscaled = true
+elastic = true
 user = "any"
 image_pull_secrets = ["registry"]
 serving = "kserve"
@@ -58,7 +58,7 @@ def test_a_file(file: Path) -> None:
         image_pull_secrets=("registry",),
         queue="team-a",
         partial_starts=True,
-        autoscaled=True,
+        elastic=True,
         user=None,
         serving=Platform.KSERVE,
         gateway="gateways/public",
@@ -96,7 +96,7 @@ def test_a_password_is_the_token_and_is_in_no_repr() -> None:
         ({"user": 0}, "never run as root"),
         ({"images": {"etl": "UPPER"}}, "image etl 'UPPER'"),
         ({"queue": ""}, "queue"),
-        ({"autoscaled": "yes"}, "autoscaled: expected bool, found 'yes'"),
+        ({"elastic": "yes"}, "elastic: expected bool, found 'yes'"),
         ({"store_url": "muster-store"}, "store_url 'muster-store'"),
         ({"outside_store_url": "ftp://x"}, "outside_store_url 'ftp://x'"),
         ({"outside_store_url": 1}, "outside_store_url is 1, need text"),

@@ -64,6 +64,6 @@ class Survey:
         with self._lock:
             if self._found is None or self._clock() - self._looked > younger_than:
                 found = discover(client, namespace=self._site.namespace, claim=self._site.claim)
-                self._found = replace(found, nodes=None) if self._site.autoscaled else found
+                self._found = replace(found, nodes=None) if self._site.elastic else found
                 self._looked = self._clock()
             return self._found

@@ -59,7 +59,7 @@ def test_it_looks_again_where_what_it_knows_is_old(survey: Survey, server: ApiSe
 
 def test_where_nodes_come_and_go_those_that_are_there_decide_nothing(server: ApiServer) -> None:
     assert Survey(Client(server.api()), SITE).cluster().nodes
-    assert Survey(Client(server.api()), replace(SITE, autoscaled=True)).cluster().nodes is None
+    assert Survey(Client(server.api()), replace(SITE, elastic=True)).cluster().nodes is None
 
 
 def test_kinds_are_those_of_the_last_look_however_old(
