@@ -41,7 +41,7 @@ def test_a_model_answers_as_its_library_does(
     front.unload(name)
 
 
-def test_a_type_that_skops_does_not_know_is_named(
+def test_the_types_that_skops_does_not_know_are_named_beside_those_that_are_trusted(
     front: Front,
     fitted: Path,
     python: Callable[[str], Path],
@@ -49,16 +49,18 @@ def test_a_type_that_skops_does_not_know_is_named(
 ) -> None:
     code = (
         "import skops.io, sys, types\n"
-        "made = types.ModuleType('own'); exec('class Own:\\n    def predict(self, x): return x[:, 0]', made.__dict__)\n"
-        "sys.modules['own'] = made; made.Own.__module__ = 'own'\n"
-        "skops.io.dump(made.Own(), sys.argv[1])\n"
+        "made = sys.modules['own'] = types.ModuleType('own')\n"
+        "several = [type(f'Own{n}' + 40 * 'x', (), {'__module__': 'own'}) for n in range(9)]\n"
+        "made.__dict__.update({each.__name__: each for each in several})\n"
+        "skops.io.dump([each() for each in several], sys.argv[1])\n"
     )
     subprocess.run([python("tables"), "-c", code, tmp_path / "model.skops"], check=True)
     write_signature(tmp_path, [{"name": "x", "datatype": "FP64"}], [{"name": "y", "datatype": "FP64"}])
-    said = front.load("own", tmp_path, python=str(python("tables")))
-    assert said.startswith(
-        "model.skops holds own.Own, which can run code when it is loaded: let the "
-        "operator trust it, trusted=["
+    types = sorted(["numpy.dtype", *(f"own.Own{n}{40 * 'x'}" for n in range(9))])
+    said = front.load("own", tmp_path, python=str(python("tables")), trusted=["numpy.dtype"])
+    assert said == (
+        "model.skops holds types that can run code when they are loaded: let the operator trust them, "
+        f"trusted={types}, or leave them out of the model"
     )
 
 

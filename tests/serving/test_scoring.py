@@ -138,6 +138,77 @@ def test_a_python_model_is_scored_in_its_authors_image_as_its_workers_answer(
     assert (found["metrics"]["rows"], found["metrics"]["repeated"]) == (10_000, 1)
 
 
+NULLS = """
+import json, sys
+from pathlib import Path
+import pyarrow as pa
+import pyarrow.parquet as pq
+import try_scoring
+
+folder, root, port = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
+signature = json.loads((folder / "signature.json").read_text())
+x, nan = pa.array([0.5, None, float("nan"), 2.0]), float("nan")
+rows = pa.table({"x": x, "day": [1, None, 3, None], "flag": [True, None, False, None], "zone": ["a", None, "b", None],
+                 "note": ["", None, "NA", "x"], "kind": ["k", "", "l", "NA"]})
+(root / "rows").mkdir(parents=True)
+pq.write_table(rows, root / "rows" / "a.parquet")
+floats = rows.set_column(1, "day", pa.array([1.0, nan, 3.0, nan]))  # as pandas writes whole numbers with missing ones
+pq.write_table(floats.set_column(3, "zone", rows["zone"].dictionary_encode()), root / "rows" / "b.parquet")
+lines = ["x,day,flag,zone,note,kind", '0.5,1,true,a,"",k', ",,,,,", "nan,3,false,b,NA,l", "2,,,,x,NA"]
+(root / "rows" / "c.csv").write_text("\\n".join(lines))
+asked = try_scoring.asked_all(port, rows, signature, "model", (4,))["row"]
+alone = try_scoring.asked_all(port, rows, signature, "model", (1,))["row"]
+scored = {}
+for size in (None, 1):
+    into = root / f"scored-{size}"
+    try_scoring.score(folder, root / "rows", into, shards=3, rows_at_once=size)
+    scored[str(size)] = try_scoring.parts(into)["row"].to_pylist()
+print(json.dumps({"asked": asked, "alone": alone, "scored": scored}))
+"""
+
+
+def test_null_in_parquet_and_csv_is_what_the_endpoint_takes_for_null(
+    python: Callable[[str], Path], run_server: Callable[..., Any], tmp_path: Path
+) -> None:
+    folder, port, kinds = tmp_path / "model", free_port(), {"x": "FP32", "day": "INT64", "flag": "BOOL"}
+    folder.mkdir()
+    (folder / "predict.py").write_text(
+        "import numpy as np\n\n\ndef load(folder):\n    return None\n\n\ndef predict(model, inputs):\n"
+        "    rows = zip(*(values.tolist() for values in inputs.values()))\n"
+        "    return {'row': np.array([repr(row) for row in rows], dtype=object)}\n"
+    )
+    nullable: list[dict[str, Any]] = [
+        {"name": name, "datatype": kinds.get(name, "BYTES"), "nullable": True}
+        for name in ("x", "day", "flag", "zone", "note")
+    ]
+    nullable[3]["categories"] = ["a", "b"]
+    inputs = [*nullable, {"name": "kind", "datatype": "BYTES"}]
+    outputs = [{"name": "row", "datatype": "BYTES"}]
+    (folder / "signature.json").write_text(json.dumps({"format": 2, "inputs": inputs, "outputs": outputs}))
+    words = [python("serve"), "-P", "-m", "muster_serving", "model", "--model", folder, "--port", port]
+    words += ["--setup", json.dumps({"python": str(python("tables")), "memory_gib": 2.0})]
+    with run_server(
+        list(map(str, words)), port=port, ready="/v2/models/model/ready", log=tmp_path / "server.log"
+    ):
+        ended = subprocess.run(
+            [python("tables"), "-c", NULLS, folder, tmp_path / "scoring", str(port)],
+            env={**os.environ, "PYTHONPATH": f"{shipped('serving')}:{Path(__file__).parent}"},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    assert ended.returncode == 0, ended.stderr[-4000:]
+    found = json.loads(ended.stdout.splitlines()[-1])
+    rows = [
+        "(0.5, 1, True, 'a', '', 'k')",
+        "(nan, None, None, None, None, '')",
+        "(nan, 3, False, 'b', 'NA', 'l')",
+        "(2.0, None, None, None, 'x', 'NA')",
+    ]
+    assert (found["asked"], found["alone"]) == (rows, rows)
+    assert found["scored"] == {"None": rows * 3, "1": rows * 3}
+
+
 def test_a_pickle_that_is_not_trusted_is_not_scored(
     fitted: Path, python: Callable[[str], Path], tmp_path: Path
 ) -> None:

@@ -32,11 +32,11 @@ def load(path: Path, signature: Signature, trusted: Sequence[str]) -> Predict:
 def _without_code(path: Path, trusted: Sequence[str]) -> Any:
     import skops.io
 
-    unknown = sorted(set(skops.io.get_untrusted_types(file=path)) - set(trusted))
+    unknown = set(skops.io.get_untrusted_types(file=path)) - set(trusted)
     if unknown:
         raise ModelError(
-            f"{path.name} holds {', '.join(unknown):.300}, which can run code when it is loaded: let "
-            f"the operator trust it, trusted={unknown!r:.300}, or leave it out of the model"
+            f"{path.name} holds types that can run code when they are loaded: let the operator trust them, "
+            f"trusted={sorted({*trusted, *unknown})!r}, or leave them out of the model"
         )
     return skops.io.load(path, trusted=list(trusted))
 

@@ -182,6 +182,12 @@ def test_a_server_that_says_nothing_before_it_ends_is_not_given_the_words_of_the
     server.close()
 
 
+def test_the_types_that_a_dag_is_told_to_trust_are_not_cut(tmp_path: Path) -> None:
+    said = f"model.skops holds types: trust them, trusted={[f'sklearn.ensemble.Tree{n}' for n in range(30)]}"
+    (tmp_path / "log").write_text(f"loading\n{said}\n\n")
+    assert process.last_line(tmp_path / "log") == said
+
+
 def test_all_are_told_to_end_before_one_is_waited_for(tmp_path: Path) -> None:
     told: list[str] = []
 

@@ -133,7 +133,7 @@ def last_line(log: Path, *, after: int = 0) -> str:
     except FileNotFoundError:
         return ""
     lines = text[after if after <= len(text) else 0 :][-4096:].decode(errors="replace").splitlines()
-    return next((line.strip()[:300] for line in reversed(lines) if line.strip()), "")
+    return next((line.strip()[:2000] for line in reversed(lines) if line.strip()), "")
 
 
 def environment_variables() -> dict[str, str]:
