@@ -179,7 +179,7 @@ REFUSED: dict[str, tuple[str, str]] = {
 FAILED: dict[str, tuple[str, str]] = {
     "no_package": (
         job("no_package", entrypoint="bad.imports:train"),
-        r"user error, rank 0\nModuleNotFoundError: .*'nosuchpackage'\nadd nosuchpackage to the image's",
+        r"user error, rank 0\nModuleNotFoundError: .*'nosuchpackage'\nimage python has no nosuchpackage: run `muster images copy python ",
     ),
     "no_function": (
         job("no_function", entrypoint="bad.steps:TRAIN"),
