@@ -83,6 +83,7 @@ def test_requests_are_kept_drift_is_found_and_the_model_is_trained_again(
     shown = muster(home.settings, "predictions", "show", identity)
     (partition,) = {each.partition for each in store.resolve(f"volume://{predictions_volume(NAME)}@*")}
     assert (shown["partition"], len(shown["rows"]), shown["revision"]) == (partition, 10, "r1")
+    assert abs(shown["time"] - report.created) < 3600  # seconds, as all times are
     january = store.resolve(f"volume://{NAME}/rows@2013-01")[0].address
     assert january in {each["version"] for each in shown["lineage"]["ancestors"]}
 

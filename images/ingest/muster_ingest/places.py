@@ -322,7 +322,9 @@ class Place:
         if not self.connection.conn_id:
             return IngestError(
                 f"{self.source} asks for credentials, and no connection is given {why}: name an Airflow connection that may list and read it "
-                "(connection= of the operator, --connection of the command)"
+                "(connection= of the operator, --connection ID of the command). The variable AIRFLOW_CONN_ID makes one: "
+                """AIRFLOW_CONN_LAKE='{"conn_type": "aws", "login": "KEY", "password": "SECRET"}' is the connection lake. """
+                "A command also reads its client's own variables, such as AWS_ACCESS_KEY_ID"
             )
         return IngestError(
             f"{self.source} refuses {self.connection.named} {why}: give the operator a connection that may list and read it"

@@ -77,11 +77,12 @@ def _check_apart(root: Path, settings: Settings) -> None:
     mirror, store = root.resolve(), settings.store.resolve()
     if mirror == store:
         raise SpecError(f"{root} cannot be a mirror of itself: name another place")
-    if mirror.is_relative_to(store) or store.is_relative_to(mirror):
-        what = "lies in" if mirror.is_relative_to(store) else "holds"
-        raise SpecError(
-            f"{root} {what} the store {store}, and what deletes one deletes both: name a place beside it, best on another disk"
-        )
+    for folder, name in ((store, "the store"), (settings.home.resolve(), "muster's folder")):
+        if mirror.is_relative_to(folder) or folder.is_relative_to(mirror):
+            what = "lies in" if mirror.is_relative_to(folder) else "holds"
+            raise SpecError(
+                f"{root} {what} {name} {folder}, and what deletes one deletes both: name a place beside it, best on another disk"
+            )
 
 
 def _service(url: str, settings: Settings, token: str) -> Home:

@@ -60,7 +60,8 @@ def _changes(files: FileDifference) -> Iterator[tuple[str, str, str]]:
 def show_facts(facts: Iterable[Fact], code: Iterable[str]) -> None:
     """Print the facts that differ, one line for each, and below the code its changed files."""
     for fact in facts:
-        say(f"  {safe(fact.name)}: {safe(fact.old)} → {safe(fact.new)}")
+        old, new = ("none" if value is None else safe(value) for value in (fact.old, fact.new))
+        say(f"  {safe(fact.name)}: {old} → {new}")
         if fact.name == "code":
             for path in code:
                 say(f"    {safe(path)}")

@@ -33,6 +33,10 @@ _PASSED = (
 )
 
 
+_CLIENTS = ("AWS_", "AZURE_", "GOOGLE_")
+"""What the variables begin with from which the clients of object stores take credentials and endpoints."""
+
+
 def is_address(text: str) -> bool:
     """Whether a source or target is outside of this machine's folders: ``s3://bucket/prefix``."""
     return "://" in text
@@ -90,7 +94,7 @@ def _run(verb: str, source: Source, folder: Path, store: LocalStore, settings: S
     told: dict[str, Any] = {"kind": connection.kind, "extras": connection.extras} if connection else {}
     values = connection.values() if connection else {}
     what = {**source.param(**told), "folder": str(folder)}
-    environment = {name: os.environ[name] for name in _PASSED if name in os.environ} | values
+    environment = passed(os.environ, connected=connection is not None) | values
     last = ""
     with (
         progress() as tell,
@@ -117,6 +121,15 @@ def _run(verb: str, source: Source, folder: Path, store: LocalStore, settings: S
     if "error" in ending:
         raise SpecError(str(ending["error"]))
     return ending
+
+
+def passed(environ: Mapping[str, str], *, connected: bool) -> dict[str, str]:
+    """Return the variables that the program is given: without a connection those of the stores' own clients, too."""
+    return {
+        name: value
+        for name, value in environ.items()
+        if name in _PASSED or (name.startswith(_CLIENTS) and not connected)
+    }
 
 
 @contextmanager

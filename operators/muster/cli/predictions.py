@@ -144,7 +144,7 @@ def _document(
     return {
         "id": identity.text,
         "deployment": identity.deployment,
-        "time": first["time"],
+        "time": identity.at,
         "revision": first["revision"],
         "model": model,
         "request_id": first["request_id"],

@@ -47,6 +47,8 @@ def fsck(
     if a committed version is damaged. Harmless findings, and records that an earlier muster left unprotected, are only
     listed.
     """
+    if repair_from is not None:
+        _name_again(repair_from)
     store = open_store()
     if repair_from is not None:
         _check_mirror(store, repair_from)
@@ -72,6 +74,18 @@ def fsck(
             say(safe(room), style=None if room.comfortable else "yellow")
     if left or not report.clean:
         raise typer.Exit(1)
+
+
+def _name_again(mirror: str) -> None:
+    """Write VOLUME.json of this machine's store after a mirror where it is gone or damaged: without it no store opens."""
+    from muster.backends.mirrors import open_home
+    from muster.volumes.mirrors.repair import name_again
+
+    settings = Settings.load()
+    if settings.cluster is None and settings.store.is_dir():
+        with closing(open_home(mirror, settings)) as source:
+            if name_again(settings.store, source):
+                note(f"VOLUME.json was written again after {safe(mirror)}", style="green")
 
 
 def _check_mirror(store: LocalStore, mirror: str) -> None:
@@ -146,6 +160,12 @@ def gc(
         ),
     ] = 7.0,
     yes: Annotated[bool, typer.Option("--yes/--dry-run", help="Delete, or only show the plan.")] = False,
+    now: Annotated[
+        bool,
+        typer.Option(
+            "--now", help="With --yes: free the disk space at once; a job that reads what is deleted fails."
+        ),
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Show what is not needed any more; with --yes, delete it.
@@ -154,15 +174,17 @@ def gc(
     volumes are named, only their versions are deleted. A deleted version's record stays, and its number is never used
     again.
     """
+    if now and not yes:
+        raise typer.BadParameter("--now is for --yes: give both, or neither")
     store = open_store()
     names = [name.removeprefix(SCHEME) for name in volume or ()]
     rules: dict[str, Any] = {"keep_last": keep, "young_days": young_days, "checkpoint_days": checkpoint_days}
-    done = store.collect(volumes=names, **rules) if yes else None
+    done = store.collect(volumes=names, now=now, **rules) if yes else None
     plan = done.plan if done else store.plan(volumes=names, **rules)
     if as_json:
         emit({"done": yes, "freed_bytes": done.freed_bytes if done else 0, "plan": _document(plan)})
     elif done:
-        _show_deleted(done)
+        _show_deleted(done, now=now)
     else:
         _show_plan(plan)
 
@@ -192,7 +214,7 @@ def _show_plan(plan: Plan) -> None:
     note("nothing was deleted: --yes does it")
 
 
-def _show_deleted(done: Collected) -> None:
+def _show_deleted(done: Collected, *, now: bool) -> None:
     plan = done.plan
     table = Table(["volume", ">versions deleted", ">size"])
     for name in dict.fromkeys(version.volume for version in plan.versions):
@@ -201,14 +223,16 @@ def _show_deleted(done: Collected) -> None:
     if table.rows:
         table.show(empty="")
     say(f"deleted {_sum(plan)}")
-    if plan.versions and done.at_once:
+    if now:
+        note(f"{size(done.freed_bytes)} of disk space are free")
+    elif plan.versions and done.at_once:
         note(
             "their disk space is free: the disk is nearly full, so nothing was kept for jobs that still read them"
         )
     elif plan.versions:
         note(
             "their disk space is not free yet: the files are kept for another hour, for jobs that still read "
-            "them, and the first `muster volumes gc --yes` after that frees it"
+            "them, and the first `muster volumes gc --yes` after that frees it; --now does so at once"
         )
 
 

@@ -34,6 +34,7 @@ _COMMENT = re.compile(r"(^|\s)#.*")
 _WHEELS = "wheels"
 _OLDEST_ZIP = "315532800"  # 1980-01-01
 _INDEX = re.compile(r"(-i|--index-url|--extra-index-url|-f|--find-links)\b")
+_CHOICES = re.compile(r"--(only-binary|no-binary|prefer-binary|pre|require-hashes)\b")
 _ELSEWHERE = re.compile(r"(-e\b|--editable\b|\.\./|/|file:|.*@\s*file:)")
 
 
@@ -83,6 +84,9 @@ def trouble(folder: Path) -> str | None:
             f"{folder} has neither {WANTED} nor {LOCK}: write the packages it needs into {WANTED}, and {cure}"
         )
     text = lock.read_text(encoding="utf-8")
+    option = next((each for each in map(str.strip, entries(text)) if _is_foreign_option(each)), None)
+    if option is not None:
+        return f"{LOCK} holds {option!r:.80}, and a lock holds no address and no other file: take the line out; {index_hint()}"
     unhashed = next((entry for entry in entries(text) if not _is_hashed(entry)), None)
     if unhashed is not None:
         if (folder / WANTED).is_file():
@@ -165,7 +169,12 @@ def _version(entry: str) -> str:
 
 
 def _is_hashed(entry: str) -> bool:
-    return "--hash=" in entry or entry.startswith("--")  # an option, such as another index
+    return "--hash=" in entry or _CHOICES.match(entry.lstrip()) is not None
+
+
+def _is_foreign_option(entry: str) -> bool:
+    """Whether an entry is an option that says where packages come from, or names another file."""
+    return entry.startswith("-") and _CHOICES.match(entry) is None
 
 
 def _first(entry: str) -> str:

@@ -72,7 +72,16 @@ def read_commit(layout: Layout, job_id: str) -> CommitRecord | None:
     except FileNotFoundError:
         return None
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise Corrupt(f"{path} cannot be read ({error!r:.120}): restore it from a backup") from error
+        raise Corrupt(f"{path} cannot be read: {flaw(error)}") from error
+
+
+def flaw(error: Exception) -> str:
+    """Say in words what is wrong with a document that its reader failed on."""
+    return (
+        "it is no JSON"
+        if isinstance(error, (json.JSONDecodeError, UnicodeDecodeError))
+        else "a field is missing, or is not what it should be"
+    )
 
 
 def _places(outputs: Mapping[str, Any]) -> dict[str, list[Place]]:

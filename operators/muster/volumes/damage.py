@@ -125,7 +125,10 @@ def _commits(store: FolderStore, commits: dict[Place, tuple[str, CommitRecord]])
     for job_id, commit in all_commits(store.layout):
         if isinstance(commit, Corrupt):
             path = store.layout.root / "commits" / f"{job_id}.json"
-            advice = f"restore it from a backup; or delete {path} and retire the versions that nothing commits any more"
+            advice = (
+                f"bring it from a mirror: muster volumes fsck --repair-from MIRROR; without one restore it from a backup, or delete {path} "
+                "and retire the versions that nothing commits any more"
+            )
             yield Problem(where=str(path), what=str(commit), advice=advice)
             continue
         for place in commit.places:

@@ -327,6 +327,7 @@ class FolderStore:
         job_days: float = 30.0,
         young_days: float = 0.0,
         checkpoint_days: float = 7.0,
+        now: bool = False,
     ) -> Collected:
         """Delete what :meth:`plan` names."""
         from muster.volumes import retention
@@ -338,6 +339,7 @@ class FolderStore:
             job_days=job_days,
             young_days=young_days,
             checkpoint_days=checkpoint_days,
+            now=now,
         )
 
     def room(self) -> Room:

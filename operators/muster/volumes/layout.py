@@ -32,13 +32,16 @@ import errno
 import json
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
-from muster.core.errors import NotFound, StoreError
+from blake3 import blake3
+
+from muster.core.errors import Corrupt, NotFound, StoreError
 from muster.core.names import check_job_id, check_volume
 from muster.volumes.durability import (
     is_local,
@@ -54,6 +57,11 @@ from muster.volumes.tree import reflinks, remove
 FORMAT = 1
 MARKER = "VOLUME.json"
 MIRROR = "MIRROR.json"
+_CURE = (
+    "With a mirror, `muster volumes fsck --repair-from MIRROR` writes it again; without one write "
+    '{"format": 1, "uuid": "UUID", "abilities": {"link": true, "syncfs": true}}, with 32 new hex digits as UUID; on NFS '
+    "both abilities are false"
+)
 _ROOMS = ("v", "commits", "staging", "code", "jobs", "leases", "trash")
 
 
@@ -178,19 +186,40 @@ class Layout:
 def open_layout(root: Path) -> Layout:
     """Open the store at `root`, creating it whole where there is none; two processes at once create one.
 
-    :raises StoreError: the folder is something else, or belongs to a newer muster.
+    :raises StoreError: the folder is something else, or belongs to a newer muster. :raises Corrupt: VOLUME.json is damaged.
     """
     root = root.absolute()
     try:
         document = json.loads((root / MARKER).read_bytes())
     except FileNotFoundError:
         return create(root)
-    except (OSError, ValueError) as error:
+    except OSError as error:
         raise StoreError(f"{root} cannot be opened as a store: {error}") from error
+    except ValueError as error:
+        raise Corrupt(f"{root} cannot be opened as a store: {MARKER} is no JSON. {_CURE}") from error
+    if isinstance(document, dict) and document.get("digest", digest := _digest(document)) != digest:
+        raise Corrupt(f"{root} cannot be opened as a store: {MARKER} is not as it was written. {_CURE}")
     if not isinstance(document, dict) or document.get("format") != FORMAT:
         raise StoreError(f"{root} is no store that this muster knows: {MARKER} needs format {FORMAT}")
     able = document.get("abilities", {})
     return Layout(root, document.get("uuid", ""), bool(able.get("link")), bool(able.get("syncfs")))
+
+
+def write_marker(root: Path, document: Mapping[str, Any]) -> None:
+    """Write what names a store, with a digest of it, so that a flipped bit is seen."""
+    write_whole(root / MARKER, json.dumps({**document, "digest": _digest(document)}, indent=1) + "\n")
+
+
+def _digest(document: Mapping[str, Any]) -> str:
+    """Return the digest of what names a store. Where its document has none, it was written by hand."""
+    named = {name: value for name, value in document.items() if name != "digest"}
+    return f"b3:{blake3(json.dumps(named, sort_keys=True).encode()).hexdigest()}"
+
+
+def rename_store(root: Path, uuid: str) -> Layout:
+    """Write what names a store that has lost it, and open the store."""
+    write_marker(root, {"format": FORMAT, "uuid": uuid, "abilities": _probe(root)})
+    return open_layout(root)
 
 
 def create(root: Path) -> Layout:
@@ -199,11 +228,7 @@ def create(root: Path) -> Layout:
         if (root / MARKER).is_file():  # created by another process meanwhile
             return open_layout(root)
         if (root / "v").is_dir() and (root / "commits").is_dir():
-            raise NotFound(
-                f"{root} holds versions and no {MARKER}, which names the store: write it again, "
-                '{"format": 1, "uuid": "UUID", "abilities": {"link": true, "syncfs": true}}, with what `of` is in the '
-                f"{MIRROR} of a mirror as UUID, or where there is none 32 new hex digits; on NFS both abilities are false"
-            )
+            raise NotFound(f"{root} holds versions and no {MARKER}, which names the store. {_CURE}")
         raise NotFound(
             f"{root} is not empty and holds no {MARKER}: name an empty folder or an existing store"
         )
@@ -212,8 +237,7 @@ def create(root: Path) -> Layout:
         new = temporary(root)
         for room in _ROOMS:
             (new / room).mkdir(parents=True)
-        document = {"format": FORMAT, "uuid": os.urandom(16).hex(), "abilities": _probe(new)}
-        write_whole(new / MARKER, json.dumps(document, indent=1) + "\n")
+        write_marker(new, {"format": FORMAT, "uuid": os.urandom(16).hex(), "abilities": _probe(new)})
     except OSError as error:
         raise StoreError(f"no store can be made at {root}: {error.strerror or error}") from error
     try:

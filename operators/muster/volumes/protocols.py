@@ -384,8 +384,12 @@ class Upkeep(Protocol):
         job_days: float = 30.0,
         young_days: float = 0.0,
         checkpoint_days: float = 7.0,
+        now: bool = False,
     ) -> Collected:
-        """Delete what :meth:`plan` names; see :func:`muster.volumes.retention.collect`."""
+        """Delete what :meth:`plan` names; see :func:`muster.volumes.retention.collect`.
+
+        :param now: free the disk space at once, also of what was deleted before; a job that still reads it fails.
+        """
 
     def room(self) -> Room:
         """Return the free space of the store's disk."""

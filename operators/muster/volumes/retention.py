@@ -124,12 +124,13 @@ def collect(
     job_days: float = 30.0,
     young_days: float = 0.0,
     checkpoint_days: float = CHECKPOINT_DAYS,
+    now: bool = False,
     grace_seconds: float = HOUR_SECONDS,
 ) -> Collected:
     """Delete what :func:`plan` names, and unlink files that have been in the trash for `grace_seconds`.
 
     A reader without a lease has that long to finish, unless the disk is nearly full: then files are unlinked
-    at once. New leases and pins wait while this decides, so none comes too late.
+    at once, as with `now`. New leases and pins wait while this decides, so none comes too late.
 
     :raises Corrupt: fsck would find damage in versions that are not retired; nothing is deleted.
     """
@@ -145,7 +146,7 @@ def collect(
                 young_days=young_days,
                 checkpoint_days=checkpoint_days,
             )
-            scarce, buried = Room.of(store.layout.root).scarce, list[Path]()
+            scarce, buried = now or Room.of(store.layout.root).scarce, list[Path]()
             try:
                 for version in decided.versions:
                     buried += bury(store, version)
@@ -175,7 +176,7 @@ def collect(
         tidy(store.layout)
         store.searching.tidy(days=job_days)
         freed_bytes = staged + (trash.remove_all(store.layout, buried) if scarce else 0)
-        freed_bytes += trash.empty(store.layout, before=time.time() - grace_seconds)
+        freed_bytes += trash.empty(store.layout, before=time.time() - (0.0 if now else grace_seconds))
         if failed is not None:
             raise failed
         note(store.layout, UpkeepKind.GC)

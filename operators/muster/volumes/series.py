@@ -134,7 +134,7 @@ def read_series(path: Path) -> Series:
         return Series()
     except (ValueError, KeyError, TypeError, IndexError) as error:
         raise Corrupt(
-            f"{path} cannot be read ({error!r:.120}): delete it; the job's log still has what its ranks printed"
+            f"{path} cannot be read, it is damaged: delete it; the job's log still has what its ranks printed"
         ) from error
 
 

@@ -55,6 +55,7 @@ def test_one_clear_error_for_what_is_no_mirror(muster: Run, history: FolderStore
         ("mirror", tmp_path / ".muster/store/sub"): "sub lies in the store",
         ("mirror", tmp_path / "link/sub"): "sub lies in the store",
         ("mirror", f"file://{tmp_path}/link/sub"): "sub lies in the store",
+        ("mirror", tmp_path / ".muster/backup"): "backup lies in muster's folder",
         ("mirror", tmp_path / ".muster", "--plain"): ".muster holds the store",
         ("mirror", tmp_path / "mine/file"): "mine/file is a file: name a folder",
         ("mirror", tmp_path / "mine/file/below", "--plain"): "mine/file is a file: name a folder",
@@ -130,3 +131,53 @@ def test_a_watch_goes_on_after_an_error(
     assert "the disk is unplugged; the next look is in 60 s" in answer.err
     assert "versions brought" in answer.out
     assert len(looks) == 3
+
+
+def test_without_a_terminal_there_is_no_line_for_each_version(
+    muster: Run, history: FolderStore, tmp_path: Path
+) -> None:
+    for number in range(12):
+        (tmp_path / "one").write_text(str(number))
+        muster("volumes", "put", "one", "flights/one")
+    answer = muster("volumes", "mirror", "copy")
+    assert "versions brought" in answer.out
+    assert len(answer.err.splitlines()) <= 4
+
+
+def test_the_name_of_a_store_comes_back_from_its_mirror_alone(
+    muster: Run, history: FolderStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    muster("volumes", "mirror", "copy")
+    marker, uuid = history.layout.root / "VOLUME.json", history.layout.uuid
+    (tmp_path / "one").write_text("1")
+    monkeypatch.setenv("MUSTER_HOME", str(tmp_path / "other"))
+    muster("volumes", "put", "one", "flights/one")
+    muster("volumes", "mirror", "foreign")
+    monkeypatch.setenv("MUSTER_HOME", str(tmp_path / ".muster"))
+    flipped = marker.read_text().replace(uuid, "0" * 32)
+    for damage in (marker.unlink, lambda: marker.write_text("{"), lambda: marker.write_text(flipped)):
+        damage()
+        assert "`muster volumes fsck --repair-from MIRROR`" in muster("volumes", "ls").err
+        refused = muster("volumes", "fsck", "--repair-from", "foreign")
+        assert (refused.code, "name the mirror of this store" in refused.err) == (1, True)
+        answer = muster("volumes", "fsck", "--repair-from", "copy")
+        assert answer.code == 0
+        assert "VOLUME.json was written again after copy" in answer.err
+        assert FolderStore(history.layout.root).layout.uuid == uuid
+
+
+def test_a_damaged_commit_record_comes_back_from_a_mirror(
+    muster: Run, history: FolderStore, tmp_path: Path
+) -> None:
+    muster("volumes", "mirror", "copy")
+    job_id = history.record("flights/model@2").job_id
+    path = history.layout.commit(job_id)
+    for text in ("{", '{"outputs": {}, "records": {"d/x@2": "b3:0"}, "at": 1}'):
+        path.write_text(text)
+        found = muster("volumes", "fsck")
+        assert found.code == 1
+        assert "Error(" not in found.out
+        assert "bring it from a mirror: muster volumes fsck --repair-from MIRROR" in found.out
+        assert muster("volumes", "fsck", "--repair-from", "copy").code == 0
+        assert muster("volumes", "fsck", "--deep").code == 0
+        assert FolderStore(history.layout.root).resolve("flights/model@2")[0].number == 2

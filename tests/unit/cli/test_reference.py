@@ -17,6 +17,14 @@ HEAD = """# The command
 What `muster COMMAND --help` prints, for every command. Answers go to stdout, everything else to
 stderr; `--json`, which every command has that reads, prints one JSON document. The exit code is 0, or 1 with one message on stderr, 2 for a
 wrong option, 130 after Ctrl-C.
+
+## JSON
+The fields of a document are those of the objects that [the reference](reference.md) describes, by the same names. In all documents:
+
+- A time is in seconds since 1970 (UTC), a duration in seconds, a size in bytes; the name says so (`size_bytes`, `wall_seconds`), or the field is a time by its
+  meaning (`created`, `submitted`, `ended`, `time`).
+- A version is named by its address, `volume://flights/model@3`; contents are named by digests, `b3:…`.
+- What there is none of is `null`; a list or mapping without entries is empty. A field that a later release adds may be ignored.
 """
 
 

@@ -183,3 +183,14 @@ class TestGcOnAFullDisk:
     ) -> None:
         monkeypatch.setattr("muster.core.room.SCARCE_BYTES", 1 << 62)
         assert "their disk space is free" in muster("volumes", "gc", "--keep", "1", "--yes").err
+
+    def test_now_frees_the_space_of_what_was_deleted_before_too(
+        self, muster: Run, history: FolderStore
+    ) -> None:
+        muster("volumes", "gc", "flights/model", "--keep", "1", "--yes")
+        assert any(history.layout.trash.iterdir())
+        assert muster("volumes", "gc", "--now").code == 2
+        answer = muster("volumes", "gc", "--yes", "--now")
+        assert answer.code == 0
+        assert "of disk space are free" in answer.err
+        assert not any(history.layout.trash.iterdir())

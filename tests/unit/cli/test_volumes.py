@@ -130,6 +130,11 @@ class TestReading:
         assert "params.epochs: 1 → 2" in out
         assert "metrics.auc: 0.71 → 0.72" in out
 
+    def test_diff_says_in_words_what_is_not_there(self, muster: Run) -> None:
+        out = muster("volumes", "diff", "flights/features@1", "flights/model@2").out
+        assert "metrics.auc: none → 0.72" in out
+        assert "None" not in out
+
     def test_diff_json(self, muster: Run) -> None:
         document = muster("volumes", "diff", "flights/model@1", "flights/model@2", "--json").json()
         assert document["files"]["changed"] == {"model.onnx": [50, 100]}

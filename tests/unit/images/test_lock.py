@@ -75,3 +75,26 @@ def test_an_environment_of_conda_is_named_as_such(tmp_path: Path) -> None:
     found = trouble(tmp_path)
     assert found is not None
     assert found.startswith("it holds environment.yml, which is conda's and not read: write its packages")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "--index-url http://localhost:1/simple",
+        "--extra-index-url=http://localhost:1",
+        "-f ./wheels",
+        " -i http://x",
+        "--find-links x",
+        "-r other.txt",
+        "--requirement other.txt",
+        "--trusted-host x",
+    ],
+)
+def test_a_lock_that_holds_an_address_is_no_lock(tmp_path: Path, line: str) -> None:
+    (tmp_path / "requirements.txt").write_text(
+        f"--only-binary :all:\nsix==1.16.0 \\\n    --hash=sha256:{'0' * 64}\n"
+    )
+    assert trouble(tmp_path) is None
+    with (tmp_path / "requirements.txt").open("a") as lock:
+        lock.write(f"{line}\n")
+    assert f"holds {line.strip()!r}, and a lock holds no address" in (trouble(tmp_path) or "")

@@ -697,6 +697,7 @@ class MemoryStore:
         job_days: float = 30.0,
         young_days: float = 0.0,
         checkpoint_days: float = 7.0,
+        now: bool = False,
     ) -> Collected:
         with self._lock:
             plan = self.plan(

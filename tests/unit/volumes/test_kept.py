@@ -236,5 +236,5 @@ def test_what_is_left_of_a_failed_job_without_files_is_not_told(work, store):
 
 def test_a_store_without_its_name_says_how_to_write_it_again(store):
     (store.layout.root / "VOLUME.json").unlink()
-    with pytest.raises(NotFound, match=r"holds versions and no VOLUME.json, .*MIRROR.json"):
+    with pytest.raises(NotFound, match=r"holds versions and no VOLUME.json, .*fsck --repair-from MIRROR"):
         open_layout(store.layout.root)

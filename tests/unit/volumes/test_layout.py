@@ -5,7 +5,7 @@ import sys
 import pytest
 from tests.waiting import GUARD_SECONDS
 
-from muster.core.errors import StoreError
+from muster.core.errors import Corrupt, StoreError
 from muster.volumes import layout as layouts
 from muster.volumes.folder import FolderStore
 from muster.volumes.layout import open_layout
@@ -56,6 +56,7 @@ def test_what_the_file_system_can_do_is_probed_once(tmp_path):
         ('{"format": 2}', "needs format 1"),
         ("[]", "needs format 1"),
         ("{", "cannot be opened"),
+        ('{"format": 1, "uuid": "0f", "digest": "b3:0e"}', "is not as it was written"),
         (None, "is not empty"),
     ],
 )
@@ -84,7 +85,9 @@ def test_volumes_nest(work, store):
 
 def test_without_syncfs_and_links_everything_still_holds(work, store):
     marker = store.layout.root / "VOLUME.json"
-    marker.write_text(marker.read_text().replace("true", "false"))
+    document = json.loads(marker.read_text())
+    del document["digest"]
+    marker.write_text(json.dumps(document).replace("true", "false"))
     plain = type(work)(store.layout.root)
     assert not plain.store.layout.links
     first, second = (plain.run(f"a-{n}", {"d/x": b"1"}) for n in range(2))
@@ -98,3 +101,15 @@ def test_a_root_that_leads_nowhere_is_refused(tmp_path):
     (tmp_path / "store").symlink_to("nowhere")
     with pytest.raises(StoreError, match="no store can be made"):
         FolderStore(tmp_path / "store")
+
+
+def test_a_flipped_bit_in_the_name_of_a_store_is_seen_and_one_without_a_digest_is_read(tmp_path):
+    marker = open_layout(tmp_path / "store").root / "VOLUME.json"
+    document = json.loads(marker.read_text())
+    wrong = document | {"uuid": f"{int(document['uuid'][0], 16) ^ 1:x}{document['uuid'][1:]}"}
+    marker.write_text(json.dumps(wrong))
+    with pytest.raises(Corrupt, match="not as it was written"):
+        open_layout(tmp_path / "store")
+    del wrong["digest"]
+    marker.write_text(json.dumps(wrong))
+    assert open_layout(tmp_path / "store").uuid == wrong["uuid"]

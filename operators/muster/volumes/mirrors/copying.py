@@ -223,8 +223,8 @@ class Copying:
         """Make versions visible, and read each again: one that is wrong is no base, and does not count as there."""
         self._target.publish(batch)
         right = dict[Place, Holding]()
-        for documents in batch:
-            if self._verify and (wrong := self._read_again(documents)):
+        for index, documents in enumerate(batch):
+            if self._verify and (wrong := self._read_again(documents, f"{index}/{len(batch)}")):
                 self.done.wrong[documents.address] = wrong
                 self._there.pop(documents.place, None)
                 self._last = {key: each for key, each in self._last.items() if each.place != documents.place}
@@ -233,8 +233,8 @@ class Copying:
                 self._there[documents.place] = right[documents.place] = documents.holding
         return right
 
-    def _read_again(self, documents: Documents) -> list[str]:
-        self._progress(f"{documents.address} is read again")
+    def _read_again(self, documents: Documents, count: str) -> list[str]:
+        self._progress(f"{count} {documents.address} is read again")
         return self._target.verify(documents, drop=True)
 
     def _base(self, documents: Documents) -> Documents | None:

@@ -6,8 +6,9 @@ import json
 from pathlib import Path
 
 from muster.core.errors import Corrupt
+from muster.volumes.commit_records import flaw
 from muster.volumes.durability import write_whole
-from muster.volumes.layout import MARKER, MIRROR
+from muster.volumes.layout import MARKER, MIRROR, write_marker
 
 
 def mirrored(root: Path) -> str:
@@ -27,8 +28,7 @@ def become_mirror(root: Path, owner: str) -> None:
 
 def become(root: Path, owner: str) -> None:
     """Have a folder be the store `owner` itself, whose versions are restored to it."""
-    document = json.loads((root / MARKER).read_bytes())
-    write_whole(root / MARKER, json.dumps(document | {"uuid": owner}, indent=1) + "\n")
+    write_marker(root, json.loads((root / MARKER).read_bytes()) | {"uuid": owner})
 
 
 def _read(path: Path, name: str) -> str:
@@ -37,4 +37,4 @@ def _read(path: Path, name: str) -> str:
     except FileNotFoundError:
         return ""
     except (ValueError, KeyError, TypeError) as error:
-        raise Corrupt(f"{path} cannot be read ({error!r:.80}): restore it from a backup") from error
+        raise Corrupt(f"{path} cannot be read, {flaw(error)}: restore it from a backup") from error

@@ -29,7 +29,7 @@ from blake3 import blake3
 from muster.core.errors import Corrupt, NotFound, SpecError, StoreError
 from muster.core.names import check_volume
 from muster.volumes.changes import files_below
-from muster.volumes.commit_records import Place
+from muster.volumes.commit_records import Place, flaw
 from muster.volumes.gather import check_path
 from muster.volumes.layout import MIRROR
 from muster.volumes.manifest import Entry
@@ -80,7 +80,7 @@ class OpenHome:
             return str(document["of"])
         except (ValueError, KeyError, TypeError) as error:
             raise Corrupt(
-                f"{self.where}/{MIRROR} cannot be read ({error!r:.80}): is that a mirror?"
+                f"{self.where}/{MIRROR} cannot be read, {flaw(error)}: is that a mirror?"
             ) from error
 
     def holdings(self, volumes: Collection[str] = ()) -> dict[Place, Holding]:

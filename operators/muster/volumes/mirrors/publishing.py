@@ -19,6 +19,7 @@ from muster.volumes.catalog import pins
 from muster.volumes.commit import place as place_draft
 from muster.volumes.commit_records import (
     CommitRecord,
+    Place,
     committed_marks,
     has_content,
     holder,
@@ -150,11 +151,25 @@ class Publishing:
         by_job: dict[str, list[Documents]] = {}
         for documents in versions:
             by_job.setdefault(documents.origin.job_id, []).append(documents)
-        known = {job_id: read_commit(self._layout, job_id) for job_id in by_job}
+        known = {job_id: self._known_commit(job_id, at=several[0].at) for job_id, several in by_job.items()}
         return {
             job_id: _joined(known[job_id] or CommitRecord({}, {}, several[0].at), several)
             for job_id, several in by_job.items()
         }
+
+    def _known_commit(self, job_id: str, *, at: float) -> CommitRecord | None:
+        """Return a job's commit record. One that is damaged is made anew of the records of its versions, unprotected."""
+        try:
+            return read_commit(self._layout, job_id)
+        except Corrupt:
+            outputs: dict[str, list[Place]] = {}
+            for place in ((name, n) for name in self._layout.volumes() for n in self._layout.numbers(name)):
+                folder = self._layout.version(*place)
+                with suppress(FileNotFoundError, Corrupt, SpecError):
+                    record = wire.loads(Record, (folder / "RECORD.json").read_bytes())
+                    if record.job_id == job_id and holder(folder) is None:
+                        outputs.setdefault(record.output, []).append(place)
+            return CommitRecord(outputs, {}, at)
 
     def _commit_all(self, commits: Mapping[str, CommitRecord]) -> None:
         for job_id, commit in commits.items():

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from muster.core.address import Address, Select
-from muster.core.errors import Corrupt, MusterError, NotFound
+from muster.core.errors import Conflict, Corrupt, MusterError, NotFound
 from muster.volumes.commit_records import Place
 from muster.volumes.fsck import Report
+from muster.volumes.layout import Layout, open_layout, rename_store
 from muster.volumes.mirrors.base import Home, Source, check_mirror
+from muster.volumes.mirrors.scan import scan
 
 
 @dataclass(kw_only=True)
@@ -29,8 +32,9 @@ def repair(
     """
     check_mirror(source, target)
     done = Repaired()
-    for address, place in sorted(_damaged(report).items()):
-        progress(address)
+    damaged = sorted(_damaged(report).items())
+    for index, (address, place) in enumerate(damaged):
+        progress(f"{index}/{len(damaged)} {address}")
         try:
             documents = source.documents(place)
             if documents.holding.deleted:
@@ -44,6 +48,28 @@ def repair(
         else:
             done.versions.append(address)
     return done
+
+
+def name_again(root: Path, source: Source) -> bool:
+    """Write VOLUME.json of a store that has lost it, or has it damaged, after a mirror; return whether it was so.
+
+    :raises Conflict: the mirror has none of the store's versions, or others.
+    """
+    try:
+        open_layout(root)
+        return False
+    except (NotFound, Corrupt):
+        if not (root / "v").is_dir() or not (root / "commits").is_dir():
+            raise  # no store at all
+    here = scan(Layout(root, "", links=False, syncfs=False), ())
+    there = source.holdings()
+    both = [(here[place].digest, there[place].digest) for place in here.keys() & there.keys()]
+    if not any(mine and mine == theirs for mine, theirs in both):
+        raise Conflict(f"{source.where} holds none of the versions in {root}: name the mirror of this store")
+    if any(mine and theirs and mine != theirs for mine, theirs in both):
+        raise Conflict(f"{source.where} holds other versions than {root}: name the mirror of this store")
+    rename_store(root, source.owner())
+    return True
 
 
 def _damaged(report: Report) -> dict[str, Place]:
