@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from muster.backends.releases.book import check_marks
 from muster.cli import code, mirror, transfer, upkeep
 from muster.cli.command import Json, Where, example, group, open_store, store_is_here
 from muster.cli.diff import diff
@@ -186,6 +185,8 @@ def pin(address: Where, *, reason: Reason = "by hand") -> None:
 @app.command("unpin", epilog=example("muster volumes unpin flights/model@7 --reason 'in the paper'"))
 def unpin(address: Where, *, reason: Reason = "by hand") -> None:
     """Remove one pin."""
+    from muster.backends.releases.book import check_marks
+
     store = open_store()
     check_marks(store, address, unpins=reason)
     version = store.unpin(address, reason=reason)
@@ -196,6 +197,8 @@ def unpin(address: Where, *, reason: Reason = "by hand") -> None:
 @app.command("retire", epilog=example("muster volumes retire flights/features@3 --reason 'torn'"))
 def retire(address: Where, *, reason: Why = "by hand") -> None:
     """Hide a version from every selector."""
+    from muster.backends.releases.book import check_marks
+
     store = open_store()
     check_marks(store, address, retires=True)
     version = store.retire(address, reason=reason)

@@ -23,6 +23,7 @@ from muster.core.text import has_control
 MOST_LINKED = 100_000
 """Files that may come into a version by links to folders."""
 
+_LONGEST_PATH = 3_000  # bytes: with the store's own folders before it a path stays below PATH_MAX, 4096
 _NEW = ".muster-link-"
 _MOST_HOPS = 40  # as the kernel's
 _COPY = frozenset({errno.EPERM, errno.EXDEV, errno.EMLINK, errno.EOPNOTSUPP, errno.ENOSYS})
@@ -137,6 +138,8 @@ def _looked_at(folder: str, path: str, entry: os.DirEntry[str]) -> Odd | _Named 
     if has_control(entry.name):
         odd = any("\ud800" <= char <= "\udfff" for char in entry.name)
         return Odd(path, "a name that is not UTF-8" if odd else "a name with a control character")
+    if len(path.encode()) > _LONGEST_PATH:
+        return Odd(path, f"a path of more than {_LONGEST_PATH:,} bytes")
     try:
         kind = stat.S_IFMT(entry.stat(follow_symlinks=False).st_mode)
         if kind in (stat.S_IFREG, stat.S_IFDIR):

@@ -29,6 +29,7 @@ class Reads:
         self._wanted: set[str] = set()
         self._started = False
         self._rank, self._forks = os.getpid(), os.memfd_create("reads")
+        self._file = _identity(self._forks)
 
     def begin(self) -> None:
         """Begin to listen, until the process ends.
@@ -83,10 +84,13 @@ class Reads:
             self._tell(_STARTED)
 
     def _tell(self, *names: str) -> None:
-        """In a fork, let the rank know. What it inherited may be closed by then, as daemons do."""
+        """In a fork, let the rank know. What it inherited may be closed by then, as daemons do, or be another file."""
         if os.getpid() != self._rank and names:
             with suppress(OSError):
-                os.write(self._forks, "".join(f"{name}\0" for name in names).encode(errors="surrogateescape"))
+                if _identity(self._forks) == self._file:
+                    os.write(
+                        self._forks, "".join(f"{name}\0" for name in names).encode(errors="surrogateescape")
+                    )
 
     def _note(self, path: Any, *, end: str = "") -> None:
         name = self._below("." if path is None else path)
@@ -126,3 +130,8 @@ class Reads:
         paths = getattr(modules.get(package), "__path__", ())
         below = [inner for path in paths if (inner := self._below(str(path)))]
         return [f"{inner}/{last}{tail}" for inner in below for tail in (".py", "/__init__.py")]
+
+
+def _identity(file: int) -> tuple[int, int]:
+    found = os.fstat(file)
+    return found.st_dev, found.st_ino

@@ -81,7 +81,7 @@ def test_the_issue_s_commands_are_there() -> None:
         ("deployments", "token"): "make ls end",
         ("predictions",): "show commit",
         ("cache",): "ls why drop",
-        ("images",): "ls lock build",
+        ("images",): "ls copy lock build",
     }
     assert set(ALL) == {(*path, name) for path, names in wanted.items() for name in names.split()}
 
@@ -107,6 +107,7 @@ def test_every_command_that_reads_speaks_json() -> None:
         "mlflow",
         "metrics",  # in Prometheus's format
         "lock",
+        "copy",
         "demo",
         "init",
         "up",

@@ -179,18 +179,18 @@ def test_a_file_that_cannot_be_read_counts_as_none(work, store, again, file, unp
 
 
 def test_a_volume_that_begins_again_is_read_again(work, store, again, file):
-    """A person deleted its folder, and the numbers are given once more."""
+    """A person deleted its folder. Its numbers are not given again: commits name them."""
     commit(work, MANY)
     again().resolve(f"{VOLUME}@latest")
     shutil.rmtree(store.layout.volume(VOLUME))
     commit(work, MANY, job_id="anew", first=5)
-    assert again().resolve(f"{VOLUME}@{named(7)}")[0].number == 3
+    assert again().resolve(f"{VOLUME}@{named(7)}")[0].number == MANY + 3
     assert json.loads(file.read_bytes().partition(b"\n")[2])["job"] == "anew"
 
 
 @pytest.mark.parametrize("learns", ["partitions", "records"])
 def test_a_living_process_tells_nobody_what_it_remembers_of_a_volume_that_is_gone(work, store, again, learns):
-    """A person deleted the volume's folder, and one commit gave its numbers, and more, once again."""
+    """A person deleted the volume's folder, and one commit wrote its partitions, and more, once again."""
     commit(work, MANY)
     living = again()
     if learns == "partitions":
@@ -199,9 +199,9 @@ def test_a_living_process_tells_nobody_what_it_remembers_of_a_volume_that_is_gon
         living.records([f"{VOLUME}@{number}" for number in range(1, MANY + 1)])
     shutil.rmtree(store.layout.volume(VOLUME))
     commit(work, 2 * MANY, job_id="anew", first=5)
-    assert living.resolve(f"{VOLUME}@latest")[0].number == 2 * MANY
+    assert living.resolve(f"{VOLUME}@latest")[0].number == 3 * MANY
     for number in (1, 3, MANY, MANY + 1, 2 * MANY):
-        assert again().resolve(f"{VOLUME}@{named(number + 4)}")[0].number == number
+        assert again().resolve(f"{VOLUME}@{named(number + 4)}")[0].number == MANY + number
 
 
 def test_one_who_may_not_write_reads_all_the_same(work, store, again, file, unprivileged):

@@ -51,14 +51,12 @@ def test_a_name_that_is_too_long_is_the_author_s(bench) -> None:
     assert "File name too long" in verdict.message
 
 
-def test_a_path_that_is_too_long_to_be_sealed_is_the_author_s_and_not_tried_again(bench) -> None:
+def test_a_path_that_is_too_long_for_a_version_is_refused_at_the_commit(bench) -> None:
     deep = "import os\ndef f(made):\n    os.chdir(made)\n"
     deep += "    for _ in range(20): os.mkdir('d' * 250); os.chdir('d' * 250)\n"
     bench.code(t=deep)
-    verdict = bench.run(entrypoint="t:f", outputs=("made",)).report.verdict
-    assert verdict.cause is Cause.USER_ERROR
-    assert "cannot seal what was staged: [Errno 36] File name too long" in verdict.message
-    assert "room" not in verdict.advice
+    (refused,) = bench.run(entrypoint="t:f", outputs=("made",)).part.refused
+    assert refused.startswith("output 'made' holds a path of more than 3,000 bytes, 'ddd")
 
 
 def test_the_verdict_says_what_the_job_s_own_checkpoints_hold(bench) -> None:

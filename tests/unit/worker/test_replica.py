@@ -111,7 +111,8 @@ def test_the_process_of_an_entrypoint_is_what_a_script_would_find(bench) -> None
             assert faulthandler.is_enabled() and gc.isenabled()
             assert sys.stdin.read() == "" and os.getsid(0) == os.getpid()
             assert sorted(map(int, os.listdir("/proc/self/fd")))[:3] == [0, 1, 2]
-            assert len(os.listdir("/proc/self/fd")) == 4, os.listdir("/proc/self/fd")  # and the listing's own
+            # one in which forks say what they read, and the listing's own
+            assert len(os.listdir("/proc/self/fd")) == 5, os.listdir("/proc/self/fd")
             with multiprocessing.get_context("spawn").Pool(1) as pool:
                 print(pool.map(square, [3]))
         """
