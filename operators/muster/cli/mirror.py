@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from contextlib import closing
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,14 +12,17 @@ import typer
 from muster.cli.command import Json, open_store
 from muster.cli.progress import progress
 from muster.cli.screen import emit, note, safe, say, size
-from muster.core.address import SCHEME
-from muster.core.errors import MusterError
+from muster.core.address import SCHEME, Address, Select
+from muster.core.errors import Conflict, MusterError
 from muster.core.settings import Settings
 from muster.core.wire import plain
 
 if TYPE_CHECKING:
+    from muster.volumes.commit_records import Place
     from muster.volumes.mirrors.base import Home
     from muster.volumes.mirrors.copying import Mirrored
+
+_DIGEST = re.compile(r"b3:[0-9a-f]{8,64}")
 
 Volumes = Annotated[
     list[str] | None,
@@ -93,6 +97,13 @@ def restore(
         str, typer.Option("--from", metavar="MIRROR", help="As TARGET of `muster volumes mirror`.")
     ],
     volumes: Volumes = None,
+    expect: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="VERSION=DIGEST",
+            help="Refuse the mirror if this version is not there with this digest; repeated for several.",
+        ),
+    ] = None,
     verify: Verify = True,
     as_json: Json = False,
 ) -> None:
@@ -103,13 +114,37 @@ def restore(
     """
     from muster.backends.mirrors import home_of, open_home
 
-    with (
-        closing(open_home(source, Settings.load())) as home,
-        closing(home_of(open_store(make=True))) as target,
-    ):
-        done = _copy(home, target, volumes=_names(volumes), keep_deleted=True, verify=verify, adopt=True)
+    wanted = list(map(_expected, expect or ()))
+    with closing(open_home(source, Settings.load())) as home:
+        for place, digest in wanted:
+            _check_expected(home, place, digest)
+        with closing(home_of(open_store(make=True))) as target:
+            done = _copy(home, target, volumes=_names(volumes), keep_deleted=True, verify=verify, adopt=True)
     _show(done, at="this store", source=source, as_json=as_json)
     raise typer.Exit(0 if done.whole else 1)
+
+
+def _expected(text: str) -> tuple[Place, str]:
+    """Read one --expect."""
+    address, _, digest = text.partition("=")
+    wanted = Address.parse(address)
+    if wanted.select is not Select.NUMBER or _DIGEST.fullmatch(digest) is None:
+        raise typer.BadParameter(
+            f"--expect {text!r:.120}: need a version and its digest, or the first 8 digits of it or more, such as "
+            "flights/model@3=b3:1f0a93c2; `muster volumes show` says both"
+        )
+    return (wanted.volume, int(wanted.value)), digest
+
+
+def _check_expected(home: Home, place: Place, digest: str) -> None:
+    """Refuse a mirror in which a version is not what was noted elsewhere. :raises Conflict: it has another digest."""
+    documents = home.documents(place)
+    documents.entries  # noqa: B018 - raises where its digest is not that of its files
+    if not documents.digest.startswith(digest):
+        raise Conflict(
+            f"{documents.address} is {documents.digest[:19]} in {home.where}, and {digest[:19]} was expected: the mirror was changed, or "
+            "is of another store. Nothing was restored"
+        )
 
 
 def _names(volumes: list[str] | None) -> list[str]:

@@ -181,3 +181,24 @@ def test_a_damaged_commit_record_comes_back_from_a_mirror(
         assert muster("volumes", "fsck", "--repair-from", "copy").code == 0
         assert muster("volumes", "fsck", "--deep").code == 0
         assert FolderStore(history.layout.root).resolve("flights/model@2")[0].number == 2
+
+
+def test_a_forged_mirror_is_refused_where_a_digest_is_expected(
+    muster: Run, history: FolderStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    digest = history.resolve("flights/model@1")[0].digest
+    muster("volumes", "mirror", "copy")
+    (tmp_path / "one").write_text("forged")
+    monkeypatch.setenv("MUSTER_HOME", str(tmp_path / "forger"))
+    muster("volumes", "put", "one", "flights/model")
+    muster("volumes", "mirror", "forged")
+    monkeypatch.setenv("MUSTER_HOME", str(tmp_path / "new"))
+    wanted = ("--expect", f"flights/model@1={digest}")
+    refused = muster("volumes", "restore", "--from", "forged", *wanted)
+    assert refused.code == 1
+    assert f"{digest[:19]} was expected" in refused.err
+    assert not (tmp_path / "new/store").exists()
+    for text in ("flights/model@1", "flights/model@latest=b3:01234567", "flights/model@1=b3:0"):
+        assert muster("volumes", "restore", "--from", "copy", "--expect", text).code == 2
+    assert muster("volumes", "restore", "--from", "copy", *wanted).code == 0
+    assert FolderStore(tmp_path / "new/store").resolve("flights/model@1")[0].digest == digest
