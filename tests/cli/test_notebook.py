@@ -164,7 +164,7 @@ frame = pd.DataFrame({"x": [1, 2]}, index=["a", "b"])
 print(doubles.predict(frame).to_dict())
 print(doubles.predict({"x": np.array([1.5])}), doubles.predict([{"x": np.int64(4)}]), doubles.predict({"x": frame.x}))
 try:
-    doubles.predict(pd.DataFrame({"x": [1, None]}))
+    doubles.predict(pd.DataFrame({"x": [1, float("inf")]}))
 except muster.MusterError as error:
     print(error)
 """
@@ -192,7 +192,7 @@ def test_a_frame_is_answered_by_a_frame(
     assert done.stdout.splitlines() == [
         "{'y': {'a': 2, 'b': 4}}",
         "{'y': [3.0]} [8] {'y': [2, 4]}",
-        "input 'x'[1] is nan: a model takes finite numbers; fill or drop what is missing",
+        "input 'x'[1] is inf: a model takes finite numbers",
     ]
 
 

@@ -166,7 +166,8 @@ def test_a_fault_is_told_in_four_lines_and_retried_as_its_cause_says(ran: Ran, t
     assert at <= 5  # after the error's own line and four at most
     if causes:
         job = max(ran.jobs[task], key=lambda job: job["submitted"])
-        assert f"full log: muster jobs logs {job['job_id']}" in lines[failed + 1 : failed + 5]
+        log = rf"full log: muster jobs logs {job['job_id']}, or http://\S+/muster/#/jobs/{job['job_id']}"
+        assert any(re.fullmatch(log, line) for line in lines[failed + 1 : failed + 5]), lines[failed:]
 
 
 def test_the_last_20_lines_hold_the_authors_own_traceback(ran: Ran) -> None:

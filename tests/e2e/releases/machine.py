@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from muster.airflow.embedded.home import forget_airflow
 from muster.core.settings import Settings
 
 ROOT = Path(__file__).parents[3]
@@ -73,8 +74,10 @@ class Machine:
 
     def environment(self, release: str) -> dict[str, str]:
         """The variables of a release's processes."""
+        own = {**os.environ}
+        forget_airflow(own)  # this release's settings, which name what an earlier one does not have
         return {
-            **os.environ,
+            **own,
             "PYTHONPATH": self.paths[release],
             "MUSTER_HOME": str(self.folder / "home"),
             "MUSTER_CACHE": str(Settings.load().cache),
