@@ -198,7 +198,7 @@ def test_a_supervisor_that_is_killed_on_the_way_loses_nothing(
     """Its ranks take long to save, and it is killed meanwhile."""
     deaf = TRIAL.replace(
         "if starts == 1:",
-        "def deaf(*_): print('hears', flush=True)\nsignal.signal(signal.SIGTERM, deaf)\nwhile starts == 1:",
+        "import os\ndef deaf(*_): os.write(1, b'hears\\n')\nsignal.signal(signal.SIGTERM, deaf)\nwhile starts == 1:",
     )
     spec = job(deaf, grace_seconds=60)
     backend.submit(spec, job_id="trial")
@@ -257,7 +257,7 @@ def kill_at_random(
 
 
 def test_a_cancel_wins(backend: LocalBackend, job: Callable[..., JobSpec]) -> None:
-    deaf = "import signal, time\ndef deaf(*_): print('hears', flush=True)\nsignal.signal(signal.SIGTERM, deaf)\nprint('up', flush=True)\nwhile True: time.sleep(600)"
+    deaf = "import os, signal, time\ndef deaf(*_): os.write(1, b'hears\\n')\nsignal.signal(signal.SIGTERM, deaf)\nprint('up', flush=True)\nwhile True: time.sleep(600)"
     backend.submit(job(deaf, grace_seconds=1), job_id="trial")
     eventually(lambda: says(backend, "trial", "up"))
     backend.submit(job(SLEEP, "normal"), job_id="gang")
