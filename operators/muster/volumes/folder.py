@@ -6,24 +6,21 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
 
 from muster.core.address import Address
 from muster.core.errors import NotFound
 from muster.core.names import check_digest, check_new_partition, check_partition, check_request, check_volume
-from muster.core.origin import Origin
 from muster.core.replica import PartManifest
 from muster.core.room import Room
-from muster.core.search import Event, EventPage, Search
 from muster.volumes import held, listing, snapshot, upkeep
 from muster.volumes.attempts import FolderAttempts
 from muster.volumes.base import (
     Collected,
     Held,
-    Made,
     Plan,
     Record,
     Saved,
@@ -46,6 +43,23 @@ if TYPE_CHECKING:
     from muster.volumes.fsck import Progress, Report
 
 
+P = ParamSpec("P")
+T = TypeVar("T")
+Part = TypeVar("Part")
+
+
+def _of(
+    part: Callable[[FolderStore], Part], method: Callable[Concatenate[Part, P], T]
+) -> Callable[Concatenate[FolderStore, P], T]:
+    """Make a method of a part of the store one of the store."""
+
+    def call(self: FolderStore, /, *arguments: P.args, **named: P.kwargs) -> T:
+        return method(part(self), *arguments, **named)
+
+    call.__name__, call.__doc__ = method.__name__, method.__doc__
+    return call
+
+
 class FolderStore:
     """Volumes, code snapshots and the job ledger below `root`, which is created if it is not there.
 
@@ -64,14 +78,27 @@ class FolderStore:
         self.makings = FolderMakings(self.layout, self.catalog, self.marks)
         self.searching = FolderSearches(self.layout)
 
+    resolve = _of(lambda store: store.catalog, Catalog.resolve)
+    made = _of(lambda store: store.makings, FolderMakings.made)
+    use = _of(lambda store: store.makings, FolderMakings.use)
+    forget = _of(lambda store: store.makings, FolderMakings.forget)
+    claim = _of(lambda store: store.makings, FolderMakings.claim)
+    begin_search = _of(lambda store: store.searching, FolderSearches.begin_search)
+    search = _of(lambda store: store.searching, FolderSearches.search)
+    searches = _of(lambda store: store.searching, FolderSearches.searches)
+    search_events = _of(lambda store: store.searching, FolderSearches.search_events)
+    tell_search = _of(lambda store: store.searching, FolderSearches.tell_search)
+    pin = _of(lambda store: store.marks, Marks.pin)
+    unpin = _of(lambda store: store.marks, Marks.unpin)
+    lease = _of(lambda store: store.marks, Marks.lease)
+    release = _of(lambda store: store.marks, Marks.release)
+    retire = _of(lambda store: store.marks, Marks.retire)
+    reinstate = _of(lambda store: store.marks, Marks.reinstate)
+
     @property
     def ledger(self) -> FolderLedger:
         """The job ledger of this store."""
         return self._ledger
-
-    def resolve(self, address: str) -> tuple[Version, ...]:
-        """Return the versions that an address names now."""
-        return self.catalog.resolve(address)
 
     def volumes(self) -> list[str]:
         """Every volume's name, sorted."""
@@ -138,25 +165,9 @@ class FolderStore:
             raise NotFound(f"no code snapshot {digest}: it was deleted by gc, or put into another store")
         return folder
 
-    def made(self, key: str = "", *, limit: int = 20) -> list[Made]:
-        """Return what the jobs of a key made, newest first, where all that a job made is live."""
-        return self.makings.made(key, limit=limit)
-
-    def use(self, job_id: str, *, by: Origin) -> None:
-        """Note that a task of a later run takes what a job made."""
-        self.makings.use(job_id, by=by)
-
     def used(self, address: str) -> float:
         """Return when a run last used a version again that was made before; 0.0: none did."""
         return self.makings.used(self.marks.one(address))
-
-    def forget(self, job_id: str) -> bool:
-        """Have what a job made never be used again; its versions stay."""
-        return self.makings.forget(job_id)
-
-    def claim(self, key: str, *, job_id: str, expected: str | None = None) -> str:
-        """Take the making of a key for a job if no job has it, or `expected` has."""
-        return self.makings.claim(key, job_id=job_id, expected=expected)
 
     def stage(self, job_id: str, *, replicas: int | None = None) -> Staging:
         """Begin a new attempt; every earlier one is fenced.
@@ -246,50 +257,6 @@ class FolderStore:
                 note=note,
                 like=replace(self.record(address), partition=partition),
             )
-
-    def begin_search(self, search_id: str, search: Search) -> bool:
-        """Enter a search."""
-        return self.searching.begin_search(search_id, search)
-
-    def search(self, search_id: str) -> Search:
-        """Return a search."""
-        return self.searching.search(search_id)
-
-    def searches(self) -> list[str]:
-        """Return every search's id, newest first."""
-        return self.searching.searches()
-
-    def search_events(self, search_id: str, *, after: int = 0) -> EventPage:
-        """Return events of a search."""
-        return self.searching.search_events(search_id, after=after)
-
-    def tell_search(self, search_id: str, events: Sequence[Event], *, after: int) -> int:
-        """Add events to a search."""
-        return self.searching.tell_search(search_id, events, after=after)
-
-    def pin(self, address: str, *, reason: str) -> Version:
-        """Keep a version from gc under a reason; idempotent."""
-        return self.marks.pin(address, reason=reason)
-
-    def unpin(self, address: str, *, reason: str) -> Version:
-        """Remove one reason."""
-        return self.marks.unpin(address, reason=reason)
-
-    def lease(self, addresses: Iterable[str], *, holder: str) -> None:
-        """Keep versions from gc while `holder` reads them."""
-        self.marks.lease(addresses, holder=holder)
-
-    def release(self, holder: str) -> None:
-        """Release all leases of `holder`."""
-        self.marks.release(holder)
-
-    def retire(self, address: str, *, reason: str) -> Version:
-        """Hide a version from every selector; a damaged one is deleted by the next gc."""
-        return self.marks.retire(address, reason=reason)
-
-    def reinstate(self, address: str) -> Version:
-        """Let selectors find a retired version again."""
-        return self.marks.reinstate(address)
 
     def check(self, *, deep: bool = False, protect: bool = False, progress: Progress | None = None) -> Report:
         """Check every committed version."""

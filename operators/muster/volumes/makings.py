@@ -44,7 +44,7 @@ class FolderMakings:
     def __init__(self, layout: Layout, catalog: Catalog, marks: Marks) -> None:
         self._layout, self._catalog, self._marks = layout, catalog, marks
 
-    def made(self, key: str, *, limit: int) -> list[Made]:
+    def made(self, key: str = "", *, limit: int = 20) -> list[Made]:
         """See :meth:`muster.volumes.protocols.Makings.made`."""
         live = (self._live(job_id) for job_id in (self._jobs_of(key) if key else self._jobs()))
         return list(islice((made for made in live if made is not None), limit))
