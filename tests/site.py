@@ -290,11 +290,12 @@ class Site(Author):
     ) -> dict[str, Any]:
         """Return a task instance once it is in one of `states`."""
         found: dict[str, Any] = {}
-        look = "SELECT state FROM task_instance WHERE dag_id=? AND run_id=? AND task_id=? AND map_index=?"
+        # Airflow 3.3 and 3.4 name the column of map_index differently, and a state of another index costs one question more.
+        look = "SELECT state FROM task_instance WHERE dag_id=? AND run_id=? AND task_id=?"
 
         def there() -> bool:
             nonlocal found
-            if found and not {*self._known(look, dag_id, run_id, task_id, map_index)} & {*states}:
+            if found and not {*self._known(look, dag_id, run_id, task_id)} & {*states}:
                 return False
             found = self.task(dag_id, run_id, task_id, map_index=map_index)
             return str(found["state"]) in states
@@ -304,7 +305,7 @@ class Site(Author):
         )
         return found
 
-    def _known(self, look: str, *of: str | int) -> list[str]:
+    def _known(self, look: str, *of: str) -> list[str]:
         """What Airflow's database says at a look: to ask the API over and over takes a tenth of a core."""
         with closing(sqlite3.connect(f"file:{self.home / 'up' / DATABASE}?mode=ro", uri=True)) as database:
             return [str(state) for (state,) in database.execute(look, of)]

@@ -16,6 +16,10 @@ from airflow.listeners import hookimpl
 
 from muster.airflow.attempts.asked_for import BACKFILL
 
+# A templated field of every operator that begins jobs, an author's subclass and a mapped one too, and of nobody else's. The
+# scheduler loads no links of operators, and the module of an operator's class is Airflow's private matter.
+_OURS = "pod_override"
+
 _for_the_fork = threading.Event()  # set while a triggerer has not forked yet
 
 
@@ -39,18 +43,12 @@ def on_starting(component: Any) -> None:
 def on_dag_run_running(dag_run: Any, msg: str) -> None:  # noqa: ARG001 - the signature is Airflow's
     """Write into a run's conf to which backfill it belongs, in the scheduler: Airflow does not tell its tasks.
 
-    Only for Dags with operators of muster: these make what a person cleared anew, and compare what a backfill cleared.
+    Only for Dags with jobs of muster: these make what a person cleared anew, and compare what a backfill cleared.
     """
     number, dag = getattr(dag_run, "backfill_id", None), getattr(dag_run, "dag", None)
     if number is None or dag is None:
         return
-    from muster.airflow.links import DeploymentLink, JobLink, SearchLink
-
-    ours = {
-        link().xcom_key for link in (DeploymentLink, JobLink, SearchLink)
-    }  # an author's subclass has them, too
-    links = (link.xcom_key for task in dag.task_dict.values() for link in task.operator_extra_links)
-    if not ours.isdisjoint(links):
+    if any(_OURS in task.template_fields for task in dag.task_dict.values()):
         dag_run.conf = {**(dag_run.conf or {}), BACKFILL: number}
 
 
