@@ -6,8 +6,10 @@ import contextlib
 import http.client
 import os
 import secrets
+import shlex
 import signal
 import socket
+import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -26,6 +28,7 @@ from muster.backends.releases.decision import Ending
 from muster.backends.releases.deployments import Deployments
 from muster.backends.releases.manual import promote
 from muster.backends.releases.plan import Plan
+from muster.cli.boot import unit
 from muster.core.deployment import DeploymentSpec
 from muster.core.settings import Settings
 from muster.core.shipped import shipped
@@ -347,8 +350,8 @@ class TestOneKeeper(OnThisMachine):
         assert len(servers(name)) == 1
         assert keeper_log(folder).removeprefix(said).count("the keeper is gone; it is started again") == 2
 
-    def test_keeper_and_guardian_killed_are_back_when_it_is_repaired(
-        self, deployments: Any, name: str, folder: DeploymentFolder
+    def test_what_was_killed_is_back_when_the_unit_of_the_boot_is_started(
+        self, deployments: Any, name: str, folder: DeploymentFolder, settings: Settings
     ) -> None:
         end_keeping(folder, name)
         status = deployments.deployment(name)
@@ -356,7 +359,18 @@ class TestOneKeeper(OnThisMachine):
             False,
             f"its keeper is gone: `muster deployments repair {name}` brings it back",
         )
-        assert deployments.repair(name) == ("its keeper is brought up again",)
+        text = unit(replace(settings, home=folder.path.parents[1]), "default.target")
+        started = dict(line.split("=", 1) for line in text.splitlines() if "=" in line)
+        booted = subprocess.run(
+            shlex.split(started["ExecStart"]),
+            env=dict(each.split("=", 1) for each in shlex.split(started["Environment"])),
+            cwd="/",
+            text=True,
+            capture_output=True,
+            check=False,
+        )
+        assert f"{name}: its keeper is brought up again" in booted.stderr
+        assert f"{name}: it serves r1 100 %" in booted.stderr
         eventually(lambda: deployments.deployment(name).ready)
         assert self.infer(deployments, name, 3) == ("r1", 6.0)
 

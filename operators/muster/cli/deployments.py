@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from muster.cli import tokens
+from muster.cli import boot, tokens
 from muster.cli.command import Json, example, group, open_deployments, person
 from muster.cli.screen import Table, digest, emit, fields, note, safe, say, when
 from muster.core.errors import DeploymentError, MusterError, NotFound, SpecError
@@ -41,7 +41,7 @@ Watch = Annotated[
 
 @app.command("ls", epilog=example("muster deployments ls", "muster deployments ls --json | jq -r '.[].url'"))
 def list_deployments(*, watch: Watch = False, as_json: Json = False) -> None:
-    """List deployments: what each serves, its release, and figures."""
+    """List deployments: what each serves, and its figures."""
     for found in _looks(open_deployments().look_at, watch=watch):
         if as_json:
             emit([_document(seen) for seen in found])
@@ -74,7 +74,7 @@ def _show_list(found: list[Seen]) -> None:
     "show", epilog=example("muster deployments show flights", "muster deployments show flights --watch")
 )
 def show(name: Name, *, watch: Watch = False, as_json: Json = False) -> None:
-    """Show one deployment: its revisions with their shares and figures."""
+    """Show one deployment: its revisions, shares and figures."""
     from muster.backends.releases.figures import look
 
     deployments = open_deployments()
@@ -141,7 +141,7 @@ def promote(
         ),
     ] = None,
 ) -> None:
-    """Give a revision all traffic at once, without checking any rule.
+    """Give a revision all traffic at once; no rule is checked.
 
     The revision that had the traffic is kept for a rollback. The command waits until users get answers, for at most a
     minute.
@@ -215,7 +215,7 @@ def repair(
         bool, typer.Option("--all", help="Repair every deployment, such as after a reboot.")
     ] = False,
 ) -> None:
-    """Restore a deployment, or all of them, to muster's last state.
+    """Restore a deployment, or all, to muster's last state.
 
     This restores an edited route, deleted objects of a revision, and on one machine its keeper. The command waits until
     all revisions with traffic answer, for at most three minutes. A release under way goes on.
@@ -245,6 +245,15 @@ def _repair(deployments: Deployments, name: str) -> None:
         done = True
     shares = ", ".join(f"{each} {percent} %" for each, percent in deployments.deployment(name).shares.items())
     note(f"{name}: {'' if done else 'nothing to repair; '}it serves {shares or 'nothing'}")
+
+
+app.command(
+    "install-service",
+    epilog=example(
+        "muster deployments install-service",
+        "sudo env MUSTER_HOME=$PWD/.muster .venv/bin/muster deployments install-service --system",
+    ),
+)(boot.install_service)
 
 
 @app.command("retire", epilog=example("muster deployments retire flights"))

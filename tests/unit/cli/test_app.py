@@ -77,7 +77,7 @@ def test_the_issue_s_commands_are_there() -> None:
         ("search",): "ls show best cancel",
         ("jobs",): "ls show logs cancel gc get",
         ("volumes",): "ls log show diff code put get pin unpin retire reinstate mirror restore fsck gc",
-        ("deployments",): "ls show promote rollback repair retire",
+        ("deployments",): "ls show promote rollback repair install-service retire",
         ("deployments", "token"): "make ls end",
         ("predictions",): "show commit",
         ("cache",): "ls why drop",
