@@ -133,7 +133,7 @@ def test_nothing_of_another_airflow_reaches_its_processes(
         monkeypatch.setenv(name, text)
     home = UpHome(settings=settings, dags=tmp_path / "dags", port=1)
     environment = home.environment()
-    airflows = {name: text for name, text in environment.items() if name.startswith("AIRFLOW")}
+    airflows = {name: text for name, text in environment.items() if name.startswith("AIRFLOW_")}
     assert airflows == {"AIRFLOW_HOME": str(home.root), "AIRFLOW_CONN_S3": "aws://"}
     assert environment["NO_PROXY"] == "example.com,127.0.0.1"
 
