@@ -216,6 +216,11 @@ class Connection(HttpToolsProtocol):  # type: ignore[misc]
     def on_headers_complete(self) -> None:
         """Start the request's answer, after the earlier ones."""
         self.reading = _BODY
+        if self.parser.get_method() == b"CONNECT":
+            raise _Refused(HTTPStatus.BAD_REQUEST, "this server is no proxy: CONNECT is not answered")
+        hosts = [name for name, _ in self.headers].count(b"host")
+        if hosts != 1 and (hosts or self.parser.get_http_version() != "1.0"):
+            raise _Refused(HTTPStatus.BAD_REQUEST, f"the request has {hosts} headers Host, expected one")
         _uvicorn.on_headers_complete(self)
 
     def _start_asgi_task(self, cycle: Any, app: Any) -> None:

@@ -87,6 +87,7 @@ def _server() -> dict[str, Any]:
 def _models(name: str, revisions: Sequence[str], signature: Signature | None) -> dict[str, Any]:
     ready = schemas.record({"name": schemas.TEXT, "ready": {"type": "boolean"}})
     infer = schemas.infer(signature), schemas.inferred(signature)
+    parts = schemas.infer(signature, binary=False), infer[1]  # events are text
     predict = schemas.predict(signature), schemas.predicted(signature)
     about = _BINARY_TEXT.replace("{rows}", str(signature.max_batch if signature else 4096))
     paths: dict[str, Any] = {
@@ -98,7 +99,7 @@ def _models(name: str, revisions: Sequence[str], signature: Signature | None) ->
             path: _read("The model's metadata", schemas.metadata(), model=True),
             f"{path}/ready": _read("Whether the model answers", ready, model=True),
             f"{path}/infer": _ask("Predict, version 2", *infer, about, kinds=(_JSON, _BINARY)),
-            f"{path}/generate_stream": _ask("Predict in parts", *infer, _EVENTS_TEXT, kinds=(_EVENTS,)),
+            f"{path}/generate_stream": _ask("Predict in parts", *parts, _EVENTS_TEXT, kinds=(_EVENTS,)),
         }
         if "{revision}" in path:
             for operations in made.values():

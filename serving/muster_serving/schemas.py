@@ -48,8 +48,8 @@ def predicted(signature: Signature | None) -> Schema:
     return {"oneOf": [_whole({"predictions": rows}), _whole({"outputs": _whole(columns)})]}
 
 
-def infer(signature: Signature | None) -> Schema:
-    """Return the schema of v2's request."""
+def infer(signature: Signature | None, *, binary: bool = True) -> Schema:
+    """Return the schema of v2's request. :param binary: whether it may ask for outputs as bytes."""
     if signature is None:
         return _ANY
     tensors = [_tensor(column) for column in signature.inputs.values()]
@@ -58,14 +58,14 @@ def infer(signature: Signature | None) -> Schema:
     more = {"anyOf": masks} if masks else False
     names = {"enum": list(signature.outputs)}
     named = record({"name": names})
-    named["properties"]["parameters"] = _flags("binary_data")
+    named["properties"]["parameters"] = _flags("binary_data", binary=binary)
     wanted = {"anyOf": [named, names]}
     inputs = {"type": "array", "prefixItems": tensors, "items": more, "minItems": number, "maxItems": most}
     request = record({"inputs": inputs})
     request["properties"] |= {
         "id": {"type": ["string", "null"]},
         "outputs": {"anyOf": [{"type": "array", "items": wanted}, *wanted["anyOf"], {"type": "null"}]},
-        "parameters": _flags("binary_data_output"),
+        "parameters": _flags("binary_data_output", binary=binary),
     }
     return request
 
@@ -143,5 +143,6 @@ def _example(column: Column, sizes: Sequence[int]) -> Any:
     return [_example(column, sizes[1:])] * sizes[0] if sizes else column.example
 
 
-def _flags(name: str) -> Schema:
-    return {"type": ["object", "null"], "properties": {name: {"type": "boolean"}}}
+def _flags(name: str, *, binary: bool) -> Schema:
+    flag = {"type": "boolean"} if binary else {"const": False}
+    return {"type": ["object", "null"], "properties": {name: flag}}

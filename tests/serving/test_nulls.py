@@ -82,7 +82,8 @@ paths = document("m", ["1"], signature)["paths"]
 asked = lambda path: paths[path]["post"]["requestBody"]["content"]["application/json"]["schema"]
 schema, tensors = asked("/v1/models/m:predict"), asked("/v2/models/m/infer")["properties"]["inputs"]
 masks = [each["properties"]["name"]["const"] for each in tensors["items"]["anyOf"]]
-print(json.dumps({"rows": rows, "said": said, "masks": masks, "most": tensors["maxItems"], "row": schema["anyOf"][0]["properties"]["instances"]["items"]["properties"]}, default=float))
+events = asked("/v2/models/m/generate_stream")["properties"]["parameters"]["properties"]
+print(json.dumps({"rows": rows, "said": said, "events": events, "masks": masks, "most": tensors["maxItems"], "row": schema["anyOf"][0]["properties"]["instances"]["items"]["properties"]}, default=float))
 """
 
 
@@ -147,6 +148,7 @@ def test_null_is_the_same_over_every_protocol(python: Callable[[str], Path]) -> 
     assert found["rows"] == [same] * 6
     assert found["said"] == "input 'kind.nulls' is unknown; this model takes x, day, zone, kind"
     assert (found["masks"], found["most"]) == (["x.nulls", "day.nulls", "zone.nulls"], 7)
+    assert found["events"] == {"binary_data_output": {"const": False}}
     assert found["row"]["day"] == {"type": ["integer", "null"], "minimum": -(2**63), "maximum": 2**63 - 1}
     assert found["row"]["zone"] == {"type": ["string", "null"]}
     assert found["row"]["kind"] == {"enum": ["k", "l"]}

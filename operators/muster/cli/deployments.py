@@ -100,7 +100,7 @@ def _show_one(seen: Seen) -> None:
     say()
     table = Table(
         [
-            *("revision", "model", "digest", "state", ">share", ">ready"),
+            *("revision", "model", "digest", "state", ">share", ">ready", ">restarts"),
             *(">requests", ">errors", ">p95", "since", "reason"),
         ]
     )
@@ -113,6 +113,7 @@ def _show_one(seen: Seen) -> None:
             _standing(revision),
             f"{revision.percent} %",
             None if revision.state.over else f"{revision.ready}/{revision.wanted}",
+            None if revision.state.over else revision.restarts,
             *_figures(figures.get(revision.name)),
             when(revision.since),
             revision.reason,
@@ -357,8 +358,10 @@ def _release(status: DeploymentStatus) -> str:
 def _figures(figures: Figures | None) -> tuple[object, object, object]:
     if figures is None:
         return None, None, None
+    from muster.backends.releases.figures import shown
+
     p95 = figures.p95_seconds
-    return figures.requests, figures.failed, None if p95 is None else f"{p95 * 1000:.3g} ms"
+    return figures.requests, figures.failed, None if p95 is None else shown(p95)
 
 
 def _model(address: str) -> str:

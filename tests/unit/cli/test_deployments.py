@@ -130,10 +130,14 @@ def test_the_figures_stand_beside_each_revision(muster: Run, serving: Serving) -
     serving.counted = {"r2": COUNTED}
     out = muster("deployments", "show", "flights").out
     row = next(line for line in out.splitlines() if line.startswith("r2"))
-    assert row.split()[4:11] == ["100", "%", "0/1", "200", "3", "82", "ms"]
+    assert row.split()[4:12] == ["100", "%", "0/1", "0", "200", "3", "82", "ms"]
     assert muster("deployments", "ls").out.splitlines()[1].split()[3:8] == ["-", "200", "3", "82", "ms"]
     (document,) = muster("deployments", "ls", "--json").json()
     assert document["figures"] == {"r2": {"requests": 200, "failed": 3, "p95_seconds": 0.082, "outside": {}}}
+    flights = serving.known["flights"]
+    died = tuple(replace(one, restarts=4) for one in flights.revisions)
+    serving.known["flights"] = replace(flights, revisions=died)
+    assert re.search(r"^r2 .* 0/1 +4 +200 ", muster("deployments", "show", "flights").out, re.MULTILINE)
     serving.counted = {"r2": replace(COUNTED, outside={"month": 12, "zone": 0})}
     said = muster("deployments", "show", "flights").err
     assert "r2: values outside what its training rows had, of 200 requests: month in 12" in said

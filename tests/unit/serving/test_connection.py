@@ -147,6 +147,13 @@ def refusal(answer: bytes) -> tuple[int, str]:
         ([GET, *[b"A: %s\r\n" % (b"a" * 9000)] * 9, b"\r\n"], 431, "the headers have more than 65536 bytes"),
         ([GET, b"A: 1\r\n" * 101, b"\r\n"], 431, "there are more than 100 headers"),
         ([b"nonsense\r\n\r\n"], 400, "this is not HTTP: Invalid method encountered"),
+        (
+            [b"CONNECT x:1 HTTP/1.1\r\nHost: x\r\n\r\n"],
+            400,
+            "this server is no proxy: CONNECT is not answered",
+        ),
+        ([b"GET / HTTP/1.1\r\n\r\n"], 400, "the request has 0 headers Host, expected one"),
+        ([GET, b"hOST: y\r\n\r\n"], 400, "the request has 2 headers Host, expected one"),
     ],
 )
 def test_what_is_longer_than_any_request_is_refused(
@@ -179,8 +186,8 @@ def test_headers_behind_a_body_are_limited_too(served: Served) -> None:
 
 
 def test_as_much_as_is_allowed_is_answered(served: Served) -> None:
-    head = b"GET /" + b"a" * 16000 + b" HTTP/1.1\r\n" + b"A: %s\r\n" % (b"a" * 16000) * 4 + b"B: 1\r\n" * 95
-    assert served.send(head + b"Connection: close\r\n\r\n").startswith(b"HTTP/1.1 200 ")
+    head = b"GET /" + b"a" * 16000 + b" HTTP/1.1\r\n" + b"A: %s\r\n" % (b"a" * 16000) * 4 + b"B: 1\r\n" * 94
+    assert served.send(head + b"Host: x\r\nConnection: close\r\n\r\n").startswith(b"HTTP/1.1 200 ")
 
 
 @pytest.mark.parametrize(

@@ -214,6 +214,13 @@ def percentile(counts: Counts, share: float) -> float | None:
     return low
 
 
+def shown(seconds: float) -> str:
+    """Write a time of requests for people: ``0.411 ms``, ``12 ms``, ``3.0 s``."""
+    if seconds >= 0.9995:  # what would be 1e+03 ms
+        return f"{seconds:.1f} s"
+    return f"{seconds * 1000:.3g} ms"
+
+
 def _sum(one: Counts, other: Counts) -> Counts:
     bounds = one.seconds.keys() | other.seconds.keys()
     return Counts(

@@ -12,7 +12,7 @@ from itertools import groupby
 from operator import itemgetter
 from typing import TYPE_CHECKING
 
-from muster.backends.releases.figures import percentile
+from muster.backends.releases.figures import percentile, shown
 from muster.backends.releases.inputs import broken_by_inputs, drifts
 from muster.backends.releases.plan import Comparison, Rules
 from muster.core.deployment import Answer, Counts, SmokeRequest
@@ -197,8 +197,8 @@ def broken_by_counts(rules: Rules, ours: Counts, theirs: Counts, *, ending: bool
 def told(ours: Counts, theirs: Counts) -> str:
     """Say for people what a step has counted, of the revision and beside it of the champion."""
     own, champions = percentile(ours, _P95), percentile(theirs, _P95)
-    slow = "" if own is None else f", 95 % within {own * 1000:.3g} ms"
-    beside = "" if own is None or champions is None else f", the champion's within {champions * 1000:.3g} ms"
+    slow = "" if own is None else f", 95 % within {shown(own)}"
+    beside = "" if own is None or champions is None else f", the champion's within {shown(champions)}"
     refused = f", {ours.refused} refused" * bool(ours.refused)
     refused += f", {ours.left} left by their clients" * bool(ours.left)
     unseen = f", {ours.unseen} with unseen values" * bool(ours.unseen)
@@ -262,7 +262,7 @@ def _too_slow(rules: Rules, ours: Counts, theirs: Counts) -> str:
     if own <= rules.max_p95_ratio * champions + rules.p95_slack_seconds:
         return ""
     return (
-        f"95 % of its requests took up to {own * 1000:.3g} ms, the champion's {champions * 1000:.3g} ms: more "
+        f"95 % of its requests took up to {shown(own)}, the champion's {shown(champions)}: more "
         f"than {rules.max_p95_ratio:g} times that and {rules.p95_slack_seconds * 1000:g} ms"
     )
 

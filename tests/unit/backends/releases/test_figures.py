@@ -5,7 +5,7 @@ import math
 import pytest
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 
-from muster.backends.releases.figures import Figures, added, percentile, read_counts, since
+from muster.backends.releases.figures import Figures, added, percentile, read_counts, shown, since
 from muster.core.deployment import Counts
 from muster.core.errors import BackendError
 
@@ -136,3 +136,11 @@ def test_what_was_counted_since() -> None:
 def test_a_percentile_of_buckets(seconds: dict[float, int], share: float, expected: float | None) -> None:
     found = percentile(Counts(seconds=seconds), share)
     assert found == (None if expected is None else pytest.approx(expected))
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0.000411, "0.411 ms"), (0.012, "12 ms"), (0.9994, "999 ms"), (0.9996, "1.0 s"), (3.0, "3.0 s")],
+)
+def test_a_time_is_written_as_people_read_it(seconds: float, text: str) -> None:
+    assert shown(seconds) == text
