@@ -5,6 +5,7 @@ Run it where ``FOLDER/.muster`` is such a disk.
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 
@@ -74,14 +75,16 @@ def main(folder: Path) -> None:
         fill(more)
     ran = author.muster("run", "full")
     assert ran.returncode == 1
-    assert "Traceback" not in ran.stderr
-    assert "make room there, then run again" in ran.stderr.splitlines()[-1]
+    assert "Traceback" not in ran.stderr, ran.stderr
+    assert "make room there, then run again" in ran.stderr.splitlines()[-1], ran.stderr
     assert str(author.home) in ran.stderr.splitlines()[-1]
 
     filler.unlink()
     ran = author.muster("run", "full", "--resume", "--json")
     assert ran.returncode == 0, ran.stderr
-    assert stages(author.ask("run", "full", "--resume"))["large"]["kept"]
+    ran = author.muster("run", "full", "--resume", "--json")
+    assert ran.returncode == 3, ran.stderr  # nothing is left to run
+    assert stages(json.loads(ran.stdout))["large"]["kept"]
     check(author, versions={"full/small": 1, "full/large": 1})
 
 

@@ -103,7 +103,8 @@ class Notes:
                 raise MusterError(
                     f"run {run_id} is still going on in process {pid}: wait for it, or end it, kill {pid}, and resume it here"
                 )
-            self._lock(run_id).write_text(str(os.getpid()))
+            with self._writing():
+                self._lock(run_id).write_text(str(os.getpid()))
             try:
                 yield
             finally:

@@ -51,3 +51,9 @@ def test_a_run_without_an_end_is_held_or_its_process_has_died(tmp_path: Path) ->
     assert notes.unended() == {}
     (notes.folder / "muster__2.lock").write_text("4711")  # as a killed process leaves it
     assert notes.unended() == {"muster__2": True}
+
+
+def test_a_disk_that_is_full_when_a_run_begins_is_named(tmp_path: Path) -> None:
+    (tmp_path / "r.lock").symlink_to("/dev/full")
+    with pytest.raises(SpecError, match=r"MUSTER_HOME .* cannot be written"), Notes(tmp_path).own("r"):
+        pass
