@@ -130,6 +130,8 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ran]:
         hostile.write(site)
         site.write("holds", WAITING.format(name="holds", gib=most, seconds=3600))
         site.write("waits", WAITING.format(name="waits", gib=most, seconds=1))
+        # Many tests at once: a scheduler that had no CPU for 20 s would take itself for dead, and each task would have another try.
+        site.set("scheduler", scheduler_health_check_threshold=300, task_instance_heartbeat_timeout=300)
         site.up()
         words = site.trigger("hostile")
         faults = faulty.run(site)
