@@ -186,6 +186,12 @@ def rollback(
     if serves:
         _await_answer(deployments, name, f"{serves.name} ({_model(serves.model.address)})", seen=after)
         note(f"{serves.name} ({_model(serves.model.address)}) has {serves.percent} % of the traffic")
+        address = serves.model.address
+        if why := deployments.retired(address):
+            note(
+                f"warning: {_model(address)} was retired: {safe(why)}. Release another version, or take that back: "
+                f"muster volumes reinstate {_model(address)}"
+            )
 
 
 def _await_answer(

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.unit.backends.releases.world import NAME, World
+from tests.unit.backends.releases.world import NAME, Lines, World
 
 from muster.backends.releases.figures import Seen, if_known, seen_with
 from muster.backends.releases.manual import promote, roll_back
@@ -162,6 +162,17 @@ def test_rollback_gives_the_traffic_back_and_says_what_serves(muster: Run, world
     assert "r2 (lines/model@2) is rolled back" in muster("deployments", "rollback", NAME).err
     answer = muster("deployments", "rollback", NAME)
     assert (answer.code, "keeps no revision to go back to" in answer.err) == (1, True)
+
+
+@pytest.mark.usefixtures("world")
+def test_rollback_to_a_version_that_was_retired_says_so(muster: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    live = Lines.resolve
+    monkeypatch.setattr(
+        Lines, "resolve", lambda *asked: tuple(replace(one, retired="it leaks") for one in live(*asked))
+    )
+    said = " ".join(muster("deployments", "rollback", NAME).err.split())
+    assert "lines/model@2 was retired: it leaks" in said
+    assert "muster volumes reinstate lines/model@2" in said
 
 
 @pytest.mark.parametrize("named", [(), ("r3",), ("lines/model@3",), ("volume://lines/model@3",)])

@@ -25,7 +25,7 @@ from muster.backends.releases.book import (
     unknown,
     withdraw,
 )
-from muster.backends.releases.figures import Seen, seen_with, unreadable
+from muster.backends.releases.figures import Seen, if_known, seen_with, unreadable
 from muster.backends.releases.inputs import check_histograms
 from muster.backends.releases.platform import Observed, Platform
 from muster.backends.releases.tokens import Tokens, ended, made, new_token
@@ -144,6 +144,11 @@ class Deployments:
             )
         spec: DeploymentSpec = entry.spec
         return spec
+
+    def retired(self, address: str) -> str:
+        """Return why a model's version was retired; empty where it was not, or the store cannot say."""
+        found = if_known(lambda: self._store().resolve(address))
+        return (found[0].retired or "") if found else ""
 
     def names(self) -> list[str]:
         """Return the name of every deployment, sorted."""
