@@ -1,7 +1,7 @@
 """Commits on NFS that are cut off by kill -9, and done again: ``python -m tests.fuse.cut_commits CLIENT STRIDE FAULTS``.
 
 As ``tests/unit/volumes/commit_faults.py`` does it on a disk, at every STRIDEth step; FAULTS begin when all
-is sealed. One JSON line says how many steps there were. It fails at the first broken promise.
+is sealed and copied. One JSON line says how many steps there were. It fails at the first broken promise.
 """
 
 import itertools
@@ -15,7 +15,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1] / "unit" / "volumes"))
 
 import commit_faults
-from tests.fuse.filesystem import FAULTS
+from tests.fuse.filesystem import FAULTS, Faults
 
 from muster.volumes import fsck
 from muster.volumes.folder import FolderStore
@@ -26,10 +26,11 @@ def main(client: str, stride: str, faults: str) -> None:
     outcomes = {"nothing": 0, "everything": 0}
     ready = Path(client, "ready")
     commit_faults.prepare(ready)
-    os.setxattr(client, FAULTS, faults.encode())
     for step in itertools.count(1, int(stride)):
         root = Path(client, str(step))
+        os.setxattr(client, FAULTS, Faults().dumps().encode())
         shutil.copytree(ready, root, symlinks=True)
+        os.setxattr(client, FAULTS, faults.encode())
         status = commit_faults.commit_cut_off_at(step, root, "kill")
         assert status in (0, -signal.SIGKILL), f"step {step}: the commit ended with {status}"
         left = commit_faults.visible(root)

@@ -25,6 +25,7 @@ MOST_LINKED = 100_000
 
 _LONGEST_PATH = 3_000  # bytes: with the store's own folders before it a path stays below PATH_MAX, 4096
 _NEW = ".muster-link-"
+_LONGEST_NAME = 255 - len(_NEW)  # NAME_MAX
 _MOST_HOPS = 40  # as the kernel's
 _COPY = frozenset({errno.EPERM, errno.EXDEV, errno.EMLINK, errno.EOPNOTSUPP, errno.ENOSYS})
 _KINDS = {
@@ -80,23 +81,20 @@ def look(folder: str, *, most: int | None = None) -> Iterator[Odd]:
 def follow(folder: str, *, rename: Rename = os.replace) -> list[Odd]:
     """Put what they name in the place of all links below a folder: files by hard links, or as copies where there are none.
 
-    It can be called again after a crash. Where anything is odd the folder stays as it is, but for what an earlier link led to.
+    It can be called again after a crash, and no link is lost by that. Where anything is odd the folder stays as it is, but for
+    what an earlier link led to.
 
     :param rename: rename(2), for a file system that needs more than one call.
     :return: what no version keeps, sorted by path.
     """
-    links, odd = dict[str, _Named](), list[Odd]()
-    for path, entry in held_entries(folder):
-        if entry.name.startswith(_NEW):
-            _remove(entry.path)  # a crash left it
-            continue
-        found = _looked_at(folder, path, entry)
-        if isinstance(found, _Named):
-            links[path] = found
-        elif found is not None:
-            odd.append(found)
-    if odd:
-        return sorted(odd)
+    found, cut_off = _found(folder)
+    if cut_off:
+        for path in reversed(cut_off):  # what is within another one comes first
+            _end_cut_off(folder, path, rename)
+        return follow(folder, rename=rename)
+    if odd := sorted(each for each in found.values() if isinstance(each, Odd)):
+        return odd
+    links = {path: each for path, each in found.items() if isinstance(each, _Named)}
     left = MOST_LINKED
     while links:
         ready = [path for path, named in links.items() if not named.is_folder or _settled(named.path, links)]
@@ -107,6 +105,19 @@ def follow(folder: str, *, rename: Rename = os.replace) -> list[Odd]:
             if left < 0:
                 return [Odd(path, f"links to more than {MOST_LINKED} files in folders")]
     return []
+
+
+def _found(folder: str) -> tuple[dict[str, Odd | _Named], list[str]]:
+    """Return what is neither a file nor a folder, by its path, and the paths of what a crash left."""
+    found, cut_off = dict[str, Odd | _Named](), list[str]()
+    for path, entry in held_entries(folder):
+        if entry.name.startswith(_NEW):
+            cut_off.append(path)
+        elif (each := _looked_at(folder, path, entry)) is not None:
+            long = isinstance(each, _Named) and each.is_folder and len(entry.name.encode()) > _LONGEST_NAME
+            said = f"a link to a folder that has a name of more than {_LONGEST_NAME} bytes"
+            found[path] = Odd(path, said) if long else each
+    return found, cut_off
 
 
 def make_relative(folder: str) -> None:
@@ -138,7 +149,7 @@ def _looked_at(folder: str, path: str, entry: os.DirEntry[str]) -> Odd | _Named 
     if has_control(entry.name):
         odd = any("\ud800" <= char <= "\udfff" for char in entry.name)
         return Odd(path, "a name that is not UTF-8" if odd else "a name with a control character")
-    if len(path.encode()) > _LONGEST_PATH:
+    if len(os.fsencode(path)) > _LONGEST_PATH:
         return Odd(path, f"a path of more than {_LONGEST_PATH:,} bytes")
     try:
         kind = stat.S_IFMT(entry.stat(follow_symlinks=False).st_mode)
@@ -217,13 +228,24 @@ def _settled(target: str, links: dict[str, _Named]) -> bool:
     return not any(path.startswith(f"{target}/") for path in links)
 
 
+def _end_cut_off(folder: str, path: str, rename: Rename) -> None:
+    """Put a tree whose link was taken away before a crash in that link's place: it is whole. Anything else is made anew."""
+    above, _, name = path.rpartition("/")
+    with held(folder, above) as here:
+        new, link = f"{here}/{name}", f"{here}/{name.removeprefix(_NEW)}"
+        if os.path.isdir(new) and not os.path.islink(new) and not os.path.lexists(link):
+            rename(new, link)
+        else:
+            _remove(new)
+
+
 def _replace(folder: str, path: str, named: _Named, rename: Rename, *, left: int) -> int:
     """Put what a link names in its place; return how many files a folder brought."""
     above, _, name = path.rpartition("/")
     with held(folder, above) as here:
         if not os.access(here, os.W_OK):  # it is a copy of an input's
             os.chmod(here, 0o700)
-        new = f"{here}/{_NEW}{name[:100]}"
+        new = f"{here}/{_NEW}{name if named.is_folder else name[:100]}"
         if not named.is_folder:
             _link(folder, named.path, new)
             rename(new, f"{here}/{name}")

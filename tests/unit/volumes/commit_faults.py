@@ -37,7 +37,7 @@ def main(folder, how):
     outcomes = {"nothing": 0, "everything": 0}
     prepare(Path(folder, "ready"))
     for step in itertools.count(1):
-        root = Path(shutil.copytree(Path(folder, "ready"), Path(folder, str(step))))
+        root = Path(shutil.copytree(Path(folder, "ready"), Path(folder, str(step)), symlinks=True))
         status = commit_cut_off_at(step, root, how)
         assert status in (0, 1, -signal.SIGKILL), f"step {step}: the commit ended with {status}"
         left = visible(root)

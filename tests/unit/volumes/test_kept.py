@@ -1,5 +1,6 @@
 """What a version keeps of what a job wrote: modes, empty folders, what links name; and how the rest is refused."""
 
+import itertools
 import os
 import stat
 import time
@@ -146,6 +147,61 @@ def test_links_to_folders_in_a_circle_and_to_too_many_files_are_refused(tmp_path
     (tmp_path / "many" / "link").symlink_to("d")
     monkeypatch.setattr(kept, "MOST_LINKED", 2)
     assert "links to more than 2 files" in kept.follow(str(tmp_path / "many"))[0].what
+
+
+@pytest.mark.parametrize("exchanges", [True, False], ids=["exchanged", "in two steps"])
+def test_cut_off_at_any_step_links_are_followed_the_next_time(tmp_path, monkeypatch, exchanges):
+    if not exchanges:  # as NFS has it
+        monkeypatch.setattr(kept, "swap", lambda *_: False)
+    for step in itertools.count(1):
+        top = tmp_path / str(step)
+        (top / "d" / "inner").mkdir(parents=True)
+        (top / "d" / "inner" / "w").write_text("1")
+        (top / "file").symlink_to("d/inner/w")
+        (top / "folder").symlink_to("d")
+        with monkeypatch.context() as patched:
+            steps = itertools.count(1)
+            for call in ("mkdir", "link", "unlink", "replace"):
+                patched.setattr(os, call, cut_off_at(step, steps, getattr(os, call)))
+            patched.setattr(kept, "swap", cut_off_at(step, steps, kept.swap))
+            try:
+                kept.follow(str(top), rename=os.replace)
+            except KeyboardInterrupt:
+                pass
+            else:
+                break
+        assert kept.follow(str(top)) == []
+        found = {
+            str(path.relative_to(top)) for path in top.rglob("*") if path.is_file() and not path.is_symlink()
+        }
+        assert found == {"d/inner/w", "file", "folder/inner/w"}, step
+        assert not any(path.is_symlink() or path.name.startswith(".") for path in top.rglob("*")), step
+    assert step > 6
+
+
+def cut_off_at(step, steps, call):
+    def cut(*arguments, **options):
+        if next(steps) == step:
+            raise KeyboardInterrupt
+        return call(*arguments, **options)
+
+    return cut
+
+
+def test_the_name_of_a_folder_that_is_not_utf_8_is_told(tmp_path):
+    (tmp_path / os.fsdecode(b"d\xff")).mkdir()
+    (tmp_path / os.fsdecode(b"d\xff") / "x").touch()
+    assert [each.what for each in kept.follow(str(tmp_path))] == ["a name that is not UTF-8"]
+
+
+def test_a_link_to_a_folder_whose_name_leaves_no_room_is_refused(tmp_path):
+    (tmp_path / "d").mkdir()
+    (tmp_path / ("l" * 242)).symlink_to("d")
+    assert kept.follow(str(tmp_path)) == []
+    (tmp_path / ("l" * 243)).symlink_to("d")
+    assert [each.what for each in kept.follow(str(tmp_path))] == [
+        "a link to a folder that has a name of more than 242 bytes"
+    ]
 
 
 def test_where_no_file_can_be_linked_what_a_link_names_is_copied(tmp_path, monkeypatch):
