@@ -32,8 +32,14 @@ def pytest_configure(config: pytest.Config) -> None:
         "1"  # no command of a test leaves a process behind, but where that is what is tested
     )
     os.environ["ORT_DISABLE_TELEMETRY"] = "1"  # ONNX Runtime writes into ~/.cache/Microsoft otherwise
-    if not hasattr(config, "workerinput"):
+    worker = hasattr(config, "workerinput")
+    if not worker:
         signal.signal(signal.SIGTERM, _interrupt)
+    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT):
+        if signal.getsignal(number) is signal.SIG_IGN or (worker and number == signal.SIGHUP):
+            # By nohup, or `make test &` in a script. What is ignored would be in each program that a test starts, too, and no
+            # Ctrl-C would end it; what has a handler is as usual there.
+            signal.signal(number, lambda *_: None)
     os.environ.update(
         {name: value for name, value in home.environment().items() if name.startswith("AIRFLOW")}
     )

@@ -243,5 +243,9 @@ def test_jupyterlab_answers_with_one_kernel_until_it_is_ended(
         assert list(dict(known["kernelspecs"])) == ["muster"]  # type: ignore[call-overload]
     finally:
         shown.send_signal(signal.SIGHUP)  # the terminal is closed
-        shown.communicate(timeout=60)
+        try:
+            shown.communicate(timeout=60)
+        finally:
+            shown.kill()
+            shown.communicate()
     assert [path.name for path in scratch.iterdir() if path.name.startswith("muster-")] == []
