@@ -129,9 +129,10 @@ class Predictions:
             version = self._added(spool, hour, files, progress)
             for file in ended:
                 file.unlink()
-        except OSError as error:
+        except (OSError, BackendError) as error:
             raise BackendError(
-                f"requests of {spool.name} in {hour} are not committed ({error}); they still wait to be"
+                f"requests of {spool.name} in {hour} are not committed ({error}); they still wait to be: once that is "
+                f"mended, such as a full disk, run `muster predictions commit {spool.name}`"
             ) from error
         return version
 

@@ -119,6 +119,11 @@ def _show_one(seen: Seen) -> None:
             revision.reason,
         )
     table.show(empty="no revisions")
+    for name, counts in (seen.counts or {}).items():
+        if counts.dropped:
+            note(
+                f"{name}: {counts.dropped:,} answered requests are not in its request log; the log of its server says why"
+            )
     for name, each in figures.items():
         if each.outside:
             counted = ", ".join(

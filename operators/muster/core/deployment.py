@@ -436,6 +436,7 @@ class Counts:
         not wait for the end.
     :param unseen: answered requests in which a fallback stood in for a value; None where its server does not count them.
     :param outside: by input, the answered requests with a value that no training row had, as far as the signature records these.
+    :param dropped: answered requests that its log was to keep and could not: the disk was full, say.
     :param seconds: latency histogram of those that were not refused, Prometheus style: {upper bound in seconds: requests at
         most that slow}.
     :param asked: by input and bin of the training rows, the answered requests with a value in it, one row of each; None
@@ -451,6 +452,7 @@ class Counts:
     asked: ByBin | None = None
     trained: ByBin = field(default_factory=dict)
     outside: Mapping[str, int] = field(default_factory=dict)
+    dropped: int = 0
 
     @property
     def tried(self) -> int:

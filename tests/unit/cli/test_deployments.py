@@ -141,6 +141,10 @@ def test_the_figures_stand_beside_each_revision(muster: Run, serving: Serving) -
     serving.counted = {"r2": replace(COUNTED, outside={"month": 12, "zone": 0})}
     said = muster("deployments", "show", "flights").err
     assert "r2: values outside what its training rows had, of 200 requests: month in 12" in said
+    serving.counted = {"r2": replace(COUNTED, dropped=22)}
+    assert (
+        "r2: 22 answered requests are not in its request log" in muster("deployments", "show", "flights").err
+    )
 
 
 @pytest.mark.usefixtures("world")

@@ -20,14 +20,15 @@ from muster.core.errors import BackendError, Corrupt, NotFound, Unavailable
 if TYPE_CHECKING:
     from muster.backends.releases.deployments import Deployments
 
-_REQUESTS, _BUCKET, _UNSEEN, _ASKED, _OUTSIDE = (
+_REQUESTS, _BUCKET, _UNSEEN, _ASKED, _OUTSIDE, _LOGGED = (
     "muster_requests_total",
     "muster_request_seconds_bucket",
     "muster_unseen_requests_total",
     "muster_input_requests_total",
     "muster_outside_requests_total",
+    "muster_logged_requests_total",
 )
-_READ = (_REQUESTS, _BUCKET, _UNSEEN, _ASKED, _OUTSIDE)
+_READ = (_REQUESTS, _BUCKET, _UNSEEN, _ASKED, _OUTSIDE, _LOGGED)
 _FAILED, _REFUSED, _LEFT = "failed", "refused", "left"
 _P95 = 0.95
 
@@ -130,6 +131,7 @@ def read_counts(text: str, *, name: str) -> dict[str, Counts]:
     unseen: dict[str, int] = {}
     binned: dict[str, list[tuple[str, str, int, int]]] = defaultdict(list)
     outside: dict[str, dict[str, int]] = defaultdict(dict)
+    dropped: dict[str, int] = defaultdict(int)
     seconds: dict[str, dict[float, int]] = defaultdict(dict)
     try:
         samples = [each for family in text_string_to_metric_families(text) for each in family.samples]
@@ -146,6 +148,8 @@ def read_counts(text: str, *, name: str) -> dict[str, Counts]:
                 binned[revision].append((of, bin_, number, int(trained)))
             elif sample.name == _OUTSIDE:
                 outside[revision][sample.labels["input"]] = number
+            elif sample.name == _LOGGED:
+                dropped[revision] += number * (sample.labels["outcome"] == "dropped")
             elif sample.name == _REQUESTS:
                 requests[revision] += number
                 by_outcome[revision, sample.labels.get("outcome", "")] += number
@@ -162,6 +166,7 @@ def read_counts(text: str, *, name: str) -> dict[str, Counts]:
             asked=_by_bin((i, b, n) for i, b, n, _ in binned[revision]) if revision in binned else None,
             trained=_by_bin((i, b, n) for i, b, _, n in binned.get(revision, ())),
             outside=outside.get(revision, {}),
+            dropped=dropped[revision],
         )
         for revision in requests.keys() | seconds.keys()
     }
@@ -192,6 +197,7 @@ def since(before: Counts | None, now: Counts) -> Counts:
         else _each(now.asked, before.asked or {}, lambda n, old: max(0, n - old)),
         trained=now.trained,
         outside={name: max(0, n - before.outside.get(name, 0)) for name, n in now.outside.items()},
+        dropped=max(0, now.dropped - before.dropped),
     )
 
 
@@ -233,6 +239,7 @@ def _sum(one: Counts, other: Counts) -> Counts:
         asked=_each(one.asked, other.asked, add) if one.asked and other.asked else one.asked or other.asked,
         trained=one.trained or other.trained,
         outside=dict(Counter(one.outside) + Counter(other.outside)),
+        dropped=one.dropped + other.dropped,
     )
 
 

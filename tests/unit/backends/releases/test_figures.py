@@ -23,6 +23,9 @@ def page(*, model: str = "line", odd: str = "r1") -> str:
     for outcome, number in (("answered", 6), ("refused", 3), ("failed", 1)):
         requests.labels(model, odd, outcome).inc(number)
     requests.labels("another", odd, "failed").inc(100)
+    logged = Counter("muster_logged_requests", "…", ["model", "revision", "outcome"], registry=registry)
+    logged.labels(model, odd, "kept").inc(5)
+    logged.labels(model, odd, "dropped").inc(22)
     unseen = Counter("muster_unseen_requests", "…", ["model", "revision"], registry=registry)
     unseen.labels(model, odd).inc(2)
     labels = ["model", "revision", "input", "bin", "trained"]
@@ -51,6 +54,7 @@ def test_a_metrics_page_is_read_by_revision(odd: str) -> None:
             asked={"x": {"up to 0.5": 4, "above 0.5": 2}},
             trained={"x": {"up to 0.5": 70, "above 0.5": 30}},
             outside={"month": 2, "zone": 0},
+            dropped=22,
         )
     }
     assert read_counts(page(), name="other") == {}
