@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import closing
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -116,18 +118,28 @@ def test_a_link_that_cannot_be_computed_is_left_to_airflow_which_logs_why(home: 
     ]
 
 
-@pytest.mark.parametrize(
-    ("setting", "address"),
-    [(None, "http://127.0.0.1:5000"), ("https://gpu-box.example/mlflow/", "https://gpu-box.example/mlflow")],
-)
+class Health(BaseHTTPRequestHandler):
+    """What MLflow answers to who asks whether it is there."""
+
+    def do_GET(self) -> None:
+        self.send_response(200 if self.path == "/health" else 404)
+        self.end_headers()
+
+
+@pytest.fixture
+def mlflow(monkeypatch: pytest.MonkeyPatch) -> Iterator[ThreadingHTTPServer]:
+    """It listens where ``muster mlflow`` does, but answers nothing until it is served."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), Health) as server:
+        monkeypatch.setattr("muster.backends.tracking.SHOWN_AT", f"http://127.0.0.1:{server.server_port}")
+        yield server
+
+
 def test_a_run_that_was_tracked_here_is_where_mlflow_is_found(
-    home: object, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, setting: str | None, address: str
+    home: object, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, mlflow: ThreadingHTTPServer
 ) -> None:
     from muster.airflow.links import TrackingLink
     from muster.backends.tracking import tracking_database
 
-    if setting is not None:
-        monkeypatch.setenv("AIRFLOW__MUSTER__MLFLOW_URL", setting)
     monkeypatch.setenv("MUSTER_HOME", str(tmp_path))
     ledger = FolderStore(tmp_path / "store").ledger
     job = JobSpec(name="a.b", image="python", image_digest=f"b3:{'0' * 64}", roles=(Role(command=("true",)),))
@@ -140,7 +152,18 @@ def test_a_run_that_was_tracked_here_is_where_mlflow_is_found(
         connection.execute("CREATE TABLE tags (run_uuid TEXT, key TEXT, value TEXT)")
         connection.execute("INSERT INTO runs VALUES ('9f2c', 3, 1)")
         connection.execute("INSERT INTO tags VALUES ('9f2c', 'muster.job_id', 'fit-1')")
-    assert TrackingLink().of_job("fit-1") == f"{address}/#/experiments/3/runs/9f2c"
+    run = "#/experiments/3/runs/9f2c"
+    assert TrackingLink().of_job("fit-1") == "", "nothing answers there, and a link would lead nowhere"
+    thread = Thread(target=mlflow.serve_forever)
+    thread.start()
+    try:
+        assert TrackingLink().of_job("fit-1") == f"http://127.0.0.1:{mlflow.server_port}/{run}"
+        assert TrackingLink().of_job("fit-2") == ""
+    finally:
+        mlflow.shutdown()
+        thread.join()
+    monkeypatch.setenv("AIRFLOW__MUSTER__MLFLOW_URL", "https://gpu-box.example/mlflow/")
+    assert TrackingLink().of_job("fit-1") == f"https://gpu-box.example/mlflow/{run}"
     assert TrackingLink().of_job("fit-2") == ""
 
 

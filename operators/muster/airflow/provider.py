@@ -40,6 +40,8 @@ def get_provider_info() -> dict[str, Any]:
         "extra-links": [
             "muster.airflow.links.JobLink",
             "muster.airflow.links.SearchLink",
+            "muster.airflow.links.CandidateLink",
+            "muster.airflow.links.ChampionLink",
             "muster.airflow.links.VersionsLink",
             "muster.airflow.links.ReportLink",
             "muster.airflow.links.DataDocsLink",
