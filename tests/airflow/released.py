@@ -72,7 +72,7 @@ def why(site: Site, dag_id: str, run: str, *, task: str = "deploy") -> list[str]
     try_number = int(site.task(dag_id, run, task)["try_number"])
     lines = faulty.shown(site, run, task, dag=dag_id, try_number=try_number)
     (begin,) = [number for number, line in enumerate(lines) if ": release " in line]
-    return [line.partition("Good: ")[2] or line for line in lines[begin : begin + 4]]
+    return [line.partition("Failed: ")[2] or line for line in lines[begin : begin + 4]]
 
 
 def short(address: str) -> str:
