@@ -122,7 +122,7 @@ class Pattern:
     def __init__(self, expression: str) -> None:
         try:
             self._expression = re.compile(expression)
-        except re.error as error:
+        except (re.error, TypeError) as error:
             raise SpecError(
                 f"metric_pattern is {expression!r:.120}: no regular expression ({error})"
             ) from error
