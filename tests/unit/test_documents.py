@@ -235,7 +235,9 @@ def test_a_store_of_a_later_release_is_opened_unless_its_format_moved(tmp_path: 
     (marker,) = (
         path for path in store.layout.root.iterdir() if path.is_file() and "format" in path.read_text()
     )
-    marker.write_text(json.dumps({**json.loads(marker.read_text()), "later": 1}))
+    document = json.loads(marker.read_text())
+    del document["digest"]  # of the fields that this release writes
+    marker.write_text(json.dumps({**document, "later": 1}))
     assert open_layout(store.layout.root) == store.layout
 
 
