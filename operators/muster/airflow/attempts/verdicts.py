@@ -67,7 +67,8 @@ class FailedForGood(Failed, AirflowFailException):
     """A verdict that another try would come to again: Airflow makes none."""
 
 
-FailedForGood.__name__ = Failed.__name__  # Airflow's log has it before the verdict
+# A log in JSON has the one before the verdict, a log in text the other.
+FailedForGood.__name__ = FailedForGood.__qualname__ = Failed.__name__
 
 
 def failure(status: JobStatus) -> Failed:
