@@ -130,7 +130,7 @@ def test_a_users_error_is_not_retried_stops_what_follows_and_is_the_message(
     assert len(lines) <= 4
     logged = Path(result.log).read_text()
     assert "Failed: user error" in logged
-    assert "FailedForGood" not in logged
+    assert "FailedForGood:" not in logged  # the class stands in the traceback's line of source alone
 
 
 def test_resume_keeps_what_succeeded_and_goes_on_from_what_did_not(

@@ -177,7 +177,7 @@ class BackendContract(Named):
             "print('muster: epoch=3/3')"
         )
         backend.submit(job(code, outputs={"made": Output(volume=self.own("a/made"))}), job_id=one)
-        eventually(lambda: backend.status(one).progress)
+        eventually(lambda: backend.status(one).links)  # the lines before it may come in a read before
         status = backend.status(one)
         assert {name: str(number) for name, number in status.progress.items()} == {
             "epoch": "1/3",

@@ -108,6 +108,7 @@ def test_every_command_that_reads_speaks_json() -> None:
         "metrics",  # in Prometheus's format
         "lock",
         "copy",
+        "install-service",
         "demo",
         "init",
         "up",

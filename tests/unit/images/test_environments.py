@@ -94,13 +94,14 @@ def test_a_build_that_is_cancelled_leaves_nothing(environments: Environments, tm
 
 def test_a_lock_with_comments_and_options_of_another_tool_is_a_lock(tmp_path: Path) -> None:
     lock = (
-        "--index-url https://a.example/simple\n\nx==1.0 \\\n    --hash=sha256:"
-        + "0" * 64
-        + "\n    # via -r requirements.in\n"
+        "--only-binary :all:\n\nx==1.0 \\\n    --hash=sha256:" + "0" * 64 + "\n    # via -r requirements.in\n"
     )
     folder = image(tmp_path / "foreign", lock=lock)
     (folder / "requirements.in").write_text("x\n")
     assert find_image("foreign", [tmp_path]) == folder
+    (folder / "requirements.txt").write_text(f"--index-url https://a.example/simple\n{lock}")
+    with pytest.raises(SpecError, match="holds '--index-url .*, and a lock holds no address"):
+        find_image("foreign", [tmp_path])
 
 
 @pytest.mark.parametrize("name", ["..", "a/b", "x" * 300, "a\nb", ""])

@@ -94,6 +94,7 @@ def test_a_field_may_be_left_out_only_where_earlier_releases_have_its_default_to
         ("Rules", "job_days"): 30.0,
         ("Rules", "young_days"): 0.0,
         ("Rules", "checkpoint_days"): 7.0,
+        ("Rules", "now"): False,
         ("Swept", "resumable"): (),
         ("Swept", "freed_bytes"): 0,
         ("Swept", "at_once"): False,
