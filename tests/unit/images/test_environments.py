@@ -100,7 +100,7 @@ def test_a_lock_with_comments_and_options_of_another_tool_is_a_lock(tmp_path: Pa
     (folder / "requirements.in").write_text("x\n")
     assert find_image("foreign", [tmp_path]) == folder
     (folder / "requirements.txt").write_text(f"--index-url https://a.example/simple\n{lock}")
-    with pytest.raises(SpecError, match="holds '--index-url .*, and a lock holds no address"):
+    with pytest.raises(SpecError, match=r"holds '--index-url .*, and a lock holds no address"):
         find_image("foreign", [tmp_path])
 
 
