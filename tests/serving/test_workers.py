@@ -101,6 +101,7 @@ def test_a_request_that_a_worker_had_not_read_when_it_ended_is_answered_by_the_n
     assert front.load("unread", write_line(tmp_path)) == ""
     pid = front.ask("unread", 1.0)[1]["pid"][0]
     os.kill(pid, signal.SIGSTOP)
+    eventually(lambda: Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T")
     with ThreadPoolExecutor(1) as pool:
         asked = pool.submit(front.ask, "unread", 3.0)
         eventually(lambda: front.waiting() >= 1)

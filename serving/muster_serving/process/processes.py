@@ -27,7 +27,7 @@ class Process(asyncio.Protocol):
 
     :ivar answered: called with the parts of each frame that answers one.
     :ivar ended: called once, with how it ended, after it was ready.
-    :ivar untouched: whether it ended before it had read all that it was sent: the kernel says so.
+    :ivar untouched: whether it ended before it had read all that it was sent, or could be sent: the kernel says so.
     """
 
     def __init__(self) -> None:
@@ -61,6 +61,9 @@ class Process(asyncio.Protocol):
         """Send a frame. :param ahead: whether it computes another one first."""
         assert self._transport is not None
         self._transport.write(write(parts))
+        self.untouched |= (
+            self._transport.is_closing()
+        )  # it had just ended: asyncio says so later than its pidfd may
 
     def kill(self, why: str) -> None:
         """End it at once, for a reason that :attr:`ended` is told."""
@@ -99,7 +102,7 @@ class Process(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Tell that it is gone. asyncio calls this."""
-        self.untouched |= isinstance(exc, ConnectionResetError)
+        self.untouched |= isinstance(exc, (ConnectionResetError, BrokenPipeError))
         self.over("is gone; the log of its container says more")
 
 
@@ -130,7 +133,7 @@ class Child(Process):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """See that it ends: it is about to, or only hung up. asyncio calls this."""
-        self.untouched |= isinstance(exc, ConnectionResetError)
+        self.untouched |= isinstance(exc, (ConnectionResetError, BrokenPipeError))
         asyncio.get_running_loop().call_later(LINGER_SECONDS, self._end)
 
     def _end(self) -> None:
@@ -154,7 +157,9 @@ class Child(Process):
         self._said.end()
         if self._transport:
             self._transport.abort()
-        self.over(how_it_ended(code, last_line=self._said.last_line, gib=self._gib))
+        how = how_it_ended(code, last_line=self._said.last_line, gib=self._gib)
+        # After what asyncio is about to tell of the connection: it may know already that not all was read.
+        asyncio.get_running_loop().call_soon(self.over, how)
 
 
 async def begin(folder: Path, setup: Setup, *, revision: str) -> Process:
