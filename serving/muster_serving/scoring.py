@@ -198,7 +198,7 @@ def _run(orders: Mapping[int, Mapping[str, Any]], processes: int, logs: Path, th
 
 def _start(order: Mapping[str, Any], log: Path, threads: int) -> subprocess.Popen[bytes]:
     code = str(Path(__file__).resolve().parent.parent)
-    words = [sys.executable, "-m", "muster_serving.shard", json.dumps(order)]
+    words = [sys.executable, "-P", "-m", "muster_serving.shard", json.dumps(order)]
     # as of a worker that serves: sums of floats depend on the number of threads
     libraries = dict.fromkeys(THREADS, str(threads))
     environment = {**os.environ, **libraries, "PYTHONPATH": code, "PYTHONSAFEPATH": "1"}

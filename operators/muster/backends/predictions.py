@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from muster.core.errors import BackendError, NotFound
+from muster.core.interpreters import python_command
 from muster.core.locks import is_locked, locked
 from muster.core.prediction import PredictionId, hour_of, predictions_volume
 from muster.core.settings import Settings
@@ -227,7 +228,7 @@ class LocalDecoder:
         """Run the module in a process of its own."""
         python = self.prepare(progress)
         done = subprocess.run(
-            [str(python), "-P", "-m", f"muster_serving.{module}", *map(str, words)],
+            python_command("-m", f"muster_serving.{module}", *map(str, words), of=python),
             input=json.dumps(order),
             capture_output=True,
             check=False,

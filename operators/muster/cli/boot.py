@@ -14,6 +14,7 @@ import typer
 from muster.cli.screen import note, safe
 from muster.client.place import check_home
 from muster.core.errors import BackendError, SpecError
+from muster.core.interpreters import python_command
 from muster.core.settings import Settings
 
 SYSTEM_UNITS = Path("/etc/systemd/system")
@@ -68,7 +69,7 @@ def install_service(
     except OSError as error:
         root = (
             f": run it as root, sudo env MUSTER_HOME={settings.home} MUSTER_CACHE={settings.cache} "
-            f"{sys.executable} -m muster deployments install-service --system"
+            f"{sys.executable} -P -m muster deployments install-service --system"
             if isinstance(error, PermissionError) and system
             else ""
         )
@@ -87,7 +88,7 @@ def unit(settings: Settings, target: str, *, user: str | None = None) -> str:
     :raises SpecError: a path holds what no unit can.
     """
     variables = [f"MUSTER_HOME={settings.home}", f"MUSTER_CACHE={settings.cache}"]
-    command = [sys.executable, "-m", "muster", "deployments", "repair", "--all"]
+    command = python_command("-m", "muster", "deployments", "repair", "--all")
     return _UNIT.format(
         about=str(settings.home).replace("%", "%%"),
         home=_quoted(str(settings.home)),

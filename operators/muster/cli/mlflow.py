@@ -12,6 +12,7 @@ from muster.backends.tracking import PORT, tracking_database, tracking_uri
 from muster.cli.foreground import check_port, python_of_image, serve
 from muster.cli.screen import say
 from muster.core.errors import NotFound
+from muster.core.interpreters import python_command
 from muster.core.settings import Settings
 
 _APP = "mlflow.server.fastapi_app:app"
@@ -36,9 +37,10 @@ def mlflow(
             "image with mlflow-skinny, sqlalchemy and alembic, creates it; on a cluster the task's env names the MLflow server"
         )
     check_port(port)
-    python = python_of_image(image)
+    image_python = python_of_image(image)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the server ends with this process
     say(f"http://127.0.0.1:{port}/   Ctrl-C ends it")
     # `mlflow server` would start a child process for this, and more for its own jobs; they would outlive it.
-    server = (python, "-m", "uvicorn", "--host", "127.0.0.1", "--port", str(port), _APP)
+    where = ("--host", "127.0.0.1", "--port", str(port))
+    server = python_command("-m", "uvicorn", *where, _APP, of=image_python, isolated=True)
     serve("MLflow", server, folder=database.parent, variables={"MLFLOW_TRACKING_URI": tracking_uri(database)})

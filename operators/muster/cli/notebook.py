@@ -22,6 +22,7 @@ from muster.cli.screen import note, safe, say
 from muster.client.execute import KERNEL, SCRIPT, TRANSPORT
 from muster.core.address import Address
 from muster.core.errors import ImageError, NotFound, SpecError
+from muster.core.interpreters import python_command
 from muster.core.names import check_identifier
 from muster.core.settings import Settings, project_folder
 
@@ -116,7 +117,7 @@ def _prepare(folder: Path, *, server: Path, python: Path, image: str) -> None:
     links.mkdir()
     spec.mkdir(parents=True)
     link(links, _site(server))
-    command = [str(python), "-P", str(Path(kernel.__file__).resolve()), str(links)]
+    command = python_command(str(Path(kernel.__file__).resolve()), str(links), of=python)
     done = subprocess.run([*command, "--check"], capture_output=True, text=True, check=False, cwd="/")
     try:
         known = json.loads(done.stdout)
@@ -188,7 +189,7 @@ def _variables(folder: Path) -> Mapping[str, str]:
 def _execute(server: str, path: Path, variables: Mapping[str, str]) -> None:
     script = Path(muster.__file__).parent / "client" / "execute.py"
     done = subprocess.run(
-        [server, "-P", str(script), str(path.absolute())],
+        python_command(str(script), str(path.absolute()), of=server),
         env=os.environ | dict(variables),
         stderr=subprocess.PIPE,
         text=True,
@@ -223,5 +224,7 @@ def _open(server: str, folder: Path, *, port: int, browser: bool, variables: Map
         f"--KernelManager.transport={TRANSPORT}",
     ]
     serve(
-        "JupyterLab", [server, "-m", "jupyterlab", *options], variables={**variables, "JUPYTER_TOKEN": token}
+        "JupyterLab",
+        python_command("-m", "jupyterlab", *options, of=server),
+        variables={**variables, "JUPYTER_TOKEN": token},
     )

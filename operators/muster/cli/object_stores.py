@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from muster.cli.progress import progress
 from muster.core.errors import SpecError, StoreError
 from muster.core.ingest import KAFKA, PACKAGE, SQL, Source
+from muster.core.interpreters import python_command
 from muster.core.settings import Settings
 
 if TYPE_CHECKING:
@@ -89,7 +90,7 @@ def _run(verb: str, source: Source, folder: Path, store: LocalStore, settings: S
 
     image = find_image("ingest", image_folders(settings))
     with progress() as tell:
-        python = Environments(settings.cache).ensure("ingest", image, put_image(store, image), tell)
+        image_python = Environments(settings.cache).ensure("ingest", image, put_image(store, image), tell)
     connection = outside_connection(source.conn_id) if source.conn_id else None
     told: dict[str, Any] = {"kind": connection.kind, "extras": connection.extras} if connection else {}
     values = connection.values() if connection else {}
@@ -100,7 +101,7 @@ def _run(verb: str, source: Source, folder: Path, store: LocalStore, settings: S
         progress() as tell,
         _program(image) as path,
         subprocess.Popen(
-            [python, "-m", f"{PACKAGE}.copying", verb, json.dumps(what)],
+            python_command("-m", f"{PACKAGE}.copying", verb, json.dumps(what), of=image_python),
             env={**environment, "PYTHONPATH": str(path)},
             stdout=subprocess.PIPE,
             text=True,

@@ -13,6 +13,7 @@ from muster.cli.foreground import check_port, python_of_image, serve, temporary_
 from muster.cli.jobs import find_newest
 from muster.cli.screen import note, say
 from muster.core.errors import NotFound
+from muster.core.interpreters import python_command
 from muster.core.job import EVENTS
 
 if TYPE_CHECKING:
@@ -80,7 +81,7 @@ def spark(
         say(f"http://127.0.0.1:{port}/   Ctrl-C ends it")
         serve(
             "Spark's history server",
-            [python_of_image(image), "-c", SERVER, str(first), str(port)],
+            python_command("-c", SERVER, str(first), str(port), of=python_of_image(image), isolated=True),
             variables={"SPARK_LOCAL_IP": "127.0.0.1"},
         )
 

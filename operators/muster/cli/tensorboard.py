@@ -14,6 +14,7 @@ from muster.cli.foreground import check_port, python_of_image, serve, temporary_
 from muster.cli.jobs import find_newest
 from muster.cli.screen import note, safe, say
 from muster.core.errors import NotFound
+from muster.core.interpreters import python_command
 
 if TYPE_CHECKING:
     from muster.volumes.base import Version
@@ -61,7 +62,7 @@ def tensorboard(
             note(f"{len(runs)} run{'s' * (len(runs) != 1)}: {safe(', '.join(runs))}")
         say(f"http://127.0.0.1:{port}/   Ctrl-C ends it")
         where = ("--logdir", str(folder), "--host", "127.0.0.1", "--port", str(port))
-        serve("TensorBoard", [python, "-m", "tensorboard.main", *where])
+        serve("TensorBoard", python_command("-m", "tensorboard.main", *where, of=python, isolated=True))
 
 
 def _names_a_job(store: LocalStore, text: str) -> bool:

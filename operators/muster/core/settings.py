@@ -17,6 +17,7 @@ an environment made from its lock. The name is in upper case, with ``_`` for ``-
 from __future__ import annotations
 
 import os
+import pwd
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,6 +26,7 @@ from muster.core.errors import SpecError
 
 HOME_NAME = ".muster"
 INTERPRETER = "MUSTER_INTERPRETER_"
+_NAMED = "MUSTER_HOME={home} says that you trust all who can write there; MUSTER_HOME={own} begins a home of your own"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,11 +53,12 @@ class Settings:
     def load(cls, environment: Mapping[str, str] | None = None, *, start: Path | None = None) -> Settings:
         """Read the settings; `start` (the working folder) is where the search for ``.muster`` begins.
 
-        :raises SpecError: a variable has a value that is not allowed.
+        :raises SpecError: a variable has a value that is not allowed, or another user made the ``.muster`` that was found, or
+            may write into it.
         """
         env = os.environ if environment is None else environment
         here = (start or Path.cwd()).absolute()
-        home = Path(env["MUSTER_HOME"]) if env.get("MUSTER_HOME") else _nearest(here)
+        home = Path(env["MUSTER_HOME"]) if env.get("MUSTER_HOME") else _found(here) or here / HOME_NAME
         base = Path(env["XDG_CACHE_HOME"]) if env.get("XDG_CACHE_HOME") else Path.home() / ".cache"
         cache = Path(env["MUSTER_CACHE"]) if env.get("MUSTER_CACHE") else base / "muster"
         folders = [Path(part).absolute() for part in env.get("MUSTER_IMAGES", "").split(":") if part]
@@ -97,11 +100,15 @@ class Settings:
 
 
 def project_folder(start: Path | None = None) -> Path:
-    """Return the folder with ``dags/`` and ``images/``: the working folder where it has one, else the nearest that has ``.muster``."""
+    """Return the folder with ``dags/`` and ``images/``: the working folder where it has one, else the nearest that has ``.muster``.
+
+    :raises SpecError: another user made that ``.muster``, or may write into it.
+    """
     here = (start or Path.cwd()).absolute()
     if any((here / name).is_dir() for name in ("dags", "images")):
         return here
-    return next((folder for folder in (here, *here.parents) if (folder / HOME_NAME).is_dir()), here)
+    home = _found(here)
+    return here if home is None else home.parent
 
 
 def variable_name(image: str) -> str:
@@ -116,8 +123,29 @@ def _switch(env: Mapping[str, str], name: str) -> bool:
     return value == "1"
 
 
-def _nearest(here: Path) -> Path:
+def _found(here: Path) -> Path | None:
+    """Return the nearest ``.muster``. Airflow runs code of a home, so one that nobody named must be the user's own."""
     for folder in (here, *here.parents):
-        if (folder / HOME_NAME).is_dir():
-            return folder / HOME_NAME
-    return here / HOME_NAME
+        home = folder / HOME_NAME
+        if not home.is_dir():
+            continue
+        for stat in (home.lstat(), home.stat()):
+            if stat.st_uid != os.geteuid():
+                raise SpecError(
+                    f"{home} belongs to {_user(stat.st_uid)}, and you are {_user(os.geteuid())}: muster would run what that "
+                    f"user put there, as you. {_NAMED.format(home=home, own=here / HOME_NAME)}"
+                )
+        if stat.st_mode & 0o022:
+            raise SpecError(
+                f"other users may write into {home} (mode {stat.st_mode & 0o777:o}): muster would run what they put there, as "
+                f"you. Run `chmod go-w {home}`. {_NAMED.format(home=home, own=here / HOME_NAME)}"
+            )
+        return home
+    return None
+
+
+def _user(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:  # a container may have no such user
+        return f"user {uid}"

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from muster.core.errors import ImageError, MusterError
+from muster.core.interpreters import python_command
 from muster.core.locks import locked_if_free
 from muster.volumes.durability import sync_all, write_whole
 from muster.volumes.tree import remove
@@ -95,7 +96,7 @@ class Environments:
 
         from muster.core.linux import die_with
 
-        words = [sys.executable, "-P", "-m", __name__, str(self._cache), name, str(lock_folder), digest]
+        words = python_command("-m", __name__, str(self._cache), name, str(lock_folder), digest)
         with log.open("wb") as out:
             build = subprocess.Popen(
                 words,

@@ -1,6 +1,9 @@
 from __future__ import annotations
 
+import os
+import pwd
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -80,3 +83,46 @@ def test_a_project_is_found_from_its_subfolders(tmp_path: Path) -> None:
     assert project_folder(tmp_path / "dags" / "flats") == tmp_path
     (tmp_path / "notes" / "dags").mkdir()
     assert project_folder(tmp_path / "notes") == tmp_path / "notes"
+
+
+@pytest.mark.parametrize("begin", [lambda here: Settings.load({}, start=here), project_folder])
+def test_a_home_of_another_user_is_refused_unless_it_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, begin: Callable[[Path], object]
+) -> None:
+    home, here = tmp_path / ".muster", tmp_path / "work"
+    for folder in (home, here):
+        folder.mkdir()
+    begin(here)
+    monkeypatch.setattr(os, "geteuid", lambda: home.stat().st_uid + 1)
+    with pytest.raises(SpecError) as refused:
+        begin(here)
+    message = str(refused.value)
+    assert message.startswith(f"{home} belongs to {pwd.getpwuid(home.stat().st_uid).pw_name}, and you are ")
+    assert f"MUSTER_HOME={home} says that you trust" in message
+    assert f"MUSTER_HOME={here / '.muster'} begins" in message
+    assert Settings.load({"MUSTER_HOME": str(home)}, start=here).home == home
+
+
+def test_a_home_that_others_may_write_is_refused_unless_it_is_named(tmp_path: Path) -> None:
+    home = tmp_path / ".muster"
+    home.mkdir()
+    for mode in (0o777, 0o775, 0o702):
+        home.chmod(mode)
+        with pytest.raises(SpecError, match=f"may write into .*mode {mode:o}.*chmod go-w"):
+            Settings.load({}, start=tmp_path)
+    assert Settings.load({"MUSTER_HOME": str(home)}).home == home
+    home.chmod(0o755)
+    assert Settings.load({}, start=tmp_path).home == home
+
+
+def test_a_link_of_another_user_to_a_home_of_ones_own_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / ".muster").symlink_to("mine")
+    assert Settings.load({}, start=tmp_path).home == tmp_path / ".muster"
+    theirs = (tmp_path / "mine").stat()
+    other = os.stat_result((*theirs[:4], theirs.st_uid + 1, *theirs[5:]))
+    monkeypatch.setattr(Path, "lstat", lambda _: other)
+    with pytest.raises(SpecError, match="belongs to"):
+        Settings.load({}, start=tmp_path)

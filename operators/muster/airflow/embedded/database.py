@@ -6,13 +6,13 @@ import os
 import shutil
 import sqlite3
 import subprocess
-import sys
 from collections.abc import Mapping
 from contextlib import closing
 from importlib.metadata import version
 from pathlib import Path
 
 from muster.core.errors import MusterError
+from muster.core.interpreters import python_command
 from muster.core.locks import locked
 
 DATABASE = "airflow.db"
@@ -58,7 +58,7 @@ def _template(cache: Path, release: str, environment: Mapping[str, str]) -> Path
 
 def _initialise(database: Path, environment: Mapping[str, str]) -> None:
     """Create or migrate a database, in a process of its own: this one may have Airflow configured for another."""
-    command = [sys.executable, "-c", "from airflow.utils.db import initdb; initdb()"]
+    command = python_command("-c", "from airflow.utils.db import initdb; initdb()")
     place = {"AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{database}"}
     ended = subprocess.run(
         command, env={**os.environ, **environment, **place}, capture_output=True, text=True, check=False

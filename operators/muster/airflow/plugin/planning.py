@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict
@@ -21,6 +20,7 @@ from sqlalchemy import func, select
 
 from muster.airflow.embedded.plan_process import PlanRequest
 from muster.core.errors import Conflict, MusterError, NotFound, SpecError
+from muster.core.interpreters import python_command
 from muster.core.text import escaped, shortened
 
 MOST_SECONDS = 120.0
@@ -118,7 +118,7 @@ def _wanted(dag_id: str, params: Mapping[str, Any]) -> PlanRequest:
 
 
 def _asked(wanted: PlanRequest) -> dict[str, Any]:
-    command = (sys.executable, "-m", "muster.airflow.embedded.plan_process", str(os.getpid()))
+    command = python_command("-m", "muster.airflow.embedded.plan_process", str(os.getpid()))
     try:
         done = subprocess.run(
             command, input=json.dumps(asdict(wanted)).encode(), capture_output=True, timeout=MOST_SECONDS

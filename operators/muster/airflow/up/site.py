@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 import socket
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,6 +17,7 @@ from muster.airflow.up.components import Component, stop
 from muster.airflow.up.home import ADDRESS, UpHome
 from muster.airflow.up.preload import Origin, preload
 from muster.core.errors import BackendError, MusterError, SpecError
+from muster.core.interpreters import python_command
 from muster.core.locks import locked_if_free
 from muster.core.settings import Settings
 
@@ -27,8 +27,8 @@ LOOK_SECONDS = 0.5
 _SETTLED_SECONDS = 3.0
 _LONGEST_PARSE_SECONDS = 30.0
 _TRIM_SECONDS = 60.0
-COMPONENT = (sys.executable, "-m", "muster.airflow.up.component")
-METRICS = (sys.executable, "-m", "muster", "metrics", "--serve")
+COMPONENT = python_command("-m", "muster.airflow.up.component")
+METRICS = python_command("-m", "muster", "metrics", "--serve")
 _STOPS = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
 
 COMMANDS = {

@@ -22,6 +22,7 @@ from typing import NoReturn
 
 import muster
 from muster.backends.local.processes import JOB_VARIABLE, MARK_VARIABLE
+from muster.core.interpreters import python_command
 from muster.core.linux import die_with
 
 _MAIN = (
@@ -44,7 +45,9 @@ class Nursery:
         root = str(Path(muster.__file__).parent.parent)
         with its:
             self._process = subprocess.Popen(
-                [sys.executable, "-I", "-c", _MAIN, root, str(its.fileno()), str(os.getpid()), str(home)],
+                python_command(
+                    "-c", _MAIN, root, str(its.fileno()), str(os.getpid()), str(home), isolated=True
+                ),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,  # a supervisor that is started without it says what is wrong

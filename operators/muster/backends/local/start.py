@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -22,6 +21,7 @@ from muster.backends.local.places import Places
 from muster.backends.local.queue import Claim, JobQueue, Ticket
 from muster.backends.local.variables import variables
 from muster.core.errors import BackendError, Corrupt, NotFound
+from muster.core.interpreters import python_command
 from muster.core.job import JobSpec
 from muster.core.settings import Settings
 from muster.core.verdict import Cause, Verdict
@@ -130,7 +130,7 @@ def _started(job: JobSpec, orders: Orders, secrets: Mapping[str, str], log: int)
 def _spawn(orders: Orders, log: int, told: int) -> None:
     root = str(Path(muster.__file__).parent.parent)
     process = subprocess.Popen(
-        [sys.executable, "-I", "-c", _MAIN, root, str(told), dumps(orders)],
+        python_command("-c", _MAIN, root, str(told), dumps(orders), isolated=True),
         stdin=subprocess.DEVNULL,
         stdout=log,
         stderr=log,

@@ -17,6 +17,7 @@ import httpx
 from muster.backends.mlflow.runs import Runs
 from muster.backends.tracking import URI, Tracking
 from muster.core.errors import BackendError, ImageError, NotFound, SpecError
+from muster.core.interpreters import python_command
 from muster.core.text import one_line
 
 _HELPER = Path(__file__).with_name("helper.py")
@@ -35,7 +36,7 @@ class Beside:
     def __init__(self, python: Path, variables: Mapping[str, str]) -> None:
         try:
             self._process = subprocess.Popen(
-                [python, "-I", _HELPER],
+                python_command(str(_HELPER), of=python, isolated=True),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,

@@ -23,6 +23,7 @@ from muster.cli.warm.key import absolute, facts_of, key_of
 from muster.cli.warm.messages import receive, send
 from muster.cli.warm.place import FOLDER, WarmPlace
 from muster.core.errors import MusterError
+from muster.core.interpreters import python_command
 
 _SERVER = "from muster.cli.warm.server import main; main()"
 # A terminal sends these to all processes before it, a person or a program the others to one.
@@ -70,7 +71,7 @@ def _start(home: EmbeddedHome, place: WarmPlace) -> socket.socket:
     flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]  # as multiprocessing does
     with its:
         subprocess.Popen(
-            [sys.executable, *flags, "-c", _SERVER, str(its.fileno()), json.dumps(told)],
+            python_command(*flags, "-c", _SERVER, str(its.fileno()), json.dumps(told)),
             pass_fds=[its.fileno()],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from muster.backends.predictions import Predictions
 from muster.core.errors import MusterError
+from muster.core.interpreters import python_command
 from muster.core.linux import die_with
 from muster.core.settings import Settings
 from muster.volumes.folder import FolderStore
@@ -33,7 +34,7 @@ class Collecting:
 
     def __init__(self, settings: Settings, name: str, say: Callable[[str], None]) -> None:
         self._spool = Spool(settings.home, name)
-        self._words = [sys.executable, "-P", "-m", __name__, str(settings.home), str(settings.cache), name]
+        self._words = python_command("-m", __name__, str(settings.home), str(settings.cache), name)
         self._say = say
         self._running: subprocess.Popen[str] | None = None
         self._pause, self._due = PERIOD_SECONDS, 0.0

@@ -16,6 +16,7 @@ from typing import Any
 from muster.backends.local.variables import NO_TELEMETRY
 from muster.core.deployment import DeploymentSpec
 from muster.core.errors import DeploymentError
+from muster.core.interpreters import python_command
 from muster.core.linux import die_with
 from muster.core.shipped import shipped
 
@@ -33,7 +34,7 @@ def start(
         keep_short(log)
         with log.open("ab") as out:
             return subprocess.Popen(
-                [str(python), "-P", "-m", *words],  # -P: the folder it is started in holds no code
+                python_command("-m", *words, of=python),
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=out,
