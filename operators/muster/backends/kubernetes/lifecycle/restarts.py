@@ -14,7 +14,7 @@ from muster.core.room import is_full
 from muster.core.verdict import Cause, Verdict
 from muster.volumes.service.client import ServiceStore
 
-# So many free starts in so long a time, and no rank began: the cluster would go on like that for ever.
+# So many free starts in so long a time, and never all replicas: the cluster would go on like that for ever.
 SPINS, SPIN_SECONDS = 10, 60.0
 
 
@@ -26,7 +26,7 @@ class RestartNotes:
         self._told: dict[str, set[str]] = {}  # by job, what each restart is called
         self._began: dict[
             str, tuple[float, int]
-        ] = {}  # since when no rank has begun, and the free restarts by then
+        ] = {}  # since when not all replicas began, and the free restarts by then
 
     def tell(self, job: JobSpec, job_id: str, seen: Seen) -> None:
         """Tell of the restarts that this one has not told of yet, once it sees what failed.
@@ -57,13 +57,14 @@ class RestartNotes:
         self._began.pop(job_id, None)
 
     def spins(self, job: JobSpec, job_id: str, seen: Seen, *, now: float) -> Verdict | None:
-        """Return the verdict on a gang that the cluster starts again and again without a rank that begins.
+        """Return the verdict on a gang that the cluster starts again and again, and that never begins whole.
 
         None of that counts as a restart, so nothing else would end it: its next try has new objects, and Kueue places it
-        anew.
+        anew. Ranks on good nodes begin each time, and wait for those whose node refuses its pod.
         """
         free = seen.free_restarts
-        if any(pod.main.started_at is not None for pod in seen.replicas()):
+        began = sum(pod.main.started_at is not None for pod in seen.replicas())
+        if began >= job.replicas:
             self._began.pop(job_id, None)
             return None
         since, before = self._began.setdefault(job_id, (now, free))
@@ -73,7 +74,7 @@ class RestartNotes:
         return Verdict(
             cause=Cause.NODE_LOST,
             message=(
-                f"the cluster started its pods {free - before} times in {now - since:.0f} s, and no rank began"
+                f"the cluster started its pods {free - before} times in {now - since:.0f} s, and {began} of {job.replicas} replicas began"
                 f"{f': {last.message}' if last else ''}"
             ),
             advice="it is placed anew at its next try; `kubectl get events` says why its pods do not start",

@@ -111,7 +111,19 @@ def test_a_gang_that_the_cluster_starts_again_and_again_without_a_rank_comes_to_
     found = told.spins(job, "j", spinning(12), now=161.0)
     assert found is not None
     assert found.cause is Cause.NODE_LOST
-    assert found.message.startswith("the cluster started its pods 11 times in 61 s, and no rank began")
+    assert found.message.startswith(
+        "the cluster started its pods 11 times in 61 s, and 0 of 2 replicas began"
+    )
+
+
+def test_a_gang_of_which_a_part_never_begins_comes_to_its_end_too() -> None:
+    """The node of one replica refuses its pod each time, and the other one waits for it."""
+    job, told = recorded("rank-lost").job, notes(Lines())
+    for number in range(11):
+        begun = spinning(number, began=True)
+        found = told.spins(job, "j", replace(begun, pods=begun.pods[:1]), now=number * 10.0)
+    assert found is not None
+    assert "1 of 2 replicas began" in found.message
 
 
 def test_starts_between_which_ranks_began_are_no_spinning() -> None:
