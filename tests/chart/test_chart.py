@@ -137,6 +137,14 @@ def test_a_job_that_has_to_borrow_takes_the_place_of_trials_by_default_and_of_no
     assert low <= policy["borrowWithinCohort"]["maxPriorityThreshold"] < normal
 
 
+def test_a_team_that_never_reclaims_does_as_the_refusal_says() -> None:
+    preemption = {"reclaimWithinCohort": "Never", "borrowWithinCohort": None}
+    found = render({**LEAST, "queues": {**LEAST["queues"], "preemption": preemption}})
+    (policy,) = [each["spec"]["preemption"] for each in found if each["kind"] == "ClusterQueue"]
+    assert policy["reclaimWithinCohort"] == "Never"
+    assert not policy.get("borrowWithinCohort")
+
+
 def test_without_kueue_priorities_are_those_of_pods() -> None:
     """`normal` is what a pod has that names none, so that no job of that priority takes the place of a foreign pod."""
     found = render({**LEAST, "queues": {"enabled": False}})
