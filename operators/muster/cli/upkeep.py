@@ -118,7 +118,7 @@ def _repair(store: LocalStore, mirror: str, report: Report) -> bool:
 def _show_report(report: Report, *, deep: bool) -> None:
     told = set[str]()
     for where, problems in groupby(report.problems, key=lambda problem: problem.where):
-        found = list(problems)
+        found = sorted(problems, key=lambda problem: problem.harmless)  # damage first
         for problem in found[:MOST_SHOWN]:
             say(f"{safe(where)}: {safe(problem.what)}", style="yellow" if problem.harmless else "red")
         if len(found) > MOST_SHOWN:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -51,6 +52,22 @@ class TestFsck:
         said = muster("volumes", "fsck").out
         assert (said.count("writable file"), said.count("retire this version")) == (5, 1)
         assert "lab/many@1: and 4 more; --json names all" in said
+
+    @pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
+    def test_what_is_harmless_hides_no_damage(
+        self, muster: Run, history: FolderStore, tmp_path: Path
+    ) -> None:
+        (tmp_path / "many").mkdir()
+        for number in range(9):
+            (tmp_path / "many" / str(number)).write_text("1")
+        made = history.path(history.add("lab/many", tmp_path / "many").address)
+        for path in made.iterdir():
+            os.chown(path, 1234, -1)
+        (made / "8").chmod(0o666)
+        answer = muster("volumes", "fsck")
+        assert answer.code == 1
+        assert "writable file: '8'" in answer.out
+        assert "retire this version" in answer.out
 
     def test_only_a_deep_check_finds_a_changed_byte(self, muster: Run, history: FolderStore) -> None:
         damage(history, same_size=True)
