@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import os
+import select
 import signal
 import socket
 import sys
@@ -126,7 +127,7 @@ def root(
     """Typer reads the options of `muster` itself from here."""
 
 
-_MACHINES = frozenset({errno.EPIPE, errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO})
+_MACHINES = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EACCES, errno.EPERM})
 
 
 def named(words: Sequence[str]) -> typer.Typer:
@@ -154,6 +155,7 @@ def main() -> None:
     except SystemExit as end:
         if isinstance(end.__context__, BrokenPipeError):  # click turns it into exit code 1
             _end_by(end.__context__)
+            raise end.__context__ from None
         if not isinstance(end.code, (int, type(None))):
             raise
         try:
@@ -167,15 +169,24 @@ def main() -> None:
 def _end_by(error: OSError) -> None:
     """End as every program does whose output nobody reads, by SIGPIPE; of what is wrong with this machine say one line, exit code 1.
 
-    Any other error is a bug, and keeps its traceback.
+    Any other error is a bug, and keeps its traceback: a file that is missing in HOME, a connection that was closed.
     """
-    home = str(error.filename or "").startswith(f"{Path.home()}/")
-    if error.errno not in _MACHINES and not home and not isinstance(error, socket.gaierror):
-        return
-    if error.errno == errno.EPIPE:
+    path, home = Path(str(error.filename or "")), Path.home()
+    no_home = any(home in (each, each.parent) and not each.exists() for each in (path, *path.parents))
+    if error.errno == errno.EPIPE and _is_unread():
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)
         signal.raise_signal(signal.SIGPIPE)
+    if error.errno not in _MACHINES and not no_home and not isinstance(error, socket.gaierror):
+        return
     where = f": {error.filename}" if error.filename else ""
     with suppress(OSError):  # stderr may lead to the same disk
         complain(f"{error.strerror or error}{where}")
     os._exit(1)
+
+
+def _is_unread() -> bool:
+    """Whether whoever read this process's output has closed it."""
+    look = select.poll()
+    look.register(1, 0)  # POLLERR and POLLHUP are always told
+    look.register(2, 0)
+    return any(event & (select.POLLERR | select.POLLHUP) for _, event in look.poll(0))

@@ -101,12 +101,23 @@ def _check_name(name: str) -> None:
 
 
 def _imported_in_images() -> set[str]:
-    """Return what the packages of the shipped images are imported as, as far as their names tell."""
+    """Return what the packages of the shipped images are imported as; of few that is another name than the package's."""
     from muster.images.lock import LOCK, entries, package
 
     locks = [path.read_text(encoding="utf-8") for path in shipped("images").glob(f"*/{LOCK}")]
-    packages = {package(entry) for lock in locks for entry in entries(lock)}
-    return {"sklearn", *(each.partition("-")[0] for each in packages)}  # mlflow-skinny is mlflow
+    packages = {package(entry).replace("-", "_") for lock in locks for entry in entries(lock)}
+    return {
+        "PIL",
+        "azure",
+        "dateutil",
+        "google",
+        "grpc",
+        "mlflow",
+        "opentelemetry",
+        "sklearn",
+        "yaml",
+        *packages,
+    }
 
 
 def _write_folder(source: Path, target: Path, name: str) -> None:

@@ -63,7 +63,8 @@ def note(text: str = "", *, style: str | None = None) -> None:
 def program(name: str) -> str:
     """Return what to type for a program of this environment: its name where PATH has it, else its path."""
     path = Path(sys.executable).with_name(name)
-    if shutil.which(name):
+    found = shutil.which(name)
+    if found and (not path.exists() or path.samefile(found)):  # else it is another environment's
         return name
     return quote(str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path))
 

@@ -105,3 +105,7 @@ def test_a_name_that_would_hide_a_package_of_an_image_is_refused(muster: Run, na
     answer = muster("init", name)
     assert answer.code == 1
     assert "a Python package has that name" in answer.err
+
+
+def test_a_word_of_a_package_s_name_is_free(muster: Run, folder: Path) -> None:
+    assert muster("init", "ml").code == 0  # ml-dtypes is imported as ml_dtypes

@@ -68,3 +68,40 @@ def test_what_stdout_leads_to_is_no_bug(tmp_path: Path, shell: str, code: int, s
         env={**os.environ, "MUSTER_HOME": str(tmp_path / "home"), "MUSTER_NO_WARM": "1"},
     )
     assert (done.returncode, done.stderr) == (code, says)
+
+
+@pytest.mark.parametrize(
+    ("home", "does", "code", "says"),
+    [
+        (".", "(Path.home() / 'project' / 'missing.json').read_text()", 1, "FileNotFoundError"),
+        (".", "a, b = socket.socketpair(); b.close(); a.send(b'x')", 1, "BrokenPipeError"),
+        ("/proc", "Path('/proc/.cache').mkdir()", 1, "muster: No such file or directory: /proc/.cache\n"),
+        ("/proc/none", "Path('/proc/none').mkdir()", 1, "muster: No such file or directory: /proc/none\n"),
+    ],
+)
+def test_only_a_home_that_cannot_be_written_is_no_bug(
+    tmp_path: Path, home: str, does: str, code: int, says: str
+) -> None:
+    (tmp_path / "project").mkdir()
+    program = f"""
+        import socket, typer
+        from pathlib import Path
+        from muster.cli import app
+        command = typer.Typer(pretty_exceptions_enable=False)
+        @command.command()
+        def run():
+            {does}
+        app.named = lambda words: command
+        app.main()
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", dedent(program)],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=tmp_path,
+        env={**os.environ, "HOME": str(tmp_path / home)},
+    )
+    assert done.returncode == code
+    assert done.stderr == says if says.startswith("muster") else says in done.stderr
+    assert ("Traceback" in done.stderr) is not says.startswith("muster")

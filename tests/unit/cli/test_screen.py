@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
-from muster.cli.screen import Table, complain, fields, safe, seconds, size
+from muster.cli.screen import Table, complain, fields, program, safe, seconds, size
 
 
 @pytest.mark.parametrize(
@@ -80,6 +81,19 @@ def test_an_empty_table_leaves_stdout_empty(capsys: pytest.CaptureFixture[str]) 
 def test_an_error_keeps_its_lines_and_loses_its_controls(capsys: pytest.CaptureFixture[str]) -> None:
     complain("uv failed\n  \x1b[31mno \x07such package\x1b[0m\nrun again")
     assert capsys.readouterr().err == "muster: uv failed\n    no \\x07such package\n  run again\n"
+
+
+def test_a_program_of_another_environment_is_not_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own, other = Path(sys.executable).with_name("muster"), tmp_path / "muster"
+    other.symlink_to(own)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert program("muster") == "muster"
+    other.unlink()
+    other.write_text("#!/bin/sh")
+    other.chmod(0o755)
+    assert Path(program("muster")).absolute() == own
 
 
 def test_fields_leave_out_what_is_empty(capsys: pytest.CaptureFixture[str]) -> None:
