@@ -90,6 +90,25 @@ class QueryContract:
         head = json.loads((tmp_path / "two" / ".muster-ingest.jsonl").read_text().partition("\n")[0])
         assert head["high"] == 7
 
+    def test_a_watermark_is_compared_as_the_database_has_it(
+        self, read: Any, rows: Any, database: Any, tmp_path: Path
+    ) -> None:
+        run = database[2]
+        run("create table visits (n integer, came varchar(40))")
+        run("insert into visits values (9, '2026-01-02T09:00:00'), (10, '2026-01-02T10:00:00')")
+        for column, kind in (("n", "string"), ("came", "timestamp")):
+            query = "select n + 0 as n, came from visits"
+            what = {"watermark": column, "query": query, "types": {column: kind}}
+            read(f"{column}-one", **what)
+            assert read(f"{column}-same", before=f"{column}-one", **what)["fetched"] == 0
+            run("insert into visits select n + 2, replace(came, 'T1', 'T2') from visits where n > 9")
+            assert read(f"{column}-two", before=f"{column}-one", **what)["rows"] == 1
+            run("delete from visits where n > 10")
+
+    def test_a_value_that_is_more_than_its_type_ends_the_ingest(self, read: Any, database: Any) -> None:
+        query = "select id + 1 as x from orders"
+        assert "has a value that is no bool" in read("one", query=query, types={"x": "bool"})["message"]
+
     def test_a_watermark_with_fractions(self, read: Any, rows: Any, database: Any, tmp_path: Path) -> None:
         run = database[2]
         run("create table parts (size numeric(10, 2), name text)")
@@ -302,6 +321,10 @@ class TestSQLite(QueryContract):
 
 
 class TestDuckDB(QueryContract):
+    def test_a_time_is_no_day(self, read: Any) -> None:
+        query = "select timestamp '2026-01-02 10:00:00' as day"
+        assert "no date32[day] (it is more)" in read("one", query=query, types={"day": "date"})["message"]
+
     @pytest.fixture
     def database(self, python: Path, tmp_path: Path) -> tuple[dict[str, str], str, Run]:
         file = tmp_path / "shop.duckdb"

@@ -112,7 +112,13 @@ def _column(column: pa.Array, field: pa.Field, changed: set[str]) -> pa.Array:
     try:
         if pa.types.is_floating(column.type) and pa.types.is_decimal(field.type):
             column = column.cast(pa.string())  # Arrow would round a fraction to the digits that there are
-        return column.cast(field.type)
+        cast = column.cast(field.type)
+        coarse = pa.types.is_date(field.type) or pa.types.is_boolean(field.type)
+        if coarse and not pa.types.is_string(column.type) and not cast.cast(column.type).equals(column):
+            raise ValueError(
+                "it is more"
+            )  # which Arrow would leave out: a time of day, all of a number but whether it is 0
+        return cast
     except (pa.ArrowException, ValueError) as error:
         raise IngestError(
             f"the query's column {field.name!r:.80} has a value that is no {field.type!s:.120} ({error!s:.200}): {advice(field.name)}"

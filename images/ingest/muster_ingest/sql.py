@@ -71,8 +71,10 @@ def read_query(
                 "such rows out"
             )
         known = pq.read_schema(base / kept[-1][0]) if base is not None and kept else None
-        batches = fitted(batches, given, known)
-        written, newest = _write(batches, target, listing.next_number(kept), column)
+        watermark = _Watermark(column) if column else None
+        batches = fitted(watermark.along(batches) if watermark else batches, given, known)
+        written = _write(batches, target, listing.next_number(kept))
+        newest = watermark.highest() if watermark else None
     rows = sum(each[3] for each in written)
     new = [(path, bytes_, digest) for path, bytes_, digest, _ in written]
     if high is not None and not rows:
@@ -109,19 +111,48 @@ def _high(base: Path | None, source: Mapping[str, Any]) -> int | float | str | N
     return said.get("high") if said.get("source") == dict(source) else None
 
 
-def _check_watermark(schema: pa.Schema, column: str) -> None:
-    """Refuse a watermark that no listing can keep, before the rows are read."""
-    if column not in schema.names:
-        raise IngestError(
-            f"the query has no column {column!r:.80} for the watermark; it has {', '.join(schema.names)[:300]}"
-        )
-    kind = schema.field(column).type
-    if isinstance(kind, pa.UuidType):
-        return
-    if not any(fits(kind) for fits in _KEPT):
-        raise IngestError(
-            f"the watermark's column {column!r:.80} is of type {schema.field(column).type!s:.120}: need numbers, times, days or text; the query may cast it"
-        )
+class _Watermark:
+    """What rows have in the watermark's column, as the database has it: it could not compare a value of the keyword ``types`` with its own."""
+
+    def __init__(self, column: str) -> None:
+        self._column = column
+        self._last: pa.Scalar | None = None
+        self._nulls = self._rows = 0
+
+    def along(self, batches: pa.RecordBatchReader) -> pa.RecordBatchReader:
+        """Return the batches, and look at each when it is read. :raises IngestError: no listing can keep such values."""
+        schema, column = batches.schema, self._column
+        if column not in schema.names:
+            raise IngestError(
+                f"the query has no column {column!r:.80} for the watermark; it has {', '.join(schema.names)[:300]}"
+            )
+        kind = schema.field(column).type
+        stored = kind.storage_type if isinstance(kind, pa.OpaqueType) else kind
+        if not (isinstance(kind, pa.UuidType) or any(fits(stored) for fits in _KEPT)):
+            raise IngestError(
+                f"the watermark's column {column!r:.80} is of type {kind!s:.120}: need numbers, times, days or text; the query may cast it"
+            )
+        return pa.RecordBatchReader.from_batches(schema, map(self._look, batches))
+
+    def _look(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        # The statement orders by it: the last one is the highest by the database's own order, which Arrow's is not (collations).
+        values = batch.column(self._column)
+        last = _last(values)
+        self._last = self._last if last is None else last
+        self._nulls += values.null_count
+        self._rows += len(values)
+        return batch
+
+    def highest(self) -> int | float | str | None:
+        """Return the highest value, once all rows are read; None where there are none. :raises IngestError: a row has none."""
+        column = self._column
+        if self._nulls:
+            raise IngestError(
+                f"the watermark's column {column!r:.80} is NULL in {self._nulls:,} of {self._rows:,} rows read, and no ingest could tell "
+                f"whether it has such a row already: leave them out in the query (where {column:.80} is not null), or give them a value "
+                f"(coalesce({column:.80}, ...))"
+            )
+        return None if self._last is None else _plain(self._last, column)
 
 
 def _last(column: pa.Array) -> pa.Scalar | None:
@@ -164,17 +195,10 @@ def _statement(query: str, column: str | None, high: int | float | str | None) -
     return f"select * from (\n{query}\n) as whole{above} order by {quoted} nulls last"  # noqa: S608 - the author's own query
 
 
-def _write(
-    batches: pa.RecordBatchReader, target: Path, number: int, column: str | None
-) -> tuple[list[tuple[str, int, str, int]], int | float | str | None]:
-    """Write the batches; return path, bytes, digest and rows of each file, and the last value of the column.
-
-    :raises IngestError: the column has nulls.
-    """
-    schema, written, newest = batches.schema, [], None
-    if column is not None:
-        _check_watermark(schema, column)
-    writer, path, rows, nulls = None, target, 0, 0
+def _write(batches: pa.RecordBatchReader, target: Path, number: int) -> list[tuple[str, int, str, int]]:
+    """Write the batches; return path, bytes, digest and rows of each file."""
+    schema, written = batches.schema, []
+    writer, path, rows = None, target, 0
     try:
         for batch in batches:
             if writer is None or rows >= FILE_ROWS:
@@ -185,11 +209,6 @@ def _write(
                 writer = pq.ParquetWriter(path, schema, compression="zstd")
             writer.write_batch(batch)
             rows += batch.num_rows
-            if column is not None:
-                # The statement orders by it: the last one is the highest by the database's own order, which Arrow's is not (collations).
-                last = _last(batch.column(column))
-                newest = newest if last is None else last
-                nulls += batch.column(column).null_count
         if writer is None and schema.names:
             path = target / f"part-{number:05}.parquet"
             writer = pq.ParquetWriter(path, schema, compression="zstd")
@@ -198,13 +217,7 @@ def _write(
             writer.close()
     if writer is not None:
         written.append(_file(path, target, rows))
-    if nulls:
-        raise IngestError(
-            f"the watermark's column {column!r:.80} is NULL in {nulls:,} of {sum(each[3] for each in written):,} rows read, and no ingest could tell "
-            f"whether it has such a row already: leave them out in the query (where {column:.80} is not null), or give them a value "
-            f"(coalesce({column:.80}, ...))"
-        )
-    return written, None if newest is None or column is None else _plain(newest, column)
+    return written
 
 
 def _file(path: Path, target: Path, rows: int) -> tuple[str, int, str, int]:
