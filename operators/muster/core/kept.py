@@ -245,13 +245,13 @@ def _replace(folder: str, path: str, named: _Named, rename: Rename, *, left: int
     with held(folder, above) as here:
         if not os.access(here, os.W_OK):  # it is a copy of an input's
             os.chmod(here, 0o700)
-        new = f"{here}/{_NEW}{name if named.is_folder else name[:100]}"
+        new = f"{here}/{_NEW}{name if named.is_folder else ''}"
         if not named.is_folder:
             _link(folder, named.path, new)
             rename(new, f"{here}/{name}")
             return 0
         count = _link_tree(folder, named.path, new, left=left)
-        if not swap(new, f"{here}/{name}"):
+        if count <= left and not swap(new, f"{here}/{name}"):
             os.unlink(f"{here}/{name}")
             rename(new, f"{here}/{name}")
         _remove(new)

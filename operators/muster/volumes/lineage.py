@@ -109,9 +109,9 @@ class FileDifference:
 
 
 def compare(before: Listing, after: Listing) -> FileDifference:
-    """Compare two manifests (:meth:`muster.volumes.folder.FolderStore.manifest`) by path and hash.
+    """Compare two manifests (:meth:`muster.volumes.folder.FolderStore.manifest`) by path, hash, and whether a file may be run.
 
-    Pages that both have are not read.
+    An empty folder is a path that ends in a slash. Pages that both have are not read.
     """
     shared = {page.hash for page in before.index.pages} & {page.hash for page in after.index.pages}
     same = sum(page.files for page in before.index.pages if page.hash in shared)
@@ -122,10 +122,10 @@ def compare(before: Listing, after: Listing) -> FileDifference:
             added[new.path] = new.size_bytes
         elif new is None:
             removed[old.path] = old.size_bytes
-        elif old.hash != new.hash:
+        elif old.content != new.content:
             changed[old.path] = (old.size_bytes, new.size_bytes)
         else:
-            same += 1
+            same += not old.path.endswith("/")
     return FileDifference(added=added, removed=removed, changed=changed, same_files=same)
 
 

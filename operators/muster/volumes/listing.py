@@ -207,7 +207,7 @@ class Listing(Mapping[str, Entry]):
             begin += entry.size_bytes
 
     def outside(self, hashes: Collection[str]) -> Iterator[Entry]:
-        """Yield the entries of all pages but those with these hashes."""
+        """Yield the entries of all pages but those with these hashes, empty folders too."""
         begin = 0
         pages = self.index.pages
         while begin < len(pages):
@@ -217,7 +217,7 @@ class Listing(Mapping[str, Entry]):
             end = begin + 1
             while end < len(pages) and pages[end].hash not in hashes:
                 end += 1
-            yield from filter(_is_file, self._lines(begin, end))
+            yield from self._lines(begin, end)
             begin = end
 
     def _bytes_before(self, path: str) -> int:
