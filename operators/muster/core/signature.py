@@ -263,7 +263,7 @@ def _input(name: str, seen: _Seen, told: _Told) -> dict[str, Any]:
 
 def _few(seen: _Seen) -> bool:
     texts = len(seen.categories or ())
-    return texts <= MOST_CATEGORIES and 2 * texts <= len(seen.present)
+    return 0 < texts <= MOST_CATEGORIES and 2 * texts <= len(seen.present)
 
 
 def _told_categories(name: str, seen: _Seen, told: Sequence[Any] | None) -> dict[str, Any]:

@@ -54,6 +54,11 @@ def test_a_mapping_of_columns_gives_types_categories_and_ranges(tmp_path: Path) 
         made.smoke({"zone": ["centre"]})
 
 
+def test_texts_that_are_all_missing_have_no_categories() -> None:
+    made = muster.signature(inputs={"x": np.ma.array(["a", "b"], mask=True)}, outputs=[0.0, 1.0])
+    assert made.document["inputs"] == [{"name": "x", "datatype": "BYTES", "nullable": True}]
+
+
 def test_what_is_told_counts_instead_of_what_is_seen() -> None:
     made = muster.signature(
         inputs={"zone": ["centre"] * 4, "hour": [3, 4, 5, 6]},
