@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 DEPLOYMENT = "deployment://"
 PARQUET = ".parquet"
 LARGEST_BYTES = 16 << 20
-"""The largest Parquet file that is fetched for its schema: the provider gives all of it ten seconds."""
+"""The largest file that is read: the provider gives all of it ten seconds."""
 
 
 class Lineage:
@@ -110,7 +110,10 @@ class Lineage:
         lineage, result = self.of_job(job_id, run_id=run_id), self._store.ledger.status(job_id).result
         if result is None:
             return lineage
-        document = json.loads(self._store.path(f"{result.outputs['result'][0]}/result.json").read_bytes())
+        written = self._store.path(f"{result.outputs['result'][0]}/result.json")
+        if written.stat().st_size > LARGEST_BYTES:
+            return lineage
+        document = json.loads(written.read_bytes())
         found = _quality(document, rows=result.metrics.get("rows"))
         pinned = dict.fromkeys(
             version.address

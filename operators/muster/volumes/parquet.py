@@ -1,7 +1,8 @@
 """The schema of a Parquet file, read from its footer without a library.
 
 Airflow's environment need not have pyarrow, and to say which columns a version holds takes only the footer: Thrift's
-compact protocol, which ends the file.
+compact protocol, which ends the file. Any job may have written it, and Airflow's processes read it: what a footer can take
+of memory and time is bounded before it is taken.
 
 https://parquet.apache.org/docs/file-format/ and
 https://github.com/apache/thrift/blob/master/doc/specs/thrift-compact-protocol.md
@@ -15,10 +16,15 @@ from pathlib import Path
 from typing import Any
 
 from muster.core.errors import Corrupt
+from muster.core.text import as_shown, one_line, shortened
 
 MAGIC = b"PAR1"
 MOST_BYTES = 8 << 20
 """The largest footer that is read. One of 1,000 columns and 1,000 row groups has 100 MB, too much for a page."""
+MOST_COLUMNS = 2000
+"""The columns that a schema names; others are counted."""
+NAME = 200
+"""The characters of a column's name, those above it included."""
 
 _PHYSICAL = ("boolean", "int32", "int64", "int96", "float", "double", "binary", "fixed")
 _CONVERTED = {0: "string", 4: "enum", 5: "decimal", 6: "date", 9: "timestamp", 10: "timestamp", 19: "json"}
@@ -33,6 +39,8 @@ _LOGICAL = {
     14: "uuid",
 }
 _DEEPEST = 32
+_MOST_VALUES = 200_000  # of a schema: about ten for each column
+_ROWS = 3
 # What bytes that follow no schema come to when they are read as one.
 _BROKEN = (
     IndexError,
@@ -57,10 +65,11 @@ class ParquetColumn:
 
 @dataclass(frozen=True)
 class Schema:
-    """The columns of a file and the number of its rows."""
+    """The first :data:`MOST_COLUMNS` columns of a file, how many it has, and the number of its rows."""
 
     columns: tuple[ParquetColumn, ...]
     rows: int
+    in_all: int
 
 
 def read_schema(path: Path) -> Schema:
@@ -76,32 +85,42 @@ def read_schema(path: Path) -> Schema:
                     f"{path.name} does not end as a Parquet file of less than {MOST_BYTES >> 20} MB of schema"
                 )
             file.seek(size - 8 - length)
-            footer = _Reader(file.read(length)).struct()
-        return Schema(columns=_columns(footer[2]), rows=int(footer[3]))
+            footer = _Reader(file.read(length)).struct(
+                last=_ROWS
+            )  # what follows, and is most of it, is of row groups
+        columns, in_all = _columns(footer[2])
+        return Schema(columns=columns, rows=int(footer[_ROWS]), in_all=in_all)
     except _BROKEN as error:
-        raise Corrupt(f"the schema of {path.name} cannot be read: {error!r:.120}") from error
+        # A KeyError's own text is the key alone.
+        why = f"it has no field {error}" if isinstance(error, KeyError) else str(error)
+        raise Corrupt(f"the schema of {path.name} cannot be read: {one_line(why):.120}") from error
 
 
-def _columns(elements: list[dict[int, Any]]) -> tuple[ParquetColumn, ...]:
-    """Return the leaves of a schema, which lists each element before its children."""
+def _columns(elements: list[dict[int, Any]]) -> tuple[tuple[ParquetColumn, ...], int]:
+    """Return the first leaves of a schema, which lists each element before its children, and how many leaves it has."""
     found: list[ParquetColumn] = []
     rest = iter(elements)
+    leaves = 0
 
-    def walk(above: tuple[str, ...], count: int, nullable: bool) -> None:
+    def walk(above: str, count: int, nullable: bool) -> None:
+        nonlocal leaves
         for _ in range(count):
             element = next(rest)
-            name = (*above, element[4].decode("utf-8", "replace"))
+            # All names of a group together would be its name as often as it has columns.
+            name = shortened(above + as_shown(element[4][: 4 * NAME].decode("utf-8", "replace")), NAME)
             optional = nullable or element.get(3) != 0  # 0: required
             if element.get(5):
-                walk(name, element[5], optional)
-            else:
-                found.append(ParquetColumn(".".join(name), _type(element), optional))
+                walk(f"{name}.", element[5], optional)
+                continue
+            leaves += 1
+            if leaves <= MOST_COLUMNS:
+                found.append(ParquetColumn(name, _type(element), optional))
 
     try:
-        walk((), next(rest).get(5, 0), False)
+        walk("", next(rest).get(5, 0), False)
     except StopIteration:
         raise Corrupt("the schema names more columns than it lists") from None
-    return tuple(found)
+    return tuple(found), leaves
 
 
 def _type(element: dict[int, Any]) -> str:
@@ -118,9 +137,10 @@ class _Reader:
         self._data = data
         self._at = 0
         self._depth = 0
+        self._left = _MOST_VALUES
 
-    def struct(self) -> dict[int, Any]:
-        """Read fields until their end."""
+    def struct(self, *, last: int = -1) -> dict[int, Any]:
+        """Read fields until their end, or until the field `last`."""
         self._depth += 1
         if self._depth > _DEEPEST:
             raise RecursionError("it is nested too deep")
@@ -130,10 +150,15 @@ class _Reader:
             delta, kind = header >> 4, header & 15
             number = number + delta if delta else self._signed()
             fields[number] = self._value(kind)
+            if number == last:
+                break
         self._depth -= 1
         return fields
 
     def _value(self, kind: int) -> Any:
+        self._left -= 1
+        if self._left < 0:
+            raise OverflowError(f"it has more than {_MOST_VALUES:,} values, which is some 20,000 columns")
         if kind in (1, 2):
             return kind == 1
         if kind == 3:
@@ -148,15 +173,15 @@ class _Reader:
             return self._list()
         if kind == 12:
             return self.struct()
-        raise KeyError(f"type {kind}")
+        raise ValueError(f"there is no type {kind}")
 
     def _list(self) -> list[Any]:
         header = self._byte()
         kind, count = header & 15, header >> 4
         if count == 15:
             count = self._unsigned()
-        if count > len(self._data) - self._at:
-            raise IndexError("a list is longer than the file")
+        if count > len(self._data) - self._at or count > self._left:
+            raise IndexError(f"a list of {count:,} values is longer than the file, or than a schema")
         if kind in (1, 2):
             return [self._byte() == 1 for _ in range(count)]
         return [self._value(kind) for _ in range(count)]

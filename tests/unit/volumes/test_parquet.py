@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import base64
 import random
+import tracemalloc
 from pathlib import Path
 
 import pytest
 
 from muster.core.errors import Corrupt
-from muster.volumes.parquet import ParquetColumn, Schema, read_schema
+from muster.volumes.parquet import MOST_COLUMNS, NAME, ParquetColumn, Schema, read_schema
 
 # The footers of two files: flat columns of many types, and a nested one.
 FLAT = base64.b85decode(
@@ -35,6 +36,28 @@ def file(folder: Path, footer: bytes) -> Path:
     return path
 
 
+def number(value: int) -> bytes:
+    """A varint."""
+    return bytes([value & 127 | 128]) + number(value >> 7) if value > 127 else bytes([value])
+
+
+def text(value: str) -> bytes:
+    return number(len(value)) + value.encode()
+
+
+def listed(elements: int) -> bytes:
+    """The beginning of a footer: version 1, and a schema of so many elements."""
+    return b"\x15\x02\x19\xfc" + number(elements)
+
+
+def wide(folder: Path, *, group: str, columns: int) -> Path:
+    """A file whose columns all lie in one group; a root, the group, and int32 columns `x`."""
+    root = b"\x48" + text("r") + b"\x15\x02\x00"
+    inner = b"\x35\x00\x18" + text(group) + b"\x15" + number(2 * columns) + b"\x00"
+    leaf = b"\x15\x02\x25\x00\x18" + text("x") + b"\x00"
+    return file(folder, listed(columns + 2) + root + inner + leaf * columns + b"\x16\x02\x00")
+
+
 def test_each_column_has_its_name_and_its_type(tmp_path: Path) -> None:
     assert read_schema(file(tmp_path, FLAT)) == Schema(
         columns=(
@@ -47,6 +70,7 @@ def test_each_column_has_its_name_and_its_type(tmp_path: Path) -> None:
             ParquetColumn("price", "decimal, fixed", True),
         ),
         rows=500,
+        in_all=7,
     )
 
 
@@ -71,3 +95,43 @@ def test_broken_bytes_are_refused_or_read_and_never_a_fault_of_ours(tmp_path: Pa
             read_schema(file(tmp_path, bytes(data)))
         except Corrupt:
             continue
+
+
+def test_a_schema_names_so_many_columns_and_counts_the_others(tmp_path: Path) -> None:
+    path = wide(tmp_path, group="A" * 20_000, columns=20_000)
+    tracemalloc.start()
+    try:
+        found = read_schema(path)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert (len(found.columns), found.in_all, found.rows) == (MOST_COLUMNS, 20_000, 1)
+    assert {len(each.name) for each in found.columns} == {NAME}
+    assert peak < 60 << 20
+
+
+@pytest.mark.parametrize(
+    "footer",
+    [
+        pytest.param(listed(8_000_000) + b"\x00" * 8_000_000, id="one-list"),
+        pytest.param(b"\x19\xfc" + number(100_000) + b"\x19\x3c\x00\x00\x00" * 100_000, id="lists-in-lists"),
+    ],
+)
+def test_a_schema_of_more_values_than_columns_need_is_refused_before_it_is_read(
+    tmp_path: Path, footer: bytes
+) -> None:
+    path = file(tmp_path, footer)
+    tracemalloc.start()
+    try:
+        with pytest.raises(Corrupt, match=r"the schema of rows\.parquet cannot be read: .* values"):
+            read_schema(path)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 200 << 20
+
+
+def test_the_message_of_a_damaged_footer_shows_no_python(tmp_path: Path) -> None:
+    with pytest.raises(Corrupt, match="it has no field 2") as found:
+        read_schema(file(tmp_path, b"\x15\x02\x00"))
+    assert "Error(" not in str(found.value)

@@ -7,12 +7,12 @@ from typing import Any
 
 from muster.airflow.plugin import snapshots
 from muster.airflow.plugin.graph import Permitted
-from muster.airflow.plugin.preview import preview
 from muster.core.address import pinned
 from muster.core.errors import MusterError, SpecError
 from muster.core.wire import plain
 from muster.volumes.base import Record
 from muster.volumes.lineage import compare
+from muster.volumes.parquet import read_schema
 from muster.volumes.protocols import LocalStore
 
 MOST = 6
@@ -121,6 +121,6 @@ def _has_schema(path: str, sizes: tuple[int, int]) -> bool:
 
 def _schema(store: LocalStore, address: str) -> dict[str, str]:
     try:
-        return {each["name"]: each["type"] for each in preview(store.path(address))["columns"]}
+        return {each.name: each.type for each in read_schema(store.path(address)).columns}
     except MusterError:  # gc deleted it, or it is no table: its files' hashes differ, which is said
         return {}
