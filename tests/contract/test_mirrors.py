@@ -103,6 +103,25 @@ class MirrorContract:
         assert opened().holdings() == FolderHome(source).holdings()
         assert_restores(source, opened(), tmp_path / "restored")
 
+    def test_what_is_deleted_there_takes_no_space_where_that_is_asked_for(
+        self, source: FolderStore, opened: Open, tmp_path: Path
+    ) -> None:
+        def copies() -> list[Path]:
+            data, here = bytes_of(1, 9000), (source.layout.root, tmp_path / "put")
+            files = (
+                each for each in tmp_path.rglob("*") if each.is_file() and not set(here) & set(each.parents)
+            )
+            return [each for each in files if each.read_bytes() == data]
+
+        mirror(FolderHome(source), opened())
+        for reason in ("deployment/flights", "in the paper"):
+            source.unpin("flights/model@2", reason=reason)
+        source.collect(volumes=["flights/model"], keep_last=1)
+        mirror(FolderHome(source), opened())
+        mirror(FolderHome(source), opened(), now=True)
+        assert copies() == []
+        assert opened().holdings()["flights/model", 2].deleted
+
     def test_what_gc_deleted_can_be_kept_and_brought_back(
         self, source: FolderStore, opened: Open, tmp_path: Path
     ) -> None:

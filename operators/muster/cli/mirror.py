@@ -52,6 +52,12 @@ def mirror(
     ] = None,
     keep_deleted: KeepDeleted = False,
     verify: Verify = True,
+    now: Annotated[
+        bool,
+        typer.Option(
+            "--now", help="Free the space of what is deleted in the mirror at once, not after an hour."
+        ),
+    ] = False,
     plain_folder: Annotated[
         bool,
         typer.Option(
@@ -79,7 +85,7 @@ def mirror(
                 closing(home_of(store)) as source,
                 closing(open_home(target, Settings.load(), make=True, plain=plain_folder)) as home,
             ):
-                done = _copy(source, home, volumes=names, keep_deleted=keep_deleted, verify=verify)
+                done = _copy(source, home, volumes=names, keep_deleted=keep_deleted, verify=verify, now=now)
         except MusterError as error:
             if not watch:
                 raise

@@ -112,7 +112,8 @@ def _get(address: str, target: Path) -> None:
         target.parent.mkdir(parents=True, exist_ok=True)
         _copy(source, target, entries, inner=wanted.path)
     except OSError as error:
-        raise SpecError(f"{address} cannot be copied to {target}: {error.strerror}") from error
+        where = f" ({Path(error.filename).name!r:.200})" if error.filename else ""
+        raise SpecError(f"{address} cannot be copied to {target}: {error.strerror}{where}") from error
     note(f"{safe(source)} copied to {safe(target)}")
 
 

@@ -21,7 +21,7 @@ from blake3 import blake3
 from muster.core.errors import StoreError
 from muster.volumes.durability import lends_leases
 from muster.volumes.manifest import Entry
-from muster.volumes.tree import own_bytes, runs
+from muster.volumes.tree import open_regular, own_bytes, runs
 
 BIG_BYTES = 1 << 20
 AHEAD_FILES = 32
@@ -48,8 +48,8 @@ def frozen(entry: Entry, found: os.stat_result) -> Frozen:
 
 
 def hash_file(path: str) -> str:
-    """Return the BLAKE3 of one file in hex."""
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    """Return the BLAKE3 of one file in hex. :raises FileNotFoundError: as :func:`open_regular`."""
+    fd = open_regular(path)
     try:
         return hash_open_file(fd, os.fstat(fd).st_size)
     finally:

@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from muster.backends.forecast import Demand, Outlook
-from muster.backends.jobs.growth import Growth
-from muster.backends.jobs.sizing import Sizing
+from muster.backends.jobs.sizing import Growth, Sizing
 from muster.backends.kubernetes.lifecycle.resizing import Checkpoints
 from muster.volumes.base import Saved
 

@@ -260,6 +260,16 @@ class TestPutAndGet:
         assert not (tmp_path / "out").exists()
         assert muster("volumes", "get", "flights/model@1/model.onnx", tmp_path / "out").code == 0
 
+    def test_get_names_a_file_that_is_none_any_more(
+        self, muster: Run, history: FolderStore, tmp_path: Path
+    ) -> None:
+        card = history.path("flights/model@1") / "card.md"
+        card.parent.chmod(0o755)
+        card.rename(tmp_path / "moved")
+        card.symlink_to(tmp_path / "moved")
+        answer = muster("volumes", "get", "flights/model@1", tmp_path / "out")
+        assert "no regular file is there ('card.md')" in " ".join(answer.err.split())
+
     @pytest.mark.usefixtures("history")
     def test_get_says_how_a_file_is_named(self, muster: Run, tmp_path: Path) -> None:
         answer = muster("volumes", "get", "flights/model/card.md", tmp_path / "out")

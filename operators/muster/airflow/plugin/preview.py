@@ -59,7 +59,9 @@ def preview(path: Path) -> dict[str, Any]:
 
 def _parquet(path: Path) -> dict[str, Any]:
     schema = read_schema(path)
-    columns, cells, note = [asdict(each) for each in schema.columns], [], ""
+    columns = [asdict(each) for each in schema.columns]
+    cells: list[tuple[Any, ...]] = []
+    note = ""
     if schema.in_all <= MOST_COLUMNS:
         cells, own, note = _rows(path)
         if cells and len(own) != len(columns):  # a nested one is several in the file, and one in a row

@@ -15,7 +15,7 @@ from functools import partial
 from itertools import islice
 from pathlib import Path
 
-from muster.backends.jobs.growth import Growth
+from muster.backends.jobs.sizing import Growth
 from muster.backends.local.places import JobFolder
 from muster.backends.local.queue import Claim, JobQueue
 from muster.core.job import JobSpec

@@ -170,6 +170,9 @@ class Target(Protocol):
     def mark(self, place: Place, holding: Holding) -> None:
         """Set the pins of a version, whether it is retired, and whether its data is deleted."""
 
+    def free(self) -> None:
+        """Free the space of what was deleted here at once: readers have an hour for it otherwise."""
+
     def verify(self, documents: Documents, *, drop: bool = False) -> list[str]:
         """Read again what was written of a version that was just published; return what is wrong with its files.
 

@@ -60,6 +60,7 @@ class Copying:
     """One run from a source to a target.
 
     :param keep_deleted: what gc deleted at the source stays at the target.
+    :param now: the space of what is deleted at the target is free before anything is brought.
     :param adopt: the target becomes the store that the versions are from, as a restore needs.
     """
 
@@ -71,12 +72,13 @@ class Copying:
         volumes: Collection[str] = (),
         keep_deleted: bool = False,
         verify: bool = True,
+        now: bool = False,
         adopt: bool = False,
         progress: Progress = lambda _: None,
     ) -> None:
         self._source, self._target = source, target
         self._volumes, self._keep_deleted, self._verify = tuple(volumes), keep_deleted, verify
-        self._adopt, self._progress = adopt, progress
+        self._now, self._adopt, self._progress = now, adopt, progress
         self.done = Mirrored()
         self._have: Mapping[Place, Holding] = {}
         self._there: dict[Place, Holding] = {}
@@ -103,6 +105,8 @@ class Copying:
         wanted = self._wanted()
         if not self._adopt:  # a restore changes nothing that is there
             self._mark(self._have)
+        if self._now:
+            self._target.free()
         brought = self._bring(in_order(self._have, wanted))
         self._mark(brought if self._adopt else self._have)
         return self.done

@@ -24,7 +24,7 @@ from muster.volumes.hashing import BIG_BYTES, Frozen, frozen, hash_file
 from muster.volumes.listing import Listing
 from muster.volumes.manifest import Entry
 from muster.volumes.mirrors.base import Busy, Tell
-from muster.volumes.tree import copy_file, files_of, make_folders, prune, remove, unlock
+from muster.volumes.tree import copy_file, files_of, make_folders, open_regular, prune, remove, unlock
 
 _CHUNK_BYTES = 1 << 20
 
@@ -226,14 +226,8 @@ def _plain(path: str, place: Place) -> str:
 
 
 def _small(source: str) -> bytes:
-    fd = os.open(source, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-    try:
-        data = os.read(fd, BIG_BYTES)
-        while more := os.read(fd, BIG_BYTES):
-            data += more
-        return data
-    finally:
-        os.close(fd)
+    with os.fdopen(open_regular(source), "rb") as file:
+        return file.read()
 
 
 def _changed(entry: Entry) -> Corrupt:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+from muster.core.errors import Corrupt
 from muster.volumes.mirrors.base import Documents, Source, Tell, ordered, read_at_source, runs
-from muster.volumes.mirrors.cut import Cut
 from muster.volumes.mirrors.drafts import Filling
 
 
@@ -20,3 +22,20 @@ def fetch(filling: Filling, documents: Documents, source: Source, tell: Tell) ->
         for entry in run:
             filling.write(entry, chunks.take(entry.size_bytes - part, what=entry.path), tell)
             part = 0
+
+
+class Cut:
+    """A stream of bytes, cut into files."""
+
+    def __init__(self, chunks: Iterator[bytes]) -> None:
+        self._chunks, self._rest = chunks, b""
+
+    def take(self, size: int, *, what: str) -> Iterator[bytes]:
+        """Yield the next `size` bytes. :raises Corrupt: the stream ends before."""
+        while size > 0:
+            piece = self._rest or next(self._chunks, b"")
+            if not piece:
+                raise Corrupt(f"{what!r:.200} ended {size} bytes too early on its way")
+            self._rest = piece[size:]
+            size -= len(piece) - len(self._rest)
+            yield piece[: len(piece) - len(self._rest)] if self._rest else piece

@@ -151,6 +151,11 @@ class FolderHome:
             if identity.mirrored(root):  # no gc empties a mirror's trash
                 trash.empty(self._layout, before=time.time() - retention.HOUR_SECONDS)
 
+    def free(self) -> None:
+        """Empty the trash."""
+        with translated(f"free the space of what was deleted in {self.where}"):
+            trash.empty(self._layout, before=time.time())
+
     def _refuse_other(self, own: str, owner: str, *, adopt: bool) -> None:
         if adopt:
             advice = (

@@ -21,8 +21,8 @@ from muster.volumes.gather import check_path
 from muster.volumes.hashing import BIG_BYTES, hash_file
 from muster.volumes.manifest import Entry
 from muster.volumes.mirrors.base import Documents, Source, Tell, ordered, read_at_source, runs, stretches
-from muster.volumes.mirrors.cut import Cut
 from muster.volumes.mirrors.delta import delta
+from muster.volumes.mirrors.fetching import Cut
 from muster.volumes.mirrors.objects import PIECE_BYTES, Objects, is_new
 from muster.volumes.mirrors.patching import LEAST_PATCHED_BYTES
 

@@ -34,7 +34,7 @@ from muster.volumes.gather import check_path
 from muster.volumes.layout import MIRROR
 from muster.volumes.manifest import Entry
 from muster.volumes.mirrors.base import Documents, Holding, Source, Tell, ordered, refuse_other, runs
-from muster.volumes.mirrors.cut import Cut
+from muster.volumes.mirrors.fetching import Cut
 from muster.volumes.mirrors.objects import Objects
 from muster.volumes.mirrors.open_files import STREAMS, OpenFiles, data_of
 from muster.volumes.tree import make_folders
@@ -205,6 +205,9 @@ class OpenHome:
             for place in live.keys() & deleted.keys():
                 self._delete_data(place, live[place])
         refuse_other(self.where, self.owner(), owner)  # another may have been first
+
+    def free(self) -> None:
+        """Nothing is left to do: an object is deleted at once."""
 
     def receive(self, documents: Documents, source: Source, *, base: Documents | None, tell: Tell) -> None:
         """Write what is missing of a version's files."""

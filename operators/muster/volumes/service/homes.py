@@ -87,6 +87,10 @@ class ServiceHome:
         asked = json.dumps({"owner": owner, "adopt": adopt}).encode()
         self._connection.request("POST", "/v1/mirror/own", content=asked, slow=True)
 
+    def free(self) -> None:
+        """Free the space of what was deleted there at once."""
+        self._connection.request("POST", "/v1/mirror/free", slow=True)
+
     def receive(self, documents: Documents, source: Source, *, base: Documents | None, tell: Tell) -> None:
         """Send what is missing of a version."""
         self._received[documents.place] = (source, base)

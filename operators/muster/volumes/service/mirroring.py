@@ -112,6 +112,7 @@ def routes(served: Served) -> Iterator[Route]:
     yield route("GET", f"{at}/documents", calls.documents, served=served)
     yield route("POST", f"{at}/own", calls.own, served=served, threads=served.working)
     yield route("POST", f"{at}/mark", calls.mark, served=served)
+    yield route("POST", f"{at}/free", calls.free, served=served, threads=served.working)
     yield route("PUT", f"{at}/{{session}}/drafts", calls.begin, served=served, threads=served.working)
     yield route("PUT", f"{at}/{{session}}/pieces", calls.receive, served=served, threads=served.working)
     yield route("POST", f"{at}/{{session}}/publish", calls.publish, served=served, threads=served.working)
@@ -143,6 +144,10 @@ class Calls:
         """Make this store the mirror of another one, or that one itself."""
         asked = document_of(call.text(limit_bytes=LIMIT_JSON_BYTES))
         self._home.own(str(asked.get("owner", "")), adopt=bool(asked.get("adopt", False)))
+
+    def free(self, call: Call) -> None:  # noqa: ARG002 - it is about the whole mirror
+        """Free the space of what was deleted."""
+        self._home.free()
 
     def mark(self, call: Call) -> None:
         """Set the marks of a version."""

@@ -17,8 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from muster.backends.forecast import Demand
-from muster.backends.jobs.growth import Growth, Seen
-from muster.backends.jobs.sizing import Sizing
+from muster.backends.jobs.sizing import Growth, Seen, Sizing
 from muster.backends.kubernetes.api.client import Client
 from muster.backends.kubernetes.api.kinds import Document
 from muster.backends.kubernetes.lifecycle.submitting import Submitter
