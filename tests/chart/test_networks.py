@@ -139,3 +139,20 @@ def test_jobs_reach_nothing_more_unless_the_site_says_so(ends: dict[str, End]) -
 def test_they_can_be_left_out() -> None:
     kinds = {each["kind"] for each in render({**LEAST, "networkPolicy": {"enabled": False}})}
     assert "NetworkPolicy" not in kinds
+
+
+def test_each_pod_of_the_chart_has_a_policy_whatever_is_switched_off() -> None:
+    """Where a namespace denies by default, a pod that no policy names reaches nothing."""
+    found = render({**WHOLE, "clusterScoped": False, "reaper": {"enabled": False}})
+    pods = [each for each in found if each["kind"] in ("Deployment", "CronJob", "Pod")]
+    names = {each["metadata"]["name"] for each in pods}
+    selected = [each["spec"]["podSelector"] for each in found if each["kind"] == "NetworkPolicy"]
+    named = {each["matchLabels"]["app"] for each in selected if "matchLabels" in each}
+    named |= {
+        app
+        for each in selected
+        for rule in each.get("matchExpressions", ())
+        for app in rule.get("values", ())
+    }
+    assert "muster-uninstall" in names
+    assert names <= named

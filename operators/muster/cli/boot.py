@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import pwd
+import shlex
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -54,7 +55,8 @@ def install_service(
     check_home(settings)
     if settings.cluster is not None:
         raise SpecError("install-service: MUSTER_CLUSTER is set, and a cluster brings its pods back itself")
-    owner = pwd.getpwuid(settings.home.stat().st_uid).pw_name
+    uid = settings.home.stat().st_uid
+    owner = next((each.pw_name for each in pwd.getpwall() if each.pw_uid == uid), str(uid))
     name = f"muster-deployments-{hashlib.sha256(os.fsencode(settings.home)).hexdigest()[:8]}.service"
     base = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config")
     folder, target = (
@@ -68,8 +70,8 @@ def install_service(
             enabled.symlink_to(path)  # as `systemctl enable` does, which needs a systemd that runs
     except OSError as error:
         root = (
-            f": run it as root, sudo env MUSTER_HOME={settings.home} MUSTER_CACHE={settings.cache} "
-            f"{sys.executable} -P -m muster deployments install-service --system"
+            f": run it as root, sudo env {shlex.join(_variables(settings))} {shlex.quote(sys.executable)} "
+            "-P -m muster deployments install-service --system"
             if isinstance(error, PermissionError) and system
             else ""
         )
@@ -87,17 +89,22 @@ def unit(settings: Settings, target: str, *, user: str | None = None) -> str:
     :param user: whose processes it starts; None where the unit is a user's own.
     :raises SpecError: a path holds what no unit can.
     """
-    variables = [f"MUSTER_HOME={settings.home}", f"MUSTER_CACHE={settings.cache}"]
     command = python_command("-m", "muster", "deployments", "repair", "--all")
     return _UNIT.format(
         about=str(settings.home).replace("%", "%%"),
         home=_quoted(str(settings.home)),
         after="Wants=network-online.target\nAfter=network-online.target\n" if user else "",
         user=f"User={user}\n" if user else "",
-        variables=" ".join(_quoted(each) for each in variables),
+        variables=" ".join(_quoted(each) for each in _variables(settings)),
         command=" ".join(_quoted(word.replace("$", "$$")) for word in command),
         target=target,
     )
+
+
+def _variables(settings: Settings) -> list[str]:
+    """Return what the unit is told. A cache that nobody named is the owner's own, not that of the root who writes the unit."""
+    named = os.environ.get("MUSTER_CACHE") or os.environ.get("XDG_CACHE_HOME")
+    return [f"MUSTER_HOME={settings.home}", *([f"MUSTER_CACHE={settings.cache}"] if named else [])]
 
 
 def _quoted(text: str) -> str:

@@ -83,8 +83,8 @@ def show(run: Which, *, as_json: Json = False) -> None:
     """Show one run: its stages, params, metrics, inputs and versions."""
     from muster.volumes import runs
 
-    dead = _unended()
-    found = runs.as_held(find(open_store(), run), dead)
+    store, dead = open_store(), _unended()
+    found = runs.as_held(find(store, run), dead)
     if as_json:
         emit(found)
         return
@@ -95,15 +95,22 @@ def show(run: Which, *, as_json: Json = False) -> None:
             ("began", when(found.began)),
             ("took", seconds(found.seconds)),
             ("airflow", found.instance),
-            (
-                "its process",
-                f"died: muster run {safe(found.dag_id)} --resume" if dead.get(found.run_id) else None,
-            ),
+            ("its process", _died(store, found) if dead.get(found.run_id) else None),
         ]
     )
     for stage in found.stages:
         say()
         _show_stage(stage)
+
+
+def _died(store: LocalStore, run: Run) -> str:
+    """Say that a run's process died; and how the run goes on, which of a Dag's runs the last one alone does."""
+    from muster.core.origin import MUSTER_RUN
+    from muster.volumes import runs
+
+    later = [each for dag_id, each in runs.names(store) if dag_id == run.dag_id and each > run.run_id]
+    last = not any(each.startswith(MUSTER_RUN) for each in later)
+    return f"died: muster run {safe(run.dag_id)} --resume" if last else "died"
 
 
 def _show_stage(stage: RunStage) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import getpass
+import pwd
 import shutil
 import subprocess
 from collections.abc import Callable
@@ -60,6 +61,19 @@ def test_a_path_that_no_unit_can_hold_is_refused(config: Path) -> None:
         boot.unit(Settings(home=config / "a\nExecStart=b", cache=config), "default.target")
 
 
+def test_a_unit_that_root_writes_has_the_owner_s_cache(
+    muster: Run, config: Path, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`sudo` has root's HOME; and in a container the owner may have no name."""
+    monkeypatch.delenv("MUSTER_CACHE", raising=False)
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr(pwd, "getpwall", list)
+    assert muster("deployments", "install-service", "--system").code == 0
+    text = next((config / "system").glob("*.service")).read_text()
+    assert "MUSTER_CACHE" not in text
+    assert f"User={home.stat().st_uid}\n" in text
+
+
 def test_a_user_who_does_not_linger_is_told(muster: Run, config: Path) -> None:
     assert "loginctl enable-linger" in muster("deployments", "install-service").err
     (config / "linger").mkdir()
@@ -74,9 +88,12 @@ def test_a_unit_of_the_machine_says_how_root_writes_it(
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(Path, "write_text", refuse)
+    monkeypatch.setenv("MUSTER_CACHE", "/my cache")
     refused = muster("deployments", "install-service", "--system")
     assert refused.code == 1
-    assert f"sudo env MUSTER_HOME={config / '.muster'}" in " ".join(refused.err.split())
+    assert f"sudo env MUSTER_HOME={config / '.muster'} 'MUSTER_CACHE=/my cache'" in " ".join(
+        refused.err.split()
+    )
 
 
 def verify(path: Path) -> None:

@@ -10,10 +10,12 @@ from typing import Any
 import pytest
 from tests.unit.cli.conftest import make_spec, run_job
 
+from muster.airflow.embedded.home import EmbeddedHome
 from muster.core.data import CHECKPOINTS, Input, Output
 from muster.core.ingest import ENTRYPOINT
 from muster.core.job import Role
 from muster.core.origin import Origin
+from muster.core.settings import Settings
 from muster.core.status import JobResult, JobState
 from muster.core.verdict import Cause, Verdict
 from muster.volumes.folder import FolderStore
@@ -174,6 +176,20 @@ def test_before_the_first_run(muster: Run, store: FolderStore) -> None:
     assert store.ledger.jobs() == []
     assert muster("runs", "ls").err == "no runs yet\n"
     assert "there are no runs yet" in muster("runs", "show", "r1").err
+
+
+def test_of_runs_whose_process_died_the_last_goes_on(muster: Run, store: FolderStore) -> None:
+    """`--resume` goes on with the last run of a Dag, whichever is shown."""
+    notes = EmbeddedHome(settings=Settings.load(), dags=Path()).notes
+    notes.folder.mkdir(parents=True)
+    for number in (1, 2):
+        run_id = f"muster__2026-11-0{number}"
+        store.ledger.create(
+            f"lab-{number}", make_spec(origin=Origin(dag_id="lab", run_id=run_id, task_id="try"))
+        )
+        (notes.folder / f"{run_id}.lock").write_text("4711")  # as a killed process leaves it
+    assert "died\n" in muster("runs", "show", "lab/muster__2026-11-01").out
+    assert "died: muster run lab --resume\n" in muster("runs", "show", "lab/muster__2026-11-02").out
 
 
 def test_the_output_of_an_ingest_is_data(muster: Run, store: FolderStore) -> None:
