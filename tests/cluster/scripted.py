@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -200,7 +200,9 @@ def jobs(of: Layout, *, groups: bool = False) -> Iterator[Jobs]:
     kinds = (*KINDS, *([POD_GROUP] if groups else []))
     with (
         may_group(of) if groups else nullcontext(),
-        Mirror(client, namespace=NAMESPACE, kinds=kinds, read=lambda _: whole) as mirror,  # to be recorded
+        closing(
+            Mirror(client, namespace=NAMESPACE, kinds=kinds, read=lambda _: whole)
+        ) as mirror,  # to be recorded
     ):
         mirror.wait(timeout_seconds=30)
         yield Jobs(layout=of, client=client, mirror=mirror, cluster=cluster)

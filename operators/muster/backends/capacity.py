@@ -27,14 +27,9 @@ class Cards:
     why_not: str = ""
 
     @property
-    def ready(self) -> bool:
-        """Whether their node takes pods."""
-        return not self.why_not
-
-    @property
     def free(self) -> int:
         """Free cards that a job may have now: none of a node that takes no pods."""
-        return max(0, self.total - self.used) if self.ready else 0
+        return 0 if self.why_not else max(0, self.total - self.used)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -43,7 +43,7 @@ def _gpus_document(found: Gpus) -> dict[str, Any]:
     return {
         "classes": [_counted(each) for each in found.by_class],
         "nodes": [
-            {**_counted(each), "class": each.gpu_class, "ready": each.ready, "why_not": each.why_not}
+            {**_counted(each), "class": each.gpu_class, "ready": not each.why_not, "why_not": each.why_not}
             for each in found.by_node
         ],
         "teams": plain(found.shares),
@@ -66,7 +66,7 @@ def _by_class(found: Gpus) -> None:
 def _by_node(found: Gpus) -> None:
     table = Table(["node", "class", ">GPUs", ">used", ">free", "state"])
     for each in found.by_node:
-        state = "ok" if each.ready else f"takes no jobs: {safe(each.why_not)}"
+        state = f"takes no jobs: {safe(each.why_not)}" if each.why_not else "ok"
         table.add(each.name, each.gpu_class, each.total, each.used, each.free, state)
     say()
     table.show(empty="")

@@ -45,12 +45,13 @@ def demo() -> None:
 
     It first prints its plan. The Dag is the one in ./dags, or else a copy of the shipped one.
     """
+    from muster.airflow.embedded.runner import Wanted
+
     settings = Settings.load()
     say(INTRO)
     _build(settings)
     say(f"Versions and jobs are kept in {safe(settings.home)}.\n")
-    result = execute(DAG, params=PARAMS, resume=None, dags=dags_folder())
-    finish(result)
+    finish(execute(DAG, Wanted(params=PARAMS), dags=dags_folder()))
     say(NEXT.format(muster=program("muster")).rstrip())
 
 

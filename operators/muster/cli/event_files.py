@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from glob import escape
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from muster.cli.screen import note, safe
@@ -37,9 +36,7 @@ class Following:
         self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._over.set()
         self._thread.join()
 

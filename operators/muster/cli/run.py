@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from contextlib import nullcontext, suppress
 from enum import Enum
 from pathlib import Path
@@ -92,23 +91,21 @@ def run(
     params = dict(map(read_param, param or []))
     home = EmbeddedHome(settings=Settings.load(), dags=dags.absolute())
     home.check()
-    wanted = Wanted(params=params, resume=None if resume is None else resume.value, start=start, only=only)
+    wanted = Wanted(
+        params=params,
+        resume=None if resume is None else resume.value,
+        start=start,
+        only=only,
+        no_cache=no_cache,
+        serial=serial,
+    )
     with suppress(OSError):  # the error is reported where the run is noted
         home.settings.make_home()
     with nullcontext() if wanted.goes_on or not dag or here.forked else home.notes.announced(dag, params):
         ended = _run_there(dag, home, wanted)
         if ended is not None:
             raise typer.Exit(ended)
-        result = execute(
-            dag,
-            params=params,
-            resume=resume,
-            start=start,
-            only=only,
-            no_cache=no_cache,
-            serial=serial,
-            dags=dags,
-        )
+        result = execute(dag, wanted, dags=dags)
     finish(result, as_json=as_json)
 
 
@@ -144,17 +141,7 @@ def read_param(text: str) -> tuple[str, str]:
     return name, value
 
 
-def execute(
-    dag: str,
-    *,
-    params: Mapping[str, Any],
-    resume: ResumeMode | None,
-    dags: Path,
-    start: str | None = None,
-    only: str | None = None,
-    no_cache: bool = False,
-    serial: bool = False,
-) -> RunResult:
+def execute(dag: str, wanted: Wanted, *, dags: Path) -> RunResult:
     """Run a Dag and show its progress on stderr; see :func:`muster.airflow.embedded.runner.run_dag`."""
     from muster.cli.stages import view
 
@@ -165,14 +152,14 @@ def execute(
 
         return run_dag(
             dag,
-            params=params,
-            resume=None if resume is None else resume.value,
+            params=wanted.params,
+            resume=wanted.resume,
             dags=dags,
             listener=listener,
-            start=start,
-            only=only,
-            no_cache=no_cache,
-            serial=serial,
+            start=wanted.start,
+            only=wanted.only,
+            no_cache=wanted.no_cache,
+            serial=wanted.serial,
         )
 
 

@@ -34,7 +34,6 @@ class Node:
     room: Amounts
     gpu_class: str | None = None
     ready: bool = True
-    cordoned: bool = False
     control_plane: bool = False
     why_not: str = ""
 
@@ -48,7 +47,6 @@ class Node:
             room=MappingProxyType(amounts(document.get("status", {}).get("allocatable"))),
             gpu_class=labels.get(GPU_CLASS),
             ready=condition(document, "Ready").get("status") == "True",
-            cordoned=bool(spec.get("unschedulable")),
             why_not=_why_not(document),
             control_plane=any(
                 taint.get("key") == _CONTROL_PLANE and taint.get("effect") in _KEEPS_OFF for taint in taints

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from types import TracebackType
 from typing import Any
 
 from muster.backends.kubernetes.api.client import Client
@@ -65,14 +64,6 @@ class Mirror:
             threading.Thread(
                 target=self._follow, args=(kind, watch), name=f"muster-watch-{kind.plural}", daemon=True
             ).start()
-
-    def __enter__(self) -> Mirror:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         """End every watch. Idempotent, and does not wait for them."""

@@ -3,6 +3,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -68,7 +69,10 @@ KINDS = (JOB_SET, POD, WORKLOAD, EVENT)
 
 def test_what_there_is_of_a_job() -> None:
     scripted = Scripted()
-    with api_server(scripted) as server, Mirror(Client(server.api()), namespace="ml", kinds=KINDS) as mirror:
+    with (
+        api_server(scripted) as server,
+        closing(Mirror(Client(server.api()), namespace="ml", kinds=KINDS)) as mirror,
+    ):
         mirror.wait(timeout_seconds=10)
         seen, other = mirror.seen("one"), mirror.seen("two")
         assert {each["metadata"]["name"] for each in mirror.roots()} == {"one", "two"}
@@ -98,7 +102,10 @@ def test_what_changes() -> None:
     scripted = Scripted()
     admitted = {**WORKLOADS[0], "status": {"conditions": [{"type": "Admitted", "status": "True"}]}}
     scripted.changes = {"workloads": ({"type": "MODIFIED", "object": admitted},)}
-    with api_server(scripted) as server, Mirror(Client(server.api()), namespace="ml", kinds=KINDS) as mirror:
+    with (
+        api_server(scripted) as server,
+        closing(Mirror(Client(server.api()), namespace="ml", kinds=KINDS)) as mirror,
+    ):
         mirror.wait(timeout_seconds=10)
         one, two, workloads = mirror.seen("one"), mirror.seen("two"), mirror.workloads()
         scripted.go.set()
@@ -116,7 +123,10 @@ def test_one_strange_annotation_blinds_nobody() -> None:
     strange = {**PODS[1], "metadata": {**PODS[1]["metadata"], "annotations": {"metadata": "uid"}}}
     scripted.lists["pods"] = (strange,)
     scripted.changes = {"pods": tuple({"type": "MODIFIED", "object": pod} for pod in (strange, PODS[0]))}
-    with api_server(scripted) as server, Mirror(Client(server.api()), namespace="ml", kinds=KINDS) as mirror:
+    with (
+        api_server(scripted) as server,
+        closing(Mirror(Client(server.api()), namespace="ml", kinds=KINDS)) as mirror,
+    ):
         mirror.wait(timeout_seconds=10)
         assert len(mirror.seen("one").pods) == 1
         scripted.go.set()
@@ -127,7 +137,10 @@ def test_one_strange_annotation_blinds_nobody() -> None:
 def test_a_pod_that_ended_badly_is_kept_as_long_as_its_job() -> None:
     scripted = Scripted()
     scripted.changes = {"pods": tuple({"type": "DELETED", "object": pod} for pod in PODS)}
-    with api_server(scripted) as server, Mirror(Client(server.api()), namespace="ml", kinds=KINDS) as mirror:
+    with (
+        api_server(scripted) as server,
+        closing(Mirror(Client(server.api()), namespace="ml", kinds=KINDS)) as mirror,
+    ):
         mirror.wait(timeout_seconds=10)
         scripted.go.set()
         until(lambda: len(mirror.seen("one").pods) == 1)
@@ -159,7 +172,10 @@ def test_of_pods_that_ended_badly_those_of_the_last_two_starts_are_kept(restarts
     last = document("Pod", "last", job="one", spec={}, status={"phase": "Running"})
     scripted.lists["pods"] = ()
     scripted.changes = {"pods": (*changes, {"type": "ADDED", "object": last})}
-    with api_server(scripted) as server, Mirror(Client(server.api()), namespace="ml", kinds=KINDS) as mirror:
+    with (
+        api_server(scripted) as server,
+        closing(Mirror(Client(server.api()), namespace="ml", kinds=KINDS)) as mirror,
+    ):
         mirror.wait(timeout_seconds=10)
         scripted.go.set()
         until(lambda: any(pod["metadata"]["name"] == "last" for pod in mirror.seen("one").pods))
@@ -173,7 +189,7 @@ def test_an_api_server_that_is_away() -> None:
     away, said = status(503, "ServiceUnavailable", "later"), r"the cluster's pods could not be read for 0.2 s"
     with (
         api_server(away) as server,
-        Mirror(Client(server.api()), namespace="ml", kinds=(POD,)) as mirror,
+        closing(Mirror(Client(server.api()), namespace="ml", kinds=(POD,))) as mirror,
         pytest.raises(Unreachable, match=said),
     ):
         mirror.wait(timeout_seconds=0.2)

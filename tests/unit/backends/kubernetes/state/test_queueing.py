@@ -73,7 +73,7 @@ class TestGpus:
         assert [(each.name, each.total, each.used, each.free) for each in found.by_class] == [
             ("gpu-a100", 10, 2, 8)
         ]
-        assert [(each.name, each.ready, each.used, each.free) for each in found.by_node] == [
+        assert [(each.name, not each.why_not, each.used, each.free) for each in found.by_node] == [
             ("a100-0", True, 0, 8),
             ("a100-1", False, 2, 0),
         ]
