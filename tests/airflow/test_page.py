@@ -713,6 +713,17 @@ class TestDeployments:
                 "muster_roll_back",
             ]
 
+    @pytest.mark.usefixtures("asked")
+    def test_a_revision_of_a_retired_version_is_warned_of(
+        self, let: Let, home: EmbeddedHome, made: dict[str, Version]
+    ) -> None:
+        client, store = let("USER"), FolderStore(home.settings.store)
+        assert client.get("/muster/api/deployments/line").json()["warnings"] == {}
+        store.retire(made["hidden"].address, reason="it leaks")
+        (said,) = client.get("/muster/api/deployments/line").json()["warnings"].values()
+        store.reinstate(made["hidden"].address)
+        assert "was retired: it leaks. Release another version" in said
+
     def test_a_deployment_is_repaired_and_retired(self, let: Let, asked: list[tuple[str, ...]]) -> None:
         client = let("USER")
         assert client.post(self.REPAIR, headers=OURS).json() == {"done": ["r1 is back"]}

@@ -5,12 +5,13 @@ from __future__ import annotations
 import uuid
 from collections import defaultdict
 from collections.abc import Callable
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from tests.unit.airflow.attempts.notes import Notes
-from tests.unit.backends.releases.world import NAME, Killed, World, spec
+from tests.unit.backends.releases.world import NAME, Killed, Lines, World, spec
 
 from muster.airflow.assets import deployment_asset
 from muster.airflow.embedded.home import EmbeddedHome
@@ -80,6 +81,19 @@ def test_a_release_under_way_is_taken_back_and_the_event_says_so(run: Run, world
     assert world.called("r3").reason == "rolled back by night.back, manual: too many alarms"
     event = told[deployment_asset(NAME)].extra
     assert (event["version"], event["rolled_back"]) == (MODELS[2], MODELS[3])
+
+
+def test_it_warns_where_a_version_serves_that_was_retired(
+    run: Run, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    live = Lines.resolve
+    monkeypatch.setattr(
+        Lines, "resolve", lambda *asked: tuple(replace(one, retired="it leaks") for one in live(*asked))
+    )
+    run()
+    said = capsys.readouterr().out
+    assert "lines/model@2 was retired: it leaks. Release another version" in said
+    assert "muster volumes reinstate lines/model@2" in said
 
 
 def test_a_retry_goes_back_no_further_and_another_task_does(run: Run, world: Backend) -> None:

@@ -160,6 +160,7 @@ def promote(
     _await_answer(deployments, name, f"{chosen.name} ({_model(chosen.model.address)})")
     note(f"{name}: {chosen.name} ({_model(chosen.model.address)}) has all of the traffic")
     note(f"back: muster deployments rollback {name}")
+    _warn(deployments, chosen.model.address)
 
 
 @app.command(
@@ -191,12 +192,12 @@ def rollback(
     if serves:
         _await_answer(deployments, name, f"{serves.name} ({_model(serves.model.address)})", seen=after)
         note(f"{serves.name} ({_model(serves.model.address)}) has {serves.percent} % of the traffic")
-        address = serves.model.address
-        if why := deployments.retired(address):
-            note(
-                f"warning: {_model(address)} was retired: {safe(why)}. Release another version, or take that back: "
-                f"muster volumes reinstate {_model(address)}"
-            )
+        _warn(deployments, serves.model.address)
+
+
+def _warn(deployments: Deployments, address: str) -> None:
+    if warning := deployments.warning(address):
+        note(f"warning: {safe(warning)}")
 
 
 def _await_answer(

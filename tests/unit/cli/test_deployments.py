@@ -169,13 +169,16 @@ def test_rollback_gives_the_traffic_back_and_says_what_serves(muster: Run, world
 
 
 @pytest.mark.usefixtures("world")
-def test_rollback_to_a_version_that_was_retired_says_so(muster: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("asked", [("rollback", NAME), ("promote", NAME, "r2")])
+def test_traffic_for_a_version_that_was_retired_is_warned_of(
+    muster: Run, monkeypatch: pytest.MonkeyPatch, asked: tuple[str, ...]
+) -> None:
     live = Lines.resolve
     monkeypatch.setattr(
         Lines, "resolve", lambda *asked: tuple(replace(one, retired="it leaks") for one in live(*asked))
     )
-    said = " ".join(muster("deployments", "rollback", NAME).err.split())
-    assert "lines/model@2 was retired: it leaks" in said
+    said = " ".join(muster("deployments", *asked).err.split())
+    assert "warning: lines/model@2 was retired: it leaks" in said
     assert "muster volumes reinstate lines/model@2" in said
 
 

@@ -62,7 +62,10 @@ class RollbackOperator(MusterOperator):
         begun.remember(meant.name)
         by, why = asker(task.origin), self.reason or ""
         roll_back(deployments, self.name, by=by, reason=why, revision=meant.name, seen=before)
-        return self._told(context, deployments.deployment(self.name), meant)
+        after = deployments.deployment(self.name)
+        if after.champion and (warning := deployments.warning(after.champion.model.address)):
+            self.warn(warning)
+        return self._told(context, after, meant)
 
     def _meant(self, backend: Backend, status: DeploymentStatus) -> Revision:
         """What is to be taken back. :raises AirflowSkipException: it is not there to be."""

@@ -56,6 +56,11 @@ def deployment(here: Here, who: Who, name: str) -> Json:
             "curl": _curl(here, status),
             "may": {"change": changing},
             "back": _back(status),
+            "warnings": {
+                each.name: warning
+                for each in status.revisions
+                if not each.state.over and (warning := here.backend.deployments.warning(each.model.address))
+            },
         }
     )
 

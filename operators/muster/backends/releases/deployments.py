@@ -29,7 +29,7 @@ from muster.backends.releases.figures import Seen, if_known, seen_with, unreadab
 from muster.backends.releases.inputs import check_histograms
 from muster.backends.releases.platform import Observed, Platform
 from muster.backends.releases.tokens import Tokens, ended, made, new_token
-from muster.core.address import Address
+from muster.core.address import SCHEME, Address
 from muster.core.deployment import (
     Answer,
     Counts,
@@ -145,10 +145,16 @@ class Deployments:
         spec: DeploymentSpec = entry.spec
         return spec
 
-    def retired(self, address: str) -> str:
-        """Return why a model's version was retired; empty where it was not, or the store cannot say."""
+    def warning(self, address: str) -> str:
+        """Say that a version that gets the traffic was retired; empty where it was not, or the store cannot say."""
         found = if_known(lambda: self._store().resolve(address))
-        return (found[0].retired or "") if found else ""
+        if not found or found[0].retired is None:
+            return ""
+        model, why = address.removeprefix(SCHEME), f": {found[0].retired}" if found[0].retired else ""
+        return (
+            f"{model} was retired{why}. Release another version, or take that back: "
+            f"muster volumes reinstate {model}"
+        )
 
     def names(self) -> list[str]:
         """Return the name of every deployment, sorted."""

@@ -141,7 +141,9 @@ function changing(where, found, each) {
 // What a step means for those who ask stands in its question.
 const others = ({ revisions }, name) => revisions.filter((each) => each.percent && each.name !== name).map((each) => each.name).join(" and ");
 
-const promoter = (where, found, each) => twice("promote", `Give ${each.name} all traffic at once, without its steps and rules?${others(found, each.name) && ` ${others(found, each.name)} gets none then.`}`,
+const warned = ({ warnings }, name) => (warnings?.[name] ? ` ${warnings[name]}.` : "");
+
+const promoter = (where, found, each) => twice("promote", `Give ${each.name} all traffic at once, without its steps and rules?${others(found, each.name) && ` ${others(found, each.name)} gets none then.`}${warned(found, each.name)}`,
   async () => { await post(`${where}/promote${query({ revision: each.name })}`); }, { yes: "give it", doing: "asked for …", id: `promote-${each.name}` });
 
 // Of the whole deployment: what was edited or deleted is brought back, or all of it ends.
@@ -163,7 +165,7 @@ function back(where, found) {
     return `${name}${known ? ` (${known.model.address.replace(/^.*@/, "@")})` : ""}`;
   };
   const act = async () => { await post(`${where}/rollback${query({ revision })}`); };
-  return twice("Roll back", `Take ${named(revision)} back?${serves ? ` ${named(serves)} has all traffic then, and ${revision} is refused.` : ""}`, act,
+  return twice("Roll back", `Take ${named(revision)} back?${serves ? ` ${named(serves)} has all traffic then, and ${revision} is refused.${warned(found, serves)}` : ""}`, act,
     { yes: "take it back", doing: "asked for …", id: "rollback" });
 }
 
