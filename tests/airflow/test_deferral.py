@@ -37,6 +37,9 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Waiting]:
         site.add("short", wait=0.5, dag="dagrun_timeout=timedelta(seconds=12)")
         site.add("dies_before", wait=600, more=DIES.format(after=False))
         site.add("dies_after", wait=600, more=DIES.format(after=True))
+        site.add("renamed", wait=0.5)
+        site.set("scheduler", parsing_cleanup_interval=2)
+        site.set("dag_processor", stale_dag_threshold=1)
         site.write("hills", HILLS, steps=SEARCHED)
         bare = shutil.ignore_patterns("__pycache__")
         shutil.copytree(AUTHORED, site.folder / "dags" / "authored", ignore=bare)
@@ -76,7 +79,10 @@ def test_a_deferred_task_is_followed_without_a_process(site: Waiting) -> None:
     (job_id,) = run.jobs()
     assert until(lambda: not site.tasks(), seconds=10), "only the triggerer waits"
     assert until(lambda: "line 3" in site.trigger_log(run))
+    ledger = FolderStore(site.home / "store").ledger
+    assert until(lambda: run.run_id in {note.run.run_id for note in ledger.run_notes()})
     assert run.ends_well() == [job_id]
+    assert until(lambda: run.run_id not in {note.run.run_id for note in ledger.run_notes()})
     said = [line for line in site.task_log("later", run.run_id, "slow").splitlines() if "[rank 0]" in line]
     assert len(said) == len(set(said)) > 3, "each line once, no matter which process waited when it came"
     assert site.xcom("later", run.run_id, "slow")["job_id"] == job_id
@@ -86,6 +92,19 @@ def test_a_triggerer_that_is_killed_takes_its_jobs_up_again(site: Waiting) -> No
     run = site.begin("later", "deferred")
     os.kill(site.component("triggerer") or 0, signal.SIGKILL)
     assert len(run.ends_well()) == 1
+
+
+def test_a_job_whose_dag_is_renamed_goes_on_and_is_taken_once_the_dag_is_back(site: Waiting) -> None:
+    run = site.begin("renamed", "deferred")
+    (job_id,) = run.jobs()
+    file = site.folder / "dags" / "renamed" / "dag.py"
+    text = file.read_text()
+    file.write_text(text.replace("def renamed", "def other").replace("    renamed()", "    other()"))
+    ledger = FolderStore(site.home / "store").ledger
+    assert until(lambda: b"this Airflow has no Dag renamed any more" in ledger.read(job_id)[0], seconds=120)
+    assert run.state(job_id) is JobState.RUNNING
+    file.write_text(text)
+    assert run.ends_well() == [job_id]
 
 
 def test_a_trigger_that_timed_out_loses_nothing(site: Waiting) -> None:

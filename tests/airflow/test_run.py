@@ -21,8 +21,9 @@ from muster.backends.local.machine import Machine
 from muster.core.errors import MusterError, SpecError
 from muster.core.job import JobSpec, Resources, Role
 from muster.core.shipped import shipped
-from muster.core.status import JobStatus
+from muster.core.status import JobState, JobStatus
 from muster.images.folders import put_image
+from muster.volumes import runs
 from muster.volumes.folder import FolderStore
 
 Run = Callable[..., RunResult]
@@ -395,23 +396,39 @@ def test_a_skipped_task_says_why(write_dag: Write, run: Run) -> None:
     assert [one.message.split()[0] for one in each.instances] == ["no/one", "no/two"]
 
 
-def test_a_plain_airflow_task_runs_between_jobs(write_dag: Write, dag_folder: Path, run: Run) -> None:
+def test_a_plain_airflow_task_runs_between_jobs(
+    write_dag: Write, dag_folder: Path, run: Run, store: FolderStore
+) -> None:
     name = dag_folder.name
     write_dag(
         f"""
         @task
         def choose() -> int:
             return 3
-        JobOperator(
+
+        @task
+        def after(job: dict) -> str:
+            from pathlib import Path
+            from muster.volumes import runs
+            from muster.volumes.folder import FolderStore
+            (run,) = runs.runs(FolderStore(Path({str(store.layout.root)!r})), dag={name!r})
+            return run.state.value
+        a = JobOperator(
             task_id="a", image="python", entrypoint="{name}.steps:first", resources=SMALL,
             outputs={{"numbers": "{name}/numbers"}}, params={{"count": choose(), "word": "x"}},
         )
+        @task
+        def check(state: str) -> None:
+            assert state == "running", state
+        check(after(a.output))
         """,
         steps=STEPS.replace("{fault}", "pass"),
     )
     result = run()
-    assert states(result) == {"choose": "success", "a": "success"}
+    assert states(result) == dict.fromkeys(("choose", "a", "after", "check"), "success")
     assert result.stages[1].metrics == {"count": 3.0}
+    assert runs.run(store, name, result.run_id).state is JobState.SUCCEEDED
+    assert store.ledger.run_notes() == []
 
 
 def test_many_partitions_travel_as_a_list(write_dag: Write, dag_folder: Path, run: Run) -> None:

@@ -1194,6 +1194,17 @@ class StoreContract:
         store.ledger.end_task(end)
         assert again.ledger.task_ends() == [end]
 
+    def test_a_run_goes_on_until_its_end_is_noted(self, store, again):
+        run = Origin(instance="i", dag_id="flights", run_id="r1")
+        for _ in range(2):
+            store.ledger.note_run(run, going=True)
+        store.ledger.note_run(replace(run, run_id="r2"), going=True)
+        newest, first = again.ledger.run_notes()
+        assert (newest.run.run_id, first.run, first.alive) == ("r2", run, True)
+        again.ledger.note_run(run, going=False)
+        again.ledger.note_run(run, going=False)
+        assert [note.run.run_id for note in store.ledger.run_notes()] == ["r2"]
+
     def test_one_job_makes_what_many_want(self, store, again):
         key = key_of(ONE)
         assert store.claim(key, job_id="a-1") == "a-1"

@@ -173,6 +173,17 @@ class TaskEnd:
 
 
 @dataclass(frozen=True, kw_only=True)
+class RunNote:
+    """What is noted of a run that has not come to its end. :param run: an origin without a task.
+
+    :param alive: whether it was noted in the last three minutes; if not, whoever runs it has died, or is away.
+    """
+
+    run: Origin
+    alive: bool
+
+
+@dataclass(frozen=True, kw_only=True)
 class Staging:
     """The folder in which one attempt of a gang, and no other, may write.
 

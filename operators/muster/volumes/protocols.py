@@ -36,6 +36,7 @@ from muster.volumes.base import (
     Made,
     Plan,
     Record,
+    RunNote,
     Saved,
     Staging,
     TaskEnd,
@@ -354,6 +355,12 @@ class Ledger(Protocol):
         :param dag_id: only tasks of this Dag. :param run_id: only tasks of this run.
         :param runs: the number of runs, the newest, whose tasks are returned.
         """
+
+    def note_run(self, run: Origin, *, going: bool) -> None:
+        """Note that a run goes on, once a minute, or that it has ended. :param run: an origin without a task."""
+
+    def run_notes(self) -> list[RunNote]:
+        """Return the runs that were noted and have not ended, the newest 1,000."""
 
 
 class Upkeep(Protocol):

@@ -1,8 +1,7 @@
 """The runs of Dags, as the store knows them: from the ledger's jobs, from how tasks without a job ended, and from
 records where gc deleted the jobs.
 
-Airflow is not asked, so tasks of other operators are not there, and a run of which the next stage has not begun looks
-as if it had ended. The command, ``import muster`` and the page read this one thing.
+Airflow is not asked, so tasks of other operators are not there; whoever runs a run notes that it goes on.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from muster.core.job import Interpreter, JobSpec
 from muster.core.origin import Origin, stage_title
 from muster.core.status import JobState, JobStatus
 from muster.volumes.base import Record, TaskEnd
-from muster.volumes.protocols import Store
+from muster.volumes.protocols import Ledger, Store
 
 MOST_RECORDS = 1_000  # of each volume that are looked at, the newest
 
@@ -87,7 +86,8 @@ class Run:
 
     :param instance: the Airflow that it ran in.
     :param state: ``running`` while a job of it runs or waits, else ``failed`` or ``cancelled`` if a stage is, else
-        ``succeeded``; as :func:`as_held` has it where a process of this machine runs it.
+        ``succeeded``. One that is noted as going on is ``running`` in any case, and ``failed`` where its ``muster run``
+        has died; as :func:`as_held` has it where a process of this machine runs it.
     :param began: when its first job was submitted, or its first task without one began; where gc deleted its jobs, when
         its first version was made.
     :param ended: the end of its last job or task; None while it runs.
@@ -135,11 +135,21 @@ def runs(store: Store, *, dag: str | None = None, limit: int = 20) -> list[Run]:
     chosen = list(dict.fromkeys([*list(reversed(jobs))[:limit], *ends]))
     found = [(key, seen) for key, seen in zip(chosen, _seen(store, jobs, ends, chosen), strict=True) if seen]
     found.sort(key=lambda item: max(each.last for each in item[1]), reverse=True)
-    listed = [_of_stages(key, seen) for key, seen in found[:limit]]
+    told = noted(store.ledger)
+    listed = [_of_stages(key, seen, told) for key, seen in found[:limit]]
     if len(listed) < limit:
         older = _of_records(_records(store, limit=min(MOST_RECORDS, 20 * limit), dag_id=dag or ""))
         listed += [run for key, run in older.items() if key not in chosen][: limit - len(listed)]
     return listed
+
+
+def noted(ledger: Ledger) -> dict[tuple[str, str], JobState]:
+    """Return the state of each run, by Dag and id, of which more is noted than its jobs and tasks tell."""
+    found = {}
+    for note in ledger.run_notes():
+        if note.alive or note.run.by_muster_run:  # a triggerer may be away while its runs go on
+            found[note.run.dag_id, note.run.run_id] = JobState.RUNNING if note.alive else JobState.FAILED
+    return found
 
 
 def as_held(run: Run, dead: Mapping[str, bool]) -> Run:
@@ -167,7 +177,7 @@ def run(store: Store, dag_id: str, run_id: str) -> Run:
     if key := next(reversed(jobs), None) or next(iter(ends), None):
         (seen,) = _seen(store, jobs, ends, [key])
         if seen:
-            return _of_stages(key, [*_read_by(store, key, seen), *seen])
+            return _of_stages(key, [*_read_by(store, key, seen), *seen], noted(store.ledger))
     older = _of_records(_records(store, limit=MOST_RECORDS, dag_id=dag_id, run_id=run_id))
     if not older:
         raise NotFound(
@@ -349,8 +359,11 @@ def _job(status: JobStatus) -> StageJob:
     )
 
 
-def _of_stages(key: _Key, seen: Sequence[_Seen]) -> Run:
-    states = {each.stage.state for each in seen}
+def _of_stages(
+    key: _Key, seen: Sequence[_Seen], told: Mapping[tuple[str, str], JobState] | None = None
+) -> Run:
+    known = (told or {}).get((key.dag_id, key.run_id))
+    states = {each.stage.state for each in seen} if known is None else {known}
     going_on = any(not state.ended for state in states)
     bad = (state for state in (JobState.FAILED, JobState.CANCELLED) if state in states)
     return Run(

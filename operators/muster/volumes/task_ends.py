@@ -24,10 +24,10 @@ MOST_ENDS = 2_000  # older ones go
 def write_end(layout: Layout, end: TaskEnd) -> None:
     """Keep one; those beyond the newest are deleted."""
     folder, origin = layout.root / "ends", end.origin
-    hashed = (_hashed(name) for name in (origin.dag_id, origin.run_id, origin.stage))
+    names = (hashed(name) for name in (origin.dag_id, origin.run_id, origin.stage))
     with translated(f"note how {origin.stage} ended"):
         folder.mkdir(exist_ok=True)
-        path = folder / ".".join((f"{int(end.at * 1e6):018d}", *hashed))
+        path = folder / ".".join((f"{int(end.at * 1e6):018d}", *names))
         write_whole(path, wire.dumps(end), durable=False)
         prune(folder, most=MOST_ENDS)
 
@@ -35,7 +35,7 @@ def write_end(layout: Layout, end: TaskEnd) -> None:
 def read_ends(layout: Layout, *, dag_id: str, run_id: str, runs: int) -> list[TaskEnd]:
     """See :meth:`muster.volumes.protocols.Ledger.task_ends`."""
     found, seen = list[TaskEnd](), set[tuple[str, str]]()
-    wanted = [_hashed(name) if name else "" for name in (dag_id, run_id)]
+    wanted = [hashed(name) if name else "" for name in (dag_id, run_id)]
     for path in newest_first(layout.root / "ends"):
         _, dag, run, _ = path.name.split(".")
         if wanted[0] not in ("", dag) or wanted[1] not in ("", run):
@@ -60,5 +60,6 @@ def _read(path: Path) -> TaskEnd | None:
         return None
 
 
-def _hashed(name: str) -> str:
+def hashed(name: str) -> str:
+    """Return a name as part of a file's name."""
     return blake2b(name.encode("utf-8", "surrogatepass"), digest_size=6).hexdigest()

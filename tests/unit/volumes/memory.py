@@ -41,6 +41,7 @@ from muster.volumes.base import (
     Made,
     Plan,
     Record,
+    RunNote,
     Saved,
     Staging,
     TaskEnd,
@@ -125,6 +126,7 @@ class MemoryLedger:
         self._lock = lock
         self._jobs: dict[str, _Job] = {}
         self._ends: list[TaskEnd] = []  # newest first
+        self._runs: list[RunNote] = []
         self.kept: dict[str, Folding] = {}  # of jobs that gc deleted, while a version of theirs has data
 
     def job(self, job_id: str) -> _Job:
@@ -222,6 +224,14 @@ class MemoryLedger:
         ]
         newest = list(dict.fromkeys((end.origin.dag_id, end.origin.run_id) for end in found))[:runs]
         return [end for end in found if (end.origin.dag_id, end.origin.run_id) in newest]
+
+    def note_run(self, run: Origin, *, going: bool) -> None:
+        self._runs = [note for note in self._runs if note.run != run]
+        if going:
+            self._runs.insert(0, RunNote(run=run, alive=True))
+
+    def run_notes(self) -> list[RunNote]:
+        return self._runs
 
     def forget(self, job_id: str) -> None:
         """Take a job's entry away."""

@@ -339,6 +339,28 @@ def test_a_run_took_what_its_stages_took_without_the_time_until_it_was_resumed(w
     assert run.seconds == pytest.approx(3 + 2, abs=0.01)
 
 
+@pytest.mark.parametrize(
+    ("run_id", "seconds", "state"),
+    [
+        ("manual__1", 0, JobState.RUNNING),
+        ("manual__1", 600, JobState.SUCCEEDED),  # its triggerer is away: the jobs are all that is known
+        ("muster__1", 0, JobState.RUNNING),
+        ("muster__1", 600, JobState.FAILED),
+    ],
+)
+def test_a_run_between_two_stages_is_as_was_noted(work, store, monkeypatch, run_id, seconds, state):
+    job(work, "a", "etl", run=run_id)
+    end(work, "a")
+    store.ledger.note_run(Origin(instance="i", dag_id="flights", run_id=run_id), going=True)
+    later = time.time() + seconds
+    monkeypatch.setattr("muster.volumes.run_notes.time.time", lambda: later)
+    (run,) = runs.runs(store)
+    assert run == runs.run(store, "flights", run_id)
+    assert (run.state, run.ended is None) == (state, state is JobState.RUNNING)
+    store.ledger.note_run(Origin(instance="i", dag_id="flights", run_id=run_id), going=False)
+    assert runs.run(store, "flights", run_id).state is JobState.SUCCEEDED
+
+
 def test_a_run_is_as_its_process_is(work, store):
     job(work, "a", "etl")
     end(work, "a")

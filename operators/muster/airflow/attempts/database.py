@@ -40,10 +40,12 @@ class Standing:
     :param run_failed: whether its Dag run has failed.
     :param cleared: whether the task was cleared since that try began.
     :param outcome: how that try ended, or None; `ended` when, in seconds since the epoch.
+    :param stale: whether Airflow no longer has the Dag, and goes on with none of its runs.
     """
 
     state: str | None
     run_failed: bool = False
+    stale: bool = False
     cleared: bool = False
     outcome: str | None = None
     ended: float | None = None
@@ -73,7 +75,8 @@ def _standing(task: Any, before: Any, owner: str | None) -> Standing:
     """Compare a task instance as it is with what is kept of the try that owns the job."""
     if task is None:
         return Standing(state=GONE)
-    now = Standing(state=_text(task.state), run_failed=_text(task.run_state) == "failed")
+    failed = _text(task.run_state) == "failed"
+    now = Standing(state=_text(task.state), run_failed=failed, stale=bool(task.stale))
     if str(task.id) == owner:
         return replace(now, outcome=now.state, ended=_seconds(task.end_date))
     if before is None:  # Airflow keeps nothing of a try that it never recorded
@@ -84,6 +87,7 @@ def _standing(task: Any, before: Any, owner: str | None) -> Standing:
 
 def _tasks(session: Session, jobs: Sequence[tuple[JobStatus, Origin]]) -> Mapping[_Task, Any]:
     """The task instances as they are now."""
+    from airflow.models.dag import DagModel
     from airflow.models.dagrun import DagRun
     from airflow.models.taskinstance import TaskInstance as Task
     from sqlalchemy import select
@@ -101,8 +105,10 @@ def _tasks(session: Session, jobs: Sequence[tuple[JobStatus, Origin]]) -> Mappin
             Task.end_date,
             Task.max_tries,
             DagRun.state.label("run_state"),
+            DagModel.is_stale.label("stale"),
         )
         .join(DagRun, (DagRun.dag_id == Task.dag_id) & (DagRun.run_id == Task.run_id))
+        .outerjoin(DagModel, DagModel.dag_id == Task.dag_id)
         .where(
             Task.run_id.in_(runs), Task.dag_id.in_(dags), Task.task_id.in_(tasks), Task.map_index.in_(indices)
         )
@@ -178,14 +184,43 @@ def _raise_max_tries(task: Any, state: Any, before: Any, _initiator: Any) -> Non
         task.max_tries += 1
 
 
-def _has_begun_a_job(task: Any) -> bool:
-    """Whether a task instance is of muster's: its tries write down what they begin, and no other operator's do so."""
+def going_runs() -> set[tuple[str, str]]:
+    """Return Dag and id of each run that goes on and has begun something of muster's. :raises BackendError: as above."""
+    from airflow.models.dag import DagModel
+    from airflow.models.dagrun import DagRun
     from airflow.models.task_state_store import TaskStateStoreModel as Kept
-    from sqlalchemy import or_, select
-    from sqlalchemy.orm import object_session
+    from airflow.utils.session import create_session
+    from sqlalchemy import select
+    from sqlalchemy.exc import DBAPIError
+
+    begun = select(Kept.dag_run_id).where(Kept.dag_run_id == DagRun.id, _ours(Kept.key)).exists()
+    wanted = (
+        select(DagRun.dag_id, DagRun.run_id)
+        .join(DagModel, DagModel.dag_id == DagRun.dag_id)
+        .where(DagRun.state.in_(("queued", "running")), DagModel.is_stale.is_(False), begun)
+    )
+    try:
+        with create_session() as session:
+            return {(row.dag_id, row.run_id) for row in session.execute(wanted)}
+    except DBAPIError as error:
+        raise BackendError(f"Airflow's database does not answer: {error.orig}") from error
+
+
+def _ours(key: Any) -> Any:
+    """Whether a key of ``task_state_store`` is one of muster's: no other operator writes down what it begins."""
+    from sqlalchemy import or_
 
     from muster.airflow.attempts.remembered import KEYS
     from muster.airflow.attempts.run import STATE_KEY
+
+    return or_(key == STATE_KEY, key.startswith(f"{STATE_KEY}."), key.in_(KEYS))
+
+
+def _has_begun_a_job(task: Any) -> bool:
+    """Whether a task instance is of muster's: its tries write down what they begin."""
+    from airflow.models.task_state_store import TaskStateStoreModel as Kept
+    from sqlalchemy import select
+    from sqlalchemy.orm import object_session
 
     session = object_session(task)
     if session is None:
@@ -197,7 +232,7 @@ def _has_begun_a_job(task: Any) -> bool:
                 Kept.dag_id == task.dag_id,
                 Kept.run_id == task.run_id,
                 Kept.task_id == task.task_id,
-                or_(Kept.key == STATE_KEY, Kept.key.startswith(f"{STATE_KEY}."), Kept.key.in_(KEYS)),
+                _ours(Kept.key),
             )
             .limit(1)
         )

@@ -9,13 +9,14 @@ there it would run only while there are some, and each question would keep them 
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from contextlib import suppress
 
 from muster.airflow.attempts.abandoned_releases import take_back
-from muster.airflow.attempts.database import Standing, standings
+from muster.airflow.attempts.database import Standing, going_runs, standings
 from muster.airflow.attempts.failure_log import FailureLog
 from muster.airflow.attempts.orphans import SweptJob, end, named, overtaken_jobs
 from muster.airflow.attempts.task_state import GIVEN_UP, GONE, over
@@ -26,6 +27,7 @@ from muster.core.origin import Origin
 from muster.core.status import JobState, JobStatus
 from muster.core.verdict import Verdict
 from muster.volumes.protocols import Ledger
+from muster.volumes.run_notes import EVERY_SECONDS
 
 Ask = Callable[[Sequence[tuple[JobStatus, Origin]]], Mapping[str, Standing]]
 
@@ -47,6 +49,7 @@ class Reconciler:
     :param open_backend: opens a backend; another one after a look that failed, since a token may have been renewed.
     :param instance: the Airflow's name; jobs of others are none of its business.
     :param ask: how the tasks of jobs stand.
+    :param going: Dag and id of each run that goes on and has begun something of muster's.
     :param used: whether there is anything to compare: to open a backend of one machine makes its store.
     """
 
@@ -55,6 +58,7 @@ class Reconciler:
         open_backend: Callable[[], Backend],
         instance: Callable[[], str],
         ask: Ask = standings,
+        going: Callable[[], Set[tuple[str, str]]] = going_runs,
         *,
         used: Callable[[], bool] = lambda: True,
     ) -> None:
@@ -62,10 +66,13 @@ class Reconciler:
         self._used = used
         self._instance = instance
         self._ask = ask
+        self._going = going
+        self._noted: dict[Origin, float] | None = None  # runs, and when each was noted
         self._backend: Backend | None = None
         self._origins: dict[str, Origin] = {}  # they never change, so that each is read once
         self._judged: set[str] = set()  # jobs that have ended, and were looked at since
         self._asked: dict[str, Verdict] = {}
+        self._told: set[str] = set()  # jobs in whose logs it stands that Airflow has no such Dag any more
         self._releases_at = time.monotonic() + RELEASES_EVERY_SECONDS
         self._leftovers_at = time.monotonic() + LEFTOVERS_EVERY_SECONDS
         self._note_at = time.monotonic()
@@ -92,7 +99,7 @@ class Reconciler:
     def try_look(self) -> None:
         """Take one look; whatever fails is said now and then, and tried again."""
         failed = False
-        for step in (self.look, self._now_and_then):
+        for step in (self.look, self._note_runs, self._now_and_then):
             try:
                 if not self._used():
                     return
@@ -115,6 +122,7 @@ class Reconciler:
         made = [each for each in ours if _is_new(each[0])]
         stands = self._ask([*going, *made]) if going or made else {}
         done = [swept for status, swept in ends(going, stands) if self._end(backend, status, swept)]
+        self._tell_stale(backend.store.ledger, [job for job in going if stands[job[0].job_id].stale])
         problems = {
             status.job_id: problem
             for status, origin in made
@@ -151,6 +159,19 @@ class Reconciler:
         self._asked[status.job_id] = swept.why
         return True
 
+    def _tell_stale(self, ledger: Ledger, jobs: Sequence[tuple[JobStatus, Origin]]) -> None:
+        """Tell a job's reader that nothing waits for it: it goes on, since its Dag may come back, and its task then takes it."""
+        for status, origin in jobs:
+            if status.job_id not in self._told:
+                line = (
+                    f"this Airflow has no Dag {origin.dag_id} any more: it was renamed, or its file was deleted. This job goes "
+                    f"on and commits; Airflow goes on with run {origin.run_id} once it has the Dag under this name again. To "
+                    f"end the job: muster jobs cancel {status.job_id}"
+                )
+                ledger.append(status.job_id, f"[muster] {line}\n".encode())
+                log.warning("job %s: %s", status.job_id, line)
+        self._told = {status.job_id for status, _ in jobs}
+
     def _try_to_retire(
         self, backend: Backend, status: JobStatus, origin: Origin, stands: Standing
     ) -> MusterError | None:
@@ -182,6 +203,21 @@ class Reconciler:
             self._leftovers_at = now + LEFTOVERS_EVERY_SECONDS
             for job_id in self._opened().sweep():
                 log.info("job %s has ended: what it left is taken away", job_id)
+
+    def _note_runs(self) -> None:
+        """Note the runs that go on, each once a minute, and those that have ended, also while no triggerer was there."""
+        ledger, mine, now = self._opened().store.ledger, self._instance(), time.monotonic()
+        if self._noted is None:
+            left = (note.run for note in ledger.run_notes())
+            self._noted = {run: -math.inf for run in left if run.instance == mine and not run.by_muster_run}
+        going = {Origin(instance=mine, dag_id=dag, run_id=run) for dag, run in self._going()}
+        for run in going:
+            if now >= self._noted.get(run, -math.inf) + EVERY_SECONDS:
+                ledger.note_run(run, going=True)
+                self._noted[run] = now
+        for run in self._noted.keys() - going:
+            ledger.note_run(run, going=False)
+            del self._noted[run]
 
     def _note(self) -> None:
         """Note in the store, once a minute, that jobs were compared; a service of an earlier release takes no note."""

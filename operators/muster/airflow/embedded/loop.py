@@ -36,6 +36,7 @@ class Loop:
 
     :param scope: the tasks that may run; None: all.
     :param serial: run one task after the other, each with this process's stdout and stderr.
+    :param beat: called about ten times a second while tasks run.
     :param on_lost: called with the task and index of an instance whose process was lost, once that is noted.
     """
 
@@ -49,6 +50,7 @@ class Loop:
         scope: Collection[str] | None = None,
         *,
         serial: bool = False,
+        beat: Callable[[], None] = lambda: None,
         on_lost: Callable[[str, int], None] = lambda *_: None,
     ) -> None:
         self._loaded = loaded
@@ -58,6 +60,7 @@ class Loop:
         self._interruption = interruption
         self._scope = scope
         self._serial = serial
+        self._beat = beat
         self._on_lost = on_lost
         self._limits = Limits(tasks=1 if serial else loaded.dag.max_active_tasks, pools=_pools(session))
         self._places = {name: place for place, name in enumerate(loaded.order)}
@@ -197,6 +200,7 @@ class Loop:
         while not gone and bool(self._interruption) is asked and time.monotonic() < until:
             gone = hear([process for _, process in self._running.values()], self._listener, _NAP_SECONDS)
             self._listener.beat()
+            self._beat()
         self._session.expire_all()  # the tasks' own processes have written to the database
         for key in [key for key, (_, process) in self._running.items() if process in gone]:
             self._end(key)

@@ -42,6 +42,7 @@ _MODULES = (
     "muster.airflow.embedded.load",
     "muster.airflow.embedded.loop",
     "muster.airflow.embedded.resume",
+    "muster.airflow.embedded.run_note",
     "muster.airflow.embedded.runner",
     "muster.airflow.embedded.runs",
     "muster.airflow.operators.deploy",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -209,14 +209,14 @@ class _Runner:
         conf = {**conf, NO_CACHE: True} if no_cache else conf
         with expecting_jobs(self._home.settings):
             self._make_ready(run_id)
-            return self._go(self._runs.begin(run_id, conf), kept=frozenset())
+            return self._noted(self._runs.begin(run_id, conf), kept=frozenset())
 
     def _resume(self, last: DagRun, wanted: Wanted) -> RunResult:
         self._check_stage(wanted.again)
         with self._home.notes.own(last.run_id), expecting_jobs(self._home.settings):
             self._make_ready(last.run_id)
             kept = self._reopen(last, wanted)
-            return replace(self._go(last, kept=kept, only=wanted.only), resumed=True)
+            return replace(self._noted(last, kept=kept, only=wanted.only), resumed=True)
 
     def _check_stage(self, name: str | None) -> None:
         names = self._loaded.order
@@ -255,7 +255,19 @@ class _Runner:
             )
         return self._runs.reopen(run, again=[*again, *(found if strict else ())])
 
-    def _go(self, run: DagRun, *, kept: frozenset[str], only: str | None = None) -> RunResult:
+    def _noted(self, run: DagRun, *, kept: frozenset[str], only: str | None = None) -> RunResult:
+        """Run it, and note meanwhile in the store that it goes on."""
+        from muster.airflow.embedded.run_note import noted
+        from muster.airflow.site import instance
+        from muster.core.origin import Origin
+
+        origin = Origin(instance=instance(self._home.settings), dag_id=run.dag_id, run_id=run.run_id)
+        with noted(self._backend.store.ledger, origin, self._warn) as beat:
+            return self._go(run, beat, kept=kept, only=only)
+
+    def _go(
+        self, run: DagRun, beat: Callable[[], None], *, kept: frozenset[str], only: str | None
+    ) -> RunResult:
         from muster.airflow.embedded.interruption import Interruption
         from muster.airflow.embedded.loop import Loop
 
@@ -270,6 +282,7 @@ class _Runner:
             interruption,
             scope,
             serial=self._serial,
+            beat=beat,
             on_lost=lambda *instance: self._runs.end_unless_retried(run, self._backend, *instance),
         )
         self._listener.run_started(run.run_id, self._loaded.order)

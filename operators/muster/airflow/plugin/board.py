@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from muster.backends.base import Backend
@@ -12,6 +12,7 @@ from muster.core.job import JobSpec
 from muster.core.status import JobState, JobStatus
 from muster.volumes.base import TaskEnd
 from muster.volumes.protocols import Ledger
+from muster.volumes.runs import noted
 
 ROOM_SECONDS = 30.0
 UNREADABLE = "unreadable"
@@ -94,6 +95,10 @@ class Board:
     def ends(self, *, dag_id: str = "", run_id: str = "", runs: int = 20) -> list[TaskEnd]:
         """Return the ends of tasks that no job records, newest first; `runs` is the number of runs, the newest."""
         return self._backend.store.ledger.task_ends(dag_id=dag_id, run_id=run_id, runs=runs)
+
+    def noted(self) -> Mapping[tuple[str, str], JobState]:
+        """See :func:`muster.volumes.runs.noted`."""
+        return noted(self._backend.store.ledger)
 
     def one(self, job_id: str) -> Job:
         """Return one job as it is now. :raises NotFound: there is none. :raises Corrupt: it cannot be read."""

@@ -83,7 +83,7 @@ def first_screen(board: Board, *, permitted: Permitted) -> dict[str, Any]:
         "waiting": [row(job) for job in reversed(live) if job.state == "queued"],
         "in_all": {"running": len(active), "waiting": len(waits), "failed": len(bad)},
         "failed": bad[:MOST],
-        "runs": [runs.brief(run) for run in runs.of_jobs(mine, ends)[:MOST]],
+        "runs": [runs.brief(run) for run in runs.of_jobs(mine, ends, board.noted())[:MOST]],
         "states": Counter(job.state for job in mine),
         "warning": board.warning(),
     }

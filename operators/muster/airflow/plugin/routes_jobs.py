@@ -120,7 +120,7 @@ def all_runs(
     ]
     found = [
         run
-        for run in runs.of_jobs(mine, ends)
+        for run in runs.of_jobs(mine, ends, here.board.noted())
         if dag in ("", run.dag_id) and (not state or runs.brief(run)["state"] == state)
     ]
     shown = [runs.brief(run) for run in found[offset : offset + limit]]
@@ -133,7 +133,7 @@ def one_run(here: Here, who: Who, dag: RunId, run: RunId) -> Json:
     """Return one run of a Dag with all its jobs."""
     who.need(dag, DagAccessEntity.TASK_INSTANCE)
     wanted = [job for job in here.board.jobs() if (job.dag_id, job.run_id) == (dag, run)]
-    for found in runs.of_jobs(wanted, here.board.ends(dag_id=dag, run_id=run, runs=1)):
+    for found in runs.of_jobs(wanted, here.board.ends(dag_id=dag, run_id=run, runs=1), here.board.noted()):
         return Json(runs.whole(found, now=here.board.now(found.jobs)))
     return Json(runs.of_records(recorded.run(here.backend.store, dag, run)))
 

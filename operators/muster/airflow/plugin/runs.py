@@ -11,6 +11,7 @@ from urllib.parse import quote
 from muster.airflow.plugin.board import Job
 from muster.airflow.plugin.described import row
 from muster.core.origin import MUSTER_RUN
+from muster.core.status import JobState
 from muster.core.wire import plain
 from muster.volumes.base import TaskEnd
 from muster.volumes.runs import Run as RecordedRun
@@ -23,12 +24,14 @@ class Run:
 
     :param jobs: oldest first; those of trials are in `trials`, by the task that searches.
     :param ends: of tasks that no job records, newest first.
+    :param noted: its state, where more is noted of it than its jobs and ends tell.
     """
 
     dag_id: str
     run_id: str
     jobs: tuple[Job, ...] = ()
     ends: tuple[TaskEnd, ...] = ()
+    noted: JobState | None = None
     trials: Mapping[str, tuple[Job, ...]] = field(default_factory=dict)
 
     @property
@@ -39,7 +42,11 @@ class Run:
         return min([*submitted, *(end.began for end in self.ends)], default=0.0)
 
 
-def of_jobs(jobs: Iterable[Job], ends: Iterable[TaskEnd] = ()) -> list[Run]:
+def of_jobs(
+    jobs: Iterable[Job],
+    ends: Iterable[TaskEnd] = (),
+    noted: Mapping[tuple[str, str], JobState] | None = None,
+) -> list[Run]:
     """Return the runs of these jobs and tasks, which are newest first: the run that began last is the first."""
     members: dict[tuple[str, str], list[Job]] = defaultdict(list)
     ended: dict[tuple[str, str], list[TaskEnd]] = defaultdict(list)
@@ -49,11 +56,12 @@ def of_jobs(jobs: Iterable[Job], ends: Iterable[TaskEnd] = ()) -> list[Run]:
     for end in ends:
         ended[end.origin.dag_id, end.origin.run_id].append(end)
     keys = dict.fromkeys([*members, *ended])
-    found = [_run(key, members.get(key, ()), ended.get(key, ())) for key in keys]
+    told = noted or {}
+    found = [_run(key, members.get(key, ()), ended.get(key, ()), told.get(key)) for key in keys]
     return sorted(found, key=lambda run: run.began, reverse=True)
 
 
-def _run(key: tuple[str, str], jobs: Sequence[Job], ends: Sequence[TaskEnd]) -> Run:
+def _run(key: tuple[str, str], jobs: Sequence[Job], ends: Sequence[TaskEnd], noted: JobState | None) -> Run:
     trials: dict[str, list[Job]] = defaultdict(list)
     for job in reversed(jobs):
         if job.is_trial:
@@ -63,6 +71,7 @@ def _run(key: tuple[str, str], jobs: Sequence[Job], ends: Sequence[TaskEnd]) -> 
         run_id=key[1],
         jobs=tuple(job for job in reversed(jobs) if not job.is_trial),
         ends=tuple(ends),
+        noted=noted,
         trials={stage: tuple(each) for stage, each in trials.items()},
     )
 
@@ -91,9 +100,11 @@ def brief(run: Run) -> dict[str, Any]:
         "dag_id": run.dag_id,
         "run_id": run.run_id,
         **_address(run.run_id, run.dag_id),
-        "state": _state({*states, *(end.state.value for end in ends.values())}),
+        "state": run.noted.value if run.noted else _state({*states, *(e.state.value for e in ends.values())}),
         "began": min(began, default=None),
-        "ended": None if None in ended else max((each for each in ended if each), default=None),
+        "ended": None
+        if None in ended or run.noted is JobState.RUNNING
+        else max((each for each in ended if each), default=None),
         "stages": sorted(stages.values(), key=lambda stage: order.get(stage["stage"], 0.0)),
     }
 

@@ -92,6 +92,8 @@ class ServiceLedger(_Client):
     _origins = remote(Ledger.origins)
     end_task = remote(Ledger.end_task)
     task_ends = remote(Ledger.task_ends)
+    note_run = remote(Ledger.note_run)
+    run_notes = remote(Ledger.run_notes)
 
     def specs(self, job_ids: Sequence[str]) -> dict[str, JobSpec]:
         """Return the specs of many jobs, in a few requests."""

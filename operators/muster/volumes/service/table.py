@@ -366,6 +366,8 @@ TABLE = (
     Row(Ledger.origins, "GET", "/v1/origins", answer="Origins.origins"),
     Row(Ledger.end_task, "POST", "/v1/ends", body="Ending", absent=lambda _: None),
     Row(Ledger.task_ends, "GET", "/v1/ends", answer="Endings.ends", absent=lambda _: []),
+    Row(Ledger.note_run, "POST", "/v1/runs", body="Running", absent=lambda _: None),
+    Row(Ledger.run_notes, "GET", "/v1/runs", answer="Notes.notes", absent=lambda _: []),
 
     Row(Upkeep.plan, "POST", "/v1/gc/plan", body="Rules", answer=_PLAN, threads="working"),
     Row(Upkeep.collect, "POST", "/v1/gc/collect", body="Rules", answer=_COLLECTED, threads="working"),

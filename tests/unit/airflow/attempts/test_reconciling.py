@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from types import SimpleNamespace
@@ -21,6 +22,7 @@ from muster.core.errors import NotFound, SpecError, StoreError
 from muster.core.origin import Origin
 from muster.core.status import JobResult, JobState, JobStatus
 from muster.core.verdict import Verdict
+from muster.volumes.base import RunNote
 
 TASK = Origin(instance="i", dag_id="flights", run_id="r", task_id="train")
 MODEL = "volume://flights/model@7"
@@ -86,6 +88,9 @@ class Machine(OwnStore):
         self.away: Exception | None = None
         self.deployments: Any = object()  # nothing is asked of them here
         self.opened = self.closed = self.swept = self.full = self.noted = 0
+        self.going = {("flights", "r")}
+        self.runs: dict[str, bool] = {}
+        self.logs = defaultdict[str, list[str]](list)
         self.earlier = False  # whether the store is of a release that takes no notes
 
     def sweep(self) -> tuple[str, ...]:
@@ -96,6 +101,17 @@ class Machine(OwnStore):
         if self.earlier:
             raise SpecError("the store service knows no POST /v1/upkeep/sweep")
         self.noted += 1
+
+    def append(self, job_id: str, data: bytes) -> None:
+        self.logs[job_id].append(data.decode())
+
+    def note_run(self, run: Origin, *, going: bool) -> None:
+        assert run.instance == "i"
+        self.runs[run.run_id] = going
+
+    def run_notes(self) -> list[RunNote]:
+        left = [replace(TASK, task_id="", run_id="left"), replace(TASK, task_id="", instance="j")]
+        return [RunNote(run=run, alive=True) for run in left]
 
     def open(self) -> Any:
         self.opened += 1
@@ -154,7 +170,37 @@ def machine() -> Machine:
 
 
 def opened(machine: Machine) -> Reconciler:
-    return Reconciler(machine.open, lambda: "i", lambda jobs: machine.ask(jobs))  # it may be away for a while
+    ask = lambda jobs: machine.ask(jobs)  # noqa: E731 - it may be away for a while
+    return Reconciler(machine.open, lambda: "i", ask, lambda: machine.going)
+
+
+def test_a_job_whose_dag_was_renamed_goes_on_and_its_log_says_so_once(machine: Machine) -> None:
+    machine.begin("renamed", stale=True)
+    machine.begin("another")
+    looks = opened(machine)
+    looks.try_look()
+    looks.try_look()
+    assert machine.cancelled == {}
+    (said,) = machine.logs["renamed"]
+    assert said.startswith("[muster] this Airflow has no Dag flights any more: it was renamed")
+    assert said.endswith("muster jobs cancel renamed\n")
+    machine.stands["renamed"] = Standing(state="running")
+    looks.try_look()
+    machine.stands["renamed"] = Standing(state="running", stale=True)
+    looks.try_look()
+    assert [*map(len, machine.logs.values())] == [2], "it went again"
+
+
+def test_the_runs_that_go_on_are_noted_until_they_end(machine: Machine) -> None:
+    looks = opened(machine)
+    looks.try_look()
+    assert machine.runs == {"r": True, "left": False}, "one ended while no triggerer was there"
+    machine.runs.clear()
+    looks.try_look()
+    assert machine.runs == {}, "once a minute"
+    machine.going = {("flights", "r2")}
+    looks.try_look()
+    assert machine.runs == {"r": False, "r2": True}
 
 
 def test_a_job_is_ended_at_the_first_look_however_young_in_its_owners_name(machine: Machine) -> None:
@@ -251,7 +297,7 @@ def test_of_several_jobs_of_one_task_the_newest_is_meant(machine: Machine) -> No
 
 
 def test_where_muster_is_not_used_nothing_is_made(machine: Machine) -> None:
-    ours = Reconciler(machine.open, lambda: "i", machine.ask, used=lambda: False)
+    ours = Reconciler(machine.open, lambda: "i", machine.ask, set, used=lambda: False)
     ours.try_look()
     assert machine.opened == 0
 
@@ -309,7 +355,7 @@ def test_a_job_that_succeeds_with_its_task_while_airflow_is_asked_is_neither_end
         machine.stands["quick"] = Standing(state="success", outcome="success", ended=time.time() + 1)
         return answer(jobs)
 
-    ours = Reconciler(machine.open, lambda: "i", ask)
+    ours = Reconciler(machine.open, lambda: "i", ask, set)
     for _ in range(3):
         ours.try_look()
     assert (machine.cancelled, machine.retired) == ({}, {})

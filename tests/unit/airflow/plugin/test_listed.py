@@ -61,7 +61,12 @@ def board(*jobs: Job, ends: Sequence[TaskEnd] = ()) -> Any:
         return list(some)
 
     return SimpleNamespace(
-        jobs=lambda: list(jobs), now=now, warning=lambda: "", asked=asked, ends=lambda runs: list(ends)
+        jobs=lambda: list(jobs),
+        now=now,
+        warning=lambda: "",
+        asked=asked,
+        ends=lambda runs: list(ends),
+        noted=dict,
     )
 
 
@@ -157,6 +162,16 @@ def test_a_run_has_its_stages_in_order_and_the_state_of_the_one_that_needs_a_loo
     ]
     assert (first["state"], first["began"], first["ended"]) == ("failed", 1.0, 15.0)
     assert (second["state"], second["ended"]) == ("running", None)
+
+
+def test_a_run_that_is_noted_as_going_on_has_not_ended_between_two_stages() -> None:
+    noted = {("d", "r1"): JobState.RUNNING, ("d", "r0"): JobState.FAILED}
+    jobs = [job("f1", "succeeded", at=1.0), job("f0", "succeeded", run="r0")]
+    found = {run.run_id: runs.brief(run) for run in runs.of_jobs(jobs, noted=noted)}
+    assert [(each["state"], each["ended"]) for each in found.values()] == [
+        ("running", None),
+        ("failed", 11.0),
+    ]
 
 
 def test_a_gate_a_release_and_a_kept_stage_are_stages_of_their_run() -> None:
