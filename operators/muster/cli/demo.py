@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import secrets
-import shutil
 from pathlib import Path
 from typing import Any
 
 from muster.cli.run import execute, finish
 from muster.cli.screen import program, safe, say, seconds
 from muster.core.settings import Settings, project_folder
-from muster.core.shipped import shipped
+from muster.core.shipped import copy_whole, shipped
 
 DAG = "flights"
 IMAGES = ("etl", "validate", "train", "serve")
@@ -78,8 +76,6 @@ def dags_folder() -> Path:
     """Return ``./dags``; if it lacks the Dag, copy the shipped one there."""
     here = Path("dags").absolute()
     if not (here / DAG).is_dir():
-        part = here / f".{DAG}.{secrets.token_hex(4)}"  # renamed once complete
-        shutil.copytree(shipped("dags") / DAG, part, ignore=shutil.ignore_patterns("__pycache__"))
-        part.rename(here / DAG)
+        copy_whole(shipped("dags") / DAG, here / DAG)
         say(f"The Dag is copied to {safe(here / DAG)}: read it and change it.")
     return here

@@ -13,7 +13,7 @@ from muster.cli.screen import Table, digest, emit, note, safe, say, seconds, siz
 from muster.core.errors import NotFound, SpecError
 from muster.core.names import check_label
 from muster.core.settings import Settings, project_folder
-from muster.core.shipped import shipped
+from muster.core.shipped import copy_whole, shipped
 
 if TYPE_CHECKING:
     from muster.images.containers import Bases, Recipe
@@ -183,8 +183,6 @@ def copy(
     new: Annotated[str, typer.Argument(metavar="NEW", help="The copy's name, a folder in images/.")],
 ) -> None:
     """Copy an image into the project's images/, to be changed there."""
-    from shutil import copytree
-
     from muster.images.folders import find_image, project_folders
 
     check_label("image", new)
@@ -194,7 +192,7 @@ def copy(
     if taken is not None:
         raise SpecError(f"image {new!r} is there already, {taken}: give the copy another name")
     target = project / "images" / new
-    copytree(find_image(name, folders), target)
+    copy_whole(find_image(name, folders), target)
     say(f"{safe(new)} is a copy of {safe(name)}: {safe(str(target))}")
     note(f"Next: change {safe(str(target / 'requirements.in'))}, and run `muster images lock {safe(new)}`.")
 

@@ -105,19 +105,8 @@ def _imported_in_images() -> set[str]:
     from muster.images.lock import LOCK, entries, package
 
     locks = [path.read_text(encoding="utf-8") for path in shipped("images").glob(f"*/{LOCK}")]
-    packages = {package(entry).replace("-", "_") for lock in locks for entry in entries(lock)}
-    return {
-        "PIL",
-        "azure",
-        "dateutil",
-        "google",
-        "grpc",
-        "mlflow",
-        "opentelemetry",
-        "sklearn",
-        "yaml",
-        *packages,
-    }
+    packages = {package(entry) for lock in locks for entry in entries(lock)}
+    return {"azure", "google", "grpc", "mlflow", "opentelemetry", "sklearn", *packages}
 
 
 def _write_folder(source: Path, target: Path, name: str) -> None:

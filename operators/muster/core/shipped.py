@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import secrets
+import shutil
 from pathlib import Path
 
 from muster.core.errors import SpecError
@@ -18,3 +20,15 @@ def shipped(name: str) -> Path:
         if (root / name).is_dir() and (root.name == "_shipped" or (root / "pyproject.toml").is_file()):
             return root / name
     raise SpecError(f"this installation of muster lacks its {name!r} folder: install it again")
+
+
+def copy_whole(source: Path, target: Path) -> None:
+    """Copy a folder for its user to change, all or nothing. :raises SpecError: it cannot be read or written."""
+    part = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
+    try:
+        shutil.copytree(source, part, ignore=shutil.ignore_patterns("__pycache__"))
+        part.rename(target)
+    except OSError as error:
+        raise SpecError(f"{source} cannot be copied to {target}: {error}") from error
+    finally:
+        shutil.rmtree(part, ignore_errors=True)

@@ -85,6 +85,10 @@ def test_a_shipped_image_is_copied_and_not_locked_where_it_lies(
     assert (tmp_path / "images" / "mytables" / "requirements.txt").read_bytes() == lock.read_bytes()
     again = muster("images", "copy", "tables", "mytables")
     assert (again.code, "is there already" in " ".join(again.err.split())) == (1, True)
+    (tmp_path / "images" / "mytables" / "data").symlink_to("gone")
+    broken = muster("images", "copy", "mytables", "half")
+    assert (broken.code, broken.error, "cannot be copied" in broken.err) == (1, None, True)
+    assert [path.name for path in (tmp_path / "images").iterdir()] == ["mytables"]
 
 
 @pytest.mark.parametrize("name", ["nothing", "../etl", "a\nb", "x" * 300])
