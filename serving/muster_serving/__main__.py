@@ -56,6 +56,10 @@ def _arguments() -> argparse.Namespace:
         "--private-fd", type=int, help="an inherited socket, on which revisions without a share answer, too"
     )
     parser.add_argument("--control-fd", type=int, help="an inherited socket for the keeper's commands")
+    parser.add_argument(
+        "--post-fd", type=int, help="an inherited socket that takes a line for the next keeper"
+    )
+    parser.add_argument("--label", type=json.loads, default={}, help="what the next keeper is told with it")
     return parser.parse_args()
 
 
@@ -89,6 +93,8 @@ def _serve_kserve(arguments: argparse.Namespace) -> None:
         grpc=_socket(arguments.grpc_fd) or _grpc(arguments),
         private=_socket(arguments.private_fd),
         control=_socket(arguments.control_fd),
+        post=_socket(arguments.post_fd),
+        label=arguments.label,
         setup=Setup.parse(json.loads(arguments.setup)) if arguments.setup else None,
         limits=json.loads(arguments.limits) if arguments.limits else None,
         tokens=arguments.tokens,

@@ -1,6 +1,7 @@
 """The commands that a deployment's keeper sends to its model server: lines of JSON on a socket pair.
 
-The socket is inherited from the keeper, so no other process can reach it; it has no name. A command is
+The socket is inherited from the keeper, so no other process can reach it; it has no name. When the keeper is gone, the
+server makes another pair, and sends one end to the next keeper through a mailbox that it inherited. A command is
 ``{"id": 1, "do": "load", "revision": "r8", "folder": "/…"}``, and so on::
 
     load    revision, folder, model     load a revision beside the others; `model` is its version's address, `log` an order
@@ -25,8 +26,9 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import os
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -61,22 +63,61 @@ class Control:
         self._opened = opened
         self._drain = drain
         self._finish = finish
+        self._troubles: dict[str, str] = {}
 
-    async def serve(self, connection: socket.socket) -> None:
-        """Answer commands until the keeper hangs up."""
+    async def serve(
+        self, connection: socket.socket | None, post: socket.socket | None, label: Mapping[str, Any]
+    ) -> None:
+        """Answer commands, those of the next keeper, too, until there is none to come.
+
+        :param post: takes a line for the next keeper; None: there is none. :param label: goes with it, and says which server this is.
+        """
+        while connection:
+            await self._follow(connection)
+            connection = self._introduced(post, label) if post else None
+
+    def _introduced(self, post: socket.socket, label: Mapping[str, Any]) -> socket.socket | None:
+        """Send a line to the next keeper, and return its other end; None where nobody is left to take it."""
+        ours, theirs = socket.socketpair()
+        hello = {**label, "loaded": self._revisions.names, "pid": os.getpid()}
+        handle = os.pidfd_open(os.getpid())
+        try:
+            socket.send_fds(
+                post, [json.dumps(hello).encode()], [theirs.fileno(), handle], socket.MSG_DONTWAIT
+            )
+        except OSError:
+            ours.close()
+            return None
+        finally:
+            os.close(handle)
+            theirs.close()
+        return ours
+
+    async def _follow(self, connection: socket.socket) -> None:
+        """Answer the commands of one keeper until it hangs up."""
         reader, writer = await asyncio.open_connection(sock=connection, limit=_LINE_BYTES)
+
+        def tell(revision: str, what: str, ended: bool) -> None:
+            writer.write(json.dumps({"told": what, "revision": revision, "ended": ended}).encode() + b"\n")
 
         def told(revision: str, what: str, ended: bool) -> None:
             logger.error("revision %s: %s", revision, what or "its workers are up")
-            writer.write(json.dumps({"told": what, "revision": revision, "ended": ended}).encode() + b"\n")
+            self._troubles[revision] = what
+            tell(revision, what, ended)
 
+        for revision, what in self._troubles.items():
+            tell(revision, what, False)
         self._revisions.told = told
         running: set[asyncio.Task[None]] = set()
         try:
-            while line := await reader.readline():
+            while (line := await reader.readline()).endswith(
+                b"\n"
+            ):  # else the keeper ended in the middle of it
                 task = asyncio.create_task(self._answer(line, writer))
                 running.add(task)
                 task.add_done_callback(running.discard)
+        except ConnectionResetError:
+            pass
         finally:
             writer.close()
 

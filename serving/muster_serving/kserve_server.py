@@ -15,6 +15,7 @@ import signal
 import socket
 from collections.abc import Coroutine, Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import uvicorn
@@ -180,8 +181,15 @@ class DeploymentServer(sdk.ModelServer):  # type: ignore[misc]
         await listener.answering.wait()
         return listener
 
-    async def run(self, *, private: socket.socket | None, control: socket.socket | None) -> None:
-        """Serve until SIGTERM or until the keeper hangs up; then finish the requests under way."""
+    async def run(
+        self,
+        *,
+        private: socket.socket | None,
+        control: socket.socket | None,
+        post: socket.socket | None,
+        label: Mapping[str, Any],
+    ) -> None:
+        """Serve until SIGTERM or until no keeper is to come; then finish the requests under way."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stopped.set)
@@ -191,7 +199,7 @@ class DeploymentServer(sdk.ModelServer):  # type: ignore[misc]
             line = Control(
                 self._revisions, self._clients, opened=self.open, drain=self.drain, finish=self.finish
             )
-            commands = asyncio.create_task(line.serve(control))
+            commands = asyncio.create_task(line.serve(control, post, label))
             commands.add_done_callback(lambda _: self._stopped.set())
         else:
             await self.open()
@@ -223,6 +231,8 @@ def serve(
     grpc: socket.socket | None = None,
     private: socket.socket | None = None,
     control: socket.socket | None = None,
+    post: socket.socket | None = None,
+    label: Mapping[str, Any] = MappingProxyType({}),
     model: Path | None = None,
     revision: str = "1",
     version: str = "",
@@ -236,6 +246,7 @@ def serve(
     """Serve a deployment: `model` from the start, or the revisions that the keeper loads by `control`.
 
     :param grpc: the users' socket for gRPC; None: it is not answered.
+    :param post: with `control`: takes a line for the next keeper. :param label: goes with it, and says which server this is.
     :param setup: how the workers of `model` run; None for an ONNX model.
     :param limits: how much a client may ask, where no keeper says so; None: as much as can be answered.
     :param tokens: the folder of the clients' tokens, where no keeper tells of them; None: anyone may ask.
@@ -268,7 +279,7 @@ def serve(
         server = DeploymentServer(revisions, clients, public=public, grpc=grpc, file=file)
         if setup and setup.stream:
             server.finish(setup.request_seconds)
-        await server.run(private=private, control=control)
+        await server.run(private=private, control=control, post=post, label=label)
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(main())

@@ -316,11 +316,13 @@ class TestOneKeeper(OnThisMachine):
         eventually(lambda: first.deployments.deployment(name).ready and len(servers(name)) == 1)
         return first.deployments
 
-    def test_the_server_knows_no_setting_and_no_secret_of_whoever_deployed(
-        self, deployments: Any, name: str
+    def test_no_process_knows_a_setting_or_a_secret_of_whoever_deployed(
+        self, deployments: Any, name: str, folder: DeploymentFolder
     ) -> None:
-        (server,) = servers(name)
-        assert b"secret" not in Path(f"/proc/{server}/environ").read_bytes()
+        keeper = folder.keeper()
+        assert keeper is not None
+        for pid in (*servers(name), *guardians(name), keeper.pid):
+            assert b"secret" not in Path(f"/proc/{pid}/environ").read_bytes()
 
     def test_a_guardian_that_was_killed_is_replaced(
         self, deployments: Any, name: str, folder: DeploymentFolder
@@ -340,15 +342,38 @@ class TestOneKeeper(OnThisMachine):
     def test_a_keeper_that_was_killed_is_back_by_itself(
         self, deployments: Any, name: str, folder: DeploymentFolder
     ) -> None:
-        before, said = deployments.deployment(name), keeper_log(folder)
-        for _ in range(2):
-            killed = kill_keeper(folder)
-            eventually(lambda: folder.keeper() != killed and deployments.deployment(name).ready)  # noqa: B023
-            after = deployments.deployment(name)
-            assert (after.url, after.token, after.revisions) == (before.url, before.token, before.revisions)
-            assert self.infer(deployments, name, 3) == ("r1", 6.0)
-        assert len(servers(name)) == 1
-        assert keeper_log(folder).removeprefix(said).count("the keeper is gone; it is started again") == 2
+        """Users notice nothing: the server goes on, and the next keeper commands it."""
+        before, said, kept = deployments.deployment(name), keeper_log(folder), servers(name)
+        with self.load(deployments, name) as load:
+            for _ in range(5):
+                killed, sent = kill_keeper(folder), load.sent
+                eventually(lambda: folder.keeper() != killed and load.sent > sent + 50)  # noqa: B023
+                after = deployments.deployment(name)
+                assert after.ready
+                assert (after.url, after.token, after.revisions) == (
+                    before.url,
+                    before.token,
+                    before.revisions,
+                )
+        assert load.failed == {}
+        assert servers(name) == kept
+        eventually(
+            lambda: (
+                keeper_log(folder).removeprefix(said).count("the keeper is gone; it is started again") == 5
+            )
+        )
+
+    def test_a_keeper_and_its_server_that_were_killed_lose_no_client(
+        self, deployments: Any, name: str, folder: DeploymentFolder
+    ) -> None:
+        (server,) = servers(name)
+        os.kill(server, signal.SIGSTOP)  # so that it answers nobody on its way out
+        kill_keeper(folder)
+        os.kill(server, signal.SIGKILL)
+        assert self.infer(deployments, name, 3, seconds=60) == (
+            "r1",
+            6.0,
+        )  # it waits until another accepts it
 
     def test_what_was_killed_is_back_when_the_unit_of_the_boot_is_started(
         self, deployments: Any, name: str, folder: DeploymentFolder, settings: Settings

@@ -1,15 +1,18 @@
-"""Ties processes together: a child dies with its parent, and a parent is given the orphans below it (prctl(2))."""
+"""Ties processes together: one dies with its parent, or with a pipe, and a parent is given the orphans below it."""
 
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import os
+import select
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
+_IN_MOVED_TO = 0x80
 
 _libc = ctypes.CDLL(
     None, use_errno=True
@@ -27,6 +30,38 @@ def die_with(parent: int) -> None:
     _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:  # it died before the kernel was told
         os._exit(128 + signal.SIGKILL)
+
+
+def die_without(leash: int) -> None:
+    """Have the kernel kill this process when no process holds the other end of a pipe any more; at once where none does.
+
+    A program that is executed keeps it if it keeps the file open, a fork does not. Who holds the other end need not be a parent,
+    and may change (fcntl(2), ``O_ASYNC``).
+
+    :param leash: the pipe's end for reading, to which nothing is ever written; becomes an open file of this process alone.
+    """
+    own = os.open(f"/proc/self/fd/{leash}", os.O_RDONLY | os.O_NONBLOCK)  # its owner is one process
+    os.dup2(own, leash)
+    os.close(own)
+    fcntl.fcntl(leash, fcntl.F_SETOWN, os.getpid())
+    fcntl.fcntl(leash, fcntl.F_SETSIG, signal.SIGKILL)
+    fcntl.fcntl(leash, fcntl.F_SETFL, os.O_NONBLOCK | os.O_ASYNC)
+    if select.select([leash], [], [], 0)[0]:  # let go before the kernel was told
+        os._exit(128 + signal.SIGKILL)
+
+
+def watched(folder: str) -> int:
+    """Return an open file that is readable once a file has been renamed into a folder, as each is that is written whole.
+
+    It is inotify(7)'s, and does not block. :raises OSError: the kernel refuses, where a user has too many of them.
+    """
+    handle: int = _libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
+    if handle < 0 or _libc.inotify_add_watch(handle, os.fsencode(folder), _IN_MOVED_TO) < 0:
+        code = ctypes.get_errno()
+        if handle >= 0:
+            os.close(handle)
+        raise OSError(code, f"inotify: {os.strerror(code)}", folder)
+    return handle
 
 
 def adopt_orphans() -> None:

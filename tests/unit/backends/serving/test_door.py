@@ -28,16 +28,31 @@ def answer_one(port: int, accepting: socket.socket) -> None:
 
 def test_the_port_of_a_first_deployment_is_had_again_at_once(tmp_path: Path) -> None:
     for _ in range(3):
-        first = room.bind(tmp_path, before=0, taken=())
-        port = first.getsockname()[1]
-        before = Door(port, first)
-        before.open()
-        answer_one(port, before.bound())
-        before.close()  # as its keeper does that is killed
-        after = Door(port)
-        after.open()
-        answer_one(port, after.bound())
-        after.close()
+        with room.bind(tmp_path, before=0, taken=()) as first:
+            port = first.getsockname()[1]
+            before = Door(port, first)
+            before.open()
+            answer_one(port, before.bound())
+        with socket.socket() as second:  # keeper and guardian were killed
+            after = Door(port, second)
+            after.open()
+            answer_one(port, after.bound())
+
+
+def test_the_next_keeper_takes_over_a_door_that_is_open(tmp_path: Path) -> None:
+    with room.bind(tmp_path, before=0, taken=()) as bound:
+        port = bound.getsockname()[1]
+        Door(port, bound).open()
+        with socket.create_connection(("127.0.0.1", port)) as client:
+            after = Door(port, bound)
+            after.open()
+            accepted, _ = after.bound().accept()
+            accepted.sendall(b"x")
+            assert client.recv(1) == b"x"
+            accepted.close()
+        after.refuse()
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(("127.0.0.1", port))
 
 
 def test_no_two_deployments_have_one_port(tmp_path: Path) -> None:
@@ -50,17 +65,23 @@ def test_no_two_deployments_have_one_port(tmp_path: Path) -> None:
 def test_what_listens_on_the_port_is_to_be_ended() -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
-        with pytest.raises(
-            DeploymentError, match=f"end the process that does .`ss -ltnp 'sport = :{port}'` names it"
+        with (
+            socket.socket() as door,
+            pytest.raises(
+                DeploymentError, match=f"end the process that does .`ss -ltnp 'sport = :{port}'` names it"
+            ),
         ):
-            Door(port).bound()
+            Door(port, door).bound()
 
 
 def test_where_nothing_listens_there_is_nothing_to_end() -> None:
     with socket.socket() as held:  # as a connection does that a socket without SO_REUSEADDR has answered
         held.bind(("127.0.0.1", 0))
-        with pytest.raises(DeploymentError, match="is not free yet: nothing listens there"):
-            Door(held.getsockname()[1]).bound()
+        with (
+            socket.socket() as door,
+            pytest.raises(DeploymentError, match="is not free yet: nothing listens there"),
+        ):
+            Door(held.getsockname()[1], door).bound()
 
 
 def test_clients_are_refused_while_a_server_holds_the_socket_and_let_in_again(tmp_path: Path) -> None:
@@ -81,4 +102,3 @@ def test_clients_are_refused_while_a_server_holds_the_socket_and_let_in_again(tm
                 client.close()
                 accepted.close()
         held.close()
-        door.close()

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from tests.waiting import eventually
 from muster.backends.local.processes import Process, children
 from muster.backends.local.serving import guardian
 from muster.backends.local.serving.guardian import next_pause
-from muster.backends.local.serving.keeper import Guardian
+from muster.backends.local.serving.kept import Guardian, Kept
 from muster.core.settings import Settings
 
 
@@ -45,8 +46,16 @@ def test_a_guardian_ends_where_the_deployment_is_gone(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def test_a_guardian_that_is_lost_is_replaced_and_ends_when_it_is_dismissed(tmp_path: Path) -> None:
-    mine = Guardian(Settings(home=tmp_path, cache=tmp_path), "f", -1)
+@pytest.fixture
+def mine(tmp_path: Path) -> Iterator[Guardian]:
+    """A keeper's, whose files are a pipe."""
+    ends = os.pipe()
+    yield Guardian(Settings(home=tmp_path, cache=tmp_path), "f", -1, Kept(*[ends[0]] * 6, ends[1]))
+    for end in ends:
+        os.close(end)
+
+
+def test_a_guardian_that_is_lost_is_replaced_and_ends_when_it_is_dismissed(mine: Guardian) -> None:
     before = set(children(os.getpid()))
 
     def guardians() -> set[int]:
@@ -67,11 +76,9 @@ def test_a_guardian_that_is_lost_is_replaced_and_ends_when_it_is_dismissed(tmp_p
 
 
 def test_a_guardian_that_cannot_be_started_is_tried_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    mine: Guardian, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    mine = Guardian(Settings(home=tmp_path, cache=tmp_path), "f", -1)
-
-    def refused(*_: object) -> int:
+    def refused(*_: object, **__: object) -> int:
         raise BlockingIOError(11, "Resource temporarily unavailable")
 
     with monkeypatch.context() as patched:

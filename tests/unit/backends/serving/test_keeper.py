@@ -94,7 +94,8 @@ def test_a_model_from_elsewhere_is_served_from_a_copy(
     local = local_deployments(Settings(home=tmp_path / "home", cache=tmp_path), store, copies=True)
     folder = DeploymentFolder(tmp_path / "home", "f")
     own = FolderStore(tmp_path / "home" / "store")  # which knows nothing of it
-    keeper: Any = room.Keeper(folder, own, NOTHING, NOTHING, Settings(home=tmp_path / "home", cache=tmp_path))
+    settings = Settings(home=tmp_path / "home", cache=tmp_path)
+    keeper: Any = room.Keeper(folder, own, NOTHING, NOTHING, settings, grpc=NOTHING)
     for number in (1, 2, 3):
         (tmp_path / str(number) / "deep").mkdir(parents=True)
         (tmp_path / str(number) / "deep" / "model.onnx").write_text(f"model {number}")
@@ -161,9 +162,19 @@ class Servers:
         self.told: list[Told] = []
         self.admission: Any = None
 
+        self.grpc_door: Any = None
+        self.restless = True
+        self.refused = 0
+
     def admit(self, admission: Any) -> None:
         self.admission = admission
-        self.grpc_door: Any = None
+
+    def adopt(self, ports: Any) -> bool:
+        """The last keeper left nothing."""
+        return False
+
+    def refuse(self) -> None:
+        self.refused += 1
 
     def news(self) -> list[Told]:
         told, self.told = self.told, []
@@ -187,7 +198,7 @@ class Servers:
 
     clear = limit_memory
 
-    def wait(self, seconds: float) -> None:
+    def wait(self, seconds: float, others: Any) -> None:
         """Time stands still."""
 
 
@@ -210,21 +221,12 @@ def keep(folder: DeploymentFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
     environments: Any = SimpleNamespace(ensure_apart=nothing)
 
-    class Door:
-        closed = 0
-
-        def close(self) -> None:
-            self.closed += 1
-
     def make(state: DeploymentState, server: Server) -> Any:
         with folder.changing():
             folder.write(state)
-        door: Any = Door()
-        keeper: Any = room.Keeper(
-            folder, NOTHING, environments, door, Settings(home=tmp_path, cache=tmp_path)
-        )
-        keeper.servers = Servers(server)
-        return keeper
+        servers: Any = Servers(server)
+        settings = Settings(home=tmp_path, cache=tmp_path)
+        return room.Keeper(folder, NOTHING, environments, servers, settings, grpc=NOTHING)
 
     return make
 
@@ -253,7 +255,7 @@ def test_what_serves_is_tried_again_and_again_and_clients_are_refused_meanwhile(
     keeper = keep(served().down(["r1"], reason="it is being brought back"), server)
     state = looks(keeper, folder)
     assert state.reason == "volume://f/model@1 cannot be served: the disk is gone; trying again"
-    assert (state.called("r1").state, keeper.door.closed > 0) == (STARTING, True)
+    assert (state.called("r1").state, keeper.servers.refused > 0) == (STARTING, True)
     server.error = None
     state = looks(keeper, folder, 12)
     assert (state.reason, state.called("r1").ready) == ("", 1)
@@ -371,23 +373,28 @@ def test_a_keeper_goes_on_whatever_it_meets(
     assert met == []
 
 
-def test_a_guardian_s_keeper_takes_the_lock_only_where_there_is_something_to_keep(tmp_path: Path) -> None:
-    folder = DeploymentFolder(tmp_path / "home", "f")
-    assert room.claim(folder) is None
-    assert not (tmp_path / "home").exists()
+def test_a_guardian_from_before_an_upgrade_has_another_keeper_started_where_there_is_something_to_keep(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings, started = Settings(home=tmp_path / "home", cache=tmp_path), []
+    monkeypatch.setattr(room, "start_keeper", lambda *words: started.append(words[1].kept()))
+    folder = DeploymentFolder(settings.home, "f")
+    room.begin_anew(settings, folder)
     with folder.changing():
         folder.write(replace(served(), retired=True))
-    assert room.claim(folder) is None
+    room.begin_anew(settings, folder)
+    assert started == []
     with folder.changing():
         folder.write(served())
-    handle = room.claim(folder)
-    assert handle is not None
+    room.begin_anew(settings, folder)
     state = folder.read()
     assert state is not None
     assert (state.ports, state.called("r1").ready) == ({}, False)  # its servers died with the last keeper
-    assert room.claim(folder) is None  # another keeper has it
+    handle = folder.claim_keeper()
+    assert handle is not None
+    room.begin_anew(settings, folder)  # another keeper has it
+    assert started == [True]
     os.close(handle)
-    assert not folder.kept()
 
 
 def test_a_state_that_nobody_can_read_takes_nothing_down(keep: Any, folder: DeploymentFolder) -> None:

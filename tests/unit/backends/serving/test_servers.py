@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
 import subprocess
 from collections.abc import Callable, Iterator
@@ -12,6 +13,7 @@ from typing import Any
 
 import pytest
 from tests.unit.backends.serving.states import new, prepared, shifted, withdrawn
+from tests.waiting import eventually
 
 from muster.backends.local.serving import process
 from muster.backends.local.serving import server as room
@@ -22,6 +24,7 @@ from muster.core.deployment import DeploymentSpec, RevisionState
 from muster.core.resources import Resources
 
 FAR = float("inf")
+KEY = ("kserve", "b3:1", "", False)
 
 
 def spec(number: int, *, memory_gib: float) -> DeploymentSpec:
@@ -55,10 +58,24 @@ class Played:
 
 
 @pytest.fixture
+def post() -> Iterator[tuple[socket.socket, socket.socket]]:
+    """The keeper's end of the mailbox, and that of its servers."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    ours.setblocking(False)
+    with ours, theirs:
+        yield ours, theirs
+
+
+@pytest.fixture
+def mailbox(post: tuple[socket.socket, socket.socket]) -> socket.socket:
+    return post[0]
+
+
+@pytest.fixture
 def play(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], Played]]:
     lines: list[socket.socket] = []
 
-    def start(*_: Any, fds: tuple[int, ...]) -> subprocess.Popen[bytes]:
+    def start(*_: Any, fds: tuple[int, ...], leash: int) -> subprocess.Popen[bytes]:
         lines.append(socket.socket(fileno=os.dup(fds[2])))
         return subprocess.Popen(["sleep", "600"])
 
@@ -67,7 +84,9 @@ def play(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[
     with socket.socket() as public:
 
         def make() -> Played:
-            server = ModelServer("f", Path("python"), tmp_path, public)
+            server = ModelServer.started(
+                "f", Path("python"), tmp_path, key=KEY, public=public, grpc=None, post=0, leash=0
+            )
             made.append(Played(server, lines[-1]))
             return made[-1]
 
@@ -112,14 +131,14 @@ def test_what_could_not_be_unloaded_is_still_there(play: Callable[[], Played]) -
 
 
 def test_memory_is_taken_back_when_a_revision_is_unloaded_and_not_before(
-    play: Callable[[], Played], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    play: Callable[[], Played], tmp_path: Path, mailbox: socket.socket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     limits: list[float] = []
     monkeypatch.setattr(room, "limit_memory", lambda _, memory_gib: limits.append(memory_gib))
     state = prepared(new(), spec(1, memory_gib=1.5), by="task")[0].up("r1", port=1)
     state = shifted(state, {"r1": 100})
     begun = prepared(state, spec(2, memory_gib=4), by="task")[0]
-    played, servers = play(), ModelServers(tmp_path, NOTHING)
+    played, servers = play(), ModelServers(tmp_path, NOTHING, mailbox=mailbox)
     servers.running[state.server_key("r1")] = played.server
     servers.limit_memory(state)
     played.load("r1")
@@ -154,14 +173,14 @@ NOTHING: Any = None
     ],
 )
 def test_how_a_server_was_ended_is_told_without_what_its_log_says_of_other_things(
-    play: Callable[[], Played], tmp_path: Path, number: int, how: str
+    play: Callable[[], Played], tmp_path: Path, mailbox: socket.socket, number: int, how: str
 ) -> None:
     (tmp_path / "server.log").write_text("a warning of the server before\n")
-    played, servers = play(), ModelServers(tmp_path, NOTHING)
+    played, servers = play(), ModelServers(tmp_path, NOTHING, mailbox=mailbox)
     played.load("r1")
     with (tmp_path / "server.log").open("a") as log:
         log.write("terminate called\n")
-    servers.running["", "", ""] = played.server
+    servers.running[KEY] = played.server
     os.kill(played.server.pid, number)
     os.waitid(os.P_PID, played.server.pid, os.WEXITED | os.WNOWAIT)
     assert servers.lost() == [({"r1"}, f"restarting: the model server was ended by {how}")]
@@ -188,11 +207,20 @@ def test_the_types_that_a_dag_is_told_to_trust_are_not_cut(tmp_path: Path) -> No
     assert process.last_line(tmp_path / "log") == said
 
 
-def test_all_are_told_to_end_before_one_is_waited_for(tmp_path: Path) -> None:
+def test_all_are_told_to_end_before_one_is_waited_for(
+    tmp_path: Path, mailbox: socket.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
     told: list[str] = []
 
     class Server:
         finish_seconds = 30.0
+        settled, port = True, 1
+
+        def accept(self, accepts: bool) -> None:
+            assert not accepts
+
+        def alive(self) -> bool:
+            return True
 
         def __init__(self, name: str) -> None:
             self.name = name
@@ -204,11 +232,51 @@ def test_all_are_told_to_end_before_one_is_waited_for(tmp_path: Path) -> None:
         def stop(self, *, deadline: float) -> None:
             told.append(f"{self.name} is waited for")
 
-    servers: Any = ModelServers(tmp_path, NOTHING)
+    servers: Any = ModelServers(tmp_path, NOTHING, mailbox=mailbox)
     servers.running = {name: Server(name) for name in ("one", "dead")}
     servers.hung = [Server("hung")]
+    monkeypatch.setattr(servers, "refuse", lambda: told.append("users are refused"))
     servers.stop()
+    assert told.pop(0) == "users are refused"
     assert told == ["hung is told", "one is told", "dead is told", "hung is waited for", "one is waited for"]
+
+
+def test_a_server_that_the_last_keeper_left_is_commanded_by_the_next(
+    tmp_path: Path, post: tuple[socket.socket, socket.socket]
+) -> None:
+    """It says what it holds; how it ends nobody can tell but its parent. One whose place is taken is let go."""
+    servers: Any = ModelServers(tmp_path, NOTHING, mailbox=post[0])
+    left = [subprocess.Popen(["sleep", "600"]) for _ in range(2)]
+    lines = [send_line(post[1], each, loaded=["r1"]) for each in left]
+    assert servers.adopt([1]) is False, "nothing listens on that port"
+    (server,) = servers.running.values()
+    assert (server.key, server.pid, server.loaded, set(servers.up())) == (KEY, left[0].pid, {"r1"}, {"r1"})
+    server.finish(300.0)
+    server.accept(False)  # what it was told before is not known
+    assert [json.loads(line)["do"] for line in (lines[0].readline(), lines[0].readline())] == [
+        "finish",
+        "drain",
+    ]
+    assert servers.lost() == []
+    assert left[1].wait() == -signal.SIGTERM
+    left[0].kill()
+    eventually(lambda: not server.alive())
+    assert servers.lost() == [({"r1"}, "restarting: the model server ended")]
+    assert left[0].wait() == -signal.SIGKILL
+    servers.lost()
+    for line in lines:
+        line.close()
+
+
+def send_line(post: socket.socket, process: subprocess.Popen[bytes], *, loaded: list[str]) -> Any:
+    """Do what a server does when its keeper is gone; return its end of the line, to read from."""
+    ours, theirs = socket.socketpair()
+    hello = {"key": KEY, "port": 1, "loaded": loaded, "pid": process.pid}
+    handle = os.pidfd_open(process.pid)
+    socket.send_fds(post, [json.dumps(hello).encode()], [theirs.fileno(), handle])
+    os.close(handle)
+    with ours, theirs:
+        return ours.makefile()
 
 
 def test_a_log_that_has_become_too_long_is_emptied_while_it_is_written(

@@ -1,6 +1,6 @@
 """The public port of a deployment: it is given one when it first serves, and keeps it.
 
-The keeper holds the socket, so that it outlives every model server.
+The keeper and its guardian hold the socket, so that it outlives every model server and every keeper.
 """
 
 from __future__ import annotations
@@ -27,15 +27,14 @@ PORTS_OF_A_HOME = 10
 class Door:
     """A port: bound first, so that no other program gets it, and open once something serves.
 
-    :param inherited: the socket that the process which chose the port had bound already.
+    :param door: its socket, which may be bound already, and open: a keeper takes over that of the one before.
     :param host: the address that it is a port of.
     """
 
-    def __init__(self, port: int, inherited: socket.socket | None = None, *, host: str = LOOPBACK) -> None:
+    def __init__(self, port: int, door: socket.socket, *, host: str = LOOPBACK) -> None:
         self._port = port
         self._host = host
-        self._socket = inherited
-        self._listens = False
+        self._socket = door
 
     def bound(self) -> socket.socket:
         """Return the socket that servers inherit.
@@ -43,18 +42,14 @@ class Door:
         :raises DeploymentError: another program has the port, and not only a server of ours that is dying.
         """
         deadline = time.monotonic() + WAIT_SECONDS
-        while self._socket is None:
-            door = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-            door.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        while not self._socket.getsockname()[1]:
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
-                door.bind((self._host, self._port))
+                self._socket.bind((self._host, self._port))
             except OSError as error:
-                door.close()
                 if time.monotonic() > deadline:
                     raise self._taken(error) from error
                 time.sleep(0.05)
-            else:
-                self._socket = door
         return self._socket
 
     def open(self) -> None:
@@ -63,24 +58,16 @@ class Door:
             self.bound().listen(BACKLOG)
         except OSError as error:
             raise self._taken(error) from error
-        self._listens = True
 
     def refuse(self) -> None:
-        """Have clients refused, also those that wait, while servers hold the socket; :meth:`open` ends that."""
+        """Have clients refused, also those that wait; :meth:`open` ends that."""
         # Of one that does not listen, all that it ever accepts would be shut.
-        if self._socket and self._listens:
+        if self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
             self._socket.shutdown(socket.SHUT_RDWR)
-            self._listens = False
-
-    def close(self) -> None:
-        """Have clients refused, also those that wait."""
-        if self._socket:
-            self._socket.close()
-            self._socket, self._listens = None, False
 
     def _taken(self, error: OSError) -> DeploymentError:
         where = f"port {self._port} of {self._host}"
-        if error.errno == errno.EADDRINUSE and not _answered(self._host, self._port):
+        if error.errno == errno.EADDRINUSE and not listens(self._host, self._port):
             return DeploymentError(
                 f"{where} is not free yet: nothing listens there, and connections that have just ended hold it for at "
                 "most a minute"
@@ -91,7 +78,7 @@ class Door:
         )
 
 
-def _answered(host: str, port: int) -> bool:
+def listens(host: str, port: int) -> bool:
     """Whether a process listens on a port; Linux takes 0.0.0.0 for loopback."""
     try:
         socket.create_connection((host, port), timeout=ASK_SECONDS).close()

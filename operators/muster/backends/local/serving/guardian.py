@@ -3,8 +3,8 @@
 The platform runs this file by its path, as the process that is to become the keeper: it forks the guardian, and then
 becomes the keeper, so a keeper has its guardian from its first moment. A guardian is a child of the keeper that it
 guards; when that dies, it forks the next guardian and becomes the next keeper. A guardian that dies is replaced by its
-keeper (``keeper.Guardian``), which also ends it when there is nothing left to keep. It knows the names of home, cache
-and deployment, and holds no lock and no socket; whether there is anything to keep is for the new keeper to find out.
+keeper (``kept.Guardian``), which also ends it when there is nothing left to keep. It knows the names of home, cache
+and deployment, and holds open what outlives a keeper (``kept.Kept``): users who connect meanwhile wait or are answered.
 
 Of the standard library it imports little, because each deployment has one such process.
 """
@@ -26,33 +26,33 @@ LOOK_SECONDS = 0.2
 
 
 def main() -> None:
-    """Keep a deployment and guard it, as ``HOME CACHE NAME keep FD…`` says, or guard who does: ``… guard PID``."""
+    """Keep a deployment and guard it, as ``HOME CACHE NAME keep FD…`` says, or guard who does: ``… guard PID FD…``."""
     home, cache, name, what, *numbers = sys.argv[1:]
     state = os.path.join(home, "deployments", name, "state.json")  # noqa: PTH118 pathlib takes 2 MB
     if what == "guard":
-        keeper = int(numbers[0])
+        keeper = int(numbers.pop(0))
     elif os.fork():  # the keeper must outlive who started it and not be its zombie
         return
     else:
-        keeper = become_keeper([home, cache, name], inherited=[int(number) for number in numbers])
+        keeper = become_keeper([home, cache, name], numbers)
     pause = 0.0
     while True:
         begun = time.monotonic()
         await_end(keeper)
         pause = next_pause(pause, lived=time.monotonic() - begun)
-        due = time.monotonic() + pause
-        while (left := due - time.monotonic()) > 0 and os.path.exists(state):  # noqa: PTH110
+        due, before = time.monotonic() + pause, written(state)
+        while (left := due - time.monotonic()) > 0 and written(state) == before:
             time.sleep(min(left, LOOK_SECONDS))
-        if not os.path.exists(state):  # noqa: PTH110
+        if not written(state):
             return
         say("the keeper is gone; it is started again")
-        keeper = become_keeper([home, cache, name], inherited=[])
+        keeper = become_keeper([home, cache, name], numbers)
 
 
-def become_keeper(names: list[str], *, inherited: list[int]) -> int:
+def become_keeper(names: list[str], numbers: list[str]) -> int:
     """Fork a guardian, and become the keeper; return, in the guardian, the keeper's pid.
 
-    :param inherited: the open files that the keeper is given, and the guardian closes.
+    :param numbers: of the open files that both have.
     """
     keeper = os.getpid()
     try:
@@ -60,11 +60,17 @@ def become_keeper(names: list[str], *, inherited: list[int]) -> int:
     except OSError:
         guardian = -1  # the keeper tries again
     if guardian:
-        words = [*names, str(guardian), *map(str, inherited)]
+        words = [*names, str(guardian), *numbers]
         os.execv(sys.executable, [sys.executable, "-P", "-m", KEEPER, *words])  # noqa: S606 no shell is wanted
-    for handle in inherited:
-        os.close(handle)
     return keeper
+
+
+def written(state: str) -> int:
+    """Return when a state was last written; 0 where there is none. What is written ends a pause: it is to be looked at."""
+    try:
+        return os.stat(state).st_mtime_ns  # noqa: PTH116 pathlib takes 2 MB
+    except OSError:
+        return 0
 
 
 def next_pause(pause: float, *, lived: float) -> float:

@@ -25,7 +25,7 @@ from muster.backends.local.processes import Process
 from muster.backends.local.serving.collecting import Collecting
 from muster.backends.local.serving.door import Door
 from muster.backends.local.serving.folder import DeploymentFolder
-from muster.backends.local.serving.guardian import COMMAND
+from muster.backends.local.serving.kept import Guardian, Kept, start_keeper
 from muster.backends.local.serving.process import keep_short, try_apart
 from muster.backends.local.serving.shares import ModelServers
 from muster.backends.local.serving.state import Change, DeploymentState, ServerKey, past_models
@@ -34,6 +34,7 @@ from muster.backends.releases.tokens import Tokens
 from muster.core.data import Pinned
 from muster.core.deployment import DeploymentSpec, Revision, RevisionState
 from muster.core.errors import BackendError, Corrupt, MusterError, NotFound
+from muster.core.linux import watched
 from muster.core.settings import Settings
 from muster.core.wire import plain
 from muster.images.environment import Environments
@@ -42,6 +43,8 @@ from muster.volumes.protocols import LocalStore
 from muster.volumes.spool import Spool
 
 LOOK_SECONDS = 0.1
+IDLE_SECONDS = 1.0  # a server is asked every other second whether it lives
+MEET_SECONDS = 5.0
 LONGEST_PAUSE_SECONDS = 10.0
 REPEAT_SECONDS = 60.0
 TROUBLE_SECONDS = 1.0
@@ -55,36 +58,6 @@ class Failure:
     due: float
 
 
-class Guardian:
-    """The guardian of this process, a keeper: a child that has it started again when it dies.
-
-    :param pid: of the guardian that there is; below 1 there is none.
-    """
-
-    def __init__(self, settings: Settings, name: str, pid: int) -> None:
-        self._words = [*COMMAND, str(settings.home), str(settings.cache), name, "guard", str(os.getpid())]
-        self._pid = pid
-
-    def replace_lost(self) -> None:
-        """Start another one where it has died; never waits. :raises OSError: it cannot be started."""
-        if not self._lives():
-            self._pid = -1
-            self._pid = os.posix_spawn(self._words[0], self._words, os.environ)
-
-    def dismiss(self) -> None:
-        """End it, and return when it is gone."""
-        if self._lives():
-            os.kill(self._pid, signal.SIGKILL)
-            with contextlib.suppress(ChildProcessError):  # where SIGCHLD is ignored the kernel reaps it
-                os.waitpid(self._pid, 0)
-        self._pid = -1
-
-    def _lives(self) -> bool:
-        with contextlib.suppress(ChildProcessError):
-            return self._pid > 0 and os.waitpid(self._pid, os.WNOHANG) == (0, 0)
-        return False
-
-
 class Keeper:
     """Keeps one deployment until it is retired or has nothing to serve."""
 
@@ -93,16 +66,18 @@ class Keeper:
         folder: DeploymentFolder,
         store: LocalStore,
         environments: Environments,
-        door: Door,
+        servers: ModelServers,
         settings: Settings,
+        *,
+        grpc: socket.socket,
     ) -> None:
         self._settings = settings
         self._collecting = Collecting(settings, folder.name, self.say)
         self._folder = folder
         self._store = store
         self._environments = environments
-        self.door = door
-        self.servers = ModelServers(folder.path, door)
+        self._grpc = grpc
+        self.servers = servers
         self.arriving: dict[str, Generator[None, None, None]] = {}
         self._failures: dict[str, Failure] = {}
         self._unpinned: set[Pinned] = set()
@@ -111,10 +86,12 @@ class Keeper:
         self._said: dict[str, float] = {}
         self._troubles: dict[str, str] = {}
         self._tokens: tuple[int, Tokens | None] = (0, None)
+        self._watched: int | None = None
 
     def run(self, handle: int, guardian: Guardian) -> None:
         """Keep the deployment; `handle` is the open file that holds the keeper's lock."""
         try:
+            self._meet_servers()
             while not self.is_over(handle, guardian):
                 self._be_guarded(guardian)
                 try:
@@ -124,6 +101,13 @@ class Keeper:
                     time.sleep(TROUBLE_SECONDS)
         finally:
             self.stop()
+
+    def _meet_servers(self) -> None:
+        """Take charge of what the last keeper left; one that is up may be about to say so."""
+        state, deadline = self._state(), time.monotonic() + MEET_SECONDS
+        ports = state.ports.values() if state else ()
+        while self.servers.adopt(ports) and time.monotonic() < deadline:
+            self.servers.wait(LOOK_SECONDS)
 
     def _be_guarded(self, guardian: Guardian) -> None:
         try:
@@ -180,7 +164,7 @@ class Keeper:
         self.servers.limit_memory(state)
         self.servers.admit(self._admission(state))
         if state.grpc_port and not self.servers.grpc_door:
-            self.servers.grpc_door = Door(state.grpc_port, host=state.host)
+            self.servers.grpc_door = Door(state.grpc_port, self._grpc, host=state.host)
         self._arrive(state)
         self._publish(state)
         self._hear(state)
@@ -190,7 +174,21 @@ class Keeper:
         if not self._folder.copies:  # else the store is out of this process's reach
             self._collecting.look()
         self._be_well(state)
-        self.servers.wait(LOOK_SECONDS)
+        self._wait()
+
+    def _wait(self) -> None:
+        """Return when something may be to be done: a file was written, a server has something to say, or time has passed."""
+        if self._watched is None:
+            with contextlib.suppress(
+                OSError
+            ):  # of these a user may have no more: then it is looked at again and again
+                self._watched = watched(str(self._folder.path))
+        busy = self.arriving or self._lost or self._failures or self.servers.restless
+        seconds = LOOK_SECONDS if busy or self._watched is None else IDLE_SECONDS
+        self.servers.wait(seconds, [self._watched] if self._watched is not None else [])
+        with contextlib.suppress(BlockingIOError):
+            while self._watched is not None:
+                os.read(self._watched, 1 << 16)
 
     def _admission(self, state: DeploymentState) -> dict[str, Any]:
         """What servers are told of who may ask, and how much; where the tokens cannot be read, those read before stand.
@@ -326,7 +324,7 @@ class Keeper:
         pause = min(2 * before.pause, LONGEST_PAUSE_SECONDS) if before else LOOK_SECONDS
         self._failures[one.name] = Failure(pause=pause, due=time.monotonic() + pause)
         if not self.servers.up():
-            self._close_doors()
+            self.servers.refuse()
         self._note(f"{one.model.address} cannot be served: {reason}; trying again")
 
     def _due(self, name: str) -> bool:
@@ -405,15 +403,8 @@ class Keeper:
             with contextlib.suppress(OSError):  # the disk may be full, and users are served all the same
                 print(f"{time.strftime('%Y-%m-%dT%H:%M:%S%z')} {line}", file=sys.stderr, flush=True)  # noqa: T201 its log
 
-    def _close_doors(self) -> None:
-        """Have clients refused, also those that wait."""
-        self.door.close()
-        if self.servers.grpc_door:
-            self.servers.grpc_door.close()
-
     def stop(self) -> None:
         """Close the ports and stop every server."""
-        self._close_doors()
         for arriving in self.arriving.values():
             arriving.close()
         self.arriving = {}
@@ -437,49 +428,44 @@ def _told(error: Exception) -> str:
     return str(error) if isinstance(error, MusterError) else f"{type(error).__name__}: {error}"
 
 
-def claim(folder: DeploymentFolder) -> int | None:
-    """Take the lock for a keeper that its guardian started; None where there is nothing to keep, or another keeps it.
-
-    What the last keeper saw is forgotten before the lock is taken. Else a driver that sees a live keeper would believe
-    it, ask servers that are gone, and take back the release that is under way.
-
-    :raises Corrupt: the state cannot be read.
-    """
-    if not _keeps(folder.read()):  # asked before the lock, which would make a home that was deleted
-        return None
+def begin_anew(settings: Settings, folder: DeploymentFolder) -> None:
+    """Start another keeper where there is something to keep and none keeps it: its servers are gone with the last one."""
     with folder.changing():
         state = folder.read()
-        if not _keeps(state) or folder.kept():
-            return None
-        assert state is not None
-        with contextlib.suppress(BackendError):  # the disk may be full, and users are served all the same
-            folder.write(state.down([one.name for one in state.live], reason="it is being brought back"))
-        return folder.claim_keeper()
+        if state is None or not _keeps(state) or (lock := folder.claim_keeper()) is None:
+            return
+        folder.write(state.down([one.name for one in state.live], reason="it is being brought back"))
+        start_keeper(settings, folder, lock)
+        os.close(lock)
 
 
 def main() -> None:
-    """Keep a deployment. Arguments: ``HOME CACHE NAME GUARDIAN``, perhaps the lock's file and the port's socket."""
-    home, cache, name, pid, *inherited = sys.argv[1:]
+    """Keep a deployment. Arguments: ``HOME CACHE NAME GUARDIAN FD…``, the last ones as in :class:`.kept.Kept`."""
+    home, cache, name, pid, *numbers = sys.argv[1:]
     settings = Settings(home=Path(home), cache=Path(cache))
-    guardian = Guardian(settings, name, int(pid))
     folder = DeploymentFolder(settings.home, name)
-    for number in inherited:
-        os.set_inheritable(int(number), False)
+    if not numbers:  # a guardian from before an upgrade, which holds nothing open
+        begin_anew(settings, folder)
+        os.kill(int(pid), signal.SIGKILL)
+        return
+    kept = Kept(*map(int, numbers))
+    for number in kept:
+        os.set_inheritable(number, False)
     try:
-        handle = int(inherited[0]) if inherited else claim(folder)
         state = folder.read()
     except Corrupt as error:  # the guardian has it looked at again, until it can be read or is retired
         sys.exit(str(error))
-    if handle is None or state is None:
-        guardian.dismiss()
-        return
     with contextlib.suppress(OSError):  # the disk may be full, and users are served all the same
         folder.write_keeper(Process.me())
-    bound = socket.socket(fileno=int(inherited[1])) if inherited[1:] else None
-    public = Door(state.port, bound, host=state.host)
-    environments = Environments(settings.cache)
-    keeper = Keeper(folder, FolderStore(settings.store), environments, public, settings)
-    keeper.run(handle, guardian)
+    public, grpc, mailbox = (
+        socket.socket(fileno=number) for number in (kept.public, kept.grpc, kept.mailbox)
+    )
+    mailbox.setblocking(False)
+    door = Door(state.port, public, host=state.host) if state else Door(0, public)
+    servers = ModelServers(folder.path, door, mailbox=mailbox, post=kept.post, leash=kept.leash)
+    store, environments = FolderStore(settings.store), Environments(settings.cache)
+    keeper = Keeper(folder, store, environments, servers, settings, grpc=grpc)
+    keeper.run(kept.lock, Guardian(settings, name, int(pid), kept))
 
 
 if __name__ == "__main__":

@@ -8,7 +8,6 @@ import json
 import os
 import shutil
 import socket
-import subprocess
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -20,7 +19,7 @@ from typing import Any
 
 from muster.backends.local.serving import door
 from muster.backends.local.serving.folder import DeploymentFolder
-from muster.backends.local.serving.guardian import COMMAND
+from muster.backends.local.serving.kept import start_keeper
 from muster.backends.local.serving.state import Change, DeploymentState
 from muster.backends.predictions import Predictions
 from muster.backends.releases.book import Book, Entry, pin_reason
@@ -42,7 +41,7 @@ LOOK_SECONDS = 2.0
 RETIRE_SECONDS = (
     45.0  # more than a keeper gives its servers to finish, unless answers in parts may take longer
 )
-KILL_SECONDS = 2.0
+KILL_SECONDS = 60.0
 KEY = "Muster-Key"  # muster_serving.clients reads it
 _AT_ONCE = 8  # one that does not answer must not hold up all others
 _LIMITS = Limits(place="on one machine", servers=("kserve",), history=50)
@@ -368,43 +367,20 @@ class LocalPlatform:
         return DeploymentFolder(self._settings.home, name)
 
 
-def start_keeper(
-    settings: Settings, folder: DeploymentFolder, handle: int, bound: socket.socket | None
-) -> None:
-    """Start a keeper and its guardian; the keeper inherits its lock, so there are never two, and perhaps its port.
-
-    :raises BackendError: it cannot be started.
-    """
-    inherited = (handle, *([bound.fileno()] if bound else []))
-    words = [settings.home, settings.cache, folder.name, "keep", *inherited]
-    try:
-        with (folder.path / "keeper.log").open("ab") as log:
-            subprocess.run(
-                [*COMMAND, *map(str, words)],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                pass_fds=inherited,
-                cwd="/",
-                start_new_session=True,
-                check=True,
-            )
-    except (OSError, subprocess.CalledProcessError) as error:
-        raise BackendError(f"deployment {folder.name}: its keeper cannot be started ({error})") from error
-
-
 def await_end(folder: DeploymentFolder) -> None:
-    """Return when the keeper is gone, and its servers with it; one that takes too long is killed.
+    """Return when the keeper is gone, and its servers with it; one that takes too long is killed, and the next one ends them.
 
     :raises BackendError: it does not end even so.
     """
-    deadline = time.monotonic() + RETIRE_SECONDS + _longer_seconds(folder)
+    longer = _longer_seconds(folder)
+    deadline, killed = time.monotonic() + RETIRE_SECONDS + longer, False
     while folder.kept():
         if time.monotonic() > deadline:
-            keeper = folder.keeper()
-            if keeper is None or not keeper.alive or time.monotonic() > deadline + KILL_SECONDS:
+            if killed:
                 raise BackendError(f"deployment {folder.name}: its keeper does not end; see {folder.path}")
-            keeper.kill()
+            if keeper := folder.keeper():
+                keeper.kill()
+            deadline, killed = time.monotonic() + KILL_SECONDS + longer, True
         time.sleep(0.02)
 
 

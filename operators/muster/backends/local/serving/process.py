@@ -1,4 +1,4 @@
-"""Processes of a model server's environment: they die with their keeper, and inherit no variable of the deployer."""
+"""Processes of a model server's environment: none outlives keeper and guardian, or inherits a variable of the deployer."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ import contextlib
 import json
 import os
 import resource
+import select
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,19 +18,62 @@ from muster.backends.local.variables import NO_TELEMETRY
 from muster.core.deployment import DeploymentSpec
 from muster.core.errors import DeploymentError
 from muster.core.interpreters import python_command
-from muster.core.linux import die_with
+from muster.core.linux import die_with, die_without
 from muster.core.shipped import shipped
 
 GIB = 1 << 30
 
 LOG_BYTES = 16 << 20
-_INHERITED = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "TZ", "LD_LIBRARY_PATH")
+UNKNOWN = 1 << 16  # no exit code
+INHERITED = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "TZ", "LD_LIBRARY_PATH")
+
+
+class Adopted:
+    """A process that an earlier keeper started: how it ended the kernel tells none but that one.
+
+    :param handle: its pidfd.
+    """
+
+    def __init__(self, handle: int, pid: int) -> None:
+        self.handle = handle
+        self.pid = pid
+
+    def poll(self) -> int | None:
+        """Return None while it runs, and then :data:`UNKNOWN`."""
+        return UNKNOWN if select.select([self.handle], [], [], 0)[0] else None
+
+    def terminate(self) -> None:
+        """Ask it to end."""
+        self._send(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """End it."""
+        self._send(signal.SIGKILL)
+
+    def _send(self, number: int) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(self.handle, number)
+
+    def wait(self, timeout: float | None = None) -> None:
+        """Return when it has ended. :raises subprocess.TimeoutExpired: it has not in time."""
+        if not select.select([self.handle], [], [], timeout)[0]:
+            raise subprocess.TimeoutExpired("the model server", timeout or 0.0)
 
 
 def start(
-    words: list[str], python: Path, log: Path, *, fds: tuple[int, ...] = (), memory_gib: float | None = None
+    words: list[str],
+    python: Path,
+    log: Path,
+    *,
+    fds: tuple[int, ...] = (),
+    leash: int | None = None,
+    memory_gib: float | None = None,
 ) -> subprocess.Popen[bytes]:
-    """Start ``python -m words``. :raises DeploymentError: it cannot be started."""
+    """Start ``python -m words``.
+
+    :param leash: a pipe whose other end it does not outlive; None: it does not outlive this process.
+    :raises DeploymentError: it cannot be started.
+    """
     try:
         keep_short(log)
         with log.open("ab") as out:
@@ -39,8 +83,8 @@ def start(
                 stdout=out,
                 stderr=out,
                 env=environment_variables(),
-                pass_fds=fds,
-                preexec_fn=_dying_with(os.getpid(), memory_gib=memory_gib),
+                pass_fds=(*fds, *([] if leash is None else [leash])),
+                preexec_fn=_dying_with(os.getpid(), leash, memory_gib=memory_gib),
             )
     except OSError as error:
         raise DeploymentError(f"the model server cannot be started: {error}") from error
@@ -139,13 +183,21 @@ def last_line(log: Path, *, after: int = 0) -> str:
 
 def environment_variables() -> dict[str, str]:
     """Return what a server may know of ours: no setting and no secret of the process that deployed it."""
-    kept = {name: os.environ[name] for name in _INHERITED if name in os.environ}
-    return kept | NO_TELEMETRY | {"PYTHONPATH": str(shipped("serving")), "PYTHONUNBUFFERED": "1"}
+    ours = {"PYTHONPATH": str(shipped("serving")), "PYTHONUNBUFFERED": "1"}
+    return chosen_variables(INHERITED) | NO_TELEMETRY | ours
 
 
-def _dying_with(parent: int, *, memory_gib: float | None) -> Callable[[], None]:
+def chosen_variables(names: Iterable[str]) -> dict[str, str]:
+    """Return those of these variables that are set here."""
+    return {name: os.environ[name] for name in names if name in os.environ}
+
+
+def _dying_with(parent: int, leash: int | None, *, memory_gib: float | None) -> Callable[[], None]:
     def between_fork_and_exec() -> None:
-        die_with(parent)
+        if leash is None:
+            die_with(parent)
+        else:
+            die_without(leash)
         if memory_gib is not None:
             limit = int(memory_gib * GIB)
             resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))

@@ -1,9 +1,9 @@
-"""One model server as its keeper sees it: a child process, a line to command it, a private door to ask it.
+"""One model server as its keeper sees it: a process, a line to command it, a private door to ask it.
 
 The server (``serving/muster_serving``) runs in its image's environment and inherits its sockets:
 the public one, and one of gRPC where it answers that, on which it answers while it is the one to accept clients; a private one on loopback, on
 which its revisions also answer without a share; and its end of the line of commands, which has no name that
-another process could open. It dies with its keeper, which never waits for it.
+another process could open. It outlives its keeper, and sends the next one another line. A keeper never waits for it.
 """
 
 from __future__ import annotations
@@ -16,13 +16,22 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from muster.backends.local.serving.process import last_line, limit_memory, log_end, signal_name, start
-from muster.core.deployment import FINISH_SECONDS
+from muster.backends.local.serving.process import (
+    UNKNOWN,
+    Adopted,
+    last_line,
+    limit_memory,
+    log_end,
+    signal_name,
+    start,
+)
+from muster.backends.local.serving.state import ServerKey
+from muster.core.deployment import FINISH_SECONDS, LOOPBACK
 from muster.core.errors import DeploymentError
 
 STOP_MARGIN_SECONDS = 5.0
@@ -56,6 +65,18 @@ class Told:
 
 
 Route = tuple[Mapping[str, int], Mapping[str, int]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Label:
+    """What tells a server from others, and what it holds; a server says it to its next keeper.
+
+    :param port: on loopback, its private one.
+    """
+
+    key: ServerKey
+    port: int
+    loaded: Collection[str] = ()
 
 
 class Pulse:
@@ -108,7 +129,7 @@ class Pulse:
 
 
 class ModelServer:
-    """A running model server, which has no revision and accepts no clients yet.
+    """A running model server.
 
     :ivar loaded: the revisions that it holds.
     :ivar answers_grpc: whether it answers gRPC, while it accepts clients.
@@ -117,26 +138,20 @@ class ModelServer:
     """
 
     def __init__(
-        self,
-        name: str,
-        python: Path,
-        folder: Path,
-        public: socket.socket,
-        *,
-        grpc: socket.socket | None = None,
+        self, process: subprocess.Popen[bytes] | Adopted, line: socket.socket, log: Path, *, label: Label
     ) -> None:
-        """Start it. :raises DeploymentError: the process cannot be started.
+        """Take charge of a process.
 
-        :param grpc: the public socket of gRPC; None: it does not answer that.
+        :param line: to command it. :param log: in which it says why it ends.
         """
-        self.loaded: set[str] = set()
-        self.answers_grpc = grpc is not None
+        self.key, self.port = label.key, label.port
+        self.loaded: set[str] = set(label.loaded)
+        self.answers_grpc = label.key[-1]
         self._unloading: dict[int, str] = {}
         self._abandoned: dict[int, str] = {}
         self.given_up = False
         self.finish_seconds = FINISH_SECONDS
-        private = socket.create_server(("127.0.0.1", 0))
-        self._control, theirs = socket.socketpair()
+        self._control = line
         self._control.setblocking(False)
         self._received = b""
         self._commands = 0
@@ -144,25 +159,65 @@ class ModelServer:
         self._orders: set[int] = set()
         self._told: list[Told] = []
         self._route: Route | None = None
-        self._accepts = False
+        self._accepts: bool | None = None if label.loaded else False  # None: it is not known
         self._admission: Mapping[str, Any] = {}
         self._memory_gib = 0.0
-        fds = {
-            "--public-fd": public.fileno(),
-            "--private-fd": private.fileno(),
-            "--control-fd": theirs.fileno(),
-            **({"--grpc-fd": grpc.fileno()} if grpc else {}),
-        }
-        flags = [word for flag, number in fds.items() for word in (flag, str(number))]
-        self._log = folder / "server.log"
-        self._log_begins = log_end(self._log)
-        with private, theirs:
-            self._process = start(
-                ["muster_serving", name, *flags], python, self._log, fds=tuple(fds.values())
-            )
-            self.port: int = private.getsockname()[1]
-        self.handle = os.pidfd_open(self._process.pid)
+        self._log = log
+        self._log_begins = log_end(log)
+        self._process = process
+        self.handle = os.pidfd_open(process.pid) if isinstance(process, subprocess.Popen) else process.handle
         self._pulse = Pulse(self.port)
+
+    @classmethod
+    def started(
+        cls,
+        name: str,
+        python: Path,
+        folder: Path,
+        *,
+        key: ServerKey,
+        public: socket.socket,
+        grpc: socket.socket | None,
+        post: int,
+        leash: int,
+    ) -> ModelServer:
+        """Start one. :raises DeploymentError: the process cannot be started.
+
+        :param grpc: the public socket of gRPC; None: it does not answer that.
+        :param post: where it sends its line to the next keeper. :param leash: it does not outlive the other end's holders.
+        """
+        ours, theirs = socket.socketpair()
+        with socket.create_server((LOOPBACK, 0)) as private, theirs:
+            label = Label(key=key, port=private.getsockname()[1])
+            fds = {
+                "--public-fd": public.fileno(),
+                "--private-fd": private.fileno(),
+                "--control-fd": theirs.fileno(),
+                "--post-fd": post,
+                **({"--grpc-fd": grpc.fileno()} if grpc else {}),
+            }
+            flags = [word for flag, number in fds.items() for word in (flag, str(number))]
+            words = ["muster_serving", name, *flags, "--label", json.dumps({"key": key, "port": label.port})]
+            log = folder / "server.log"
+            try:
+                process = start(words, python, log, fds=tuple(fds.values()), leash=leash)
+            except DeploymentError:
+                ours.close()
+                raise
+        return cls(process, ours, log, label=label)
+
+    @classmethod
+    def arrived(cls, mailbox: socket.socket, folder: Path) -> Iterator[ModelServer]:
+        """Yield those that an earlier keeper left, as they have sent their lines until now."""
+        while True:
+            try:
+                message, handles, _, _ = socket.recv_fds(mailbox, 1 << 16, 2)
+            except BlockingIOError:
+                return
+            said = json.loads(message)
+            label = Label(key=tuple(said["key"]), port=said["port"], loaded=said["loaded"])
+            line = socket.socket(fileno=handles[0])
+            yield cls(Adopted(handles[1], said["pid"]), line, folder / "server.log", label=label)
 
     @property
     def pid(self) -> int:
@@ -170,9 +225,10 @@ class ModelServer:
         return self._process.pid
 
     @property
-    def control(self) -> socket.socket:
-        """Readable when it has answered something."""
-        return self._control
+    def watched(self) -> list[int | socket.socket]:
+        """Readable when it has ended, or has answered something."""
+        pulse = self._pulse.connection
+        return [self.handle, self._control, *([pulse] if pulse else [])]
 
     def alive(self) -> bool:
         """Whether the process runs."""
@@ -282,8 +338,7 @@ class ModelServer:
         except (BlockingIOError, ConnectionResetError):
             pass
         *lines, self._received = self._received.split(b"\n")
-        for line in lines:
-            answer = json.loads(line)
+        for answer in map(json.loads, lines):
             if "told" in answer:
                 self._told.append(Told(answer["revision"], answer["told"], answer["ended"]))
                 continue
@@ -317,6 +372,7 @@ class ModelServer:
         if -code in _SENT:
             return f"the model server was ended by {signal_name(-code)}, which {_SENT[-code]}"
         how = f"was ended by {signal_name(-code)}" if code < 0 else f"ended with exit code {code}"
+        how = "ended" if code == UNKNOWN else how
         last = last_line(self._log, after=self._log_begins)
         return f"the model server {how}" + (f": {last}" if last else "")
 

@@ -8,17 +8,20 @@ when that changes, the next one accepts before the last one stops to, and that o
 from __future__ import annotations
 
 import select
+import socket
 import time
-from collections.abc import Collection, Hashable, Mapping
+from collections.abc import Collection, Hashable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-from muster.backends.local.serving.door import Door
+from muster.backends.local.serving.door import Door, listens
 from muster.backends.local.serving.server import STOP_MARGIN_SECONDS, ModelServer, Told
 from muster.backends.local.serving.state import DeploymentState, ServerKey
+from muster.core.deployment import LOOPBACK
 
 DRAIN_SECONDS = 5.0
 UNLOAD_SECONDS = 1.0
+CLOSE_SECONDS = 1.0
 
 _HANGS = "the model server does not answer: another one is brought up beside it"
 
@@ -58,12 +61,20 @@ class ModelServers:
 
     :param folder: the deployment's.
     :param door: the public socket.
+    :param mailbox: where the servers of the last keeper send their lines. :param post: their end of it.
+    :param leash: none of them outlives who holds its other end.
     :ivar grpc_door: that of gRPC; None where no revision ever asked for it.
+    :ivar restless: whether something is due soon of which no file tells.
     """
 
-    def __init__(self, folder: Path, door: Door) -> None:
+    def __init__(
+        self, folder: Path, door: Door, *, mailbox: socket.socket, post: int = -1, leash: int = -1
+    ) -> None:
         self._folder = folder
         self._door = door
+        self._mailbox = mailbox
+        self._post, self._leash = post, leash
+        self.restless = False
         self.grpc_door: Door | None = None
         self.running: dict[ServerKey, ModelServer] = {}
         self.hung: list[ModelServer] = []
@@ -86,11 +97,33 @@ class ModelServers:
         if key not in self.running:
             *_, answers_grpc = key
             door = self.grpc_door if answers_grpc else None
-            server = self.running[key] = ModelServer(
-                name, python, self._folder, self._door.bound(), grpc=door.bound() if door else None
+            server = self.running[key] = ModelServer.started(
+                name,
+                python,
+                self._folder,
+                key=key,
+                public=self._door.bound(),
+                grpc=door.bound() if door else None,
+                post=self._post,
+                leash=self._leash,
             )
             server.admit(self._admission)
         return self.running[key]
+
+    def adopt(self, ports: Collection[int] = ()) -> bool:
+        """Take charge of the servers of the last keeper that have sent their lines; whether others are about to.
+
+        :param ports: the private ones of those that there were.
+        """
+        for server in ModelServer.arrived(self._mailbox, self._folder):
+            if server.key in self.running:  # it came too late: another has its place
+                server.accept(False)
+                self._leaving.append((time.monotonic(), server))
+            else:
+                self.running[server.key] = server
+                server.admit(self._admission)
+        there = {server.port for server in self.running.values()}
+        return any(listens(LOOPBACK, port) for port in set(ports) - there)
 
     def admit(self, admission: Mapping[str, Any]) -> None:
         """Have requests let in by these rules from now on, also by servers that are on their way out."""
@@ -100,6 +133,7 @@ class ModelServers:
 
     def lost(self) -> list[tuple[set[str], str]]:
         """Look after the servers, and return the revisions that were lost with one, and why."""
+        self.adopt()
         now = time.monotonic()
         self._leaving = [(due, server) for due, server in self._leaving if not server.leave(since=now - due)]
         for _, server in self._leaving:
@@ -166,17 +200,19 @@ class ModelServers:
         """Unload what is over, and let servers go that nothing needs: what they were asked they answer."""
         live = {one.name for one in state.live}
         wanted = {state.server_key(name) for name in state.specs}
-        now = time.monotonic()
+        now, past = time.monotonic(), set()
         for key, server in list(self.running.items()):
             if key not in wanted and (server is not self._front or not live):
                 server.accept(False)
                 self._leaving.append((now + DRAIN_SECONDS, server))
                 del self.running[key]
                 continue
+            past |= server.loaded - live
             for name in server.loaded - live:
                 if server.settled and now - self._past.setdefault(name, now) > UNLOAD_SECONDS:
                     server.unload(name)
         self._relieve(state, now)
+        self.restless = bool(past or self.hung or self._leaving)
 
     def _relieve(self, state: DeploymentState, now: float) -> None:
         """Let those that hang go, when what they held is up elsewhere or over."""
@@ -185,14 +221,31 @@ class ModelServers:
         self._leaving += [(now, server) for server in self.hung if not server.loaded & missed]
         self.hung = [server for server in self.hung if server.loaded & missed]
 
-    def wait(self, seconds: float) -> None:
-        """Return when a server has ended or answered, or the time is over."""
-        watched = [each for server in self.running.values() for each in (server.handle, server.control)]
-        select.select(watched, [], [], seconds)
+    def wait(self, seconds: float, others: Iterable[int] = ()) -> None:
+        """Return when a server has ended or answered, one of the last keeper's is there, or the time is over.
+
+        :param others: open files that end the wait, too, when they are readable.
+        """
+        watched = [each for server in self.running.values() for each in server.watched]
+        select.select([*watched, self._mailbox, *others], [], [], seconds)
+
+    def refuse(self) -> None:
+        """Have clients refused, also those that wait."""
+        for door in filter(None, (self._door, self.grpc_door)):
+            door.refuse()
 
     def stop(self) -> None:
         """Let all finish the requests that are there, and end them."""
+        self.adopt()
         servers = [*(server for _, server in self._leaving), *self.hung, *self.running.values()]
+        for server in servers:
+            server.accept(False)  # before the doors are shut, which they would take for a fault
+        deadline = time.monotonic() + CLOSE_SECONDS
+        while time.monotonic() < deadline and any(one.alive() and not one.settled for one in servers):
+            self.wait(CLOSE_SECONDS / 10)
+            for server in servers:
+                server.listen()
+        self.refuse()
         self.running, self.hung, self._leaving, self._front = {}, [], [], None
         alive = [server for server in servers if not server.leave(since=0)]
         longest = max((server.finish_seconds for server in alive), default=0.0)
