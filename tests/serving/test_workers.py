@@ -95,21 +95,31 @@ def test_what_it_prints_is_bounded_and_what_it_forks_ends_with_it(front: Front, 
     eventually(lambda: not any(Path(f"/proc/{child}").exists() for child in children))
 
 
-def test_a_request_that_a_worker_had_not_read_when_it_ended_is_answered_by_the_next(
+def test_requests_that_a_worker_had_not_begun_when_it_ended_are_answered_by_the_next(
     front: Front, tmp_path: Path
 ) -> None:
+    """Though it was sent several ahead: none of them is lost with the first."""
     assert front.load("unread", write_line(tmp_path)) == ""
     pid = front.ask("unread", 1.0)[1]["pid"][0]
     os.kill(pid, signal.SIGSTOP)
     eventually(lambda: Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T")
-    with ThreadPoolExecutor(1) as pool:
-        asked = pool.submit(front.ask, "unread", 3.0)
-        eventually(lambda: front.waiting() >= 1)
+    with ThreadPoolExecutor(3) as pool:
+        asked = [pool.submit(front.ask, "unread", float(number)) for number in range(3)]
+        eventually(lambda: front.waiting() >= 3)
         os.kill(pid, signal.SIGKILL)
-        status, answer = asked.result()
-    assert (status, answer["y"]) == (200, [6.0])
-    assert answer["pid"] != [pid]
+        answers = [each.result() for each in asked]
+    assert [(status, answer["y"]) for status, answer in answers] == [(200, [2.0 * x]) for x in range(3)]
+    assert [pid] not in [answer["pid"] for _, answer in answers]
     front.unload("unread")
+
+
+def test_a_worker_is_replaced_after_so_many_requests_and_none_fails(front: Front, tmp_path: Path) -> None:
+    assert front.load("often", write_line(tmp_path), max_requests=5) == ""
+    with ThreadPoolExecutor(4) as pool:
+        answers = list(pool.map(lambda x: front.ask("often", x), map(float, range(20))))
+    assert [(status, answer["y"]) for status, answer in answers] == [(200, [2.0 * x]) for x in range(20)]
+    assert len({answer["pid"][0] for _, answer in answers}) == 4
+    front.unload("often")
 
 
 def test_a_worker_that_hit_its_memory_limit_is_replaced(front: Front, tmp_path: Path) -> None:

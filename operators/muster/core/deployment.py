@@ -126,6 +126,7 @@ class Workers:
         of them together.
     :param trusted: what may be loaded though it can run code: ``pickle``, or types in a skops file.
     :param stream: whether the predictor yields its answers in parts.
+    :param max_requests: after so many answered requests a worker is replaced; None: never.
     """
 
     image: str
@@ -135,9 +136,12 @@ class Workers:
     request_timeout_seconds: float = 30.0
     trusted: tuple[str, ...] = ()
     stream: bool = field(default=False, metadata={"later": True})
+    max_requests: int | None = field(default=None, metadata={"later": True})
 
     def __post_init__(self) -> None:
         check_label("image", self.image)
+        if self.max_requests is not None and (type(self.max_requests) is not int or self.max_requests < 1):
+            raise SpecError(f"max_requests is {self.max_requests!r:.40}: need a whole number of 1 or more")
         if type(self.count) is not int or self.count < 1:
             raise SpecError(f"workers is {self.count!r}: need 1 or more")
         if not self.request_timeout_seconds > 0:
@@ -310,6 +314,7 @@ class DeploymentSpec:
             "cpus": self.resources.cpus,
             "trusted": list(self.workers.trusted),
             **({"stream": True} if self.workers.stream else {}),
+            **({"max_requests": self.workers.max_requests} if self.workers.max_requests else {}),
         }
 
     @property

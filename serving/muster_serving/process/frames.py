@@ -5,8 +5,8 @@
     to the worker     u64 length of the rest · u32 requests · each request's u32 rows and u64 size · their bytes
     from the worker   u64 length of the rest · u32 parts · each part's u32 kind and u64 size · their bytes
 
-A frame from the worker has one part for each request of the frame that it answers, in that order; or one part alone
-that says how the worker itself is. Bytes of requests and answers are :mod:`muster_serving.process.layout`'s, all other
+A frame from the worker has one part for each request of the frame that it answers, in that order; or one part
+that says how the worker itself is, and at its end another one: how many frames it had begun. Bytes of requests and answers are :mod:`muster_serving.process.layout`'s, all other
 bytes are text in UTF-8.
 
 A worker whose model streams gets one request a frame. It answers with frames of one PART: u32 rows, and the bytes of the

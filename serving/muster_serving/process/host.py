@@ -18,7 +18,7 @@ from pathlib import Path
 
 from muster_serving.process.frames import ENDED, write
 from muster_serving.process.setup import Setup
-from muster_serving.process.start import end_group, how_it_ended, start
+from muster_serving.process.start import counted, counter, end_group, how_it_ended, start
 
 LOOK_MILLISECONDS = 200
 
@@ -27,6 +27,7 @@ LOOK_MILLISECONDS = 200
 class _Kept:
     child: subprocess.Popen[bytes]
     connection: socket.socket
+    begun: int
 
 
 class Host:
@@ -64,12 +65,13 @@ class Host:
 
     def _accept(self) -> None:
         connection, _ = self._listening.accept()
+        begun = counter()
         try:
-            child = start(self._folder, self._setup, connection=connection.fileno(), out=None)
+            child = start(self._folder, self._setup, connection=connection.fileno(), begun=begun, out=None)
         except OSError as error:
-            _tell(connection, f"cannot be started: {error}")
+            _tell(connection, f"cannot be started: {error}", counted(begun))
         else:
-            self._kept.append(_Kept(child, connection))
+            self._kept.append(_Kept(child, connection, begun))
 
     def _is_over(self, kept: _Kept) -> bool:
         """Whether a worker has ended; then its front is told."""
@@ -78,13 +80,13 @@ class Host:
             return False
         end_group(kept.child)
         how = how_it_ended(code, last_line="", gib=self._setup.worker_gib)
-        _tell(kept.connection, f"{how}; the log of container workers says more")
+        _tell(kept.connection, f"{how}; the log of container workers says more", counted(kept.begun))
         return True
 
 
-def _tell(connection: socket.socket, how: str) -> None:
+def _tell(connection: socket.socket, how: str, begun: int) -> None:
     with connection, suppress(OSError):
-        connection.sendall(write([(ENDED, how.encode())]))
+        connection.sendall(write([(ENDED, how.encode()), (ENDED, str(begun).encode())]))
         connection.shutdown(socket.SHUT_RDWR)  # a process that the worker forked may hold it open
 
 

@@ -15,7 +15,7 @@ from muster_serving.errors import ModelError
 from muster_serving.process.frames import ENDED, READY, REFUSED, Part, Reader, write
 from muster_serving.process.said import Said
 from muster_serving.process.setup import Setup
-from muster_serving.process.start import end_group, how_it_ended, start
+from muster_serving.process.start import counted, counter, end_group, how_it_ended, start
 
 CONNECT_SECONDS = 0.05
 LINGER_SECONDS = 1.0
@@ -27,7 +27,7 @@ class Process(asyncio.Protocol):
 
     :ivar answered: called with the parts of each frame that answers one.
     :ivar ended: called once, with how it ended, after it was ready.
-    :ivar untouched: whether it ended before it had read all that it was sent, or could be sent: the kernel says so.
+    :ivar begun: how many frames it had begun when it ended; None while it runs, and where nobody can tell.
     """
 
     def __init__(self) -> None:
@@ -38,7 +38,7 @@ class Process(asyncio.Protocol):
         self._ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._over = False
         self._why = ""
-        self.untouched = False
+        self.begun: int | None = None
 
     @property
     def gone(self) -> bool:
@@ -61,9 +61,6 @@ class Process(asyncio.Protocol):
         """Send a frame. :param ahead: whether it computes another one first."""
         assert self._transport is not None
         self._transport.write(write(parts))
-        self.untouched |= (
-            self._transport.is_closing()
-        )  # it had just ended: asyncio says so later than its pidfd may
 
     def kill(self, why: str) -> None:
         """End it at once, for a reason that :attr:`ended` is told."""
@@ -98,11 +95,11 @@ class Process(asyncio.Protocol):
             elif kind == REFUSED:
                 self._why = str(parts[0][1], "utf-8", "replace")
             elif kind == ENDED:
+                self.begun = int(bytes(parts[1][1]))
                 self.over(str(parts[0][1], "utf-8", "replace"))
 
-    def connection_lost(self, exc: Exception | None) -> None:
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 it is told how
         """Tell that it is gone. asyncio calls this."""
-        self.untouched |= isinstance(exc, (ConnectionResetError, BrokenPipeError))
         self.over("is gone; the log of its container says more")
 
 
@@ -110,11 +107,12 @@ class Child(Process):
     """A worker that this process started."""
 
     def __init__(
-        self, child: subprocess.Popen[bytes], connection: socket.socket, said: Said, gib: float
+        self, child: subprocess.Popen[bytes], connection: socket.socket, begun: int, said: Said, gib: float
     ) -> None:
         super().__init__()
         self._child = child
         self._connection = connection
+        self._begun = begun
         self._said = said
         self._gib = gib
         self._handle = os.pidfd_open(child.pid)
@@ -131,9 +129,8 @@ class Child(Process):
         super().kill(why)
         end_group(self._child)
 
-    def connection_lost(self, exc: Exception | None) -> None:
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 it is told how
         """See that it ends: it is about to, or only hung up. asyncio calls this."""
-        self.untouched |= isinstance(exc, (ConnectionResetError, BrokenPipeError))
         asyncio.get_running_loop().call_later(LINGER_SECONDS, self._end)
 
     def _end(self) -> None:
@@ -150,16 +147,14 @@ class Child(Process):
             while data := self._connection.recv(LAST_BYTES):
                 # what it had answered, so that the first frame left is the one it ended in
                 self.data_received(data)
-        except ConnectionResetError:
-            self.untouched = True
-        except OSError:  # closed already, or a process that it forked holds the other end
+        except OSError:  # closed already, or reset, or a process that it forked holds the other end
             pass
+        self.begun = counted(self._begun)
         self._said.end()
         if self._transport:
             self._transport.abort()
         how = how_it_ended(code, last_line=self._said.last_line, gib=self._gib)
-        # After what asyncio is about to tell of the connection: it may know already that not all was read.
-        asyncio.get_running_loop().call_soon(self.over, how)
+        self.over(how)
 
 
 async def begin(folder: Path, setup: Setup, *, revision: str) -> Process:
@@ -173,18 +168,22 @@ async def begin(folder: Path, setup: Setup, *, revision: str) -> Process:
 async def _spawn(folder: Path, setup: Setup, revision: str) -> Child:
     mine, theirs = socket.socketpair()
     out, into = os.pipe()
+    begun = counter()
     try:
-        child = start(folder, setup, connection=theirs.fileno(), out=into)
+        child = start(folder, setup, connection=theirs.fileno(), begun=begun, out=into)
     except OSError:
         mine.close()
         os.close(out)
+        os.close(begun)
         raise
     finally:
         theirs.close()
         os.close(into)
     said = Said(out, f"{revision} | ", _log)
     loop = asyncio.get_running_loop()
-    _, process = await loop.create_connection(lambda: Child(child, mine, said, setup.worker_gib), sock=mine)
+    _, process = await loop.create_connection(
+        lambda: Child(child, mine, begun, said, setup.worker_gib), sock=mine
+    )
     return process
 
 

@@ -25,6 +25,7 @@ class Setup:
     :param cpus: of all workers together.
     :param trusted: what may be loaded though it can run code.
     :param stream: whether the predictor yields its answers in parts.
+    :param max_requests: after so many answered requests a worker is replaced; 0: never.
     """
 
     python: str = sys.executable
@@ -38,6 +39,7 @@ class Setup:
     cpus: float = 1.0
     trusted: tuple[str, ...] = ()
     stream: bool = False
+    max_requests: int = 0
 
     def __post_init__(self) -> None:
         if self.stream and self.most:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from muster_serving.process.setup import Setup
 
+COUNT_BYTES = 8
 _WORKER = "muster_serving.process.worker"
 _MARK = "MUSTER_WORKER"
 _marks: dict[int, bytes] = {}  # of each worker that runs, by its pid: what it forks has it, too
@@ -21,9 +22,12 @@ _CODE = str(Path(__file__).parents[2])  # a folder, or a pod's zip
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
-def start(folder: Path, setup: Setup, *, connection: int, out: int | None) -> subprocess.Popen[bytes]:
+def start(
+    folder: Path, setup: Setup, *, connection: int, begun: int, out: int | None
+) -> subprocess.Popen[bytes]:
     """Start a worker of a version on a connected socket. Call it in the main thread: the worker dies with the caller's.
 
+    :param begun: a file in memory, :func:`counter`, where it counts the frames that it begins.
     :param out: where it prints; None inherits.
     :raises OSError: it cannot be started.
     """
@@ -35,17 +39,30 @@ def start(folder: Path, setup: Setup, *, connection: int, out: int | None) -> su
     }
     mark = f"{os.getpid()}-{connection}-{time.monotonic_ns()}"
     child = subprocess.Popen(
-        [setup.python, "-m", _WORKER, str(connection), str(folder), json.dumps(options)],
+        [setup.python, "-m", _WORKER, str(connection), str(begun), str(folder), json.dumps(options)],
         stdin=subprocess.DEVNULL,
         stdout=out,
         stderr=out,
         cwd="/",
         env={**_environment(setup), _MARK: mark},
-        pass_fds=(connection,),
+        pass_fds=(connection, begun),
         start_new_session=True,  # what it forks ends with it
     )
     _marks[child.pid] = f"{_MARK}={mark}".encode()
     return child
+
+
+def counter() -> int:
+    """Return a file in memory that holds one number, 0."""
+    handle = os.memfd_create("begun")
+    os.ftruncate(handle, COUNT_BYTES)
+    return handle
+
+
+def counted(handle: int) -> int:
+    """Return the number that such a file holds, and close it."""
+    with os.fdopen(handle, "rb") as file:
+        return int.from_bytes(file.read(COUNT_BYTES), "little")
 
 
 def end_group(process: subprocess.Popen[bytes]) -> None:

@@ -1,7 +1,8 @@
 """The process of a model: it loads a version in the author's environment, and answers the requests that the front sends.
 
-``python -m muster_serving.process.worker FD FOLDER OPTIONS``, where FD is a Unix socket
-(:mod:`muster_serving.process.frames`) and OPTIONS a JSON object: ``trusted`` (what may be loaded though it can run
+``python -m muster_serving.process.worker FD BEGUN FOLDER OPTIONS``, where FD is a Unix socket
+(:mod:`muster_serving.process.frames`), BEGUN a file in memory where it counts the frames that it begins, so that those that it had
+not begun when it dies can go to another, and OPTIONS a JSON object: ``trusted`` (what may be loaded though it can run
 code), ``stream`` (whether it answers in parts), ``memory_gib`` (the most that the process may take), ``parent`` (the process
 with which it dies). It runs on Python 3.10 and needs numpy, and what the model needs.
 """
@@ -12,6 +13,7 @@ import ctypes
 import gc
 import inspect
 import json
+import mmap
 import os
 import resource
 import signal
@@ -45,7 +47,12 @@ _END = object()
 
 def main() -> None:
     """Load, say so, and answer until the front hangs up."""
-    number, folder, options = int(sys.argv[1]), Path(sys.argv[2]), json.loads(sys.argv[3])
+    number, begun, folder, options = (
+        int(sys.argv[1]),
+        memoryview(mmap.mmap(int(sys.argv[2]), 8)).cast("Q"),
+        Path(sys.argv[3]),
+        json.loads(sys.argv[4]),
+    )
     sys.argv = sys.argv[:1]
     _die_with(options["parent"])
     os.register_at_fork(after_in_child=lambda: _die_with(os.getppid()))
@@ -68,6 +75,7 @@ def main() -> None:
     gc.freeze()  # what is loaded stays: no collection looks through it again
     line.send([(READY, b"")])
     while (requests := line.receive()) is not None:
+        begun[0] += 1
         if options["stream"]:
             _answer_in_parts(model, *requests[0], line)
         else:

@@ -1,7 +1,7 @@
 """The workers of one revision: which requests each computes together, and what happens when one of them ends.
 
 A worker computes one frame after the other, so its end costs the requests of the frame that it computed, and no others:
-each gets one error that names the cause. What it was sent ahead, or had not read, goes to the next worker. It is started again, at once the
+each gets one error that names the cause. What it had not begun goes to the next worker. It is started again, at once the
 first time, after growing pauses when it ends again and again; meanwhile requests wait for another worker, or for this one. Where all workers are down for longer, they are refused.
 
 A request that is answered in parts holds its worker until the last part, or until no more are wanted. A part is computed when
@@ -69,7 +69,8 @@ class _Place:
 
     :ivar held: each frame's requests; the first frame is computed since `began`, its next part since `sent`; the frame before it
         took `took` seconds.
-    :ivar spent: whether the process is ended since it needed all of its memory.
+    :ivar given: the frames that the process was sent, and :ivar answered: the requests that it answered.
+    :ivar spent: whether the process is ended to be replaced.
     """
 
     def __init__(self) -> None:
@@ -80,6 +81,7 @@ class _Place:
         self.took = SOON_SECONDS
         self.up = 0.0
         self.pause = 0.0
+        self.given = self.answered = 0
         self.spent = False
 
 
@@ -232,6 +234,7 @@ class Workers:
             held = self._take()
             assert place.process is not None
             place.process.send([(asked.rows, asked.data) for asked in held], ahead=bool(place.held))
+            place.given += 1
             place.held.append(held)
 
     def _free(self) -> _Place | None:
@@ -279,8 +282,12 @@ class Workers:
         held, now = place.held.popleft(), self._loop.time()
         place.took = now - place.began
         place.began = place.sent = now
+        place.answered += len(held)
+        most = self._setup.max_requests
         if any(kind == SPENT for kind, _ in parts):
-            self._replace(place)
+            self._replace(place, "needed all of its memory")
+        elif most and place.answered >= most and all(one.process for one in self._places):
+            self._replace(place, f"answered {place.answered:,} requests (max_requests)")
         elif not place.held:
             self._idle.append(place)
         if self._queue:
@@ -290,35 +297,38 @@ class Workers:
         for asked, part in zip(held, parts, strict=True):
             asked.take(*part)
 
-    def _replace(self, place: _Place) -> None:
-        """End a worker that hit its memory limit: what it has kept it keeps, and the next one has all of the memory."""
+    def _replace(self, place: _Place, why: str) -> None:
+        """End a worker that has kept memory, or may have: the next one has all of it. That is no crash."""
         assert place.process is not None
         place.spent = True
         while place.held:
             self._put_back(place.held.pop())
-        place.process.kill("needed all of its memory")
+        place.process.kill(why)
 
     async def _fill(self, place: _Place) -> None:
         """Put a worker into its place. :raises ModelError: it cannot load the version."""
         process = await begin(self._folder, self._setup, revision=self._revision)
         await process.load(self._setup.load_seconds)
         process.answered = lambda parts: self._answered(place, parts)
-        process.ended = lambda how: self._ended(place, how, untouched=process.untouched)
+        process.ended = lambda how: self._ended(place, how, begun=process.begun)
         place.process, place.up = process, self._loop.time()
+        place.given = place.answered = 0
         self._refusing = ""
         self._idle.append(place)
         self._dispatch()
 
-    def _ended(self, place: _Place, how: str, *, untouched: bool) -> None:
-        """Tell those whose requests it held, and start another.
+    def _ended(self, place: _Place, how: str, *, begun: int | None) -> None:
+        """Tell those whose requests it computed, and start another: what it had not begun is for the next.
 
-        :param untouched: whether it had not read all that it was sent: the only frame then was not begun, and another takes it.
+        What it had begun fails, and is not tried again: a request that ends each worker would end them all.
+
+        :param begun: how many frames it had begun; None where that is unknown: then one.
         """
         place.process, place.took = None, SOON_SECONDS
         if place in self._idle:
             self._idle.remove(place)
-        fresh = untouched and len(place.held) == 1 and not self._setup.stream
-        computed = place.held.popleft() if place.held and not fresh else []
+        done = place.given - len(place.held)
+        computed = place.held.popleft() if place.held and (begun is None or begun > done) else []
         for asked in computed:
             asked.paused = None
             asked.fail(f"the model's process {how}")

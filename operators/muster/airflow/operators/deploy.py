@@ -137,6 +137,8 @@ class DeployOperator(ReleasingOperator):
     workers: int = keyword(default=1, check=check_count)
     """The processes of a model that is no ONNX model, in each replica: they share nothing, and one that ends is
     started again."""
+    max_requests: int | None = keyword(default=None, check=optional(check_count))
+    """After so many answered requests a worker is started anew, for a model that keeps memory; None never does."""
     batch: Batch | None = keyword(default=None, check=optional(check_batch))
     """``Batch(most=64, wait_ms=5)``: requests that come together are computed in one call of the predictor. None
     computes each alone; an ONNX model always does."""
@@ -303,10 +305,10 @@ class DeployOperator(ReleasingOperator):
         if self.stream:
             check_streams(version.address, files)
         if not needs_workers(files):
-            if self.workers > 1 or self.batch or self.trusted:
+            if self.workers > 1 or self.max_requests or self.batch or self.trusted:
                 raise SpecError(
-                    f"{version.address} is an ONNX model, which the server runs itself: workers, batch and trusted are for "
-                    f"versions that hold one of {', '.join(PREDICTED)}"
+                    f"{version.address} is an ONNX model, which the server runs itself: workers, max_requests, batch and "
+                    f"trusted are for versions that hold one of {', '.join(PREDICTED)}"
                 )
             return None
         record = task.backend.store.record(version.address)
@@ -320,6 +322,7 @@ class DeployOperator(ReleasingOperator):
             request_timeout_seconds=self.request_timeout.total_seconds(),
             trusted=tuple(self.trusted),
             stream=self.stream,
+            max_requests=self.max_requests,
         )
 
     def _plan(self) -> Plan:
