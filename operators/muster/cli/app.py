@@ -22,7 +22,7 @@ from typing import Annotated
 import typer
 
 from muster import __version__
-from muster.cli import cache, capacity, deployments, images, jobs, predictions, runs, search, volumes
+from muster.cli import cache, capacity, deployments, images, jobs, predictions, runs, search, volumes, warm
 from muster.cli.command import Commands, example
 from muster.cli.demo import demo
 from muster.cli.doctor import doctor
@@ -37,7 +37,6 @@ from muster.cli.screen import complain
 from muster.cli.spark import spark
 from muster.cli.tensorboard import tensorboard
 from muster.cli.up import up
-from muster.cli.warm import here
 
 HELP = """The whole road of a model in one Airflow Dag, on this machine or a cluster.
 
@@ -141,14 +140,14 @@ def named(words: Sequence[str]) -> typer.Typer:
 
 def main() -> None:
     """Run the command; the entry point of the installed `muster`."""
-    here.arguments = sys.argv[1:]
-    if here.arguments[:1] == ["help"]:
-        here.arguments = [*here.arguments[1:], "--help"]
+    warm.arguments = sys.argv[1:]
+    if warm.arguments[:1] == ["help"]:
+        warm.arguments = [*warm.arguments[1:], "--help"]
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:  # it was closed by who started this, `>&-`
             setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: PTH123, SIM115 - until the end
     try:
-        named(here.arguments)(here.arguments, prog_name="muster")
+        named(warm.arguments)(warm.arguments, prog_name="muster")
     except OSError as error:
         _end_by(error)
         raise

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperCommand
 
+from muster.cli import warm
 from muster.cli.command import DAGS, Dags, Json, Params
 from muster.cli.screen import emit, note
-from muster.cli.warm import here
 from muster.core.errors import SpecError
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ def run(
     )
     with suppress(OSError):  # the error is reported where the run is noted
         home.settings.make_home()
-    with nullcontext() if wanted.goes_on or not dag or here.forked else home.notes.announced(dag, params):
+    with nullcontext() if wanted.goes_on or not dag or warm.forked else home.notes.announced(dag, params):
         ended = _run_there(dag, home, wanted)
         if ended is not None:
             raise typer.Exit(ended)
@@ -146,7 +146,7 @@ def execute(dag: str, wanted: Wanted, *, dags: Path) -> RunResult:
     from muster.cli.stages import view
 
     with view() as listener:
-        if not here.forked:
+        if not warm.forked:
             listener.note(STARTING)
         from muster.airflow.embedded.runner import run_dag
 

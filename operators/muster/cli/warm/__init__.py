@@ -1,5 +1,12 @@
 """A process that has Airflow imported waits some minutes for the next ``muster run`` of its home, and forks for it.
 
-``client`` finds or starts it, hands the command over and follows it; ``server`` is the process; ``key`` says which of them
-may serve which command, ``place`` where its socket is, and ``messages`` what goes over it.
+``client`` finds or starts it, hands the command over and stands for it; ``server`` is the process; ``key`` says which of them
+may serve which command, and ``place`` where its socket is.
 """
+
+from __future__ import annotations
+
+forked = False  # whether this process is a fork of a waiting one
+arguments: list[str] | None = (
+    None  # of the command it was started for; None where a program called a function
+)

@@ -1,7 +1,6 @@
 """Runs a command in a fork of the waiting process, and stands for that fork towards terminal and caller.
 
-It passes signals on to the fork and ends as the fork ended. If it is killed, the kernel kills the fork: the fork holds
-the reading end of a pipe whose only writing end is here.
+It passes signals on to the fork and ends as the fork ended. Once it is killed, the process that watches the fork kills it.
 """
 
 from __future__ import annotations
@@ -10,6 +9,7 @@ import json
 import os
 import signal
 import socket
+import struct
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -18,17 +18,21 @@ from types import FrameType
 from typing import Any
 
 from muster.airflow.embedded.home import EmbeddedHome
-from muster.cli.warm import here
-from muster.cli.warm.key import absolute, facts_of, key_of
-from muster.cli.warm.messages import receive, send
+from muster.cli import warm
+from muster.cli.warm.key import absolute, key_of
 from muster.cli.warm.place import FOLDER, WarmPlace
 from muster.core.errors import MusterError
 from muster.core.interpreters import python_command
 
+RUN = b"r"
+"""The message that hands over a command, with its open files, and its answer where a fork has it."""
+ENDED = struct.Struct("i")
+"""How the fork ended: an exit code, or a signal's number below zero."""
 _SERVER = "from muster.cli.warm.server import main; main()"
-# A terminal sends these to all processes before it, a person or a program the others to one.
-_TO_ALL = (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP)
-_TO_ONE = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGWINCH)
+_PASSED_ON = (
+    *(signal.SIGINT, signal.SIGQUIT, signal.SIGHUP, signal.SIGTERM),
+    *(signal.SIGUSR1, signal.SIGUSR2, signal.SIGWINCH, signal.SIGTSTP),
+)
 
 
 def run_there(home: EmbeddedHome, *, stdout: int, starting: Callable[[], None]) -> int | None:
@@ -40,11 +44,11 @@ def run_there(home: EmbeddedHome, *, stdout: int, starting: Callable[[], None]) 
         had, so that nothing has run.
     :raises MusterError: the fork was lost, and how it ended is not known.
     """
-    if here.forked or here.arguments is None or os.environ.get("MUSTER_NO_WARM") == "1" or sys.gettrace():
+    if warm.forked or warm.arguments is None or os.environ.get("MUSTER_NO_WARM") == "1" or sys.gettrace():
         return None  # a debugger follows this process
     with suppress(OSError):  # what runs here instead will say so
         home.settings.make_home()
-    place = WarmPlace(home.settings.home / FOLDER, key_of(facts_of(home)))
+    place = WarmPlace(home.settings.home / FOLDER, key_of(home))
     if not place.ready():
         return None
     connection = place.connect()
@@ -82,63 +86,48 @@ def _start(home: EmbeddedHome, place: WarmPlace) -> socket.socket:
 
 
 def _hand_over(connection: socket.socket, stdout: int) -> int | None:
-    """Give the command to the process and follow it; None where the process does not take it."""
-    lifeline, held = os.pipe()
-    folder = os.open(".", os.O_PATH | os.O_CLOEXEC)
-    request = {
-        "argv": [sys.argv[0], *(here.arguments or ())],
+    """Give the command to the process, and wait for its end; None where the process does not take it."""
+    umask = os.umask(0o077)
+    os.umask(umask)
+    told = {
+        "argv": [sys.argv[0], *(warm.arguments or ())],
         "path": sys.path,
         "environment": dict(os.environ),
-        "umask": _umask(),
+        "umask": umask,
     }
+    folder = os.open(".", os.O_PATH | os.O_CLOEXEC)
     try:
-        try:
-            send(connection, request, [0, stdout, 2, folder, lifeline])
-        finally:
-            os.close(lifeline)
-            os.close(folder)
-        answer, handles = receive(connection)
-        if "pid" not in answer:
+        with os.fdopen(os.memfd_create("command"), "wb") as written:  # secrets, too: on no disk
+            written.write(json.dumps(told).encode("ascii"))
+            written.flush()
+            socket.send_fds(connection, [RUN], [0, stdout, 2, folder, written.fileno()])
+        if connection.recv(1) != RUN:
             return None
-        return _follow(connection, answer["pid"], handles[0])
-    except (EOFError, ConnectionError):
+    except ConnectionError:
         return None
     finally:
-        os.close(held)
-
-
-def _follow(connection: socket.socket, pid: int, process: int) -> int:
-    with _signals_go_to(pid, process):
-        try:
-            return int(receive(connection)[0]["ended"])
-        except (EOFError, ConnectionError):
-            raise MusterError(
-                f"process {pid}, which ran this command, was lost, and its waiting process with it: see muster jobs ls; "
-                "`muster run DAG --resume` goes on from there"
-            ) from None
-        finally:
-            os.close(process)
+        os.close(folder)
+    with _signals_go_to(connection), suppress(ConnectionError):
+        if len(ended := connection.recv(ENDED.size)) == ENDED.size:
+            return int(ENDED.unpack(ended)[0])
+    raise MusterError(
+        "the process that ran this command was lost: see muster jobs ls; `muster run DAG --resume` goes on from there"
+    )
 
 
 @contextmanager
-def _signals_go_to(pid: int, process: int) -> Iterator[None]:
+def _signals_go_to(connection: socket.socket) -> Iterator[None]:
     """Pass signals to this process on to the fork; the fork also ignores what this process ignores."""
 
     def pass_on(number: int, _frame: FrameType | None) -> None:
-        with suppress(ProcessLookupError):
-            signal.pidfd_send_signal(process, 0)  # else its number might be another's
-            if number in _TO_ONE:
-                os.kill(pid, number)
-            elif number != signal.SIGTSTP:
-                os.killpg(pid, number)
-            else:
-                os.killpg(pid, signal.SIGSTOP)  # SIGTSTP does not stop a session without a terminal
+        with suppress(OSError):  # it has ended
+            connection.send(bytes([number]))
+            if number == signal.SIGTSTP:
                 os.kill(os.getpid(), signal.SIGSTOP)
-                os.killpg(pid, signal.SIGCONT)
+                connection.send(bytes([signal.SIGCONT]))
 
     before: dict[int, Any] = {}
-    number: int
-    for number in (*_TO_ALL, *_TO_ONE, signal.SIGTSTP):
+    for number in _PASSED_ON:
         if signal.getsignal(number) is not signal.SIG_IGN:
             before[number] = signal.signal(number, pass_on)
     try:
@@ -157,9 +146,3 @@ def end_as(ended: int) -> int:
             signal.signal(-ended, signal.SIG_DFL)
         os.kill(os.getpid(), -ended)
     return ended if ended >= 0 else 128 - ended
-
-
-def _umask() -> int:
-    found = os.umask(0o077)
-    os.umask(found)
-    return found

@@ -11,7 +11,6 @@ import json
 import os
 import resource
 import sys
-from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -27,31 +26,20 @@ _RIGHTS = (
 )
 
 
-def key_of(facts: Mapping[str, Any]) -> str:
-    """Return the key of these facts."""
+def key_of(home: EmbeddedHome) -> str:
+    """Return the key of all that is fixed for a process of this user, started here and now, once Airflow is imported."""
+    root, zone = home.root, Path("/etc/localtime")
+    files = [root / "airflow.cfg", root / "config", root / "plugins", zone, Path(sys.executable), Path("/")]
+    facts = [
+        __version__,
+        home.environment(),
+        {name: value for name, value in os.environ.items() if name not in _SHELLS_OWN},
+        [sys.executable, sys.version, str(sys.flags), str(sys._xoptions), str(sys.warnoptions)],
+        [(str(path), signature(path)) for path in (*map(Path, absolute(sys.path)), *files)],
+        _system(),
+    ]
     text = json.dumps(facts, sort_keys=True, default=str)
     return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
-
-
-def facts_of(home: EmbeddedHome) -> dict[str, Any]:
-    """Return the facts that are fixed for a process of this user, started here and now, once Airflow is imported."""
-    return {
-        "muster": __version__,
-        "airflow": home.environment(),
-        "variables": variables(os.environ),
-        "python": _python(),
-        "folders": [(entry, signature(Path(entry))) for entry in absolute(sys.path)],
-        "files": [
-            (str(path), signature(path))
-            for path in (home.root / "airflow.cfg", home.root / "config", home.root / "plugins", _ZONE)
-        ],
-        "system": _system(),
-    }
-
-
-def variables(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables that a library may have read when it was imported."""
-    return {name: value for name, value in environment.items() if name not in _SHELLS_OWN}
 
 
 def absolute(entries: list[str]) -> list[str]:
@@ -71,36 +59,22 @@ def signature(path: Path) -> str:
     return f"{found.st_dev} {found.st_ino} {found.st_size} {found.st_mtime_ns}"
 
 
-_ZONE = Path("/etc/localtime")
-
-
-def _python() -> list[str]:
-    binary = signature(Path(sys.executable))
-    return [sys.executable, binary, sys.version, str(sys.flags), str(sys._xoptions), str(sys.warnoptions)]
-
-
-def _system() -> dict[str, Any]:
+def _system() -> list[Any]:
     """Return rights, limits and namespaces, which a container, a batch system or ``ulimit`` may change."""
-    found: dict[str, Any] = {
-        "nice": os.getpriority(os.PRIO_PROCESS, 0),
-        "root": signature(Path("/")),
-        "limits": [
-            resource.getrlimit(getattr(resource, name))
-            for name in dir(resource)
-            if name.startswith("RLIMIT_")
-        ],
-    }
-    rows = (line.partition(":") for line in _read("/proc/self/status").splitlines())
-    found["rights"] = {name: value.strip() for name, _, value in rows if name in _RIGHTS}
-    for name in ("cgroup", "oom_score_adj"):
-        found[name] = _read(f"/proc/self/{name}")
+    limits = [name for name in dir(resource) if name.startswith("RLIMIT_")]
+    found: list[Any] = [
+        os.getpriority(os.PRIO_PROCESS, 0),
+        [resource.getrlimit(getattr(resource, name)) for name in limits],
+        [line for line in _read("status").splitlines() if line.partition(":")[0] in _RIGHTS],
+        *map(_read, ("cgroup", "oom_score_adj")),
+    ]
     with suppress(OSError):
-        found["namespaces"] = sorted(str(path.readlink()) for path in Path("/proc/self/ns").iterdir())
+        found.append(sorted(str(path.readlink()) for path in Path("/proc/self/ns").iterdir()))
     return found
 
 
-def _read(path: str) -> str:
+def _read(name: str) -> str:
     try:
-        return Path(path).read_text(errors="replace")
+        return Path("/proc/self", name).read_text(errors="replace")
     except OSError:
         return ""

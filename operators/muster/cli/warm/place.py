@@ -1,38 +1,37 @@
-"""The waiting processes of a home: a socket, a lock and a note each, in a folder that only its owner can enter."""
+"""The waiting processes of a home: a socket each, in a folder that only its owner can enter."""
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import socket
 import stat
+import struct
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-
-from muster.cli.warm.key import signature
-from muster.cli.warm.messages import is_ours
-from muster.core.locks import is_locked
 
 FOLDER = "waiting"
 MOST = 3
 """How many wait in a home; one is of 140 MB."""
+ASK = b"?"
+"""The message that is answered with a :class:`Note`, as JSON."""
+_PATIENCE_SECONDS = 5.0
+_UCRED = struct.Struct("3i")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Note:
-    """What a waiting process writes about itself.
+    """What a waiting process says about itself.
 
     :param began: when it was started, in seconds since the epoch.
-    :param runs: how many commands it has forked for; `last` is when it did so last.
+    :param runs: how many commands it has forked for.
     """
 
     pid: int
     began: float
     runs: int
-    last: float
 
 
 @dataclass(frozen=True)
@@ -44,6 +43,11 @@ class WarmPlace:
 
     folder: Path
     key: str
+
+    @property
+    def socket(self) -> Path:
+        """Where it listens. It was last used when this was last changed."""
+        return self.folder / f"{self.key}.sock"
 
     def ready(self) -> bool:
         """Whether the folder exists, made if need be, and only its owner can write into it."""
@@ -59,7 +63,7 @@ class WarmPlace:
         connection = socket.socket(socket.AF_UNIX)
         try:
             with _short(self.folder) as folder:
-                connection.connect(f"{folder}/{self.key}.sock")
+                connection.connect(f"{folder}/{self.socket.name}")
             if is_ours(connection, uid=os.getuid()):
                 return connection
         except OSError:
@@ -67,68 +71,57 @@ class WarmPlace:
         connection.close()
         return None
 
-    def listen(self) -> tuple[socket.socket, int] | None:
-        """Become the waiting process: return the socket, and the lock to hold; None if another process has it."""
-        lock = os.open(self._path("lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(lock)
-            return None
-        self._path("sock").unlink(missing_ok=True)
-        self._replace_others()
-        listening = socket.socket(socket.AF_UNIX)
-        with _short(self.folder) as folder:
-            listening.bind(f"{folder}/{self.key}.sock")
-        listening.listen()
-        return listening, lock
-
-    def _replace_others(self) -> None:
-        """Have those end that were used longest ago: an environment that changes at each command would pile them up."""
-        others = [path for path in self.folder.glob("*.sock") if path.stem != self.key]
+    def listen(self) -> socket.socket:
+        """Become the waiting process; one that was there before is so no longer."""
+        others = [path for path in self.folder.glob("*.sock") if path != self.socket]
         for path in sorted(others, key=_used, reverse=True)[MOST - 1 :]:
-            with suppress(OSError):
-                path.unlink()
+            path.unlink(missing_ok=True)  # an environment that changes at each command would pile them up
+        listening = socket.socket(socket.AF_UNIX)
+        mine = self.socket.with_suffix(f".{os.getpid()}")
+        mine.unlink(missing_ok=True)
+        with _short(self.folder) as folder:
+            listening.bind(f"{folder}/{mine.name}")
+        listening.listen()
+        mine.rename(self.socket)
+        return listening
 
-    def is_here(self, mark: str) -> bool:
-        """Whether the socket is still there, and the one that was bound."""
-        return bool(mark) and self.mark() == mark
+    def mark(self) -> int:
+        """Return what tells this socket from one that is bound while its process lives; 0 where there is none."""
+        with suppress(OSError):
+            return self.socket.stat().st_ino
+        return 0
 
-    def mark(self) -> str:
-        """Return what tells this socket from one that is bound later."""
-        return signature(self._path("sock"))
-
-    def tell(self, note: Note) -> None:
-        """Write the process's note."""
-        with suppress(OSError):  # it is for people
-            self._path("json").write_text(json.dumps(asdict(note)))
-
-    def clear(self) -> None:
-        """Remove what a process leaves."""
-        for kind in ("sock", "json", "lock"):
-            with suppress(OSError):
-                self._path(kind).unlink()
-
-    def _path(self, kind: str) -> Path:
-        return self.folder / f"{self.key}.{kind}"
+    def note(self) -> Note | None:
+        """Ask the process about itself; None if it is not there. What a killed one left is removed."""
+        connection = self.connect()
+        if connection is None:
+            self.socket.unlink(missing_ok=True)
+            return None
+        with connection, suppress(OSError, ValueError):  # it ends at this moment
+            connection.settimeout(_PATIENCE_SECONDS)
+            connection.sendall(ASK)
+            with connection.makefile("rb") as answer:
+                return Note(**json.load(answer))
+        return None
 
 
 def waiting(home: Path) -> Iterator[Note]:
-    """Yield the processes that wait in a home, and remove the files of killed ones."""
-    for path in sorted((home / FOLDER).glob("*.lock")):
-        place = WarmPlace(path.parent, path.stem)
-        if not is_locked(path):
-            place.clear()
-            continue
-        with suppress(OSError, ValueError, TypeError):  # it ends at this moment
-            yield Note(**json.loads(path.with_suffix(".json").read_bytes()))
+    """Yield the processes that wait in a home."""
+    for path in sorted((home / FOLDER).glob("*.sock")):
+        if note := WarmPlace(path.parent, path.stem).note():
+            yield note
+
+
+def is_ours(peer: socket.socket, *, uid: int) -> bool:
+    """Whether the process at the other end is this user's (``SO_PEERCRED``, unix(7))."""
+    found = peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
+    return bool(_UCRED.unpack(found)[1] == uid)
 
 
 def _used(path: Path) -> float:
-    try:
-        return path.with_suffix(".json").stat().st_mtime
-    except OSError:
-        return 0.0
+    with suppress(OSError):
+        return path.stat().st_mtime
+    return 0.0
 
 
 @contextmanager

@@ -1,46 +1,34 @@
 """The waiting process: it has Airflow imported, one thread and no open database, and forks for each command.
 
-It ends ten minutes after its last command, when its home is deleted, or when a file that it imported changes.
+It ends ten minutes after its last command, when its home is deleted, or when a file that it imported changes. What it forks
+goes on without it: each command is the child of a process that watches command and client, and tells the client how it ended.
 """
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
-import selectors
+import select
 import signal
 import socket
 import sys
 import time
 from contextlib import suppress
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
 
-from muster.cli import leaving
-from muster.cli.warm import here
+from muster.cli import warm
+from muster.cli.warm.client import ENDED, RUN
 from muster.cli.warm.key import signature
-from muster.cli.warm.messages import is_ours, receive, send
-from muster.cli.warm.place import FOLDER, Note, WarmPlace
+from muster.cli.warm.place import ASK, FOLDER, Note, WarmPlace, is_ours
+from muster.core.linux import die_with
 
 IDLE_SECONDS = 600.0
 _LOOK_SECONDS = 30.0  # how often it looks whether its home is still there
-_F_SETSIG = 10  # fcntl(2); Python has no name for it
 _PATIENCE_SECONDS = 5.0  # for a client that has connected and says nothing
-
-
-@dataclass(frozen=True, kw_only=True)
-class Command:
-    """A command that a client has handed over.
-
-    :param handles: its stdin, stdout, stderr, working folder, and what is closed when the client dies.
-    """
-
-    client: socket.socket
-    told: dict[str, Any]
-    handles: list[int]
+_MOST_HANDLES = 5
+# A terminal sends these to all processes before it, a person or a program the others to one.
+_TO_ALL = (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP, signal.SIGTSTP, signal.SIGCONT)
 
 
 def main() -> None:
@@ -59,10 +47,9 @@ def main() -> None:
     os.umask(0o077)
     preload(EmbeddedHome(settings=settings, dags=Path(told["dags"])))
     os.chdir("/")
-    waiting = _Waiting(WarmPlace(settings.home / FOLDER, told["key"]), Imported.now(sources(), since=began))
-    found = waiting.wait(first)
-    if found is not None:
-        become(found)
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel buries the forks
+    place = WarmPlace(settings.home / FOLDER, told["key"])
+    if _wait(first, place, Imported.now(sources(), since=began)):
         command()
 
 
@@ -82,133 +69,126 @@ class Imported:
         return any(signature(path) != before or not before for path, before in self.files.items())
 
 
-class _Waiting:
-    """The loop of the process."""
+def _wait(first: socket.socket, place: WarmPlace, imported: Imported) -> bool:
+    """Serve clients; True in each fork that is a command by now, and False at the end.
 
-    def __init__(self, place: WarmPlace, imported: Imported) -> None:
-        self._place = place
-        self._imported = imported
-        self._note = Note(pid=os.getpid(), began=time.time(), runs=0, last=time.time())
-        self._ready = selectors.DefaultSelector()
-        self._runs: dict[int, tuple[int, socket.socket]] = {}
+    :param first: the client that started this process.
+    """
+    note, listening = Note(pid=os.getpid(), began=time.time(), runs=0), place.listen()
+    mark, used = place.mark(), time.time()
+    client: socket.socket | None = first
+    listening.settimeout(_LOOK_SECONDS)
+    while client is not None:
+        with client:
+            if handles := _taken(client, note):
+                if client is not first and imported.changed():
+                    break  # the client starts another process
+                if os.fork() == 0:
+                    listening.close()
+                    return _watch(client, handles)
+                note, used = replace(note, runs=note.runs + 1), time.time()
+                for handle in handles:
+                    os.close(handle)
+                with suppress(OSError):
+                    os.utime(place.socket)
+        client = None
+        while client is None and place.mark() == mark and time.time() - used < IDLE_SECONDS:
+            with suppress(TimeoutError):
+                client, _ = listening.accept()
+            used = time.time() if _some_run() else used
+    if place.mark() == mark:
+        place.socket.unlink(missing_ok=True)
+    return False
 
-    def wait(self, first: socket.socket) -> Command | None:
-        """Serve clients; return in each fork its command, and None at the end.
 
-        :param first: the client that started this process. If another process waits already, only this client is served.
-        """
-        found = self._place.listen()
-        if (command := self._serve(first)) is not None:
-            return self._alone(command, found)
-        if found is not None:
-            self._ready.register(found[0], selectors.EVENT_READ)
-        mark = self._place.mark() if found else ""
-        while self._goes_on(mark):
-            for key, _ in self._ready.select(_LOOK_SECONDS):
-                if found is None or key.fileobj is not found[0]:
-                    self._reap(key.fd)
-                elif (command := self._accept(found[0])) is not None:
-                    return self._alone(command, found)
-        if self._place.is_here(mark):
-            self._place.clear()
-        return None
+def _some_run() -> bool:
+    try:
+        return os.waitpid(-1, os.WNOHANG) is not None
+    except ChildProcessError:
+        return False
 
-    def _goes_on(self, mark: str) -> bool:
-        if self._runs:
-            return True
-        return self._place.is_here(mark) and time.time() - self._note.last < IDLE_SECONDS
 
-    def _accept(self, listening: socket.socket) -> Command | None:
-        """Serve a client; if an imported file has changed, another process serves it."""
-        client, _ = listening.accept()
-        if not self._imported.changed():
-            return self._serve(client)
-        self._place.clear()
-        self._ready.unregister(listening)
-        listening.close()
+def _taken(client: socket.socket, note: Note) -> list[int]:
+    """Return the open files of a client's command; none where it has none, or is not ours."""
+    client.settimeout(_PATIENCE_SECONDS)
+    handles: list[int] = []
+    with suppress(OSError):
+        word, handles, _, _ = socket.recv_fds(client, 1, _MOST_HANDLES)
+        if is_ours(client, uid=os.getuid()):
+            if word == ASK:
+                client.sendall(json.dumps(asdict(note)).encode())
+            client.settimeout(None)
+            return handles
+    for handle in handles:
+        os.close(handle)
+    return []
+
+
+def _watch(client: socket.socket, handles: list[int]) -> bool:
+    """Fork the command: True in that fork. This process passes signals on to it, kills it with its client, and tells its end."""
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    os.setsid()
+    watcher, pid = os.getpid(), os.fork()
+    if pid == 0:
+        die_with(watcher)
         client.close()
-        return None
-
-    def _serve(self, client: socket.socket) -> Command | None:
-        """Fork for a client's command: return the command in the fork, and None in this process."""
-        client.settimeout(_PATIENCE_SECONDS)
-        try:
-            if not is_ours(client, uid=os.getuid()):
-                raise EOFError
-            told, handles = receive(client)
-        except (EOFError, OSError, ValueError):
-            client.close()
-            return None
-        client.settimeout(None)
-        if (pid := os.fork()) == 0:
-            return Command(client=client, told=told, handles=handles)
-        for handle in handles:
-            os.close(handle)
-        self._follow(pid, client)
-        return None
-
-    def _follow(self, pid: int, client: socket.socket) -> None:
-        process = os.pidfd_open(pid)
-        with suppress(OSError):  # a client that is gone takes its fork with it
-            send(client, {"pid": pid}, [process])
-        self._runs[process] = (pid, client)
-        self._ready.register(process, selectors.EVENT_READ)
-        self._note = replace(self._note, runs=self._note.runs + 1, last=time.time())
-        self._place.tell(self._note)
-
-    def _reap(self, process: int) -> None:
-        """Tell a client how its fork has ended."""
-        pid, client = self._runs.pop(process)
-        self._ready.unregister(process)
-        os.close(process)
-        ended = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-        with suppress(OSError):  # the fork has told it, and it is gone
-            send(client, {"ended": ended})
-        client.close()
-
-    def _alone(self, command: Command, found: tuple[socket.socket, int] | None) -> Command:
-        """Close, in a fork, the open files of the waiting process."""
-        self._ready.close()
-        for process, (_, client) in self._runs.items():
-            os.close(process)
-            client.close()
-        if found is not None:
-            found[0].close()
-            os.close(found[1])
-        return command
+        _become(handles)
+        return True
+    for handle in handles:
+        os.close(handle)
+    looked, ended = select.poll(), os.pidfd_open(pid)
+    looked.register(ended, select.POLLIN)
+    looked.register(client, select.POLLIN)
+    with suppress(OSError):  # the client is gone, which is seen below
+        client.sendall(RUN)
+    while ended not in dict(looked.poll()):
+        for number in _heard(client):
+            _send(pid, number)
+            if number == signal.SIGKILL:
+                looked.unregister(client)
+    status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    with suppress(OSError):
+        client.sendall(ENDED.pack(status))
+    os._exit(0)
 
 
-def become(command: Command) -> None:
+def _heard(client: socket.socket) -> bytes:
+    """Return the signals that a client passes on: SIGKILL where it is gone."""
+    with suppress(OSError):
+        if numbers := client.recv(64):
+            return numbers
+    return bytes([signal.SIGKILL])
+
+
+def _send(pid: int, number: int) -> None:
+    if number in _TO_ALL:
+        with suppress(ProcessLookupError):  # it leads no group yet
+            # SIGTSTP does not stop a session without a terminal
+            os.killpg(pid, signal.SIGSTOP if number == signal.SIGTSTP else number)
+            return
+    os.kill(pid, number)
+
+
+def _become(handles: list[int]) -> None:
     """Take over the client's open files, working folder, variables and arguments."""
     os.setsid()
-    stdin, stdout, stderr, folder, lifeline = command.handles
-    _die_when_closed(lifeline)
+    stdin, stdout, stderr, folder, written = handles
     for handle, number in ((stdin, 0), (stdout, 1), (stderr, 2)):
         os.dup2(handle, number)
         os.close(handle)
     os.fchdir(folder)
     os.close(folder)
-    os.umask(command.told["umask"])
+    with os.fdopen(written, "rb") as file:
+        file.seek(0)
+        told = json.load(file)
+    os.umask(told["umask"])
     os.environ.clear()
-    os.environ.update(command.told["environment"])
-    sys.path[:] = command.told["path"]
-    sys.argv[:] = command.told["argv"]
+    os.environ.update(told["environment"])
+    sys.path[:] = told["path"]
+    sys.argv[:] = told["argv"]
     _open_streams()
     time.tzset()
-    fcntl.fcntl(command.client, fcntl.F_SETFD, fcntl.FD_CLOEXEC)
-    here.forked = True
-    leaving.told.append(partial(_tell_end, command.client))
-
-
-def _die_when_closed(lifeline: int) -> None:
-    """Have the kernel kill this process when the last writing end of a pipe is closed (``O_ASYNC``, fcntl(2))."""
-    fcntl.fcntl(lifeline, fcntl.F_SETOWN, os.getpid())
-    fcntl.fcntl(lifeline, _F_SETSIG, signal.SIGKILL)
-    fcntl.fcntl(lifeline, fcntl.F_SETFL, fcntl.fcntl(lifeline, fcntl.F_GETFL) | os.O_ASYNC)
-    with selectors.DefaultSelector() as looked:  # it may have been closed before
-        looked.register(lifeline, selectors.EVENT_READ)
-        if looked.select(0):
-            os._exit(128 + signal.SIGKILL)
+    warm.forked = True
 
 
 def _open_streams() -> None:
@@ -225,11 +205,6 @@ def _open_streams() -> None:
         )
         setattr(sys, name, stream)
         setattr(sys, f"__{name}__", stream)
-
-
-def _tell_end(client: socket.socket, status: int) -> None:
-    with suppress(OSError):
-        send(client, {"ended": status})
 
 
 def _written(path: Path) -> int:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from muster.airflow.embedded.home import EmbeddedHome
-from muster.cli.warm.key import facts_of, key_of, signature
+from muster.cli.warm.key import key_of, signature
 from muster.core.settings import Settings
 
 
@@ -21,7 +21,7 @@ def home(tmp_path: Path) -> EmbeddedHome:
 
 
 def key(home: EmbeddedHome) -> str:
-    return key_of(facts_of(home))
+    return key_of(home)
 
 
 def test_the_same_place_and_user_have_the_same_key(
