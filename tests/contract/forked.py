@@ -24,9 +24,9 @@ from typing import Any
 
 from tests.forks import forks
 
+from muster.backends.base import Backend
 from muster.backends.jobs.checks import check_inputs, from_environment, lease_inputs, secret_values
 from muster.backends.jobs.ending import decide, is_decided, record
-from muster.backends.jobs.lifecycle import Lifecycle
 from muster.backends.jobs.runner import Look
 from muster.backends.local.processes import MARK_VARIABLE, descendants, end_descendants, end_strays
 from muster.backends.tracking import URI, Tracking
@@ -179,15 +179,14 @@ class ForkRunner:
         return status if status.state.ended else replace(status, alive=False, reason=lost)
 
 
-class ForkBackend(Lifecycle):
+class ForkBackend(Backend):
     """The backend of a :class:`ForkRunner`; nothing is deployed here."""
 
     def __init__(self, home: Path, cache: Path, *, memory_gib: float) -> None:
         store = FolderStore(home / "store")
-        super().__init__(store, ForkRunner(home, cache, store, memory_gib=memory_gib))
+        super().__init__(store, ForkRunner(home, cache, store, memory_gib=memory_gib), self._none)
 
-    @property
-    def deployments(self) -> Any:
+    def _none(self) -> Any:
         raise NotImplementedError
 
 

@@ -1,60 +1,95 @@
-"""The backend: where jobs and deployments run.
+"""The backend: where jobs and deployments run. The life of a job is the same everywhere.
 
-One Protocol, and contract tests (``tests/contract``) that both implementations run: processes on one machine
-(:mod:`muster.backends.local`) and a Kubernetes cluster (:mod:`muster.backends.kubernetes`).
+What is known of a job lies in the store's ledger; what runs belongs to a :class:`~muster.backends.jobs.runner.Runner`, which
+is all that tells processes on one machine (:mod:`muster.backends.local`) from a Kubernetes cluster
+(:mod:`muster.backends.kubernetes`); contract tests (``tests/contract``) hold both to it. No process waits here for anything.
 """
 
 from __future__ import annotations
 
+import logging
+import time
 from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import suppress
+from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
+from muster.backends.jobs.checks import check_store
+from muster.backends.jobs.runner import Look, Runner
+from muster.backends.tracking import Tracking
 from muster.core.cancelling import UNKNOWN
+from muster.core.errors import (
+    BackendError,
+    Conflict,
+    Corrupt,
+    Forbidden,
+    MusterError,
+    NotFound,
+    SpecError,
+    Unreachable,
+)
 from muster.core.job import JobSpec
+from muster.core.names import check_job_id
 from muster.core.status import JobEvent, JobStatus
+from muster.core.text import one_line
 from muster.core.verdict import Verdict
 from muster.volumes.protocols import LocalStore
 
 if TYPE_CHECKING:
     from muster.backends.releases.deployments import Deployments
-    from muster.backends.tracking import Tracking
 
 PATIENCE_SECONDS = 90.0  # with a cluster that is away: an API server that restarts, or moves, is back by then
 
+log = logging.getLogger(__name__)
 
-class Backend(Protocol):
-    """Where jobs and deployments run."""
+_SOONEST_SECONDS, _LATEST_SECONDS = 0.05, 2.0  # between two tries to clear an ended job away
+
+
+class Backend:
+    """Where jobs and deployments run.
+
+    :param deployments: opens the deployments here, of which :mod:`muster.backends.releases` makes releases and rollbacks.
+    """
+
+    def __init__(self, store: LocalStore, runner: Runner, deployments: Callable[[], Deployments]) -> None:
+        self._open_deployments = deployments
+        self._store = store
+        self._ledger = store.ledger
+        self._runner = runner
 
     @property
     def store(self) -> LocalStore:
         """The store that this backend's jobs read and write."""
+        return self._store
 
-    @property
+    @cached_property
     def deployments(self) -> Deployments:
-        """The deployments here, of which :mod:`muster.backends.releases` makes releases and rollbacks."""
+        """The deployments here."""
+        return self._open_deployments()
 
     def check(self, job: JobSpec) -> tuple[str, ...]:
         """Refuse at once what can never run here, and return warnings about what runs otherwise.
 
         :raises CannotSchedule: more memory than the machine has, GPUs that are required and missing …
         """
+        return self._runner.check(job)
 
     def side_by_side(self, job: JobSpec) -> int | None:
         """Return how many such jobs should run at once, if nothing else does; None where a queue sees to that."""
+        return self._runner.side_by_side(job)
 
     def tracking(self, job: JobSpec) -> Tracking:
         """Return how such a job's ranks reach MLflow, as far as this process is told it.
 
         :raises SpecError: this process lacks one of the job's secrets.
         """
+        return self._runner.tracking(job)
 
     def build(self, image: str, lock: Path, digest: str, say: Callable[[str], None]) -> None:
-        """Have an image ready before a job asks for it, where images are built here; else do nothing.
-
-        :param say: takes each line that tells how far it is.
-        :raises ImageError: it cannot be built.
-        """
+        """Have an image ready before a job asks for it, where images are built here; else do nothing."""
+        self._runner.build(image, lock, digest, say)
 
     def submit(self, job: JobSpec, *, job_id: str, owner: str | None = None) -> tuple[str, ...]:
         """Start every replica or none, now or when there is room.
@@ -65,18 +100,55 @@ class Backend(Protocol):
         :return: what :meth:`check` warned of, where this call entered the job; its log begins with that.
         :raises SpecError: it can never run here, or the job_id is taken by another spec.
         """
+        warnings = self._enter(job, job_id=job_id, owner=owner)
+        status = self._ledger.status(job_id)
+        if status.state.ended:
+            self._runner.clear(job, job_id)
+        else:
+            self._runner.start(job, status)
+        return warnings
 
     def status(self, job_id: str) -> JobStatus:
-        """Report the job as it is now; never wait. :raises NotFound: no such job."""
+        """Report the job as it is now; never wait."""
+        status = self._ledger.status(job_id)
+        return status if status.state.ended else self._runner.look(many=False)(status)
 
     def statuses(self, job_ids: Iterable[str]) -> dict[str, JobStatus]:
         """Report many jobs at once for little more than the cost of one; leave out what cannot be found or read."""
+        recorded = self._ledger.statuses(list(job_ids))
+        look = self._runner.look(many=any(not status.state.ended for status in recorded))
+        found = dict[str, JobStatus]()
+        for status in recorded:
+            with suppress(NotFound, Corrupt):
+                found[status.job_id] = _looked(look, status)
+        return found
 
-    def watch(self, job_id: str, *, after: int = 0) -> AsyncIterator[JobEvent]:
+    async def watch(self, job_id: str, *, after: int = 0) -> AsyncIterator[JobEvent]:
         """Yield lines and changes of state until the job has ended; its end is the last event.
 
         :param after: the offset of the last event that was seen, to go on after a disconnect.
         """
+        import asyncio  # with it comes ssl: too much for a command that only asks
+
+        offset, seen, since = after, None, time.monotonic()
+        while True:
+            status, data, offset = await asyncio.to_thread(self._watched, job_id, offset)
+            while data:  # never all of it at once: a log may be larger than the memory that there is
+                lines = tuple(data.decode("utf-8", "replace").splitlines())
+                yield JobEvent(offset=offset, lines=lines)
+                if not status.state.ended:
+                    break
+                data, offset = await asyncio.to_thread(self._lines, job_id, offset)
+            if status.state.ended:
+                await self._cleared(job_id)
+            if status != seen:
+                seen, since = status, time.monotonic()
+                yield JobEvent(offset=offset, status=status)
+            if status.state.ended:
+                return
+            if len(data) > self._runner.part_bytes // 2:
+                continue  # there is more of it
+            await asyncio.sleep(self._pause(since))
 
     def cancel(
         self, job_id: str, *, owner: str | None = None, wait: bool = True, why: Verdict = UNKNOWN
@@ -87,12 +159,129 @@ class Backend(Protocol):
         :param wait: whether to return only when nothing of it runs any more. Where not, the job's end
             is certain on return, and its ranks may still have their grace.
         """
+        job, status = self._ledger.spec(job_id), self._ledger.status(job_id)
+        if status.state.ended:
+            with suppress(Unreachable):  # the sweep takes away what is left
+                self._runner.clear(job, job_id)
+        elif not self._runner.stop(job, status, why, owner=owner):
+            return
+        since = time.monotonic()
+        deadline = since + job.grace_seconds + self._runner.margin_seconds
+        while wait and not self._is_over(job, job_id, deadline):
+            time.sleep(self._pause(since))  # the pace of asking
 
     def sweep(self) -> tuple[str, ...]:
         """Delete what jobs that ended unwatched left where they ran; return the ids of those jobs.
 
         Idempotent, and any number of us may do it at once.
         """
+        swept = []
+        for job_id, status in self.statuses(sorted(self._runner.left())).items():
+            try:
+                if status.state.ended and self._runner.clear(self._ledger.spec(job_id), job_id):
+                    swept.append(job_id)
+            except Unreachable as error:
+                log.warning("job %s and those after it are swept in the next round: %s", job_id, error)
+                break
+            except MusterError as error:  # the others are swept all the same
+                log.warning("job %s cannot be swept: %s", job_id, error)
+        return tuple(swept)
 
     def close(self) -> None:
-        """Give back what is held open to look at jobs; the backend is asked no more. Jobs go on."""
+        """Give back what is held open to look at jobs; jobs go on."""
+        self._runner.close()
+        self._store.close()
+
+    def _enter(self, job: JobSpec, *, job_id: str, owner: str | None) -> tuple[str, ...]:
+        """Enter a job that is not known yet, with warnings as the first lines of its log; return these.
+
+        A known job is not checked again: what it was made of need not be here any more.
+        """
+        check_job_id(job_id)
+        warnings: tuple[str, ...] = ()
+        if not self._is_known(job_id):
+            warnings = self._runner.check(job)
+            check_store(job, self._store)
+        try:
+            created = self._ledger.create(job_id, job, owner=owner)
+        except Conflict as error:
+            raise SpecError(str(error)) from error
+        if created and warnings:
+            self._ledger.append(job_id, "".join(f"[muster] {line}\n" for line in warnings).encode())
+        return warnings if created else ()
+
+    def _is_known(self, job_id: str) -> bool:
+        try:
+            self._ledger.status(job_id)
+        except NotFound:
+            return False
+        return True
+
+    def _pause(self, since: float) -> float:
+        """Seconds until the next look at a job: the longer it has been in one state, the more, up to a limit.
+
+        Each look takes CPU from the ranks, so this does not depend on how much they say.
+        """
+        soonest, latest = self._runner.pauses_seconds
+        return min(max((time.monotonic() - since) / 20, soonest), latest)
+
+    def _watched(self, job_id: str, offset: int) -> tuple[JobStatus, bytes, int]:
+        """Look at a job and then at its log, in which nothing follows what is there once a job has ended."""
+        status = self._ledger.status(job_id)
+        status = status if status.state.ended else self._runner.look(many=True)(status)
+        return status, *self._lines(job_id, offset)
+
+    def _lines(self, job_id: str, offset: int) -> tuple[bytes, int]:
+        return self._ledger.read(job_id, after=offset, limit_bytes=self._runner.part_bytes)
+
+    def _is_over(self, job: JobSpec, job_id: str, deadline: float) -> bool:
+        """Bring a stopped job to its end as far as that goes now; whether nothing of it is left to do."""
+        late = time.monotonic() > deadline
+        try:
+            return not self._runner.end(job, job_id, late=late)
+        except Unreachable as error:  # its end is decided: the next look at it goes on
+            if late:
+                raise BackendError(
+                    f"job {job_id} is being ended, and that takes too long: {error}"
+                ) from error
+            return False
+
+    async def _cleared(self, job_id: str) -> None:
+        """Clear an ended job away, and wait for a cluster that is away just now.
+
+        Its result does not depend on that: what is left after all, the sweep takes away.
+        """
+        import asyncio
+
+        deadline, pause = time.monotonic() + PATIENCE_SECONDS, _SOONEST_SECONDS
+        while left := await asyncio.to_thread(self._clear, job_id):
+            if time.monotonic() > deadline:
+                log.warning("objects of job %s, which has ended, are left to the sweep: %s", job_id, left)
+                return
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, _LATEST_SECONDS)
+
+    def _clear(self, job_id: str) -> str:
+        """Clear an ended job away; say what is in the way for now."""
+        try:
+            self._runner.clear(self._ledger.spec(job_id), job_id)
+        except (Unreachable, Forbidden) as error:  # an API server that starts knows of no rights at first
+            return str(error)
+        except (MusterError, OSError) as error:
+            log.warning("objects of job %s, which has ended, are left to the sweep: %s", job_id, error)
+        return ""
+
+
+def _looked(look: Look, status: JobStatus) -> JobStatus:
+    """Look at one of many: what is wrong with it keeps none of the others from being reported."""
+    try:
+        return look(status)
+    except (NotFound, Corrupt):
+        raise
+    except MusterError as error:
+        log.warning("job %s cannot be looked at: %s", status.job_id, error)
+        return replace(status, reason=one_line(str(error)))
+    except Exception as error:
+        log.exception("job %s cannot be looked at, by a defect of muster's own", status.job_id)
+        said = f"it cannot be looked at, by a defect of muster's own ({type(error).__name__}: {error})"
+        return replace(status, reason=one_line(said))

@@ -1,4 +1,4 @@
-"""What one place where jobs run has to do; the life of a job is :class:`~muster.backends.jobs.lifecycle.Lifecycle`."""
+"""What tells one place where jobs run from another; the rest of a job's life is :class:`~muster.backends.base.Backend`."""
 
 from __future__ import annotations
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from muster.backends.base import Backend
 from muster.backends.jobs.checks import Resolve
-from muster.backends.jobs.lifecycle import Lifecycle
 from muster.backends.kubernetes.api.client import Client
 from muster.backends.kubernetes.runner import KubernetesRunner
 from muster.backends.kubernetes.site import ClusterSite
@@ -11,7 +11,7 @@ from muster.backends.releases.deployments import Deployments
 from muster.volumes.service.client import ServiceStore
 
 
-class KubernetesBackend(Lifecycle):
+class KubernetesBackend(Backend):
     """Where jobs run on one namespace of a cluster; see :class:`muster.backends.base.Backend`.
 
     Nothing is asked of the cluster before the first call. It may be shared between threads, and follows
@@ -30,5 +30,5 @@ class KubernetesBackend(Lifecycle):
         deployments: Deployments,
         resolve: Resolve,
     ) -> None:
-        super().__init__(store, KubernetesRunner(client, site=site, store=store, resolve=resolve))
-        self.deployments = deployments
+        runner = KubernetesRunner(client, site=site, store=store, resolve=resolve)
+        super().__init__(store, runner, lambda: deployments)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from functools import cached_property
 from typing import TYPE_CHECKING
 
+from muster.backends.base import Backend
 from muster.backends.jobs.checks import Resolve, from_environment
-from muster.backends.jobs.lifecycle import Lifecycle
 from muster.backends.local.machine import Machine
 from muster.backends.local.places import Places
 from muster.backends.local.processes import ranks
@@ -16,9 +15,10 @@ from muster.core.settings import Settings
 
 if TYPE_CHECKING:
     from muster.backends.releases.deployments import Deployments
+    from muster.volumes.folder import FolderStore
 
 
-class LocalBackend(Lifecycle):
+class LocalBackend(Backend):
     """Where jobs and deployments run on one machine; see :class:`muster.backends.base.Backend`.
 
     :param machine: what there is to claim; looked up where it is not given.
@@ -35,15 +35,15 @@ class LocalBackend(Lifecycle):
         self._settings = settings
         settings.make_home()
         store = folder_store(settings)
-        super().__init__(store, LocalRunner(settings, store, machine=machine, resolve=resolve))
+        runner = LocalRunner(settings, store, machine=machine, resolve=resolve)
+        super().__init__(store, runner, lambda: _deployments(settings, store))
 
     def ranks(self, job_id: str) -> list[int]:
         """Return the pids of a job's ranks that run now, in the order of the ranks; those of this user."""
         return ranks(Places(self._settings.home).mark(job_id))
 
-    @cached_property
-    def deployments(self) -> Deployments:
-        """The deployments of this machine."""
-        from muster.backends.local.serving.platform import local_deployments  # jobs need none of it
 
-        return local_deployments(self._settings, self._store)
+def _deployments(settings: Settings, store: FolderStore) -> Deployments:
+    from muster.backends.local.serving.platform import local_deployments  # jobs need none of it
+
+    return local_deployments(settings, store)

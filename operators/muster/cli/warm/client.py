@@ -127,6 +127,7 @@ def _signals_go_to(connection: socket.socket) -> Iterator[None]:
                 connection.send(bytes([signal.SIGCONT]))
 
     before: dict[int, Any] = {}
+    number: int
     for number in _PASSED_ON:
         if signal.getsignal(number) is not signal.SIG_IGN:
             before[number] = signal.signal(number, pass_on)

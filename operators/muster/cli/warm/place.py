@@ -45,7 +45,7 @@ class WarmPlace:
     key: str
 
     @property
-    def socket(self) -> Path:
+    def path(self) -> Path:
         """Where it listens. It was last used when this was last changed."""
         return self.folder / f"{self.key}.sock"
 
@@ -63,7 +63,7 @@ class WarmPlace:
         connection = socket.socket(socket.AF_UNIX)
         try:
             with _short(self.folder) as folder:
-                connection.connect(f"{folder}/{self.socket.name}")
+                connection.connect(f"{folder}/{self.path.name}")
             if is_ours(connection, uid=os.getuid()):
                 return connection
         except OSError:
@@ -73,29 +73,29 @@ class WarmPlace:
 
     def listen(self) -> socket.socket:
         """Become the waiting process; one that was there before is so no longer."""
-        others = [path for path in self.folder.glob("*.sock") if path != self.socket]
+        others = [path for path in self.folder.glob("*.sock") if path != self.path]
         for path in sorted(others, key=_used, reverse=True)[MOST - 1 :]:
             path.unlink(missing_ok=True)  # an environment that changes at each command would pile them up
         listening = socket.socket(socket.AF_UNIX)
-        mine = self.socket.with_suffix(f".{os.getpid()}")
+        mine = self.path.with_suffix(f".{os.getpid()}")
         mine.unlink(missing_ok=True)
         with _short(self.folder) as folder:
             listening.bind(f"{folder}/{mine.name}")
         listening.listen()
-        mine.rename(self.socket)
+        mine.rename(self.path)
         return listening
 
     def mark(self) -> int:
         """Return what tells this socket from one that is bound while its process lives; 0 where there is none."""
         with suppress(OSError):
-            return self.socket.stat().st_ino
+            return self.path.stat().st_ino
         return 0
 
     def note(self) -> Note | None:
         """Ask the process about itself; None if it is not there. What a killed one left is removed."""
         connection = self.connect()
         if connection is None:
-            self.socket.unlink(missing_ok=True)
+            self.path.unlink(missing_ok=True)
             return None
         with connection, suppress(OSError, ValueError):  # it ends at this moment
             connection.settimeout(_PATIENCE_SECONDS)

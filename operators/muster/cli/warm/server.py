@@ -90,14 +90,14 @@ def _wait(first: socket.socket, place: WarmPlace, imported: Imported) -> bool:
                 for handle in handles:
                     os.close(handle)
                 with suppress(OSError):
-                    os.utime(place.socket)
+                    os.utime(place.path)
         client = None
         while client is None and place.mark() == mark and time.time() - used < IDLE_SECONDS:
             with suppress(TimeoutError):
                 client, _ = listening.accept()
             used = time.time() if _some_run() else used
     if place.mark() == mark:
-        place.socket.unlink(missing_ok=True)
+        place.path.unlink(missing_ok=True)
     return False
 
 

@@ -78,5 +78,5 @@ def test_of_many_environments_the_ones_used_last_keep_a_process(tmp_path: Path) 
         place = WarmPlace(folder, f"key{number}")
         assert place.ready()
         place.listen().close()
-        os.utime(place.socket, (number, number))
+        os.utime(place.path, (number, number))
     assert sorted(path.stem for path in folder.glob("*.sock")) == ["key2", "key3", "key4"]
