@@ -24,20 +24,19 @@ from __future__ import annotations
 
 import json
 import signal
-import sqlite3
 import subprocess
-from collections.abc import Collection, Mapping
-from configparser import RawConfigParser
-from contextlib import closing
+from collections.abc import Collection, Iterator, Mapping
+from configparser import ConfigParser, RawConfigParser
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import httpx
+import psycopg2
 from tests.e2e.author import MUSTER, Author
 from tests.ports import free_port
 from tests.waiting import GUARD_SECONDS, until
 
-from muster.airflow.embedded.database import DATABASE
 from muster.backends.local.processes import children, descendants
 from muster.volumes.folder import FolderStore
 
@@ -227,7 +226,7 @@ class Site(Author):
         runs: list[dict[str, Any]] = []
 
         def ended() -> bool:
-            begun = self._known("SELECT state FROM dag_run WHERE dag_id=? AND run_type='backfill'", dag_id)
+            begun = self._known("SELECT state FROM dag_run WHERE dag_id=%s AND run_type='backfill'", dag_id)
             if not begun or not {*begun} <= {"success", "failed"}:
                 return False
             asked = {"run_type": "backfill", "limit": 100}
@@ -251,7 +250,7 @@ class Site(Author):
 
     def wait(self, dag_id: str, run_id: str, *, seconds: float = 180) -> str:
         """Return how a run ended."""
-        look = "SELECT state FROM dag_run WHERE dag_id=? AND run_id=?"
+        look = "SELECT state FROM dag_run WHERE dag_id=%s AND run_id=%s"
         ended = until(
             lambda: (
                 self._known(look, dag_id, run_id)[:1] in (["success"], ["failed"])
@@ -291,7 +290,7 @@ class Site(Author):
         """Return a task instance once it is in one of `states`."""
         found: dict[str, Any] = {}
         # Airflow 3.3 and 3.4 name the column of map_index differently, and a state of another index costs one question more.
-        look = "SELECT state FROM task_instance WHERE dag_id=? AND run_id=? AND task_id=?"
+        look = "SELECT state FROM task_instance WHERE dag_id=%s AND run_id=%s AND task_id=%s"
 
         def there() -> bool:
             nonlocal found
@@ -307,8 +306,19 @@ class Site(Author):
 
     def _known(self, look: str, *of: str) -> list[str]:
         """What Airflow's database says at a look: to ask the API over and over takes a tenth of a core."""
-        with closing(sqlite3.connect(f"file:{self.home / 'up' / DATABASE}?mode=ro", uri=True)) as database:
-            return [str(state) for (state,) in database.execute(look, of)]
+        with suppress(psycopg2.OperationalError), self.database() as database:  # it may be starting again
+            database.execute(look, of)
+            return [str(state) for (state,) in database]
+        return []
+
+    @contextmanager
+    def database(self) -> Iterator[Any]:
+        """A cursor into Airflow's database, for what its API does not do."""
+        config = ConfigParser()
+        config.read(self.home / "up" / "airflow.cfg")
+        url = config["database"]["sql_alchemy_conn"].replace("+psycopg2", "")
+        with closing(psycopg2.connect(url)) as connection, connection, connection.cursor() as cursor:
+            yield cursor
 
     def mark(self, dag_id: str, run_id: str, task_id: str, state: str) -> None:
         """Do what the page's *Mark as …* does: ``success``, ``failed`` or ``skipped``."""

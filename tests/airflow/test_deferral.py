@@ -9,7 +9,6 @@ import json
 import os
 import shutil
 import signal
-import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,7 +16,7 @@ import pytest
 from tests.airflow.deferred import DIES, Run, Waiting
 from tests.airflow.searching import HILLS, Searching
 from tests.airflow.searching import STEPS as SEARCHED
-from tests.waiting import GUARD_SECONDS, until
+from tests.waiting import until
 
 from muster.core.cancelling import with_run
 from muster.core.status import JobState
@@ -109,9 +108,10 @@ def test_a_job_whose_dag_is_renamed_goes_on_and_is_taken_once_the_dag_is_back(si
 
 def test_a_trigger_that_timed_out_loses_nothing(site: Waiting) -> None:
     run = site.begin("later", "deferred")
-    with sqlite3.connect(site.home / "up" / "airflow.db", timeout=GUARD_SECONDS) as database:
+    with site.database() as database:
         database.execute(
-            "UPDATE task_instance SET trigger_timeout = '2020-01-01 00:00:00' WHERE run_id = ?", (run.run_id,)
+            "UPDATE task_instance SET trigger_timeout = '2020-01-01 00:00:00+00' WHERE run_id = %s",
+            (run.run_id,),
         )
     site.wait_task("later", run.run_id, "slow", ("running",))
     assert len(run.ends_well()) == 1

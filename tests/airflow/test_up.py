@@ -138,7 +138,7 @@ def test_its_processes_are_forks_of_one_that_has_no_thread_and_no_open_database(
         assert os.getsid(pid) == pid
         assert str(site.home / "up" / "up.lock") not in _open_files(pid)
     assert len(list(Path(f"/proc/{site.pid}/task").iterdir())) == 1
-    assert not [file for file in _open_files(site.pid) if "airflow.db" in file]
+    assert not _sockets(site.pid), "a connection to the database would be shared"
 
 
 def test_metrics_are_beside_it_and_come_back_when_their_process_is_killed(site: Site) -> None:
@@ -208,7 +208,7 @@ def test_the_port_and_the_home_are_one_airflows(site: Site) -> None:
     taken = elsewhere.muster("up", "--port", str(site.port))
     assert taken.returncode == 1
     assert f"port {site.port} of 127.0.0.1 cannot be had" in taken.stderr
-    assert not (elsewhere.home / "up" / "airflow.db").exists()
+    assert not (elsewhere.home / "up" / "postgres").exists()
 
 
 @pytest.mark.parametrize("name", COMPONENTS)

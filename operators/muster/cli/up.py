@@ -27,6 +27,10 @@ def up(
     metrics_port: Annotated[
         int, typer.Option(min=0, max=65535, help="Where metrics are for Prometheus; 0: nowhere.")
     ] = METRICS_PORT,
+    database: Annotated[
+        str,
+        typer.Option(help="Airflow's database, such as postgresql://USER@HOST/NAME.", show_default="its own"),
+    ] = "",
 ) -> None:
     """Run Airflow on this machine, until Ctrl-C.
 
@@ -38,7 +42,7 @@ def up(
     note("starting Airflow")
     from muster.airflow.up.site import run
 
-    run(dags=dags, port=port, metrics_port=metrics_port, audience=Screen())
+    run(dags=dags, port=port, metrics_port=metrics_port, database=database, audience=Screen())
 
 
 class Screen:

@@ -9,25 +9,31 @@ import select
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import NoReturn
 
 _PR_SET_PDEATHSIG = 1
+_PR_SET_KEEPCAPS = 8
 _PR_SET_CHILD_SUBREAPER = 36
 _IN_MOVED_TO = 0x80
+_PR_CAP_AMBIENT = 47
+_PR_CAP_AMBIENT_RAISE = 2
+_CAP_DAC_OVERRIDE = 1
+_CAPABILITIES_3 = 0x20080522
 
 _libc = ctypes.CDLL(
     None, use_errno=True
 )  # loaded now: in a forked child another thread's lock could be held for ever
 
 
-def die_with(parent: int) -> None:
-    """Have the kernel kill this process when `parent` dies; exit at once where it is dead already.
+def die_with(parent: int, number: int = signal.SIGKILL) -> None:
+    """Have the kernel send this process a signal when `parent` dies; exit at once where it is dead already.
 
     A program that is executed keeps it, a fork does not. The kernel watches the thread that forked, so
     `parent` must fork from a thread that lives as long as the process.
 
     :raises OSError: the kernel refuses.
     """
-    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    _prctl(_PR_SET_PDEATHSIG, number)
     if os.getppid() != parent:  # it died before the kernel was told
         os._exit(128 + signal.SIGKILL)
 
@@ -85,7 +91,31 @@ def giving_up_orphans() -> Iterator[None]:
         adopt_orphans()
 
 
-def _prctl(option: int, value: int) -> None:
-    if _libc.prctl(option, ctypes.c_ulong(value), 0, 0, 0) != 0:
-        code = ctypes.get_errno()
-        raise OSError(code, f"prctl({option}): {os.strerror(code)}")
+def become_user(user: int, group: int) -> None:
+    """Turn this process of root's into one of another user, which still enters root's folders.
+
+    For a program that refuses to be root and works in a folder of root's: of root's rights the programs executed
+    from here on have CAP_DAC_OVERRIDE alone.
+
+    :raises OSError: the kernel refuses, as in a container without these capabilities.
+    """
+    _prctl(_PR_SET_KEEPCAPS, 1)
+    os.setgroups([])
+    os.setresgid(group, group, group)
+    os.setresuid(user, user, user)
+    header = (ctypes.c_uint32 * 2)(_CAPABILITIES_3, 0)  # of this process
+    kept = 1 << _CAP_DAC_OVERRIDE
+    sets = (ctypes.c_uint32 * 6)(kept, kept, kept)  # effective, permitted, inheritable; then the upper halves
+    if _libc.capset(header, sets) != 0:
+        _refuse("capset")
+    _prctl(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_RAISE, _CAP_DAC_OVERRIDE)
+
+
+def _prctl(option: int, value: int, third: int = 0) -> None:
+    if _libc.prctl(option, ctypes.c_ulong(value), ctypes.c_ulong(third), 0, 0) != 0:
+        _refuse(f"prctl({option})")
+
+
+def _refuse(what: str) -> NoReturn:
+    code = ctypes.get_errno()
+    raise OSError(code, f"{what}: {os.strerror(code)}")

@@ -38,12 +38,21 @@ def test_for_people_each_check_is_a_line(muster: Run) -> None:
     assert any(line.split()[1] == "Python" for line in lines[1:])
 
 
+def _database(home: Path) -> Path:
+    """Return where the home's Airflow has its database: a file, for which SQLite does."""
+    (home / "up").mkdir(parents=True)
+    database = home / "up" / "airflow.db"
+    url = f"sqlite:///{database}".replace("%", "%25").replace("?", "%3F").replace("#", "%23")
+    text = f"[database]\nsql_alchemy_conn = {url}\n".replace("%", "%%")
+    (home / "up" / "airflow.cfg").write_text(text)
+    return database
+
+
 @pytest.mark.parametrize(("counts", "state"), [(0, "warn"), (1, "ok")])
 def test_a_pool_that_does_not_count_deferred_tasks_is_named(
     muster: Run, home: Path, counts: int, state: str
 ) -> None:
-    (home / "up").mkdir(parents=True)
-    with closing(sqlite3.connect(home / "up" / "airflow.db")) as airflow:
+    with closing(sqlite3.connect(_database(home))) as airflow:
         airflow.execute("CREATE TABLE slot_pool (pool TEXT, slots INTEGER, include_deferred BOOLEAN)")
         airflow.execute("INSERT INTO slot_pool VALUES ('default_pool', 128, 0), ('gpu', 1, ?)", (counts,))
         airflow.commit()
@@ -123,8 +132,7 @@ def test_a_full_disk_is_bad(home: Path, monkeypatch: pytest.MonkeyPatch) -> None
 def test_it_says_whether_anything_deletes_old_versions(
     muster: Run, home: Path, rows: list[tuple[str, bool]], last: str, state: str, found: str
 ) -> None:
-    (home / "up").mkdir(parents=True)
-    with closing(sqlite3.connect(home / "up" / "airflow.db")) as database, database:
+    with closing(sqlite3.connect(_database(home))) as database, database:
         database.execute("CREATE TABLE dag (dag_id TEXT, is_paused BOOLEAN, is_stale BOOLEAN DEFAULT 0)")
         database.executemany("INSERT INTO dag (dag_id, is_paused) VALUES (?, ?)", rows)
         database.execute("CREATE TABLE dag_run (dag_id TEXT, run_id TEXT, state TEXT, end_date TEXT)")
@@ -141,8 +149,7 @@ def test_it_says_whether_anything_deletes_old_versions(
 def test_a_database_of_airflow_s_that_is_none_is_one_line_of_the_report(
     muster: Run, home: Path, name: str
 ) -> None:
-    (home / "up").mkdir(parents=True)
-    (home / "up" / "airflow.db").write_text("no database" * 100)
+    _database(home).write_text("no database" * 100)
     checks = muster("doctor", "--json").json()["checks"]
     (line,) = [check for check in checks if check["name"] == name]
     assert line["state"] == "warn"
@@ -153,8 +160,7 @@ def test_airflow_s_database_is_found_in_a_home_of_any_name(
     muster: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     home = tmp_path / "which? 100%23 #1"
-    (home / "up").mkdir(parents=True)
-    with closing(sqlite3.connect(home / "up" / "airflow.db")) as airflow, airflow:
+    with closing(sqlite3.connect(_database(home))) as airflow, airflow:
         airflow.execute("CREATE TABLE dag (dag_id TEXT, is_paused BOOLEAN, is_stale BOOLEAN DEFAULT 0)")
         airflow.execute("INSERT INTO dag VALUES ('muster_maintenance', 1, 0)")
         airflow.execute("CREATE TABLE slot_pool (pool TEXT, slots INTEGER, include_deferred BOOLEAN)")

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import os
 import shutil
-import sqlite3
 import subprocess
 from collections.abc import Mapping
-from contextlib import closing
 from importlib.metadata import version
 from pathlib import Path
 
@@ -16,6 +14,15 @@ from muster.core.interpreters import python_command
 from muster.core.locks import locked
 
 DATABASE = "airflow.db"
+_MIGRATION_SECONDS = 600.0
+_MIGRATION = """
+import sys
+try:
+    from airflow.utils.db import initdb
+    {code}
+except Exception as error:
+    sys.exit(" ".join(str(getattr(error, "orig", None) or error).split()))
+"""
 
 
 def migrate(root: Path, *, cache: Path, environment: Mapping[str, str]) -> None:
@@ -32,16 +39,10 @@ def migrate(root: Path, *, cache: Path, environment: Mapping[str, str]) -> None:
         return
     with locked(root / "migration.lock"):
         if database.exists():  # of an older release, or without its marker after a crash
-            _initialise(database, environment)
+            migrate_by("initdb()", environment, url=_url(database))
         else:
             _copy_whole(_template(cache, release, environment), database)
         marker.touch()
-
-
-def let_many_write(database: Path) -> None:
-    """Switch a database to a write-ahead log, for good: its readers and its writer no longer wait for each other."""
-    with closing(sqlite3.connect(database)) as connection:
-        connection.execute("PRAGMA journal_mode=WAL")
 
 
 def _template(cache: Path, release: str, environment: Mapping[str, str]) -> Path:
@@ -51,18 +52,34 @@ def _template(cache: Path, release: str, environment: Mapping[str, str]) -> Path
         template.parent.mkdir(parents=True, exist_ok=True)
         fresh = template.with_name(f".{template.name}.{os.getpid()}")
         fresh.unlink(missing_ok=True)
-        _initialise(fresh, environment)
+        migrate_by("initdb()", environment, url=_url(fresh))
         fresh.replace(template)
     return template
 
 
-def _initialise(database: Path, environment: Mapping[str, str]) -> None:
-    """Create or migrate a database, in a process of its own: this one may have Airflow configured for another."""
-    command = python_command("-c", "from airflow.utils.db import initdb; initdb()")
-    place = {"AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{database}"}
-    ended = subprocess.run(
-        command, env={**os.environ, **environment, **place}, capture_output=True, text=True, check=False
-    )
+def migrate_by(code: str, environment: Mapping[str, str], *, url: str = "") -> None:
+    """Create or migrate a database, in a process of its own: this one may have Airflow configured for another.
+
+    :param code: Python that does it, with Airflow's ``initdb``.
+    :param environment: Airflow's configuration.
+    :param url: the database, if it is not the configured one.
+    :raises MusterError: Airflow cannot.
+    """
+    place = {"AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": url} if url else {}
+    command = python_command("-c", _MIGRATION.format(code=code))
+    try:
+        ended = subprocess.run(
+            command,
+            env={**os.environ, **environment, **place},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=_MIGRATION_SECONDS,
+        )
+    except subprocess.TimeoutExpired:
+        raise MusterError(
+            f"Airflow's database cannot be migrated: it has not ended after {_MIGRATION_SECONDS:.0f} s"
+        ) from None
     if ended.returncode:
         last = (ended.stderr.strip() or ended.stdout.strip() or "no message").splitlines()[-1]
         raise MusterError(f"Airflow's database cannot be migrated: {last}")
@@ -75,3 +92,7 @@ def _copy_whole(source: Path, target: Path) -> None:
         temporary.replace(target)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def _url(database: Path) -> str:
+    return f"sqlite:///{database}"

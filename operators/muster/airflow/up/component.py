@@ -13,55 +13,10 @@ from __future__ import annotations
 import os
 import sys
 import threading
-import time
 from importlib import import_module
-from pathlib import Path
-from typing import Any
 
 from muster.airflow.up.ending import do_and_end
 from muster.core.linux import die_with
-
-LOOK_SECONDS = 0.02
-
-
-class WakingClock:
-    """The module ``time`` for Airflow's scheduler; its ``sleep`` ends early when the database was written."""
-
-    def __init__(self, database: Path) -> None:
-        # of a write in WAL mode the second file tells, in any other mode the first
-        self._files = (database, database.with_name(f"{database.name}-wal"))
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(time, name)
-
-    def sleep(self, seconds: float) -> None:
-        """Return after `seconds`, or soon after another process has written."""
-        before, deadline = self._written(), time.monotonic() + seconds
-        while (left := deadline - time.monotonic()) > 0:
-            time.sleep(min(left, LOOK_SECONDS))
-            if self._written() != before:
-                return
-
-    def _written(self) -> list[tuple[int, int]]:
-        found = []
-        for path in self._files:
-            try:
-                stat = path.stat()
-            except FileNotFoundError:  # nothing was written yet, or the last process closed it
-                continue
-            found.append((stat.st_mtime_ns, stat.st_size))
-        return found
-
-
-def wake_on_writes() -> None:
-    """Have the scheduler of this process use :class:`WakingClock`, if its database is a file of SQLite."""
-    from airflow.configuration import conf
-    from airflow.jobs import scheduler_job_runner
-
-    kind, _, path = conf.get_mandatory_value("database", "sql_alchemy_conn").partition(":///")
-    if kind == "sqlite":
-        scheduler_job_runner.time = WakingClock(Path(path))  # type: ignore[assignment,attr-defined]
-
 
 _JOBS = {"scheduler": "SchedulerJob", "triggerer": "TriggererJob", "dag-processor": "DagProcessorJob"}
 
@@ -72,8 +27,6 @@ def main(words: list[str]) -> None:
     forks_die_with_us()
     if words[0] in _JOBS:
         bury_predecessors(_JOBS[words[0]])
-    if words[0] == "scheduler":
-        wake_on_writes()
     if words[0] == "api-server":
         build_pages()
     if words[0] in ("dag-processor", "triggerer"):  # they serve the execution API in their own process

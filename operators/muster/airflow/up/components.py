@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from muster.airflow.up.forked import Child
@@ -34,6 +35,8 @@ class Component:
     :param command: the program that it is where it is no fork.
     :param log: the file of its output.
     :param fork: begins it as a fork that prints into an open file; returns None where it must be a program.
+    :param become: what its program does between fork and exec, given the parent; it is to die with it.
+    :param end: the signal that asks it to end.
     :ivar deaths: how often it died in quick succession.
     """
 
@@ -42,6 +45,8 @@ class Component:
     log: Path
     environment: Mapping[str, str]
     fork: Callable[[int], Child | None] | None = None
+    become: Callable[[int], None] = die_with
+    end: int = signal.SIGTERM
     deaths: int = 0
     process: Child | None = None
     started: float = 0.0
@@ -64,7 +69,7 @@ class Component:
             stdout=log,
             stderr=log,
             start_new_session=True,  # so that only this process gets Ctrl-C
-            preexec_fn=_Begin(os.getpid()),
+            preexec_fn=partial(_begin, self.become, os.getpid()),
         )
 
     def ended(self) -> str | None:
@@ -115,15 +120,10 @@ class Component:
             return log.read().decode(errors="replace").splitlines()[-TAIL_LINES:]
 
 
-@dataclass(frozen=True)
-class _Begin:
-    """Runs between fork and exec."""
-
-    parent: int
-
-    def __call__(self) -> None:
-        die_with(self.parent)
-        signal.pthread_sigmask(signal.SIG_SETMASK, ())
+def _begin(become: Callable[[int], None], parent: int) -> None:
+    """Run between fork and exec."""
+    become(parent)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
 
 def stop(components: Sequence[Component], *, grace_seconds: float = 3.0) -> None:
@@ -133,10 +133,11 @@ def stop(components: Sequence[Component], *, grace_seconds: float = 3.0) -> None
 
     :raises BackendError: a process does not die within ten seconds.
     """
-    running = [c.process for c in components if c.process is not None]
+    ending = [(c.process, c.end) for c in components if c.process is not None]
+    running = [process for process, _ in ending]
     below = {p for process in running for pid in descendants(process.pid) if (p := Process.find(pid))}
-    for process in running:
-        process.terminate()
+    for process, number in ending:
+        process.send_signal(number)
     _wait(lambda: all(process.poll() is not None for process in running), grace_seconds)
     for process in running:
         process.kill()

@@ -29,8 +29,8 @@ class Child(Protocol):
     def wait(self, timeout: float | None = None) -> int:
         """Return how it ended, once it has."""
 
-    def terminate(self) -> None:
-        """Ask it to end."""
+    def send_signal(self, sig: int) -> None:
+        """Send it a signal, if it has not ended."""
 
     def kill(self) -> None:
         """End it."""
@@ -72,17 +72,14 @@ class Forked:
             time.sleep(0.02)  # waitpid has no timeout, and a signal's handler must get its turn
         return code
 
-    def terminate(self) -> None:
-        """Ask it to end."""
-        self._send(signal.SIGTERM)
+    def send_signal(self, sig: int) -> None:
+        """Send it a signal, if it has not ended."""
+        if self.poll() is None:  # else its number may be another's by now
+            os.kill(self.pid, sig)
 
     def kill(self) -> None:
         """End it."""
-        self._send(signal.SIGKILL)
-
-    def _send(self, number: signal.Signals) -> None:
-        if self.poll() is None:  # else its number may be another's by now
-            os.kill(self.pid, number)
+        self.send_signal(signal.SIGKILL)
 
 
 def _become(work: Callable[[], None], parent: int, log: int) -> NoReturn:

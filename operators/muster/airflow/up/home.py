@@ -18,15 +18,16 @@ from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
 
-from muster.airflow.embedded.database import DATABASE, let_many_write, migrate
 from muster.airflow.embedded.home import forget_airflow
 from muster.airflow.site import kept_name
 from muster.airflow.up import maintenance
+from muster.airflow.up.postgres import Postgres
 from muster.core.errors import SpecError
 from muster.core.settings import Settings
 
 ADDRESS = "127.0.0.1"
 USER = "admin"
+_CONN = ("sql_alchemy_conn", "sql_alchemy_conn_cmd", "sql_alchemy_conn_secret")
 NO_PORT = 9  # port of the log servers that are not started; below 1024, so no other user can listen there
 
 
@@ -36,12 +37,14 @@ class UpHome:
 
     :param dags: the folder of its Dags.
     :param metrics_port: where metrics are served for Prometheus; 0: nowhere.
+    :param database: the address of a database for Airflow, as SQLAlchemy writes it; empty: that of ``own.cfg``, else one of its own.
     """
 
     settings: Settings
     dags: Path
     port: int
     metrics_port: int = 0
+    database: str = ""
 
     @property
     def root(self) -> Path:
@@ -68,6 +71,11 @@ class UpHome:
         """The file of users and passwords, as JSON: ``{"admin": "…"}``."""
         return self.root / "passwords.json"
 
+    @property
+    def postgres(self) -> Postgres:
+        """Its own database."""
+        return Postgres(folder=self.root / "postgres", log=self.log("postgres"))
+
     def log(self, component: str) -> Path:
         """The log of one of its processes."""
         return self.root / "logs" / f"{component}.log"
@@ -75,6 +83,17 @@ class UpHome:
     def password(self) -> str:
         """The first user's password."""
         return _kept(self.passwords, _draw_password)[USER]
+
+    def names_database(self) -> bool:
+        """Whether a person names Airflow's database. :raises SpecError: two different ones."""
+        parser = RawConfigParser()
+        self._read_own(parser)
+        own = [name for name in _CONN if parser.has_option("database", name)]
+        if own and self.database and [parser["database"][name] for name in own] != [self.database]:
+            raise SpecError(
+                f"--database names one database, and {self.root / 'own.cfg'} another under {own[0]}: leave one of them out"
+            )
+        return bool(own or self.database)
 
     def auth_manager(self) -> str:
         """The auth manager that ``own.cfg`` names, whose users are not :attr:`passwords`'; empty where it names none."""
@@ -101,18 +120,15 @@ class UpHome:
             raise self._unwritable(error) from error
 
     def prepare(self) -> bool:
-        """Write the settings, secrets and database; return whether the password is new.
+        """Write the settings and secrets; return whether the password is new.
 
         :raises SpecError: the home cannot be written.
-        :raises MusterError: the database cannot be migrated.
         """
         try:
             kept = _kept(self.root / "secrets.json", _draw_secrets)
             fresh = not self.passwords.exists()
             _kept(self.passwords, _draw_password)
             self._write_options(kept)
-            migrate(self.root, cache=self.settings.cache, environment=self.environment())
-            let_many_write(self.root / DATABASE)
         except OSError as error:
             raise self._unwritable(error) from error
         return fresh
@@ -140,7 +156,7 @@ class UpHome:
             "core": {
                 "dags_folder": str(self.dags),
                 "load_examples": "False",
-                "executor": "LocalExecutor",
+                "executor": "LocalExecutor:muster.airflow.up.waking.LocalExecutor",
                 "parallelism": str(max(4, os.cpu_count() or 1)),
                 "dags_are_paused_at_creation": "True",
                 "dagbag_import_error_traceback_depth": "50",
@@ -150,15 +166,12 @@ class UpHome:
                 "simple_auth_manager_passwords_file": str(self.passwords),
             },
             "database": {
-                "sql_alchemy_conn": f"sqlite:///{self.root / DATABASE}",
-                "sql_alchemy_connect_args": "muster.airflow.up.sqlite.PATIENCE",
-                "sql_alchemy_connect_args_async": "muster.airflow.up.sqlite.PATIENCE",
+                "sql_alchemy_conn": self.database or self.postgres.url,
                 "load_default_connections": "False",
             },
             "api": {"host": ADDRESS, "port": str(self.port), "base_url": self.url, "workers": "1"},
             "scheduler": {
                 "batch_asset_events": "True",  # as Airflow 3.3 does without it: what comes close together is one run
-                "scheduler_idle_sleep_time": "1",  # or until something is written: see muster.airflow.up.component
                 "scheduler_health_check_threshold": "20",
                 "orphaned_tasks_check_interval": "10",
                 "task_instance_heartbeat_timeout": "20",
@@ -197,6 +210,8 @@ class UpHome:
         for section, values in options.items():
             parser[section] = {name: value.replace("%", "%%") for name, value in values.items()}
         self._read_own(parser)
+        if parser["core"]["executor"] == options["core"]["executor"]:  # it is the one that waits
+            parser["scheduler"].setdefault("scheduler_idle_sleep_time", "0")
         if maintenance.wanted(parser, self.dags):
             parser["dag_processor"]["dag_bundle_config_list"] = maintenance.bundles().replace("%", "%%")
         text = StringIO()

@@ -49,7 +49,7 @@ _MODULES = (
     "muster.airflow.operators.job",
     "muster.airflow.operators.validate",
     "muster.airflow.plugin.entry",
-    "muster.airflow.up.sqlite",
+    "muster.airflow.up.waking",
     "uvicorn.main",
 )
 

@@ -14,6 +14,7 @@ from typing import Protocol
 
 from muster.airflow.up.api import Api, FoundDags
 from muster.airflow.up.components import Component, stop
+from muster.airflow.up.database import served
 from muster.airflow.up.home import ADDRESS, UpHome
 from muster.airflow.up.preload import Origin, preload
 from muster.core.errors import BackendError, MusterError, SpecError
@@ -58,6 +59,7 @@ def run(
     port: int,
     audience: Audience,
     metrics_port: int = 0,
+    database: str = "",
     settings: Settings | None = None,
 ) -> None:
     """Keep an Airflow running until SIGINT, SIGTERM or SIGHUP; none of its processes is left afterwards.
@@ -66,11 +68,18 @@ def run(
     kills all of them. Jobs and deployments have supervisors of their own and go on.
 
     :param metrics_port: where metrics are served for Prometheus, on loopback too; 0: nowhere.
+    :param database: Airflow's database, as SQLAlchemy writes its address; empty: that of ``own.cfg``, else a PostgreSQL of its own.
     :raises SpecError: no Dags, a home that cannot be written, a port that is taken.
     :raises MusterError: this home has an Airflow already, or a process of it does not stay alive.
     """
     home = UpHome(
-        settings=settings or Settings.load(), dags=dags.absolute(), port=port, metrics_port=metrics_port
+        settings=settings or Settings.load(),
+        dags=dags.absolute(),
+        port=port,
+        metrics_port=metrics_port,
+        database=database.replace(
+            "postgresql://", "postgresql+psycopg2://", 1
+        ),  # SQLAlchemy 2.1 means psycopg 3
     )
     home.make()
     with locked_if_free(home.lock) as mine:
@@ -83,9 +92,10 @@ def run(
         if metrics_port:
             check_port(metrics_port, option="--metrics-port")
         new_password = home.prepare()
-        origin = preload(home)
-        with _signals_waited_for():
-            _Site(home, audience, origin).run(new_password=new_password)
+        with served(home, audience.note) as server:
+            origin = preload(home)
+            with _signals_waited_for():
+                _Site(home, audience, origin, server).run(new_password=new_password)
 
 
 def check_port(port: int, *, option: str = "--port") -> None:
@@ -102,7 +112,10 @@ def check_port(port: int, *, option: str = "--port") -> None:
 class _Site:
     """One running Airflow."""
 
-    def __init__(self, home: UpHome, audience: Audience, origin: Origin | None) -> None:
+    def __init__(
+        self, home: UpHome, audience: Audience, origin: Origin | None, server: Component | None
+    ) -> None:
+        self._server = [] if server is None else [server]
         self._home = home
         self._audience = audience
         self._api = Api(home)
@@ -191,9 +204,9 @@ class _Site:
         """Restart components that have died, and keep the logs small."""
         if time.monotonic() >= self._trim:
             self._trim = time.monotonic() + _TRIM_SECONDS
-            for component in self._components:
+            for component in (*self._server, *self._components):
                 component.trim_log()
-        for component in self._components:
+        for component in (*self._server, *self._components):
             if (how := component.ended()) is not None:
                 self._again(component, how)
             elif component.process is None and time.monotonic() >= component.due:

@@ -2,37 +2,35 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Sequence
-from contextlib import closing
+from configparser import ConfigParser
 from shlex import quote
 from typing import Any
 
 from muster.cli.checks.check import Check, ok, warn
 from muster.cli.screen import program
+from muster.core.locks import is_locked
 from muster.core.settings import Settings
 
 MAINTENANCE = "muster_maintenance"
 _BY_HAND = "muster volumes gc deletes old versions by hand"
-_PAUSED = "SELECT is_paused FROM dag WHERE dag_id = ? AND NOT is_stale"
-_LAST = "SELECT run_id, state FROM dag_run WHERE dag_id = ? AND state IN ('success', 'failed') ORDER BY end_date DESC LIMIT 1"
+_PAUSED = "SELECT is_paused FROM dag WHERE dag_id = :dag AND NOT is_stale"
+_LAST = "SELECT run_id, state FROM dag_run WHERE dag_id = :dag AND state IN ('success', 'failed') ORDER BY end_date DESC LIMIT 1"
 _LOOSE = "SELECT pool FROM slot_pool WHERE NOT include_deferred AND pool <> 'default_pool' ORDER BY pool"
 
 
 def maintenance(settings: Settings) -> Check:
     """Check that the maintenance Dag runs, which ends jobs without a task and deletes old versions."""
-    rows = _rows(settings, "maintenance", _PAUSED, MAINTENANCE)
+    rows = _rows(settings, "maintenance", _PAUSED, dag=MAINTENANCE)
     if isinstance(rows, Check):
         return rows
-    if rows is None:
-        return ok("maintenance", f"no muster up here yet; {_BY_HAND}")
     if not rows:
         return ok(
             "maintenance",
             f"muster up has no Dag {MAINTENANCE}: a Dag of your own with RetentionOperator, or none",
         )
     if not rows[0][0]:
-        last = _rows(settings, "maintenance", _LAST, MAINTENANCE) or []
+        last = _rows(settings, "maintenance", _LAST, dag=MAINTENANCE)
         if isinstance(last, Check):
             return last
         if last and last[0][1] == "failed":
@@ -55,8 +53,6 @@ def pools(settings: Settings) -> Check:
     rows = _rows(settings, "pools", _LOOSE)
     if isinstance(rows, Check):
         return rows
-    if rows is None:
-        return ok("pools", "none: no muster up here yet")
     if not rows:
         return ok("pools", "each pool of your own counts deferred tasks")
     names = ", ".join(str(name) for (name,) in rows)
@@ -67,17 +63,25 @@ def pools(settings: Settings) -> Check:
     )
 
 
-def _rows(settings: Settings, name: str, query: str, *values: str) -> Sequence[Any] | Check | None:
-    """Query Airflow's database. Return None without a database, and the failed check `name` if it cannot be read."""
-    database = settings.home / "up" / "airflow.db"
-    if not database.is_file():
-        return None
+def _rows(settings: Settings, name: str, query: str, **values: str) -> Sequence[Any] | Check:
+    """Query Airflow's database; return the check `name` where it is not up, or cannot be read."""
+    from sqlalchemy import create_engine, make_url, text
+    from sqlalchemy.exc import SQLAlchemyError
+
+    root, options = settings.home / "up", ConfigParser()
+    options.read(root / "airflow.cfg", encoding="utf-8")
+    if not (address := options.get("database", "sql_alchemy_conn", fallback="")):
+        return ok(name, f"no muster up here yet; {_BY_HAND}")
+    url = make_url(address)
+    postgres = url.get_backend_name() == "postgresql"
+    if postgres and url.host is None and not is_locked(root / "up.lock"):  # its own, which ends with it
+        return ok(name, f"not known while muster up does not run here; {_BY_HAND}")
     try:
-        with closing(sqlite3.connect(f"{database.as_uri()}?mode=ro", uri=True)) as airflow:
-            return airflow.execute(query, values).fetchall()
-    except sqlite3.Error as error:
+        with create_engine(url, connect_args={"connect_timeout": 5} if postgres else {}).connect() as airflow:
+            return airflow.execute(text(query), values).fetchall()
+    except SQLAlchemyError as error:
         return warn(
             name,
-            f"{database} cannot be read: {error}",
+            f"{url.render_as_string()} cannot be read: {error}",
             "run muster up: it upgrades the database, or says what is wrong with it",
         )

@@ -52,9 +52,9 @@ def test_how_it_ended_is_what_popen_says(tmp_path: Path) -> None:
             long.wait(timeout=0.01)
         except Exception as error:
             print(type(error).__name__)
-        long.terminate()
+        long.send_signal(signal.SIGTERM)
         print(long.wait(), long.poll())
-        long.terminate()
+        long.send_signal(signal.SIGTERM)
         long.kill()
         """,
     )

@@ -9,13 +9,13 @@ import socket
 import sys
 import threading
 from configparser import ConfigParser
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 from tests.ports import free_port
 
 from muster.airflow.up import components, maintenance, site
-from muster.airflow.up import home as module
 from muster.airflow.up.api import FoundDags
 from muster.airflow.up.home import UpHome
 from muster.core.errors import MusterError, SpecError
@@ -44,6 +44,7 @@ def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
     """A home without a database, whose processes end as soon as they have begun."""
     (tmp_path / "dags").mkdir()
     monkeypatch.setattr(UpHome, "prepare", lambda _self: True)
+    monkeypatch.setattr(site, "served", lambda *_: nullcontext())
     monkeypatch.setattr(site, "preload", lambda _home: None)
     monkeypatch.setattr(site, "COMPONENT", (sys.executable, "-S", "-c", "raise SystemExit('no such table')"))
     monkeypatch.setattr(components, "LONGEST_PAUSE_SECONDS", 0.01)
@@ -138,9 +139,7 @@ def test_nothing_of_another_airflow_reaches_its_processes(
     assert environment["NO_PROXY"] == "example.com,127.0.0.1"
 
 
-def test_settings_of_ones_own_win_and_are_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "migrate", lambda *_, **__: None)
-    monkeypatch.setattr(module, "let_many_write", lambda _: None)
+def test_settings_of_ones_own_win_and_are_checked(tmp_path: Path) -> None:
     (tmp_path / "100% mine").mkdir()
     home = UpHome(
         settings=Settings(home=tmp_path, cache=tmp_path), dags=tmp_path / "100% mine", port=free_port()
@@ -186,11 +185,7 @@ def test_a_file_that_cannot_be_read_names_no_maintenance(tmp_path: Path) -> None
         ("", "[dag_processor]\ndag_bundle_config_list = []\n"),
     ],
 )
-def test_a_project_may_have_maintenance_of_its_own_or_none(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: str, own: str
-) -> None:
-    monkeypatch.setattr(module, "migrate", lambda *_, **__: None)
-    monkeypatch.setattr(module, "let_many_write", lambda _: None)
+def test_a_project_may_have_maintenance_of_its_own_or_none(tmp_path: Path, file: str, own: str) -> None:
     (tmp_path / "dags" / "clean").mkdir(parents=True)
     (tmp_path / "dags" / "clean" / "dag.py").write_text(file)
     home = UpHome(settings=Settings(home=tmp_path, cache=tmp_path), dags=tmp_path / "dags", port=free_port())

@@ -1,0 +1,75 @@
+"""The database of the Airflow of ``muster up``: a PostgreSQL of its own, or one that a person names. Both are migrated at its start."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib.metadata import version
+from pathlib import Path
+
+import muster
+from muster.airflow.embedded.database import DATABASE, migrate_by
+from muster.airflow.up.components import Component
+from muster.airflow.up.home import UpHome
+from muster.airflow.up.postgres import Postgres, major_version
+from muster.core.errors import SpecError
+from muster.core.locks import locked
+
+_MIGRATION = "initdb(); from muster.airflow.up.waking import install; install()"
+
+
+@contextmanager
+def served(home: UpHome, note: Callable[[str], None]) -> Iterator[Component | None]:
+    """Have the home's database answer within the block; yield its server, None where it is not this home's.
+
+    :param note: is told that there is a database of an earlier release, which is read no more.
+
+    :raises SpecError: the data is not this release's, or cannot be written.
+    :raises MusterError: it does not answer, or cannot be migrated.
+    """
+    if home.names_database():
+        migrate_by(_MIGRATION, home.environment())
+        yield None
+        return
+    try:
+        new = home.postgres.make(lambda: _template(home))
+        if new and (earlier := home.root / DATABASE).exists():
+            note(
+                f"Airflow's runs begin anew, in {home.postgres.folder}; earlier ones are in {earlier}: to go on with it, write "
+                f"sql_alchemy_conn = sqlite:///{earlier} under [database] in {home.root / 'own.cfg'}"
+            )
+        with home.postgres.running() as server:
+            _migrate(home, home.postgres)
+            yield server
+    except OSError as error:
+        raise SpecError(f"{home.postgres.folder} cannot be written: {error}") from error
+
+
+def _migrate(home: UpHome, postgres: Postgres) -> None:
+    marker = postgres.folder / f"migrated-{_release()}"
+    if not marker.exists():
+        migrate_by(_MIGRATION, home.environment(), url=postgres.url)
+        marker.touch()
+
+
+def _template(home: UpHome) -> Path:
+    """Return a migrated, unused data folder from the cache, created if missing: both steps take seconds."""
+    cache = home.settings.cache / "airflow"
+    template = cache / f"postgres-{major_version()}-{_release()}"
+    with locked(cache / "postgres.lock"):
+        if not template.exists():
+            for left in cache.glob(".postgres-*"):
+                shutil.rmtree(left)
+            with tempfile.TemporaryDirectory(dir=cache, prefix=".postgres-") as place:
+                fresh = Postgres(folder=Path(place, "data"), log=Path(place, "log"))
+                fresh.initialise()
+                with fresh.running():
+                    _migrate(home, fresh)
+                fresh.folder.replace(template)
+    return template
+
+
+def _release() -> str:
+    return f"{version('apache-airflow')}-{muster.__version__}"

