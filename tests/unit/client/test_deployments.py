@@ -70,6 +70,15 @@ def test_the_answer_has_the_form_of_the_question(doubles: muster.Deployment) -> 
     assert doubles.model == "volume://lab/doubles@3"
 
 
+def test_rows_for_this_machine_go_through_no_proxy(
+    doubles: muster.Deployment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
+    monkeypatch.delenv("no_proxy", raising=False)
+    monkeypatch.delenv("NO_PROXY", raising=False)
+    assert doubles.predict({"x": [1]}) == {"y": [2]}
+
+
 @pytest.mark.parametrize(
     ("x", "says"),
     [(-1.0, "answered 400: \"input 'x': found -1.0"), ("a", "answered 500: 'the model failed'")],
