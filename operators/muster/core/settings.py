@@ -19,6 +19,7 @@ from __future__ import annotations
 import os
 import pwd
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -87,11 +88,17 @@ class Settings:
         return dict(self.interpreters).get(variable_name(image))
 
     def make_home(self) -> None:
-        """Create the home folder where there is none, for its owner alone, and have git ignore it."""
+        """Create the home folder where there is none, for its owner alone, and have git ignore it.
+
+        One of another name may be a folder in which git has something.
+        """
         self.home.mkdir(mode=0o700, parents=True, exist_ok=True)
-        ignored = self.home / ".gitignore"
-        if not ignored.exists() and os.access(self.home, os.W_OK):
-            ignored.write_text("*\n")
+        if self.home.name == HOME_NAME:
+            with (
+                suppress(OSError),
+                (self.home / ".gitignore").open("x") as file,
+            ):  # it is there; the disk is full
+                file.write("*\n")
 
     @property
     def store(self) -> Path:

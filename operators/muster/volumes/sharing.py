@@ -59,6 +59,7 @@ class Previous:
         self._means = means
         entries = listing.read(folder / "MANIFEST")
         self._data = f"{folder}/data"
+        self._owner = (folder / "data").stat().st_uid if (folder / "data").is_dir() else -1
         # The path of a file, and its line of KNOWN.
         self._same: dict[tuple[str, bool], tuple[str, str] | None] = dict.fromkeys(
             entry.content for entry in wanted
@@ -80,6 +81,8 @@ class Previous:
         path = f"{self._data}/{same[0]}"
         found = os.lstat(path)
         if not stat.S_ISREG(found.st_mode) or found.st_size != entry.size_bytes:
+            return None
+        if self._owner != owner:  # a version of another user, who may change it
             return None
         if (stat.S_IMODE(found.st_mode), found.st_uid) != (entry.mode, owner):
             _LOG.warning("%s has not the mode or owner that it was committed with: %s", path, self._means)

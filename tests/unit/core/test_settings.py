@@ -74,6 +74,11 @@ def test_git_ignores_a_home(tmp_path: Path) -> None:
     assert added.stdout == "dag.py\n"
 
 
+def test_git_goes_on_to_see_a_home_of_another_name(tmp_path: Path) -> None:
+    Settings(home=tmp_path, cache=tmp_path).make_home()
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_project_is_found_from_its_subfolders(tmp_path: Path) -> None:
     (tmp_path / "dags" / "flats").mkdir(parents=True)
     (tmp_path / "notes").mkdir()

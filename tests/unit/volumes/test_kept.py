@@ -267,6 +267,18 @@ def test_a_wrong_mode_or_owner_is_seen_and_never_spreads(work, store, change):
     assert (store.path(first.address) / "run").stat().st_nlink == 2
 
 
+def test_a_version_of_another_user_is_not_shared_and_no_damage(work, store, caplog):
+    if os.geteuid():
+        pytest.skip("needs root: another's files")
+    data = store.path(work.run("a-1", {"x": b"1", "y": b"2"}).address)
+    for each in (data, data / "x", data / "y"):
+        os.chown(each, 1234, -1)
+    own = store.path(work.run("a-2", {"x": b"1", "y": b"2"}).address)
+    assert (own / "x").stat().st_ino != (data / "x").stat().st_ino
+    assert not caplog.records
+    assert not fsck.check(store).problems
+
+
 @pytest.mark.parametrize("name", ["2026-8", "y2026-8", "2026-08-1", "2026-W9", "2026.1"])
 def test_a_partition_that_would_sort_wrongly_is_refused_where_a_version_is_made(work, store, tmp_path, name):
     (tmp_path / "x").write_text("1")

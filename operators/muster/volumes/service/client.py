@@ -38,6 +38,7 @@ from muster.volumes.service.connection import PATIENCE_SECONDS, Connection
 from muster.volumes.service.downloads import Downloads
 from muster.volumes.service.refusals import UnknownCall, read
 from muster.volumes.service.table import CURSOR, MOST_RECORDS, MOST_SPECS, ROWS, Place, Recorded, Starting
+from muster.volumes.tree import runs
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -324,7 +325,7 @@ class ServiceStore(_Client):
         if partition is not None:
             check_new_partition(partition)
         files = [
-            ArchiveMember(name=name, source=path, runs=os.access(path, os.X_OK))
+            ArchiveMember(name=name, source=path, runs=runs(path.stat()))
             for name, path in sorted(sources(source, volume=volume).items())
         ]
         answer = self._connection.request(

@@ -42,7 +42,7 @@ def test_a_version_is_fetched_once(service, made, tmp_path):
 
 def test_modes_and_empty_folders_come_and_go_with_a_version(service, tmp_path, volume):
     (tmp_path / "in" / "logs" / "empty").mkdir(parents=True)
-    for name, mode in (("run.sh", 0o755), ("read", 0o644)):
+    for name, mode in (("run.sh", 0o755), ("read", 0o655)):
         (tmp_path / "in" / name).write_text(name)
         (tmp_path / "in" / name).chmod(mode)
     (tmp_path / "in" / "run").symlink_to("run.sh")
