@@ -70,7 +70,7 @@ class Shard:
         try:
             for piece in pieces:
                 for at, block in blocks(piece, self._names, self._signature):
-                    table = self._scored(block, f"{Path(piece.file).name}, row {{}}", at)
+                    table = self._scored(block, Path(piece.file).name, at)
                     writer = writer or pq.ParquetWriter(part, table.schema, compression=COMPRESSION)
                     writer.write_table(table)
                     rows += table.num_rows
@@ -84,7 +84,9 @@ class Shard:
                 raise ScoringError(
                     f"no row can be scored; {self._bad[0]['file']}, row {self._bad[0]['row']}: {self._bad[0]['error']}"
                 )
-            lines = "".join(f"{json.dumps(each, default=str)}\n" for each in self._bad)
+            lines = "".join(
+                f"{json.dumps(_finite(each), default=str, allow_nan=False)}\n" for each in self._bad
+            )
             target.with_suffix(BAD_ROWS).write_text(lines, encoding="utf-8")
         if writer is None:
             pq.write_table(self._empty(), part, compression=COMPRESSION)
@@ -93,7 +95,7 @@ class Shard:
         part.rename(target)
         return rows
 
-    def _scored(self, block: pa.RecordBatch, where: str, at: int) -> pa.Table:
+    def _scored(self, block: pa.RecordBatch, file: str, at: int) -> pa.Table:
         outputs: dict[str, list[Array]] = {name: [] for name in self._signature.outputs}
         size = self._rows_at_once
         encoded = {
@@ -101,7 +103,7 @@ class Shard:
         }
         scored: list[pa.RecordBatch] = []
         for begin, end in pairwise([*range(0, block.num_rows, size), block.num_rows]):
-            for first, last, answer in self._calls(block, encoded, begin, end, where, at):
+            for first, last, answer in self._calls(block, encoded, begin, end, file, at):
                 scored.append(block.slice(first, last - first))
                 for name, array in answer.items():
                     outputs[name].append(array)
@@ -117,11 +119,12 @@ class Shard:
         encoded: Mapping[str, list[Any] | Array],
         begin: int,
         end: int,
-        where: str,
+        file: str,
         at: int,
     ) -> Iterator[tuple[int, int, dict[str, Array]]]:
         """Yield the answers to the rows from `begin` to before `end`, with the rows of each; one unless rows are left out."""
         inputs, rows = self._signature.inputs, end - begin
+        where = f"{file}, row {at + begin}"
         columns: dict[str, list[Any] | Array] = {}
         for name, column in inputs.items():
             width = math.prod(column.tail)
@@ -135,19 +138,18 @@ class Shard:
         except ServingError as error:
             if self._skip and rows > 1:
                 middle = (begin + end) // 2
-                yield from self._calls(block, encoded, begin, middle, where, at)
-                yield from self._calls(block, encoded, middle, end, where, at)
+                yield from self._calls(block, encoded, begin, middle, file, at)
+                yield from self._calls(block, encoded, middle, end, file, at)
             elif self._skip:
-                file, _, row = where.format(at + begin).rpartition(", row ")
                 (values,) = block.slice(begin, 1).to_pylist()
-                self._bad.append({"file": file, "row": int(row), "error": str(error), "values": values})
+                self._bad.append({"file": file, "row": at + begin, "error": str(error), "values": values})
             elif rows == 1:
-                raise ScoringError(f"{where.format(at + begin)}: {error}") from error
+                raise ScoringError(f"{where}: {error}") from error
             else:
                 if isinstance(error, RequestError):
                     for row in range(begin, end):  # the message is to name the row
-                        list(self._calls(block, encoded, row, row + 1, where, at))
-                raise ScoringError(f"{where.format(at + begin)} and {rows - 1} more: {error}") from error
+                        list(self._calls(block, encoded, row, row + 1, file, at))
+                raise ScoringError(f"{where} and {rows - 1} more: {error}") from error
         else:
             yield begin, end, answer
 
@@ -157,6 +159,15 @@ class Shard:
             {name: pa.array([], pa.null()) for name in self._keep}
             | {name: pa.array([], arrow_type(column)) for name, column in outputs.items()}
         )
+
+
+def _finite(value: Any) -> Any:
+    """Return a value with texts for the numbers that JSON has not: a bad row is often one with these."""
+    if isinstance(value, dict):
+        return {key: _finite(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return list(map(_finite, value))
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def blocks(piece: Piece, names: Sequence[str], signature: Signature) -> Iterator[tuple[int, pa.RecordBatch]]:

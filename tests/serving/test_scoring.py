@@ -72,10 +72,11 @@ def test_what_the_endpoint_would_refuse_names_file_and_row(
 def test_bad_rows_are_left_out_and_written_where_asked_for(found: dict[str, Any]) -> None:
     assert (found["skipped"]["rows"], found["skipped"]["bad_rows"]) == (18, 2)
     (first, second) = found["left_out"]
-    assert first[:2] == ["rows.parquet", 3]
+    assert first[:2] == ["rows{}.parquet", 3]
     assert "input 'number_2': found None" in first[2]
-    assert second[:2] == ["rows.parquet", 7]
+    assert second[:2] == ["rows{}.parquet", 7]
     assert "found 99" in second[2]
+    assert second[3]["number_3"] == "inf"  # JSON has no infinity
     assert found["left_keys"] == [key for key in range(20) if key not in (3, 7)]
 
 

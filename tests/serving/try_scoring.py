@@ -149,8 +149,10 @@ def main() -> None:
         "number_2",
         pa.array([Decimal("0.25")] * 3 + [None] + [Decimal("0.25")] * 16, pa.decimal128(9, 2)),
     )
+    numbers = [float("inf") if row == 7 else value for row, value in enumerate(few["number_3"].to_pylist())]
+    bad = bad.set_column(few.schema.get_field_index("number_3"), "number_3", pa.array(numbers))
     (root / "bad" / "rows").mkdir(parents=True)
-    pq.write_table(bad, root / "bad" / "rows" / "rows.parquet")
+    pq.write_table(bad, root / "bad" / "rows" / "rows{}.parquet")
     counted = score(model, root / "bad" / "rows", root / "bad", shards=2, keep=["key"], bad_rows="skip")
     left_out = [
         json.loads(line)
@@ -162,7 +164,7 @@ def main() -> None:
         json.dumps(
             {
                 "skipped": counted,
-                "left_out": [(each["file"], each["row"], each["error"]) for each in left_out],
+                "left_out": [(each["file"], each["row"], each["error"], each["values"]) for each in left_out],
                 "left_keys": parts(root / "bad")["key"].to_pylist(),
                 "rows": len(asked),
                 "equal": int(same.sum()),
