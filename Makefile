@@ -16,7 +16,7 @@ BIN := $(VENV)/bin
 # Every process of Airflow and of a job imports muster: without bytecode each would compile it again.
 unexport PYTHONDONTWRITEBYTECODE
 READY := $(VENV)/.ready
-PYTEST := $(BIN)/python -m pytest
+PYTEST := $(BIN)/python -m tests.session
 # What each needs more than this machine and this folder has a command of its own.
 HERE := not soak and not horovod and not gpu and not cluster and not chart and not nfs and not releases and not data
 
