@@ -239,19 +239,14 @@ def test_a_reference_makes_the_dependency_and_shows_as_jinja(dag: DAG) -> None:
     assert second.launcher == "torchrun"
 
 
-def test_what_the_backend_refuses_of_a_job_is_not_put_down_to_another_keyword(
-    dag: DAG, tmp_path: Path
-) -> None:
-    from muster.airflow.authoring.code import DagFolder
-
+def test_what_the_backend_refuses_of_a_job_is_not_put_down_to_another_keyword(dag: DAG) -> None:
     class Cluster:
         def check(self, job: JobSpec) -> tuple[str, ...]:
             raise SpecError(f"queue={job.queue!r}: namespace jobs has no queue {job.queue}; there are team-a")
 
-    (tmp_path / "dag.py").touch()
-    folder, backend = DagFolder(file=tmp_path / "dag.py", bundle=tmp_path), cast("Backend", Cluster())
+    backend = cast("Backend", Cluster())
     with pytest.raises(SpecError) as refused:
-        job(entrypoint=None, command=["true"], queue="team-z").check_ready(folder, backend)
+        job(entrypoint=None, command=["true"], queue="team-z").check_ready(backend)
     assert str(refused.value) == (
         "task 'a', the job: queue='team-z': namespace jobs has no queue team-z; there are team-a"
     )

@@ -159,6 +159,9 @@ def test_errors_of_a_stage_are_its_own(write_dag: Write, plan: Callable[..., Run
     write_dag("""
         JobOperator(task_id="gone", image="python", command=["true"], inputs={"rows": "volume://never/made@latest"})
         JobOperator(task_id="odd", image="python", command=["echo", "{{ 1 / 0 }}"])
+        JobOperator(task_id="misspelt", image="python", command=["python", "-u", "dga.py"])
+        JobOperator(task_id="engine", image="train", launcher="ray", replicas=2, command=["python", "dag.py"])
+        GangOperator(task_id="silent", image="python", command=["true"], replicas=2, resources=SMALL)
         @task
         def plain() -> None:
             pass
@@ -169,6 +172,14 @@ def test_errors_of_a_stage_are_its_own(write_dag: Write, plan: Callable[..., Run
     assert "never/made" in found["gone"].why
     assert found["odd"].does is Does.UNKNOWN
     assert "ZeroDivisionError" in found["odd"].why
+    assert found["misspelt"].why.startswith(
+        "task 'misspelt', command: 'dga.py' is not there: did you mean dag.py? "
+    )
+    assert found["engine"].does is Does.REFUSED
+    assert found["engine"].why.startswith(
+        "task 'engine', image: launcher='ray' starts ray, and image train has no ray: image ray has it, image=\"ray\"; or "
+    )
+    assert "declares no output" in found["silent"].warnings[0]
     assert found["plain"].does is Does.SKIPS
 
 

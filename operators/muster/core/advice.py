@@ -61,6 +61,7 @@ SHIPPED = frozenset(
 HOLDERS = {
     **dict.fromkeys(("lightgbm", "sklearn", "skops", "xgboost"), "tables"),
     **dict.fromkeys(("dask", "ray", "mlflow"), None),
+    "distributed": "dask",
     "torch": "train",
     "tensorflow": "keras",
     "pyspark": "spark",
@@ -103,6 +104,13 @@ def adding(package: str, image: str) -> str:
     )
 
 
+def lacking(name: str, image: str) -> str:
+    """Say that an image lacks what is imported by a name, which image has it, and how it is added."""
+    package, holder = _PACKAGES.get(name, name), HOLDERS.get(name, "") or name
+    there = f'image {holder} has it, image="{holder}"; or ' if name in HOLDERS and holder != image else ""
+    return f"image {image} has no {package}: {there}{adding(package, image)}"
+
+
 def missing_package(module: str, spec: JobSpec) -> str:
     """Return what to do where a job imports what its environment lacks."""
     name = module.partition(".")[0]
@@ -112,11 +120,7 @@ def missing_package(module: str, spec: JobSpec) -> str:
             f"install {package} into {spec.interpreter.path}, which runs image {spec.image} on this machine in place of its lock, "
             "or mend the import"
         )
-    holder = HOLDERS.get(name, "") or name
-    there = (
-        f'image {holder} has it, image="{holder}"; or ' if name in HOLDERS and holder != spec.image else ""
-    )
-    return f"image {spec.image} has no {package}: {there}{adding(package, spec.image)}, or mend the import"
+    return f"{lacking(name, spec.image)}, or mend the import"
 
 
 def uncommitted(cause: Cause, job_id: str, *, empty: bool = False) -> str:

@@ -63,6 +63,11 @@ class Launcher(str, Enum):
         return self in (Launcher.DASK, Launcher.RAY, Launcher.SPARK)
 
     @property
+    def package(self) -> str:
+        """The distribution that such an engine is."""
+        return {Launcher.DASK: "distributed", Launcher.SPARK: "pyspark"}.get(self, self.value)
+
+    @property
     def joins(self) -> bool:
         """Whether all ranks are one world, which each needs to its end: one that leaves early is missed."""
         return self in (Launcher.TORCHRUN, Launcher.HOROVOD, Launcher.TENSORFLOW)

@@ -153,6 +153,13 @@ def _sources(folder: Path, lock: str) -> Iterator[str]:
             yield f"{line} has changed since its wheel was built"
 
 
+def names_in(lock: str) -> set[str]:
+    """Return the names of all packages of a lock, as PyPI normalizes them."""
+    pinned = re.findall(r"(?m)^([A-Za-z0-9._-]+)(?:\[[^\]\n]*\])?(?: @ |==)", lock)
+    own = [Path(wheel).name.partition("-")[0] for wheel in wheels(lock)]
+    return {re.sub(r"[-_.]+", "-", name).lower() for name in (*pinned, *own)}
+
+
 def _source_digest(source: Path) -> str:
     """The digest of a package's files, without what building it or running it leaves there."""
     return digest(source, [name for name in collect(source) if not _made(name)])

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from muster.core.errors import ImageError
-from muster.images.lock import lock_image, trouble
+from muster.core.shipped import shipped
+from muster.images.lock import lock_image, names_in, trouble
 
 # A build backend in the package's own folder: it asks no index for anything.
 BACKEND = """
@@ -98,3 +99,14 @@ def test_a_lock_that_holds_an_address_is_no_lock(tmp_path: Path, line: str) -> N
     with (tmp_path / "requirements.txt").open("a") as lock:
         lock.write(f"{line}\n")
     assert f"holds {line.strip()!r}, and a lock holds no address" in (trouble(tmp_path) or "")
+
+
+def test_a_lock_names_its_packages() -> None:
+    lock = (shipped("images") / "ray" / "requirements.txt").read_text()
+    assert {"ray", "numpy", "pandas"} <= names_in(lock)
+    assert names_in(
+        "Zope.Interface[x]==1 \\\n  --hash=sha256:0\n./wheels/my_own-1-py3-none-any.whl\n# six==1\n"
+    ) == {
+        "zope-interface",
+        "my-own",
+    }

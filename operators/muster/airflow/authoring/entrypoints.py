@@ -7,12 +7,16 @@ any signature; the worker, which imports it, checks again.
 from __future__ import annotations
 
 import ast
-from collections.abc import Collection, Iterable
+import posixpath
+import re
+from collections.abc import Collection, Iterable, Sequence
+from difflib import get_close_matches
 
 from muster.airflow.authoring.code import Code
 from muster.core.data import CHECKPOINTS, RESERVED
 from muster.core.errors import SpecError
 from muster.core.job import Role
+from muster.core.text import shortened
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -46,6 +50,32 @@ def check_entrypoint(
         return
     if complete and not function.decorator_list:
         check_parameters(function, f"{file}:{function.lineno} {name}()", {*inputs}, {*outputs}, {*params})
+
+
+def check_script(command: Sequence[str], code: Code) -> None:
+    """Refuse a command whose script, or program with a ``/``, is not in the code that travels.
+
+    Only what the command starts with is looked at, ``python train.py`` or ``./train.sh``. It starts in the Dag's folder.
+
+    :raises SpecError: it names the scripts that are there.
+    """
+    words, (program, *rest) = [], command
+    if re.fullmatch(r"python[\d.]*|(ba|da)?sh", program):
+        words = [word for word in rest if word != "-u"][:1]
+    elif "/" in program:
+        words = [program]
+    tops = {file.partition("/")[0] for file in code.files}
+    start = f"{tops.pop()}/" if len(tops) == 1 and all("/" in file for file in code.files) else ""
+    for word in words:
+        if word.startswith(("/", "-", "$", "~")) or "{" in word or not word.endswith((*_SOURCES, program)):
+            continue
+        if posixpath.normpath(start + word) not in code.files:
+            there = [file.removeprefix(start) for file in code.files if file.endswith(_SOURCES)]
+            near = get_close_matches(word, there, n=1)
+            hint = f"did you mean {near[0]}? " if near else ""
+            raise SpecError(
+                f"{word!r:.80} is not there: {hint}{code.root / start} holds {shortened(', '.join(there), 200) or 'no script'}"
+            )
 
 
 def _file_of(module: str, code: Code) -> str | None:

@@ -160,7 +160,7 @@ def make_ready(loaded: Loaded, home: EmbeddedHome, backend: Backend, listener: L
     folder, images = loaded.folder, dict[str, Path]()
     for operator in loaded.operators():
         operator.check_files(folder, home.settings)
-        operator.check_ready(folder, backend)
+        operator.check_ready(backend)
         with operator.refusing("image"):
             images.update({name: folder.image(name, home.settings) for name in operator.images()})
     for name, lock in images.items():

@@ -111,6 +111,10 @@ class Planner:
 
     def _of_operator(self, operator: MusterOperator, label: str, *, mapped: bool = False) -> PlannedStage:
         stage = PlannedStage(task_id=operator.task_id, label=label, does=Does.UNKNOWN)
+        try:
+            operator.check_files(self._folder, self._settings)
+        except SpecError as error:
+            return replace(stage, does=Does.REFUSED, why=one_line(str(error)))
         if operator.later:
             return replace(stage, why="its arguments are known when the stages before it have run")
         try:
@@ -201,7 +205,7 @@ class Planner:
         self._writes.setdefault(stage.task_id, set()).update(operator.written(spec))
         if isinstance(operator, SearchOperator):
             self._searches[stage.label] = operator
-        return replace(about, does=Does.RUNS, warnings=warnings)
+        return replace(about, does=Does.RUNS, warnings=(*operator.doubts(), *warnings))
 
     def _about(self, stage: PlannedStage, spec: JobSpec, operator: MusterOperator) -> PlannedStage:
         return replace(

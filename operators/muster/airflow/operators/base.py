@@ -274,16 +274,20 @@ class MusterOperator(BaseOperator, metaclass=AuthorKeywords):
         return ()
 
     def check_files(self, folder: DagFolder, settings: Settings) -> None:
-        """Refuse errors in the files of the Dag's folder that no job imports, such as a suite or smoke requests.
+        """Refuse errors in the files of the Dag's folder: the code, the image's lock, a suite, smoke requests.
 
         :raises SpecError: it names the task, the field and the file.
         """
 
-    def check_ready(self, folder: DagFolder, backend: Backend) -> None:
-        """Refuse errors that the Dag's code and the backend show before anything is started.
+    def check_ready(self, backend: Backend) -> None:
+        """Refuse what the backend can never run, before anything is started.
 
         :raises SpecError: it names the task and the field.
         """
+
+    def doubts(self) -> tuple[str, ...]:
+        """Return what a person should know before the task runs: it is shown in the plan and at its start."""
+        return ()
 
     def job_spec(self, task: TaskRun) -> JobSpec | None:  # noqa: ARG002 - for those below
         """Return the job that this task, with its fields rendered, would run; None of an operator that runs none.

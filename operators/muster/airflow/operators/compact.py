@@ -21,9 +21,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from muster.airflow.attempts.run import TaskRun
-    from muster.airflow.authoring.code import DagFolder
     from muster.airflow.lineage import Lineage, TaskLineage
-    from muster.backends.base import Backend
 
 
 class CompactOperator(ProgramOperator):
@@ -63,11 +61,6 @@ class CompactOperator(ProgramOperator):
         if self.partition is not None and is_known(self.partition):
             with self.refusing("partition"):
                 check_partition(self.partition)
-
-    def check_ready(self, folder: DagFolder, backend: Backend) -> None:  # noqa: ARG002 - its code is muster's own
-        """Ask the backend whether such a job can ever run."""
-        with self.refusing("the job"):
-            backend.check(self.job_draft(self.task_id))
 
     def perform(self, context: Context) -> dict[str, Any]:
         """Run the job, and return its version and figures."""

@@ -183,7 +183,7 @@ class DeployOperator(ReleasingOperator):
         with self.refusing("comparison"):
             read_comparison(folder, self.comparison)
 
-    def check_ready(self, folder: DagFolder, backend: Backend) -> None:  # noqa: ARG002 - it reads no file
+    def check_ready(self, backend: Backend) -> None:
         """Ask whether such a server runs here, and whether such steps do."""
         with self.refusing("server"):
             if is_known(self.server) and self.server not in backend.deployments.servers:

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from muster.airflow.attempts.run import TaskRun
     from muster.airflow.authoring.code import DagFolder
     from muster.airflow.lineage import Lineage, TaskLineage
-    from muster.backends.base import Backend
+    from muster.core.settings import Settings
     from muster.volumes.base import Record, Version
     from muster.volumes.protocols import LocalStore
 
@@ -107,7 +107,7 @@ class GateOperator(CodeOperator):
         """The scorer's, where it is named here; a model's own was built before it was trained."""
         return (self.image,) if self.image and self.scorer else ()
 
-    def check_ready(self, folder: DagFolder, backend: Backend) -> None:  # noqa: ARG002 - nothing to ask it
+    def check_files(self, folder: DagFolder, settings: Settings) -> None:  # noqa: ARG002 - it needs no image
         """Look at the scorer without importing it."""
         from muster.airflow.authoring.entrypoints import check_entrypoint
 

@@ -44,9 +44,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from muster.airflow.attempts.run import TaskRun
-    from muster.airflow.authoring.code import DagFolder
     from muster.airflow.lineage import Lineage, TaskLineage
-    from muster.backends.base import Backend
     from muster.core.status import JobStatus
     from muster.volumes.protocols import LocalStore
 
@@ -152,11 +150,6 @@ class IngestOperator(ProgramOperator):
             streams=self.streams,
             patience_seconds=self.patience.total_seconds(),
         )
-
-    def check_ready(self, folder: DagFolder, backend: Backend) -> None:  # noqa: ARG002 - its code is muster's own
-        """Ask the backend whether such a job can ever run."""
-        with self.refusing("the job"):
-            backend.check(self.job_draft(self.task_id))
 
     def perform(self, context: Context) -> dict[str, Any]:
         """Run the ingest, and return its version and figures."""

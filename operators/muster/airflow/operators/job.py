@@ -41,6 +41,7 @@ from muster.airflow.operators.spec import (
     build_again,
     build_spec,
     check_code,
+    check_engine,
     check_places,
     commands_of,
     draft,
@@ -57,7 +58,6 @@ if TYPE_CHECKING:
     from muster.airflow.attempts.run import TaskRun
     from muster.airflow.authoring.code import Code, DagFolder
     from muster.airflow.authoring.values import Output
-    from muster.backends.base import Backend
     from muster.core.job import JobSpec
     from muster.core.settings import Settings
     from muster.volumes.protocols import LocalStore
@@ -187,14 +187,15 @@ class JobOperator(FunctionOperator):
         """The roles that run, once the fields are rendered. :raises SpecError: one of them is wrong."""
         return roles_of(self)
 
-    def check_ready(self, folder: DagFolder, backend: Backend) -> None:
-        """Look at the entrypoint without importing it, and ask the backend whether such a job can ever run."""
+    def check_files(self, folder: DagFolder, settings: Settings) -> None:
+        """Look at the code without importing it, and whether the image has the launcher's engine."""
         with self.refusing("code"):
             code = self.travelling(folder)
-        with self.refusing("entrypoint"):
+        with self.refusing("entrypoint" if self.command is None else "command"):
             check_code(self, code, self.gang(folder) if is_known([self.entrypoint, self.command]) else ())
-        with self.refusing("the job"):  # the message says what of it: queue, priority, secrets, resources
-            backend.check(draft(self))
+        if is_known(self.image):
+            with self.refusing("image"):
+                check_engine(launcher_of(self.launcher), self.image, folder, settings)
 
     def job_spec(self, task: TaskRun) -> JobSpec:
         """Return the job."""
@@ -217,7 +218,8 @@ class JobOperator(FunctionOperator):
         from muster.airflow.attempts.run import TaskRun
 
         task = TaskRun.of(self, context)
-
+        for doubt in self.doubts():
+            self.warn(doubt)
         outcome = task.make(
             partial(self.job_spec, task), resume=resume_of(self.resume_from_checkpoint), wish=self.wish()
         )
@@ -240,12 +242,13 @@ class GangOperator(JobOperator):
 
     launcher = Launcher.TORCHRUN
 
-    def perform(self, context: Context) -> dict[str, Any]:
-        """Run the gang, with a warning where nothing would show that its script gave up."""
+    def doubts(self) -> tuple[str, ...]:
+        """Doubt a gang of which nothing would show that its script gave up."""
         commands = self.entrypoint is None and not any(role.entrypoint for role in self.roles or ())
-        if commands and not self.outputs:
-            self.warn(
-                "it declares no output, and a command returns no metrics: a script that gives up with exit status 0 is a success; "
-                "declare what it writes, outputs={'model': 'VOLUME'}"
-            )
-        return super().perform(context)
+        if self.outputs or not commands:
+            return ()
+        doubt = (
+            "it declares no output, and a command returns no metrics: a script that gives up with exit status 0 is a success; "
+            "declare what it writes, outputs={'model': 'VOLUME'}"
+        )
+        return (doubt,)

@@ -23,6 +23,7 @@ from muster.core.job import DAY_SECONDS
 from muster.core.resources import Resources
 
 if TYPE_CHECKING:
+    from muster.backends.base import Backend
     from muster.core.status import JobStatus
 
 DAY = timedelta(seconds=DAY_SECONDS)
@@ -49,6 +50,13 @@ class QueuedOperator(MusterOperator):
     """On a cluster, what is merged over each replica's pod: a ``V1Pod`` or the same as a mapping, the ranks'
     container called ``base``. It may add tolerations, node selectors, variables, volumes of your own and the like,
     and may not touch muster's volumes, the account or what security asks for. One machine ignores it."""
+
+    def check_ready(self, backend: Backend) -> None:
+        """Ask the backend whether such a job can ever run."""
+        draft = self.job_draft(self.task_id)
+        if draft is not None:
+            with self.refusing("the job"):  # the message says what of it: queue, priority, secrets, resources
+                backend.check(draft)
 
 
 class CodeOperator(QueuedOperator):

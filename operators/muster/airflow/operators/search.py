@@ -186,6 +186,10 @@ class SearchOperator(GangOperator):
     def wish(self) -> None:
         """None: a search always searches."""
 
+    def doubts(self) -> tuple[str, ...]:
+        """None: a trial that says nothing of its metric ends the search."""
+        return ()
+
     def perform(self, context: Context) -> dict[str, Any]:
         """Search, and return the best trial's job, versions and metrics."""
         from muster.airflow.attempts.run import TaskRun

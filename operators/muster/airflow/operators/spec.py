@@ -16,9 +16,10 @@ from muster.airflow.authoring.keywords import Keyword
 from muster.airflow.authoring.references import is_known
 from muster.airflow.authoring.values import known_output, outputs_of, plain, seconds
 from muster.core.address import Address
+from muster.core.advice import lacking
 from muster.core.data import CHECKPOINTS, Input, Pinned
 from muster.core.errors import NotFound, SpecError
-from muster.core.job import JobSpec, Role
+from muster.core.job import JobSpec, Launcher, Role
 from muster.core.masking import readings
 from muster.core.places import KINDS, check_word
 from muster.core.resources import Resources
@@ -206,10 +207,15 @@ def check_places(operator: JobOperator) -> None:
 
 
 def check_code(operator: JobOperator, code: Code, roles: Iterable[Role]) -> None:
-    """Look at every entrypoint that is known by now. :raises SpecError: it cannot be called so."""
-    from muster.airflow.authoring.entrypoints import check_entrypoint
+    """Look at every entrypoint and script that is known by now.
+
+    :raises SpecError: it cannot be called so, or is not there.
+    """
+    from muster.airflow.authoring.entrypoints import check_entrypoint, check_script
 
     for role in roles:
+        if role.command is not None:
+            check_script(role.command, code)
         if role.entrypoint is not None:
             check_entrypoint(
                 role.entrypoint,
@@ -219,6 +225,18 @@ def check_code(operator: JobOperator, code: Code, roles: Iterable[Role]) -> None
                 params=operator.job_params,
                 complete=not operator.later & {"inputs", "outputs", "params"},
             )
+
+
+def check_engine(launcher: Launcher, image: str, folder: DagFolder, settings: Settings) -> None:
+    """Refuse an image without the package that a launcher starts. :raises SpecError: it says which image has it."""
+    from muster.airflow.site import interpreter_path
+    from muster.images.lock import LOCK, names_in
+
+    if not launcher.drives or interpreter_path(image, settings) is not None:
+        return
+    package = launcher.package
+    if package not in names_in((folder.image(image, settings) / LOCK).read_text(encoding="utf-8")):
+        raise SpecError(f"launcher={launcher.value!r} starts {package}, and {lacking(package, image)}")
 
 
 def refuse_secrets(operator: MusterOperator) -> None:

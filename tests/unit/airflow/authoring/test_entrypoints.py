@@ -8,7 +8,7 @@ from textwrap import dedent
 import pytest
 
 from muster.airflow.authoring.code import Code
-from muster.airflow.authoring.entrypoints import check_entrypoint, uses_checkpoints
+from muster.airflow.authoring.entrypoints import check_entrypoint, check_script, uses_checkpoints
 from muster.core.errors import SpecError
 from muster.core.job import Role
 
@@ -110,3 +110,29 @@ def test_a_command_uses_its_checkpoints_if_it_is_given_the_place(code: Code) -> 
     assert uses_checkpoints([Role(command=("train", "out"))], code) is False
     reads = code.having("train.py", "import os\nos.environ['MUSTER_CHECKPOINTS']\n")
     assert uses_checkpoints([Role(command=("python", "train.py"))], reads) is True
+
+
+@pytest.mark.parametrize(
+    ("command", "says"),
+    [
+        (["python", "train.py", "--lr=1"], None),
+        (["python", "-u", "./train.py"], None),
+        (["python3.11", "{inputs.code}/trian.py"], None),
+        (["python", "/opt/trian.py"], None),
+        (["python", "-m", "trian"], None),
+        (["torchrun", "trian.py"], None),
+        (
+            ["python", "trian.py"],
+            r"'trian\.py' is not there: did you mean train\.py\? .*/flights/? holds train\.py, broken\.py",
+        ),
+        (["python", "flights/train.py"], "'flights/train.py' is not there: did you mean train.py"),
+        (["bash", "run.sh"], "'run.sh' is not there: "),
+        (["./run"], "'./run' is not there: "),
+    ],
+)
+def test_a_script_is_in_the_code_that_travels(code: Code, command: list[str], says: str | None) -> None:
+    if says is None:
+        check_script(command, code)
+    else:
+        with pytest.raises(SpecError, match=says):
+            check_script(command, code)
