@@ -42,6 +42,14 @@ def left_behind(source: str, copy: str) -> list[str]:
     return sorted(_made(source, copy, ""))
 
 
+def shown_in(folder: str) -> frozenset[str]:
+    """List what a folder shows: hidden names are settings and caches. Nothing of one that cannot be read."""
+    try:
+        return frozenset(name for name in os.listdir(folder) if not name.startswith("."))
+    except OSError:
+        return frozenset()
+
+
 def _made(source: str, copy: str, below: str) -> Iterator[str]:
     with os.scandir(os.path.join(copy, below)) as entries:
         for entry in entries:

@@ -29,7 +29,7 @@ from muster.core.text import shortened
 from muster.core.verdict import Cause, ExitCode, Verdict
 from muster.core.wire import dumps, loads
 from muster.worker import command, entrypoint
-from muster.worker.code import copy_code, left_behind
+from muster.worker.code import copy_code, left_behind, shown_in
 from muster.worker.disks import IN_POD, Disks
 from muster.worker.doubles import Doubles
 from muster.worker.faults import (
@@ -82,7 +82,8 @@ def main(arguments: Sequence[str]) -> int:
         from muster.worker.pod import Outlets, attend
 
         attend(replica, Outlets.take(os.environ))
-    snapshot = replica.code
+    snapshot, home = replica.code, os.environ.get("HOME", "")
+    before = shown_in(home)
     try:
         replica = _own_folder(replica)
         protect(path for paths in replica.inputs.values() for path in paths)
@@ -96,7 +97,8 @@ def main(arguments: Sequence[str]) -> int:
         _conclude(replica, _unable(cause, f"cannot start the ranks: {error}", Disks(replica, claim=in_pod)))
     else:
         if report.exit_code is ExitCode.SEALED and snapshot and replica.code:
-            _tell_left_behind(snapshot, replica.code)
+            _tell_left_behind("the code's copy", _left_behind(snapshot, replica.code))
+            _tell_left_behind(f"{home}, new since it began", sorted(shown_in(home) - before))
         _conclude(replica, report)
     return entrypoint.run(replica, outcome_file=plan.outcome)  # after except: errors get no context
 
@@ -237,16 +239,19 @@ def _read_by(outcomes: Sequence[Mapping[str, Any]]) -> tuple[str, ...] | None:
     return tuple(sorted({name for names in told for name in names or ()}))
 
 
-def _tell_left_behind(snapshot: str, copy: str) -> None:
+def _left_behind(snapshot: str, copy: str) -> list[str]:
     try:
-        left = left_behind(snapshot, copy)
+        return left_behind(snapshot, copy)
     except OSError:  # a rank removed folders, or made unreadable ones
-        return
+        return []
+
+
+def _tell_left_behind(where: str, left: Sequence[str]) -> None:
     if left:
         more = f" and {len(left) - MOST_LEFT} more" if len(left) > MOST_LEFT else ""
         names = ", ".join(f"{name!r:.120}"[1:-1] for name in left[:MOST_LEFT])
         say(
-            f"[muster] warning: left behind in the code's copy: {names}{more} (not kept); what is to be kept "
+            f"[muster] warning: left behind in {where}: {names}{more} (not kept); what is to be kept "
             "belongs into an output's folder: {outputs.NAME} in a command"
         )
 

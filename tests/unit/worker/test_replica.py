@@ -73,11 +73,15 @@ def test_a_command_runs_without_a_shell_in_a_copy_of_the_dags_folder(bench) -> N
     assert ended.report.modules is None
 
 
-def test_what_a_script_leaves_in_its_copy_of_the_code_is_named(bench) -> None:
+def test_what_a_script_leaves_in_its_copy_of_the_code_and_in_home_is_named(bench) -> None:
     bench.code(t="", own__train="")
+    home = bench.root / "home"
+    (home / "old").mkdir(parents=True)
+    bench.environment["HOME"] = str(home)
     write = (
         "import os; os.makedirs('runs/1'); os.symlink('/tmp', 'data'); import t\n"
-        "for name in ('mnist.pt', 'own/best.pt', 'runs/1/events'): open(name, 'w').close()"
+        "for name in ('mnist.pt', 'own/best.pt', 'runs/1/events'): open(name, 'w').close()\n"
+        "for name in ('ray_results', 'old/more', '.cache'): os.mkdir(os.path.expanduser('~/' + name))"
     )
     ended = bench.run(command=("python", "-c", write))
     assert ended.code == ExitCode.SEALED
@@ -85,7 +89,11 @@ def test_what_a_script_leaves_in_its_copy_of_the_code_is_named(bench) -> None:
         (
             "[muster] warning: left behind in the code's copy: mnist.pt, own/best.pt, runs/ (not kept); what is to "
             "be kept belongs into an output's folder: {outputs.NAME} in a command"
-        )
+        ),
+        (
+            f"[muster] warning: left behind in {home}, new since it began: ray_results (not kept); what is to be kept belongs "
+            "into an output's folder: {outputs.NAME} in a command"
+        ),
     ]
 
 
