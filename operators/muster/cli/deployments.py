@@ -11,7 +11,7 @@ import typer
 
 from muster.cli import boot, tokens
 from muster.cli.command import Json, example, group, open_deployments, person
-from muster.cli.screen import Table, digest, emit, fields, note, safe, say, when
+from muster.cli.screen import Table, complain, digest, emit, fields, note, safe, say, when
 from muster.core.errors import DeploymentError, MusterError, NotFound, SpecError
 from muster.core.names import check_label
 from muster.core.wire import plain
@@ -236,17 +236,18 @@ def repair(
     if every == (name is not None):
         raise SpecError("name one deployment, or give --all: `muster deployments ls` lists them")
     deployments = open_deployments()
-    failed: list[MusterError] = []
-    for each in deployments.names() if name is None else [name]:
+    if name is not None:
+        _repair(deployments, name)
+        return
+    failed = False
+    for each in deployments.names():
         try:
             _repair(deployments, each)
-        except MusterError as error:  # the others are brought back all the same
-            if name is not None:
-                raise
-            note(f"{each}: {error}")
-            failed.append(error)
+        except (MusterError, OSError) as error:  # the others are brought back all the same
+            complain(f"{each}: {error}")
+            failed = True
     if failed:
-        raise failed[0]
+        raise typer.Exit(1)
 
 
 def _repair(deployments: Deployments, name: str) -> None:
@@ -254,7 +255,7 @@ def _repair(deployments: Deployments, name: str) -> None:
 
     done = False
     for line in bring_back(deployments, name):
-        note(f"{name}: {line}")
+        note(f"{name}: {safe(line)}")
         done = True
     shares = ", ".join(f"{each} {percent} %" for each, percent in deployments.deployment(name).shares.items())
     note(f"{name}: {'' if done else 'nothing to repair; '}it serves {shares or 'nothing'}")

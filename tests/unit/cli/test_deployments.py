@@ -277,7 +277,8 @@ def test_what_another_release_left_is_shown_and_taken_away(muster: Run, home: Pa
     (folder.parent / "older" / "state.json").write_bytes((folder / "state.json").read_bytes())
     repaired = muster("deployments", "repair", "--all")  # one that cannot be repaired keeps no other from it
     assert repaired.code == 1
-    assert re.findall(r"^(old|older): ", repaired.err, re.MULTILINE) == ["old", "older"]
+    assert re.findall(r"^muster: (old|older): ", repaired.err, re.MULTILINE) == ["old", "older"]
+    assert repaired.err.count("another release of muster wrote it") == 2, "each error is told once"
     assert muster("deployments", "retire", "older").code == 0
     for words in (["repair"], ["repair", "old", "--all"]):
         assert "name one deployment, or give --all" in muster("deployments", *words).err
