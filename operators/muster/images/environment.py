@@ -170,15 +170,10 @@ def _is_complete(home: Path) -> bool:
 
 
 def _noted_size(home: Path) -> int:
-    """Return what a venv's marker says; those of earlier releases are looked through once, which takes a second for each."""
-    marker = home / _COMPLETE
+    """Return what a venv's marker says; one that is not whole has none."""
     with suppress(OSError, ValueError):
-        return int(marker.read_text(encoding="utf-8"))
-    size = _size(home)
-    if _is_complete(home):
-        with suppress(OSError):  # another user's cache
-            write_whole(marker, str(size))
-    return size
+        return int((home / _COMPLETE).read_text(encoding="utf-8"))
+    return _size(home)
 
 
 def _size(root: Path) -> int:

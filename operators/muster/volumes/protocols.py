@@ -73,7 +73,7 @@ class Versions(Protocol):
 
         Its cost does not grow with the volume, so a page of ten thousand versions is fast.
 
-        :param partition: of this one alone. None: of all, and of those without one. A store service of an earlier release does not know it, and returns those of all.
+        :param partition: of this one alone. None: of all, and of those without one.
         """
 
     def last(self, volume: str, partition: str | None = None) -> int:

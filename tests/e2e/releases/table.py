@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
-EARLIER = ("8ae1826", "3c73ecb")
+EARLIER = ("bfc7578d",)
 PAIRS = [("earlier", "this"), ("this", "earlier")]
 
 Row = tuple[tuple[str, str, str, str], str]

@@ -13,7 +13,6 @@ from muster.core.address import Address
 from muster.core.errors import SpecError, Unavailable
 from muster.core.job import JobSpec
 from muster.core.names import check_digest, check_job_id, check_new_partition, check_request, check_volume
-from muster.core.origin import Origin
 from muster.core.status import JobStatus
 from muster.core.text import escaped
 from muster.core.wire import dumps, loads
@@ -90,7 +89,7 @@ class ServiceLedger(_Client):
     _specs = remote(Ledger.specs)
     log_times = remote(Ledger.log_times)
     series = remote(Ledger.series)
-    _origins = remote(Ledger.origins)
+    origins = remote(Ledger.origins)
     end_task = remote(Ledger.end_task)
     task_ends = remote(Ledger.task_ends)
     note_run = remote(Ledger.note_run)
@@ -103,29 +102,11 @@ class ServiceLedger(_Client):
             found |= self._specs(job_ids[first : first + MOST_SPECS])
         return found
 
-    def origins(self, *, dag_id: str = "", run_id: str = "") -> dict[str, Origin]:
-        """Return the task of every job that a Dag submitted; a service of an earlier release is asked for the specs."""
-        try:
-            return self._origins(dag_id=dag_id, run_id=run_id)
-        except UnknownCall:
-            specs = self.specs(self.jobs())
-        return {
-            job_id: spec.origin
-            for job_id, spec in specs.items()
-            if spec.origin.run_id
-            and dag_id in ("", spec.origin.dag_id)
-            and run_id in ("", spec.origin.run_id)
-        }
-
     def update(self, status: JobStatus, *, owner: str | None = None) -> bool:
-        """Record a status; after the job's end, or after all replicas have sealed, it is dropped.
-
-        A service of an earlier release does not compare owners: it records the status, and its answer is
-        empty.
-        """
+        """Record a status; after the job's end, or after all replicas have sealed, it is dropped."""
         path, query = f"{_job(status.job_id)}/status", {} if owner is None else {"owner": owner}
         answer = self._connection.request("PUT", path, query=query, content=dumps(status).encode())
-        return not answer.content or loads(Recorded, answer.content).yes
+        return not answer.content or loads(Recorded, answer.content).yes  # empty: no owner was compared
 
     def own(self, job_id: str, *, owner: str, expected: str | None) -> bool:
         """Set the owner if it is `expected` now."""
@@ -237,14 +218,11 @@ class ServiceStore(_Client):
     _current = remote(Starting.current)
 
     def records(self, addresses: Sequence[str]) -> list[Record]:
-        """Return the record of each address, in a few requests; a service of an earlier release is asked for each."""
+        """Return the record of each address, in a few requests."""
         found = list[Record]()
         for first in range(0, len(addresses), MOST_RECORDS):
             some = addresses[first : first + MOST_RECORDS]
-            try:
-                found += self._records(some)
-            except UnknownCall:
-                found += [self.record(address) for address in some]
+            found += self._records(some)
         return found
 
     def manifest(self, address: str) -> Listing:

@@ -24,7 +24,6 @@ from muster.volumes.listing import Listing, Read, parse, read
 from muster.volumes.manifest import PREFIX
 from muster.volumes.pages import LARGE_BYTES, Index, Page
 from muster.volumes.service.connection import Connection
-from muster.volumes.service.refusals import UnknownCall
 
 FIRST_BYTES = 1 << 17  # all of most manifests
 _CALL, INDEX_CALL = "/v1/manifest", "/v1/manifest/index"
@@ -53,9 +52,10 @@ class Manifests:
         return None
 
     def _fetched(self, path: Path, pages: _Pages, digest: str) -> Index | None:
-        """Fetch a small manifest whole, or the index of a large one; a service of an earlier release has none, and sends all."""
+        """Fetch a small manifest whole, or the index of a large one."""
         begun, size = pages.beginning()
-        if size > LARGE_BYTES and (index := self._index(pages.address, digest)) is not None:
+        if size > LARGE_BYTES:
+            index = self._index(pages.address, digest)
             with translated(f"keep the manifest of {pages.address}"):
                 self._room.mkdir(parents=True, exist_ok=True)
                 write_whole(path.with_name(f"{path.name}.index"), index.render(), durable=False)
@@ -69,11 +69,8 @@ class Manifests:
             write_whole(path, body)
         return None
 
-    def _index(self, address: str, digest: str) -> Index | None:
-        try:
-            body = self._connection.request("GET", INDEX_CALL, query={"address": address}).content
-        except UnknownCall:
-            return None
+    def _index(self, address: str, digest: str) -> Index:
+        body = self._connection.request("GET", INDEX_CALL, query={"address": address}).content
         index = Index.parse(body, where=f"the index of {_named(address)}")
         if index.head.digest != digest:
             raise _other(address, digest)

@@ -6,13 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from muster.core.errors import SpecError
 from muster.core.names import check_label
 from muster.core.wire import dumps, loads
 from muster.volumes.gather import check_path
 from muster.volumes.service.archives import unpack
 from muster.volumes.service.connection import Connection
-from muster.volumes.service.refusals import UnknownCall
 
 AT = "/v1/predictions"
 
@@ -50,19 +48,11 @@ class ServiceSpools:
 
         :raises SpecError: nothing on that cluster commits them.
         """
-        try:
-            self._connection.request("PUT", f"{AT}/{check_label('deployment', deployment)}")
-        except UnknownCall:
-            raise SpecError(
-                "the store service is of an earlier release, and takes no requests: upgrade the chart, or leave log out"
-            ) from None
+        self._connection.request("PUT", f"{AT}/{check_label('deployment', deployment)}")
 
     def waiting(self) -> tuple[SpooledHour, ...]:
-        """Return the hours that can be committed; a service of an earlier release has none."""
-        try:
-            return loads(Waiting, self._connection.request("GET", AT, slow=True).content).hours
-        except UnknownCall:
-            return ()
+        """Return the hours that can be committed."""
+        return loads(Waiting, self._connection.request("GET", AT, slow=True).content).hours
 
     def fetch(self, hour: SpooledHour, folder: Path) -> dict[str, int]:
         """Write the files of an hour into `folder`, which is empty; return the bytes of each.

@@ -25,7 +25,6 @@ from muster.core import wire
 from muster.core.address import Address
 from muster.core.errors import SpecError
 from muster.core.names import check_digest, check_job_id, check_volume
-from muster.core.series import Series
 from muster.volumes.base import Collected, Plan, Version
 from muster.volumes.protocols import (
     Attempts,
@@ -328,12 +327,11 @@ TABLE = (
 
     Row(Snapshots.holds, "GET", "/v1/code/{digest}/held", answer="Answer.yes"),
 
-    Row(Makings.made, "GET", "/v1/made", answer="Makings.made", absent=lambda _: []),
-    Row(Makings.used, "GET", "/v1/used", answer="Used.at", absent=lambda _: 0.0),
+    Row(Makings.made, "GET", "/v1/made", answer="Makings.made"),
+    Row(Makings.used, "GET", "/v1/used", answer="Used.at"),
     Row(Makings.use, "POST", "/v1/made/{job_id}/use", body="User"),
     Row(Makings.forget, "DELETE", "/v1/made/{job_id}", answer="Answer.yes"),
-    Row(Makings.claim, "POST", "/v1/claims/{key}", body="Claim", answer="Holder.job_id",
-        absent=lambda given: given["job_id"]),
+    Row(Makings.claim, "POST", "/v1/claims/{key}", body="Claim", answer="Holder.job_id"),
 
     Row(Starting.begun, "POST", f"{_JOB}/attempts", body="Begin", threads="starting"),
     Row(Starting.current, "GET", f"{_JOB}/attempts/current"),
@@ -358,22 +356,22 @@ TABLE = (
     Row(Ledger.status, "GET", f"{_JOB}/status"),
     Row(Ledger.own, "POST", f"{_JOB}/owner", body="Ownership", answer="Answer.yes"),
     Row(Ledger.log_bytes, "GET", f"{_JOB}/log/bytes", answer="Count.count"),
-    Row(Ledger.log_times, "GET", f"{_JOB}/log/times", answer="LogTimes.times", absent=lambda _: []),
-    Row(Ledger.series, "GET", f"{_JOB}/series", absent=lambda _: Series()),
+    Row(Ledger.log_times, "GET", f"{_JOB}/log/times", answer="LogTimes.times"),
+    Row(Ledger.series, "GET", f"{_JOB}/series"),
     Row(Ledger.jobs, "GET", "/v1/jobs", answer="Names.names"),
     Row(Ledger.statuses, "POST", "/v1/statuses", body="Names", names={"job_ids": "names"}, answer="Statuses.statuses"),
     Row(Ledger.specs, "POST", "/v1/specs", body="Names", names={"job_ids": "names"}, answer="Specs.specs"),
     Row(Ledger.origins, "GET", "/v1/origins", answer="Origins.origins"),
-    Row(Ledger.end_task, "POST", "/v1/ends", body="Ending", absent=lambda _: None),
-    Row(Ledger.task_ends, "GET", "/v1/ends", answer="Endings.ends", absent=lambda _: []),
+    Row(Ledger.end_task, "POST", "/v1/ends", body="Ending"),
+    Row(Ledger.task_ends, "GET", "/v1/ends", answer="Endings.ends"),
     Row(Ledger.note_run, "POST", "/v1/runs", body="Running", absent=lambda _: None),
     Row(Ledger.run_notes, "GET", "/v1/runs", answer="Notes.notes", absent=lambda _: []),
 
     Row(Upkeep.plan, "POST", "/v1/gc/plan", body="Rules", answer=_PLAN, threads="working"),
     Row(Upkeep.collect, "POST", "/v1/gc/collect", body="Rules", answer=_COLLECTED, threads="working"),
     Row(Upkeep.room, "GET", "/v1/room"),
-    Row(Upkeep.upkept, "GET", "/v1/upkeep", answer="Upkept.notes", absent=lambda _: []),
-    Row(Upkeep.note_sweep, "POST", "/v1/upkeep/sweep", absent=lambda _: None),
+    Row(Upkeep.upkept, "GET", "/v1/upkeep", answer="Upkept.notes"),
+    Row(Upkeep.note_sweep, "POST", "/v1/upkeep/sweep"),
 )
 # fmt: on
 

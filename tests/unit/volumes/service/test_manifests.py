@@ -101,16 +101,6 @@ def test_what_was_torn_in_the_cache_is_fetched_again(made, service, tmp_path, cl
     assert len(asked) > 1
 
 
-def test_a_service_of_an_earlier_release_sends_all(made, client, asked, monkeypatch):
-    version, files = made
-    monkeypatch.setattr(manifests, "INDEX_CALL", "/v1/no-such-call")
-    assert list(client.manifest(version.address).values()) == list(files.values())
-    assert sum(ranges(asked)) == files.index.pages[-1].end
-    asked.clear()
-    assert list(client.manifest(version.address)) == list(files)
-    assert not ranges(asked)
-
-
 def test_a_manifest_of_some_pages_that_is_not_large_comes_whole(made, client, asked, monkeypatch):
     version, files = made
     monkeypatch.setattr(manifests, "LARGE_BYTES", 1 << 20)

@@ -7,7 +7,6 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import httpx
 import pytest
 from tests.unit.volumes.service.process import Service
 
@@ -167,23 +166,6 @@ def test_a_jobs_token_does_not_count(keeping: Service, spools: ServiceSpools) ->
     ):
         with pytest.raises(StoreError, match="does not count for"):
             call(ServiceSpools(keeping.client(token=token).connection))
-
-
-def test_a_release_before_has_none_and_takes_none(spools: ServiceSpools) -> None:
-    answer = httpx.Response(
-        404, json={"error": "SpecError", "message": "the store service knows no such call"}
-    )
-
-    class Earlier:
-        def request(self, *_: object, **__: object) -> httpx.Response:
-            from muster.volumes.service.refusals import read
-
-            raise read(answer.content, status=answer.status_code, where="http://store")
-
-    earlier = ServiceSpools(Earlier())  # type: ignore[arg-type]
-    assert earlier.waiting() == ()
-    with pytest.raises(SpecError, match="of an earlier release, and takes no requests"):
-        earlier.open("flights")
 
 
 def test_what_was_replaced_by_a_link_since_it_was_listed_is_not_packed(
