@@ -137,6 +137,13 @@ def test_a_job_that_has_to_borrow_takes_the_place_of_trials_by_default_and_of_no
     assert low <= policy["borrowWithinCohort"]["maxPriorityThreshold"] < normal
 
 
+def test_what_is_applied_without_helm_has_no_pod_that_only_helm_starts() -> None:
+    """`kubectl apply` would start it at once, and could not change it with the next release."""
+    page = (helm.ROOT / "docs" / "howto" / "cluster-setup.md").read_text()
+    (option,) = re.findall(r"`helm template muster helm/muster (\S+) --namespace NAMESPACE", page)
+    assert not [each for each in render(LEAST, option) if each["kind"] == "Pod"]
+
+
 def test_a_team_that_never_reclaims_does_as_the_refusal_says() -> None:
     preemption = {"reclaimWithinCohort": "Never", "borrowWithinCohort": None}
     found = render({**LEAST, "queues": {**LEAST["queues"], "preemption": preemption}})
