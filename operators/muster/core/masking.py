@@ -8,9 +8,11 @@ from __future__ import annotations
 import json
 import re
 from base64 import b64decode, b64encode
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from html import escape, unescape
+from itertools import takewhile
+from operator import eq
 from urllib.parse import quote, quote_plus, unquote, unquote_plus
 
 MASK = "***"
@@ -44,7 +46,7 @@ class Masking:
     def text(self, text: str) -> str:
         """Return `text` without secrets."""
         for secret in self.texts:
-            text = _without(text, secret)
+            text = _without(text, secret, self.texts)
         return _CUT.sub(lambda line: self._end_masked(line[1]) + line[2], text)
 
     def log(self, lines: bytes) -> bytes:
@@ -130,12 +132,15 @@ def _head(secret: str) -> str:
     return secret if len(secret) < _LONG else secret[: (len(secret) + 1) // 2]
 
 
-def _without(text: str, secret: str) -> str:
-    """Mask every occurrence of the secret's head, with as much of the secret as follows."""
+def _without(text: str, secret: str, forms: Sequence[str]) -> str:
+    """Mask every occurrence of the secret's head, with as much as follows of any form: several begin with the same characters."""
     head, parts, end = _head(secret), [], 0
     while (at := text.find(head, end)) >= 0:
         parts += [text[end:at], MASK]
-        end = at + len(head)
-        while end - at < len(secret) and text[end : end + 1] == secret[end - at]:
-            end += 1
+        end = at + max(_alike(form, text[at : at + len(form)]) for form in forms)
     return "".join([*parts, text[end:]])
+
+
+def _alike(one: str, other: str) -> int:
+    """Return how many characters two texts begin with alike."""
+    return len(list(takewhile(bool, map(eq, one, other))))

@@ -57,6 +57,13 @@ COATS: dict[str, Callable[[str], str]] = {
 }  # fmt: skip
 
 
+@pytest.mark.parametrize("char", "&'\"\\ %+/ü")
+def test_a_secret_is_masked_to_its_end_wherever_a_character_stands_that_is_quoted(char: str) -> None:
+    for at in range(1, len(SECRET)):
+        secret = f"{SECRET[:at]}{char}{SECRET[at:]}"
+        assert Masking([secret]).text(f"({secret})") == f"({MASK})", at
+
+
 @pytest.mark.parametrize("coat", COATS.values(), ids=COATS)
 def test_a_secret_is_known_in_any_coat(coat: Callable[[str], str]) -> None:
     coated = f"at {coat(COATED)} it goes on"
