@@ -32,6 +32,17 @@ def test_it_looks_at_everything_and_makes_nothing(muster: Run, home: Path) -> No
     assert not home.exists()
 
 
+@pytest.mark.parametrize(
+    ("found", "state"), [("3.3.2", "ok"), ("3.4.0b2", "ok"), ("3.3.1", "bad"), ("3.5.0", "bad")]
+)
+def test_an_airflow_is_one_that_muster_is_installed_with(
+    muster: Run, monkeypatch: pytest.MonkeyPatch, found: str, state: str
+) -> None:
+    monkeypatch.setattr("importlib.metadata.version", lambda _: found)
+    checks = {check["name"]: check for check in muster("doctor", "--json").json()["checks"]}
+    assert checks["Airflow"]["state"] == state
+
+
 def test_for_people_each_check_is_a_line(muster: Run) -> None:
     lines = muster("doctor").out.splitlines()
     assert lines[0].split() == ["state", "what", "found"]

@@ -16,6 +16,7 @@ from muster.cli.screen import when
 from muster.core.errors import MusterError
 from muster.core.settings import Settings, project_folder
 
+AIRFLOW = "apache-airflow"
 GIB = 1 << 30
 HOME_GIB = 2.0
 CACHE_GIB = 12.0  # every shipped environment and its downloads, with room to build
@@ -51,15 +52,18 @@ def _uv(_: Settings) -> Check:
 
 
 def _airflow(_: Settings) -> Check:
-    from importlib.metadata import PackageNotFoundError, version
+    from importlib.metadata import PackageNotFoundError, requires, version
+
+    from packaging.requirements import Requirement
 
     try:
-        found = version("apache-airflow")
+        found, needed = version(AIRFLOW), map(Requirement, requires("airflow-provider-muster") or ())
     except PackageNotFoundError:
         return bad("Airflow", "not there", "install muster again: Airflow is one of its requirements")
-    if found.startswith("3.3."):
+    wanted = next(each.specifier for each in needed if each.name == AIRFLOW)
+    if wanted.contains(found, prereleases=True):
         return ok("Airflow", found)
-    return bad("Airflow", found, "install muster in an environment of its own: it needs Airflow 3.3")
+    return bad("Airflow", found, f"install muster in an environment of its own: it needs Airflow {wanted}")
 
 
 def home_disk(settings: Settings) -> Check:
