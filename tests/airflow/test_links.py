@@ -9,6 +9,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 import pytest
 
@@ -89,6 +90,24 @@ def test_a_job_that_failed(
     assert set(found) == {"muster_job", "_link_TrackingLink"}, (
         "an empty link costs a request and shows nothing"
     )
+
+
+def test_a_task_that_failed_before_it_had_a_job_leads_to_its_run(
+    write_dag: Callable[..., None],
+    run: Callable[..., RunResult],
+    links: Callable[[str], dict[str, Any]],
+    dag_folder: Path,
+) -> None:
+    write_dag(
+        """
+        JobOperator(task_id="card", image="python", command=["cat", "{inputs.rows}"], resources=SMALL, retries=0,
+                    inputs={"rows": "volume://links/nothing@latest"})
+        """
+    )
+    result = run()
+    assert not result.succeeded
+    place = f"/plugin/muster/muster/#/runs/{dag_folder.name}/{quote(result.run_id, safe='')}"
+    assert links("card") == {"muster_job": place}
 
 
 def test_a_link_that_cannot_be_computed_is_left_to_airflow_which_logs_why(home: object) -> None:

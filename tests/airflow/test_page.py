@@ -231,6 +231,17 @@ class TestLetIn:
                 assert stranger.request(method, path).status_code in (307, 401), (method, path)
 
 
+def test_who_may_not_see_plugins_reads_who_gives_the_right(
+    viewer: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from airflow.api_fastapi.auth.managers.simple.simple_auth_manager import SimpleAuthManager
+
+    monkeypatch.setattr(SimpleAuthManager, "is_authorized_view", lambda *_, **__: False)
+    answer = viewer.get("/muster/")
+    assert (answer.status_code, "can read on Plugins" in answer.text) == (403, True)
+    assert viewer.get("/muster/api/jobs").status_code == 403
+
+
 @pytest.fixture
 def forbid(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Have the auth manager refuse some questions about Dags, as one with permissions per Dag does."""

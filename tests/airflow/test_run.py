@@ -408,10 +408,14 @@ def test_a_plain_airflow_task_runs_between_jobs(
 
         @task
         def after(job: dict) -> str:
+            import sys
             from pathlib import Path
             from muster.volumes import runs
             from muster.volumes.folder import FolderStore
             (run,) = runs.runs(FolderStore(Path({str(store.layout.root)!r})), dag={name!r})
+            late = {{"validate", "gate", "deploy", "search", "drift", "score", "mirror", "retention", "rollback"}}
+            late = {{f"muster.airflow.operators.{{each}}" for each in late}} | {{"muster.backends.releases.driver"}}
+            assert late <= sys.modules.keys(), "its checkout may be upgraded while it waits"
             return run.state.value
         a = JobOperator(
             task_id="a", image="python", entrypoint="{name}.steps:first", resources=SMALL,

@@ -289,6 +289,39 @@ def everything(server: Server, folder: Path) -> dict[str, str]:
     }
 
 
+LONG = "flights_" + "d" * 232
+
+
+def long_named(told: Any) -> Any:
+    """The same of a Dag with an id of 240 characters."""
+    if isinstance(told, dict):
+        return {key: long_named(value) for key, value in told.items()}
+    if isinstance(told, list):
+        return [long_named(each) for each in told]
+    is_name = isinstance(told, str) and (told == "flights" or told.startswith(("flights.", "flights ·")))
+    return told.replace("flights", LONG, 1) if is_name else told
+
+
+def test_a_dag_id_of_240_characters_leaves_every_view_on_the_screen(
+    page: Page, server: Server, tmp_path: Path
+) -> None:
+    wide: dict[str, int] = {}
+    views = everything(server, tmp_path)
+    server.answers = {path: (code, long_named(told)) for path, (code, told) in server.answers.items()}
+    for place, shows in views.items():
+        page.goto("about:blank")
+        page.goto(f"{HOST}/muster/#/{place}")
+        expect(page.locator("main")).to_contain_text(shows)
+        for width in WIDTHS:
+            page.set_viewport_size({"width": width, "height": 900})
+            if (over := seen.overflow(page)) > 0:
+                wide[f"{place} {width}"] = over
+            if os.environ.get("MUSTER_SCREENSHOTS"):
+                name = "".join(c if c.isalnum() else "-" for c in place)[:40]
+                keep(page, f"long-{name}-{width}.png", full_page=True)
+    assert not wide, json.dumps(wide, indent=1)
+
+
 def test_nothing_serious_is_wrong_for_those_who_use_it_otherwise(
     page: Page, server: Server, axe: str, tmp_path: Path
 ) -> None:

@@ -37,6 +37,13 @@ def push_job_link(ti: Any, job_id: str) -> None:
     ti.xcom_push(key=JobLink.KEY, value=page(f"#/jobs/{job_id}"))
 
 
+def push_run_link(ti: Any) -> None:
+    """Have the link *Job* of a task that failed before it had a job lead to its run on the page, which says why it failed."""
+    if str(ti.id) not in _jobs:
+        run = "/".join(quote(name, safe="") for name in (ti.dag_id, ti.run_id))
+        ti.xcom_push(key=JobLink.KEY, value=page(f"#/runs/{run}"))
+
+
 class _KnownLink(BaseOperatorLink):
     """A link that has been computed."""
 
@@ -80,7 +87,7 @@ def job_of(ti_key: Any) -> str:
     known = _jobs.get(str(ti_key.id))
     if known is None:
         link = BaseXCom.get_value(ti_key=ti_key, key=JobLink.KEY)
-        known = _jobs[str(ti_key.id)] = str(link).rsplit("/", 1)[-1] if link else ""
+        known = _jobs[str(ti_key.id)] = str(link).partition("#/jobs/")[2]
     return known
 
 

@@ -143,6 +143,7 @@ def read_param(text: str) -> tuple[str, str]:
 
 def execute(dag: str, wanted: Wanted, *, dags: Path) -> RunResult:
     """Run a Dag and show its progress on stderr; see :func:`muster.airflow.embedded.runner.run_dag`."""
+    from muster.cli import run_summary  # noqa: F401 - by the end of the run another release's may be there
     from muster.cli.stages import view
 
     with view() as listener:

@@ -21,6 +21,7 @@ from typing import TextIO
 
 import typer
 
+from muster.core.names import JOB_ID_LENGTH
 from muster.core.room import size as size
 from muster.core.text import escaped, lasting, shortened
 from muster.core.wire import plain
@@ -136,8 +137,8 @@ def digest(text: str | None, *, digits: int = 8) -> str:
 class Table:
     """Rows in aligned columns; ``>`` before a column's name aligns it to the right.
 
-    On a terminal each row is one line: the last column is cut at the window's edge. In a pipe
-    nothing is cut.
+    On a terminal each row is one line: the last column is cut at the window's edge, and of one that is wider a column
+    that takes more than a third of it. In a pipe nothing is cut.
     """
 
     columns: Sequence[str]
@@ -152,6 +153,9 @@ class Table:
         names = [name.removeprefix(">") for name in self.columns]
         table = [tuple(names), *self.rows]
         widths = [max(len(row[i]) for row in table) for i in range(len(names))]
+        if width is not None and sum(widths[:-1]) > width:
+            widths = [min(wide, max(width // 3, JOB_ID_LENGTH)) for wide in widths]
+            table = [tuple(map(shortened, row, widths[:-1])) + row[-1:] for row in table]
         room = None if width is None else max(width - sum(widths[:-1]) - 2 * (len(widths) - 1), 12)
         for row in table:
             cells = [self._set(row, i, wide) for i, wide in enumerate(widths[:-1])]

@@ -72,6 +72,16 @@ def test_on_a_terminal_the_last_column_is_cut() -> None:
     assert row.endswith("x…")
 
 
+def test_on_a_terminal_a_long_name_leaves_room_for_what_stands_beside_it() -> None:
+    table = Table(["dag", "job", ">n", "why"])
+    table.add("d" * 240, "j" * 40, 5, "no room")
+    table.add("short", "j", 1000, "x" * 300)
+    head, *rows = table.lines(width=100)
+    assert rows[0].split() == ["d" * 39 + "…", "j" * 40, "5", "no", "room"]
+    assert [head.index("why"), rows[1].index("xxx")] == [rows[0].index("no room")] * 2
+    assert "d" * 240 in "".join(table.lines())
+
+
 def test_an_empty_table_leaves_stdout_empty(capsys: pytest.CaptureFixture[str]) -> None:
     Table(["name"]).show(empty="no jobs yet")
     captured = capsys.readouterr()

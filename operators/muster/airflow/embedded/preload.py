@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import sys
+from functools import cache
 from importlib import import_module
 from pathlib import Path
+from pkgutil import walk_packages
 
+import muster
 from muster.airflow.embedded.collecting import no_collections
 from muster.airflow.embedded.home import EmbeddedHome
 
@@ -58,12 +61,29 @@ _MODULES = (
 )
 
 
+# Rooms that no process of a run imports: other programs, and Airflow's components.
+_OTHERS = ("muster.airflow.plugin", "muster.airflow.up", "muster.cli", "muster.worker")
+
+
+@cache
+def import_all(*, cluster: bool) -> None:
+    """Import every module of muster that a run may need: it waits for hours, and its checkout may be upgraded meanwhile.
+
+    :param cluster: whether its jobs run on a cluster.
+    """
+    others = _OTHERS if cluster else (*_OTHERS, "muster.backends.kubernetes")
+    for found in walk_packages(muster.__path__, "muster."):
+        if not f"{found.name}.".startswith(tuple(f"{each}." for each in others)) and "__" not in found.name:
+            import_module(found.name)
+
+
 def preload(home: EmbeddedHome) -> None:
     """Make this process the home's Airflow, for good, with all that a run needs imported and built."""
     with no_collections():
         home.enter()
         for name in _MODULES:
             import_module(name)
+        import_all(cluster=home.settings.cluster is not None)
         from airflow.configuration import conf
         from airflow.observability.metrics.stats_utils import get_stats_factory
         from airflow.observability.stats import initialize

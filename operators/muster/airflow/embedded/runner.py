@@ -257,10 +257,12 @@ class _Runner:
 
     def _noted(self, run: DagRun, *, kept: frozenset[str], only: str | None = None) -> RunResult:
         """Run it, and note meanwhile in the store that it goes on."""
+        from muster.airflow.embedded.preload import import_all
         from muster.airflow.embedded.run_note import noted
         from muster.airflow.site import instance
         from muster.core.origin import Origin
 
+        import_all(cluster=self._home.settings.cluster is not None)
         origin = Origin(instance=instance(self._home.settings), dag_id=run.dag_id, run_id=run.run_id)
         with noted(self._backend.store.ledger, origin, self._warn) as beat:
             return self._go(run, beat, kept=kept, only=only)

@@ -18,7 +18,7 @@ from muster.airflow.attempts.watcher import arguments, called, watcher
 from muster.airflow.authoring.checks import check_delay, check_executor_queue, check_retries, optional
 from muster.airflow.authoring.keywords import AuthorKeywords, Keyword, keyword, refusing
 from muster.airflow.authoring.references import Later
-from muster.airflow.links import left
+from muster.airflow.links import left, push_run_link
 from muster.airflow.operators.mapping import TaskPartial, begin
 from muster.core.errors import MusterError
 from muster.core.status import JobState
@@ -187,6 +187,8 @@ class MusterOperator(BaseOperator, metaclass=AuthorKeywords):
         except Exception as error:
             if why := _why_failed(error):
                 self._end(context, JobState.FAILED, why)
+                if self.runs_a_job:
+                    push_run_link(context["ti"])
             raise
         finally:
             self.operator_extra_links = left(self.operator_extra_links, self, context["ti"])

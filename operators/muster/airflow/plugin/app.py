@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.api_fastapi.app import get_auth_manager
 from fastapi import Depends, FastAPI, HTTPException, Request
 from fastapi.exception_handlers import http_exception_handler
-from fastapi.responses import FileResponse, RedirectResponse, Response
+from fastapi.responses import FileResponse, PlainTextResponse, RedirectResponse, Response
 from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException as RoutingError
 
@@ -44,6 +44,10 @@ HEADERS = {
     "cross-origin-resource-policy": "same-origin",
     "cache-control": "no-store",
 }
+NOT_LET_IN = (
+    "Airflow does not let you see muster's page, where this link leads: ask an administrator for the permission to read "
+    "plugins. With FAB's auth manager that is 'can read on Plugins', in Security, List Roles.\n"
+)
 _STATUS = ((NotFound, 404), (SpecError, 400), (Conflict, 409))
 
 
@@ -148,9 +152,14 @@ async def _refused(request: Request, error: Exception) -> Response:
 
 
 async def _http(request: Request, error: Any) -> Response:
-    """Redirect a person without a session to Airflow's login; pass on other errors."""
-    if error.status_code == 401 and request.scope["path"].endswith("/muster/"):
-        return RedirectResponse(get_auth_manager().get_url_login(next_url=str(request.url)), status_code=307)
+    """Redirect a person without a session to Airflow's login, tell one without the right who gives it; pass on other errors."""
+    if request.scope["path"].endswith("/muster/"):
+        if error.status_code == 401:
+            return RedirectResponse(
+                get_auth_manager().get_url_login(next_url=str(request.url)), status_code=307
+            )
+        if error.status_code == 403:
+            return PlainTextResponse(NOT_LET_IN, status_code=403)
     return await http_exception_handler(request, error)
 
 
