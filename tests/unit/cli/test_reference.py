@@ -16,7 +16,7 @@ HEAD = """# The command
 
 What `muster COMMAND --help` prints, for every command. Answers go to stdout, everything else to
 stderr; `--json`, which every command has that reads, prints one JSON document. The exit code is 0, or 1 with one message on stderr, 2 for a
-wrong option, 130 after Ctrl-C.
+wrong option, 3 if `muster run --resume` has nothing to run, 130 after Ctrl-C, 141 if the reader of its output has closed the pipe.
 
 ## JSON
 The fields of a document are those of the objects that [the reference](reference.md) describes, by the same names. In all documents:
