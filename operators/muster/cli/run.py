@@ -70,6 +70,12 @@ def run(
         bool,
         typer.Option("--serial", help="Run one stage after the other, each on this terminal itself."),
     ] = False,
+    answer: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--answer", metavar="STAGE=OPTION", help="The answer to a stage that asks a person; repeatable."
+        ),
+    ] = None,
     dags: Dags = DAGS,
     as_json: Json = False,
 ) -> None:
@@ -88,7 +94,13 @@ def run(
     from muster.core.settings import Settings
 
     _refuse_file(dag, dags)
-    params = dict(map(read_param, param or []))
+    params, answers = (
+        dict(map(read_param, param or [])),
+        dict(
+            read_param(text, what="answer", such_as="STAGE=OPTION, such as approve=Approve")
+            for text in answer or []
+        ),
+    )
     home = EmbeddedHome(settings=Settings.load(), dags=dags.absolute())
     home.check()
     wanted = Wanted(
@@ -98,6 +110,7 @@ def run(
         only=only,
         no_cache=no_cache,
         serial=serial,
+        answers=answers,
     )
     with suppress(OSError):  # the error is reported where the run is noted
         home.settings.make_home()
@@ -130,14 +143,16 @@ def _run_there(dag: str, home: EmbeddedHome, wanted: Wanted) -> int | None:
     return None if ended is None else end_as(ended)
 
 
-def read_param(text: str) -> tuple[str, str]:
+def read_param(
+    text: str, *, what: str = "param", such_as: str = "NAME=VALUE, such as month=2013-11"
+) -> tuple[str, str]:
     """Split ``month=2013-11``; the Dag's Param determines the value's type.
 
     :raises SpecError: there is no name or no ``=``.
     """
     name, equals, value = text.partition("=")
     if not equals or not name:
-        raise SpecError(f"param {text!r:.80}: write it as NAME=VALUE, such as month=2013-11")
+        raise SpecError(f"{what} {text!r:.80}: write it as {such_as}")
     return name, value
 
 
@@ -161,6 +176,7 @@ def execute(dag: str, wanted: Wanted, *, dags: Path) -> RunResult:
             only=wanted.only,
             no_cache=wanted.no_cache,
             serial=wanted.serial,
+            answers=wanted.answers,
         )
 
 

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, NamedTuple
 
+from muster.cli.asking import Asking
 from muster.cli.progress import Seldom
 from muster.cli.screen import STATE_COLOURS, note, safe, seconds
 from muster.core.address import shown
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
     from rich.table import Table
 
-    from muster.airflow.embedded.result import Instance, Listener, Stage
+    from muster.airflow.embedded.result import Instance, Listener, Question, Stage
     from muster.core.status import JobStatus
 
 WAITING, RUNNING = "waiting", "running"
@@ -61,6 +62,12 @@ class PlainView:
             str, str
         ] = {}  # tasks whose job has not started, and what is added to "started"
         self._seldom = Seldom(note)
+        self.answer = Asking(lambda text: note(safe(text)))
+
+    @property
+    def can_answer(self) -> bool:
+        """Whether a person is before the terminal."""
+        return self.answer.possible
 
     def __enter__(self) -> Listener:
         """Do nothing."""
@@ -138,6 +145,20 @@ class LiveView:
         self._live = Live(
             console=self._console, get_renderable=self.render, auto_refresh=False, transient=True
         )
+        self._asking = Asking(lambda text: self._print("", text, "bold"))
+
+    @property
+    def can_answer(self) -> bool:
+        """Whether a person is before the terminal."""
+        return self._asking.possible
+
+    def answer(self, question: Question) -> tuple[str, ...] | None:
+        """Ask in place of the table, which would be drawn over what is typed."""
+        self._live.stop()
+        chosen = self._asking(question)
+        if chosen is not None:
+            self._live.start()
+        return chosen
 
     def __enter__(self) -> Listener:
         """Begin to draw."""
@@ -146,7 +167,8 @@ class LiveView:
 
     def beat(self) -> None:
         """Draw the clocks."""
-        self._live.refresh()
+        if self._live.is_started:
+            self._live.refresh()
 
     def __exit__(self, *_: object) -> None:
         """Remove the table: the summary replaces it."""

@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -44,7 +45,7 @@ class Loaded:
         """The folder of its file."""
         return DagFolder.of(self.dag)
 
-    @property
+    @cached_property
     def order(self) -> tuple[str, ...]:
         """Its tasks in an order in which they can run."""
         tasks = self.dag.topological_sort()  # type: ignore[no-untyped-call]
@@ -54,6 +55,26 @@ class Loaded:
         """Return these tasks, and all that follow them."""
         tasks = (self.dag.get_task(name) for name in names)
         return set(names).union(*(task.get_flat_relative_ids(upstream=False) for task in tasks))
+
+    def around(self, names: Collection[str]) -> SerializedDAG:
+        """Return the part of the Dag that Airflow must see to decide about some tasks: with all whose ends they wait for."""
+        tasks = [self.scheduled.get_task(name) for name in names]
+        seen = set(names).union(*(task.upstream_task_ids for task in tasks))
+        for task in tasks:
+            # a task waits for the setups above it, and a teardown for all between its setups and itself
+            if task.is_teardown:
+                seen |= task.get_flat_relative_ids(upstream=True)
+            elif self.has_setups:
+                seen |= {setup.task_id for setup in task.get_upstreams_only_setups()}
+        part = copy.copy(self.scheduled)
+        part.partial = True
+        part.task_dict = {name: self.scheduled.task_dict[name] for name in seen}
+        return part
+
+    @cached_property
+    def has_setups(self) -> bool:
+        """Whether a task is a setup."""
+        return any(task.is_setup for task in self.scheduled.tasks)
 
     def leading_to(self, name: str) -> frozenset[str]:
         """Return a task, and all that it follows."""

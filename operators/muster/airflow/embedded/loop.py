@@ -1,34 +1,58 @@
 """Runs the tasks of one Dag run: those that may run side by side do, in processes of their own.
 
-Airflow's own ``DagRun.update_state`` decides what may run next, what a failure stops, and when a retry is
-due, and each task runs through Airflow's own in-process supervisor, as in ``dag.test()``.
+Airflow itself decides what may run next, what a failure stops, and when a retry is due, and each task runs through
+Airflow's own in-process supervisor, as in ``dag.test()``. Airflow's scheduler looks at all tasks of a run each time. Here
+what ends decides what is looked at: the tasks right after it, and those after these that ended by it without running.
+All are looked at when the run begins, and when nothing is left to do. So the cost of a run grows with its tasks.
 """
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
-from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
+from datetime import UTC, datetime
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from muster.airflow.attempts.watcher import called
+from muster.airflow.embedded.callbacks import call_back
 from muster.airflow.embedded.execution import Execution, fail_lost, prepare_forks
 from muster.airflow.embedded.interruption import Interruption
 from muster.airflow.embedded.load import Loaded
+from muster.airflow.embedded.questions import Questions
 from muster.airflow.embedded.result import Listener
+from muster.airflow.embedded.states import FINISHED, States
 from muster.airflow.embedded.task_process import Outcome, TaskProcess, hear
 from muster.airflow.embedded.turns import Limits, Turn, whose_turn
 
 if TYPE_CHECKING:
+    from airflow.callbacks.callback_requests import DagCallbackRequest
     from airflow.models.dagrun import DagRun
     from airflow.models.taskinstance import TaskInstance
     from sqlalchemy.orm import Session
 
+_EPOCH = datetime.fromtimestamp(0, UTC)
 _LONGEST_PAUSE_SECONDS = 1.0
+GRACE_SECONDS = 3.0  # for a plain function that was asked to end; Airflow's own supervisor waits for 5
 _NAP_SECONDS = 0.1  # how soon a stop is heard, and how often a screen is drawn
 
+# With these a task waits for the ends of all that it follows, unless one did not succeed.
+_AWAIT_ALL = frozenset({
+    "all_success", "all_done", "all_done_min_one_success", "all_done_setup_success", "none_failed", "none_skipped",
+    "none_failed_min_one_success",
+})  # fmt: skip
+_BAD = FINISHED - {"success"}
+
 Key = tuple[str, int]
+
+
+class _Stop(NamedTuple):
+    """Why a task was asked to end, and the state that it has then in any case; None: whatever it makes of it."""
+
+    state: str | None = None
+    why: str = ""
 
 
 class Loop:
@@ -37,6 +61,7 @@ class Loop:
     :param scope: the tasks that may run; None: all.
     :param serial: run one task after the other, each with this process's stdout and stderr.
     :param beat: called about ten times a second while tasks run.
+    :param answers: options by the task that asks a person for one.
     :param on_lost: called with the task and index of an instance whose process was lost, once that is noted.
     """
 
@@ -51,8 +76,10 @@ class Loop:
         *,
         serial: bool = False,
         beat: Callable[[], None] = lambda: None,
+        answers: Mapping[str, str] = MappingProxyType({}),
         on_lost: Callable[[str, int], None] = lambda *_: None,
     ) -> None:
+        self.states = States(run, session)
         self._loaded = loaded
         self._run = run
         self._session = session
@@ -66,7 +93,12 @@ class Loop:
         self._places = {name: place for place, name in enumerate(loaded.order)}
         self._running: dict[Key, tuple[Turn, TaskProcess]] = {}
         self._idle: list[TaskProcess] = []
-        self._waiting: set[Key] = set()
+        self._questions = Questions(session, listener, answers)
+        self._waiting: dict[Key, Turn] = {}
+        self._due: dict[Key, float] = {}
+        self._stopped: dict[Key, _Stop] = {}
+        self._out_of_time = math.inf
+        self._callback: DagCallbackRequest | None = None
         self._messages: dict[Key, str] = {}
         self._began: dict[Key, float] = {}
         self._ended: dict[Key, float] = {}
@@ -94,31 +126,50 @@ class Loop:
             the instances of a mapped task that ran side by side.
         :param instance_ended: called with the task and index of each such instance before.
         """
+        limit = self._loaded.dag.dagrun_timeout
+        self._out_of_time = time.monotonic() + (math.inf if limit is None else limit.total_seconds())
         try:
+            self._settle(self._look())
             while self._goes_on:
-                self._start_all(self._ready())
-                if self._running:
-                    self._hear(ended, instance_ended)
-                elif not self._waiting and self._goes_on:
-                    self._interruption.sleep(min(self._until_due(), _LONGEST_PAUSE_SECONDS))
+                self._step(ended, instance_ended)
             self._waiting.clear()
+            for key in self._running:
+                self._stopped.setdefault(key, _Stop())
             while self._running:
-                for _, process in self._running.values():
-                    process.stop()
                 self._hear(ended, instance_ended)
+            if self._callback is not None:
+                call_back(self._loaded.dag, self._callback, self._listener.warning)
         finally:
             for process in (*self._idle, *(process for _, process in self._running.values())):
                 process.leave()
 
+    def _step(self, ended: Callable[[str], None], instance_ended: Callable[[str, int], None]) -> None:
+        """Start what may start, and wait for something to happen."""
+        self._beat()
+        if time.monotonic() >= self._out_of_time:
+            self._end_late()
+            return
+        if self._questions and (answered := self._questions.answered()) is not None:
+            self._waiting[_key(answered)] = self._turn(answered)
+        self._start_all()
+        if self._running:
+            self._settle(self._hear(ended, instance_ended))
+        elif self._questions:
+            self._interruption.sleep(_NAP_SECONDS)
+        elif not self._waiting:
+            self._interruption.sleep(min(self._until_due(), _LONGEST_PAUSE_SECONDS))
+            self._settle(self._look())
+
     @property
     def left_waiting(self) -> bool:
         """Whether the tasks that may run have ended, and others, outside the scope, wait."""
-        from airflow.utils.state import DagRunState, State
+        from airflow.utils.state import DagRunState
 
-        if self._scope is None or self._run.state != DagRunState.RUNNING:
-            return False
-        tasks = self._run.get_task_instances(session=self._session)
-        return all(ti.state in State.finished for ti in tasks if ti.task_id in self._scope)
+        return (
+            self._scope is not None
+            and self._run.state == DagRunState.RUNNING
+            and self.states.ended(self._scope)
+        )
 
     @property
     def _goes_on(self) -> bool:
@@ -126,16 +177,50 @@ class Loop:
 
         return self._run.state == DagRunState.RUNNING and not self._interruption and not self.left_waiting
 
-    def _ready(self) -> Sequence[TaskInstance]:
-        """Ask Airflow what may run now, and mark it scheduled."""
+    def _settle(self, ended: Collection[str]) -> None:
+        """Look at what follows tasks that have ended, and at the whole run where nothing is left to do."""
+        scheduled = self._loaded.scheduled
+        due = [key for key, at in self._due.items() if at <= time.monotonic()]
+        self._look({name for name, _ in due})
+        for key in self._due.keys() & due:  # a sensor knows itself when it looks again
+            self._due[key] = time.monotonic() + _LONGEST_PAUSE_SECONDS
+        while ended:
+            after = {name for each in ended for name in scheduled.get_task(each).downstream_task_ids}
+            ended = self._look([name for name in after if self._may_begin(name)])
+        if not self._running and not self._waiting and self.states.ended():
+            self._look()
+
+    def _may_begin(self, name: str) -> bool:
+        """Whether Airflow could decide about a task now: most wait for the ends of all that they follow."""
+        task = self._loaded.scheduled.get_task(name)
+        if self.states.ended([name]) and self.states.each(name):
+            return False
+        if task.trigger_rule not in _AWAIT_ALL or task.get_closest_mapped_task_group() is not None:
+            return True
+        before = [state for upstream in task.upstream_task_ids for state in self.states.each(upstream)]
+        return FINISHED.issuperset(before) or not _BAD.isdisjoint(before)
+
+    def _look(self, names: Collection[str] | None = None) -> set[str]:
+        """Have Airflow decide about some tasks, or about all and the run, and mark scheduled what may run.
+
+        :returns: the tasks of which an instance has ended since, as one that is skipped.
+        """
         from airflow.sdk import timezone
         from airflow.utils.state import TaskInstanceState
 
         from muster.airflow.attempts.database import keeps_tries_as_rows
 
+        if names is not None and not names:
+            return set()
         self._session.expire_all()
-        self._run.dag = self._loaded.scheduled
-        schedulable, _ = self._run.update_state(session=self._session)
+        if names is None:
+            self._run.dag = self._loaded.scheduled
+            schedulable, self._callback = self._run.update_state(
+                session=self._session, execute_callbacks=False
+            )
+        else:
+            self._run.dag = self._loaded.around(names)
+            schedulable = self._run.task_instance_scheduling_decisions(session=self._session).schedulable_tis
         for ti in schedulable:
             if self._scope is not None and ti.task_id not in self._scope:
                 continue
@@ -145,35 +230,34 @@ class Loop:
                 ti.try_number += 1
             ti.state = TaskInstanceState.SCHEDULED
             ti.scheduled_dttm = timezone.utcnow()
+            self._due.pop(_key(ti), None)
         self._session.commit()
-        tasks = self._run.get_task_instances(session=self._session)
-        return [
-            ti for ti in tasks if ti.state == TaskInstanceState.SCHEDULED and _key(ti) not in self._running
-        ]
+        found = self._run.get_task_instances(state=[TaskInstanceState.SCHEDULED], session=self._session)
+        self._waiting |= {_key(ti): self._turn(ti) for ti in found if _key(ti) not in self._running}
+        ended = self.states.read(None if names is None else self._run.dag.task_ids)
+        self._run.dag = self._loaded.scheduled
+        return ended
 
-    def _start_all(self, ready: Sequence[TaskInstance]) -> None:
+    def _start_all(self) -> None:
         """Start those whose turn it is; the others wait."""
-        found = {_key(ti): ti for ti in ready}
-        self._waiting = set(found)
-        turns = whose_turn(map(self._turn, ready), (turn for turn, _ in self._running.values()), self._limits)
+        turns = whose_turn(self._waiting.values(), (turn for turn, _ in self._running.values()), self._limits)
         if len(turns) > len(self._idle):
             prepare_forks(self._session)
         for turn in turns:
             if self._interruption:
                 break
-            self._start(turn, found[turn.key])
-            self._waiting.discard(turn.key)
+            self._start(self._waiting.pop(turn.key))
 
-    def _start(self, turn: Turn, ti: TaskInstance) -> None:
+    def _start(self, turn: Turn) -> None:
         from muster.airflow.embedded.instances import known_arguments, runs_a_job
 
-        task = self._loaded.dag.task_dict[ti.task_id]
-        label = called(ti.task_id, ti.map_index, known_arguments(task, ti.map_index))
-        self._listener.task_started(label, ti.try_number, runs_a_job=runs_a_job(task))
+        task = self._loaded.dag.task_dict[turn.task_id]
+        label = called(turn.task_id, turn.map_index, known_arguments(task, turn.map_index))
+        self._listener.task_started(label, turn.try_number, runs_a_job=runs_a_job(task))
         self._began[turn.key] = time.monotonic()
         self._ended.pop(turn.key, None)
         process = self._idle.pop() if self._idle else self._fork()
-        process.start(ti.id, label=label)
+        process.start(turn.ti_id, label=label)
         self._running[turn.key] = (turn, process)
 
     def _fork(self) -> TaskProcess:
@@ -186,6 +270,8 @@ class Loop:
         return Turn(
             task_id=ti.task_id,
             map_index=ti.map_index,
+            ti_id=ti.id,
+            try_number=ti.try_number,
             weight=ti.priority_weight or 0,
             place=self._places[ti.task_id],
             pool=ti.pool,
@@ -193,27 +279,45 @@ class Loop:
             at_once=min((limit for limit in limits if limit is not None), default=None),
         )
 
-    def _hear(self, ended: Callable[[str], None], instance_ended: Callable[[str, int], None]) -> None:
-        """Pass on what the running tasks say until one has ended, a retry is due or the run is asked to end."""
-        asked, until = bool(self._interruption), time.monotonic() + self._until_due()
+    def _hear(self, ended: Callable[[str], None], instance_ended: Callable[[str, int], None]) -> set[str]:
+        """Pass on what the running tasks say until one has ended, a retry is due or the run is asked to end.
+
+        :returns: the tasks of which an instance has ended for good.
+        """
+        asked = bool(self._interruption)
+        until = time.monotonic() + (_NAP_SECONDS if self._questions else self._until_due())
         gone: list[TaskProcess] = []
         while not gone and bool(self._interruption) is asked and time.monotonic() < until:
+            self._stop_asked()
             gone = hear([process for _, process in self._running.values()], self._listener, _NAP_SECONDS)
             self._listener.beat()
             self._beat()
+        keys = [key for key, (_, process) in self._running.items() if process in gone]
         self._session.expire_all()  # the tasks' own processes have written to the database
-        for key in [key for key, (_, process) in self._running.items() if process in gone]:
+        for key in keys:
             self._end(key)
+        names = {name for name, _ in keys}
+        over = self.states.read(names) if names else set()
+        if self._loaded.dag.fail_fast and any(self.states.one(*key) == "failed" for key in keys):
+            over |= self._fail_fast(", ".join(sorted(names)))
+        for key in keys:
+            self._note_when_due(key)
             if key[1] >= 0:
                 instance_ended(*key)
-            if key[0] not in {name for name, _ in (*self._running, *self._waiting)}:
-                ended(key[0])
+        for name in names.difference(name for name, _ in (*self._running, *self._waiting)):
+            ended(name)
+        return over
 
     def _end(self, key: Key) -> None:
         """Note how an instance ended."""
         _, process = self._running.pop(key)
         self._ended[key] = time.monotonic()
         outcome = process.outcome or self._lost(key, process)
+        stopped = self._stopped.pop(key, _Stop())
+        if stopped.state:
+            self._instance(key).set_state(stopped.state, session=self._session)
+            self._session.commit()
+            outcome = replace(outcome, message=stopped.why)
         if process.alive:
             self._idle.append(process)
         self._messages.pop(key, None)
@@ -222,28 +326,83 @@ class Loop:
         if outcome.arguments:
             self._arguments[key] = outcome.arguments
 
+    def _stop_asked(self) -> None:
+        """Ask the tasks to end that were stopped; kill one that hears nothing, as a plain function."""
+        for key in self._stopped:
+            _, process = self._running[key]
+            # muster's own tasks end with their jobs, which have a time of their own to save what they have
+            hears = process.has_job or self._loaded.is_musters(key[0])
+            if process.stop() > GRACE_SECONDS and not hears:
+                why = f"it did not end within {GRACE_SECONDS:.0f} s of being asked to: its process was killed"
+                if not self._stopped[key].state:
+                    self._stopped[key] = _Stop("failed", why)
+                process.kill()
+
+    def _fail_fast(self, failed: str) -> set[str]:
+        """Stop what Airflow has failed or skipped since a task failed; return the tasks that have ended by that."""
+        over = self.states.read()
+        for key in [key for key in self._waiting if self.states.one(*key) in FINISHED]:
+            del self._waiting[key]
+        for key in self._running:
+            if (state := self.states.one(*key)) in FINISHED:
+                self._stopped[key] = _Stop(state, f"stopped, since {failed} failed and the Dag has fail_fast")
+        return over
+
+    def _end_late(self) -> None:
+        """End the run after the Dag's ``dagrun_timeout``, as Airflow's scheduler does: what has not ended is skipped."""
+        from airflow.utils.state import DagRunState, TaskInstanceState
+
+        from muster.airflow.attempts.database import keeps_tries_as_rows
+
+        why = f"the run has taken longer than the Dag's dagrun_timeout, {self._loaded.dag.dagrun_timeout}"
+        self._listener.warning(why)
+        left = [ti for ti in self._run.get_task_instances(session=self._session) if ti.state not in FINISHED]
+        for ti in left:
+            if _key(ti) in self._running:
+                self._stopped[_key(ti)] = _Stop("skipped", why)
+            else:
+                ti.state = TaskInstanceState.SKIPPED
+        self._run.set_state(DagRunState.FAILED)
+        if self._loaded.scheduled.has_on_failure_callback:
+            last = max(left, key=lambda ti: ti.start_date or _EPOCH, default=None)
+            more: dict[str, Any] = {"session": self._session} if keeps_tries_as_rows() else {}
+            self._callback = self._run.produce_dag_callback(
+                dag=self._loaded.scheduled, success=False, relevant_ti=last, reason="timed_out", **more
+            )
+        self._session.commit()
+
     def _lost(self, key: Key, process: TaskProcess) -> Outcome:
         """Fail a task whose process ended before it could tell how; its job goes on if a try follows."""
         message = f"its process {process.how}"
-        ti = next(ti for ti in self._run.get_task_instances(session=self._session) if _key(ti) == key)
+        ti = self._instance(key)
         fail_lost(ti, self._loaded.scheduled.get_task(ti.task_id), message, self._session)
         self._on_lost(*key)
         return Outcome(message=message)
 
-    def _until_due(self) -> float:
-        """Return the seconds until a retry or another look of a sensor is due; endless if none is."""
+    def _note_when_due(self, key: Key) -> None:
+        """Note when another try, or another look of a sensor, is due, if one is."""
         from airflow.sdk import timezone
-        from airflow.utils.state import TaskInstanceState
 
-        due = [math.inf]
-        for ti in self._run.get_task_instances(session=self._session):
-            if ti.state == TaskInstanceState.UP_FOR_RETRY:
-                ti.task = self._loaded.scheduled.get_task(ti.task_id)
-                retry_at: datetime = ti.next_retry_datetime()  # type: ignore[no-untyped-call]
-                due.append((retry_at - timezone.utcnow()).total_seconds())
-            elif ti.state == TaskInstanceState.UP_FOR_RESCHEDULE:
-                due.append(_LONGEST_PAUSE_SECONDS)
-        return max(min(due), 0.01)
+        state = self.states.one(*key)
+        if state == "up_for_retry":
+            ti = self._instance(key)
+            ti.task = self._loaded.scheduled.get_task(ti.task_id)
+            retry_at: datetime = ti.next_retry_datetime()  # type: ignore[no-untyped-call]
+            self._due[key] = time.monotonic() + max((retry_at - timezone.utcnow()).total_seconds(), 0.01)
+        elif state == "awaiting_input":
+            self._questions.add(self._instance(key))
+        elif state == "up_for_reschedule":
+            self._due[key] = time.monotonic() + _LONGEST_PAUSE_SECONDS
+
+    def _instance(self, key: Key) -> TaskInstance:
+        name, index = key
+        ti = self._run.get_task_instance(name, map_index=index, session=self._session)
+        assert ti is not None, "it has run"
+        return ti
+
+    def _until_due(self) -> float:
+        """Return the seconds until a retry, another look of a sensor or the end of the run's time is due; endless if none is."""
+        return max(min(self._out_of_time, *self._due.values(), math.inf) - time.monotonic(), 0.01)
 
 
 def _key(ti: TaskInstance) -> Key:

@@ -48,6 +48,7 @@ _MODULES = (
     "muster.airflow.embedded.run_note",
     "muster.airflow.embedded.runner",
     "muster.airflow.embedded.runs",
+    "muster.airflow.embedded.stages",
     "muster.airflow.operators.deploy",
     "muster.airflow.operators.gate",
     "muster.airflow.operators.job",

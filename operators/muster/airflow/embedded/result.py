@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from muster.airflow.attempts.watcher import LineListener
+from muster.core.errors import SpecError
 from muster.core.status import JobStatus
 
 
@@ -102,8 +103,37 @@ class RunResult:
         return self.state == "success"
 
 
+@dataclass(frozen=True, kw_only=True)
+class Question:
+    """What a task asks a person: one of its options, or several."""
+
+    task: str
+    options: tuple[str, ...]
+    subject: str = ""
+    body: str = ""
+    multiple: bool = False
+
+    def chosen(self, text: str) -> tuple[str, ...]:
+        """Return the options that a text names, in any case, with commas between several. :raises SpecError: it names none."""
+        by_name = {option.casefold(): option for option in self.options}
+        words = [word.strip().casefold() for word in (text.split(",") if self.multiple else [text])]
+        if not all(word in by_name for word in words):
+            several = ", one or several with commas between" if self.multiple else ""
+            raise SpecError(
+                f"{text.strip()!r:.60} is no answer to task {self.task}: its options are {', '.join(self.options)}{several}"
+            )
+        return tuple(by_name[word] for word in words)
+
+
 class Listener(LineListener, Protocol):
     """Shows a run in progress. Called from one thread, one call at a time."""
+
+    @property
+    def can_answer(self) -> bool:
+        """Whether a person can be asked."""
+
+    def answer(self, question: Question) -> tuple[str, ...] | None:
+        """Ask a person, and return the options chosen; None at once where there is no answer yet. Called several times a second."""
 
     def note(self, text: str) -> None:
         """Show information: what is being prepared, or that a crash left a run."""
@@ -129,6 +159,11 @@ class Listener(LineListener, Protocol):
 
 class Silent:
     """A listener that shows nothing."""
+
+    can_answer = False
+
+    def answer(self, question: Question) -> tuple[str, ...] | None:
+        """Show nothing."""
 
     def note(self, text: str) -> None:
         """Show nothing."""

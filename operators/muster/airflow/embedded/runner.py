@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from muster.airflow.embedded.collecting import no_collections
 from muster.airflow.embedded.home import EmbeddedHome, quieten
-from muster.airflow.embedded.instances import Instances, addresses
-from muster.airflow.embedded.result import Deployed, Listener, RunResult, Silent, Stage
+from muster.airflow.embedded.questions import check
+from muster.airflow.embedded.result import Deployed, Listener, RunResult, Silent
+from muster.airflow.embedded.stages import Stages
 from muster.backends.choose import expecting_jobs
 from muster.core.errors import MusterError, SpecError
 from muster.core.names import nearest
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from sqlalchemy.orm import Session
 
     from muster.airflow.embedded.load import Loaded
-    from muster.airflow.embedded.loop import Loop
     from muster.backends.base import Backend
 
 Resume = Literal["keep", "strict"]
@@ -35,6 +35,7 @@ class Wanted:
     """The requested run: a new one, or the last one, continued from its present state or from a task.
 
     :param no_cache: nothing is kept of what earlier runs made.
+    :param answers: options by the stage that asks a person for one.
     :param run_id: id of a new run, which this process holds.
     """
 
@@ -44,6 +45,7 @@ class Wanted:
     only: str | None = None
     no_cache: bool = False
     serial: bool = False
+    answers: Mapping[str, str] = field(default_factory=dict)
     run_id: str = ""
 
     def __post_init__(self) -> None:
@@ -76,6 +78,7 @@ def run_dag(
     only: str | None = None,
     no_cache: bool = False,
     serial: bool = False,
+    answers: Mapping[str, str] | None = None,
     listener: Listener | None = None,
     settings: Settings | None = None,
     dags: Path | None = None,
@@ -93,6 +96,7 @@ def run_dag(
     :param no_cache: make every stage anew, also those that earlier runs made of the same.
     :param serial: run one task after the other, each with this process's stdout and stderr; otherwise those that
         Airflow would run side by side do, and what they print is told to the listener.
+    :param answers: options by the stage that asks a person for one; the listener is asked for others.
     :param dags: the folder of Dags; ``./dags`` by default.
     :raises MusterError: nothing was started: no such Dag, a wrong param, an image that cannot be built …
     """
@@ -100,7 +104,13 @@ def run_dag(
     home = EmbeddedHome(settings=settings or Settings.load(), dags=(dags or Path("dags")).absolute())
     home.check()
     wanted = Wanted(
-        params=params or {}, resume=resume, start=start, only=only, no_cache=no_cache, serial=serial
+        params=params or {},
+        resume=resume,
+        start=start,
+        only=only,
+        no_cache=no_cache,
+        serial=serial,
+        answers=answers or {},
     )
     kept = _all_kept(dag_id, home, wanted)
     if kept is not None:
@@ -179,9 +189,10 @@ class _Runner:
         self._warnings: list[str] = []
         self._overtaken: Collection[str] = ()
         self._serial = False
+        self._answers: Mapping[str, str] = {}
 
     def run(self, wanted: Wanted) -> RunResult:
-        self._serial = wanted.serial
+        self._serial, self._answers = wanted.serial, wanted.answers
         unbegun = self._runs.unbegun() if wanted.goes_on else None
         if not wanted.goes_on:
             return self._begin(wanted.run_id, wanted.params, no_cache=wanted.no_cache)
@@ -207,12 +218,19 @@ class _Runner:
 
         conf = read_params(self._loaded.dag, params)
         conf = {**conf, NO_CACHE: True} if no_cache else conf
+        check(self._loaded, self._loaded.order, self._answers, self._listener)
         with expecting_jobs(self._home.settings):
             self._make_ready(run_id)
             return self._noted(self._runs.begin(run_id, conf), kept=frozenset())
 
     def _resume(self, last: DagRun, wanted: Wanted) -> RunResult:
         self._check_stage(wanted.again)
+        check(
+            self._loaded,
+            self._loaded.order if wanted.only is None else [wanted.only],
+            self._answers,
+            self._listener,
+        )
         with self._home.notes.own(last.run_id), expecting_jobs(self._home.settings):
             self._make_ready(last.run_id)
             kept = self._reopen(last, wanted)
@@ -236,7 +254,11 @@ class _Runner:
         """Reopen the last run and return the tasks that it keeps."""
         from muster.airflow.embedded.resume import stale
 
-        found, strict = stale(self._loaded, self._runs.results(run), self._backend), wanted.resume == "strict"
+        ours, strict = filter(self._loaded.is_musters, self._loaded.order), wanted.resume == "strict"
+        results: dict[str, list[Any]] = {}
+        for name, _, result in self._runs.results(run, list(ours)):
+            results.setdefault(name, []).append(result)
+        found = stale(self._loaded, results, self._backend)
         again = [] if wanted.again is None else [wanted.again]
         for task_id in self._loaded.followed(again):
             found.pop(task_id, None)
@@ -285,71 +307,30 @@ class _Runner:
             scope,
             serial=self._serial,
             beat=beat,
+            answers=self._answers,
             on_lost=lambda *instance: self._runs.end_unless_retried(run, self._backend, *instance),
         )
+        stages = Stages(self._loaded, self._runs, run, loop, self._backend, kept)
         self._listener.run_started(run.run_id, self._loaded.order)
-        for task_id in self._loaded.order:
-            if task_id in kept:
-                self._listener.task_ended(self._stage(run, loop, task_id, kept))
+        loop.states.read(kept)
+        for stage in stages.kept():
+            self._listener.task_ended(stage)
         with interruption.listening():
             loop.run(
-                lambda task_id: self._listener.task_ended(self._stage(run, loop, task_id, kept)),
-                lambda task_id, map_index: self._listener.instance_ended(
-                    Instances(self._runs, run, loop, self._overhead).one(task_id, map_index)
-                ),
+                lambda task_id: self._listener.task_ended(stages.stage(task_id)),
+                lambda *instance: self._listener.instance_ended(stages.instance(*instance)),
             )
+        if interruption or loop.left_waiting:
+            self._runs.fail(run)
+        made = stages.all()
         if interruption:
             state = "interrupted"
         elif only is not None:
-            state = "success" if self._runs.states(run)[only] == "success" else "failed"
+            state = "success" if loop.states.of(only) == "success" else "failed"
         else:
             state = str(run.state)
-        if interruption or loop.left_waiting:
-            self._runs.fail(run)
-        return replace(self._result(run, loop, kept, state, began), only=only)
-
-    def _stage(self, run: DagRun, loop: Loop, task_id: str, kept: frozenset[str]) -> Stage:
-        states = self._runs.states(run)
-        results = [each for each in self._runs.results(run).get(task_id, []) if isinstance(each, Mapping)]
-        state, seconds = states.get(task_id, "none"), loop.seconds(task_id)
-        instances = Instances(self._runs, run, loop, self._overhead).of(task_id)
-        told = [each.message for each in instances if each.state == state]
-        taken = {index for name, index in self._runs.taken(run) if name == task_id}
-        of_all = len(taken) == max(len(self._runs.instances(run, task_id)), 1)
-        stage = Stage(
-            task_id=task_id,
-            state=state,
-            seconds=seconds,
-            kept=task_id in kept or (of_all and state == "success"),
-            message=next(filter(None, told), loop.of_instance(task_id, -1)[1]),
-            instances=instances,
-        )
-        if not results or stage.state != "success":
-            return stage
-        alone = results[0] if len(results) == 1 else {}  # muster jobs shows the jobs of a mapped task
-        job_id, overheads = alone.get("job_id"), [each.overhead_seconds for each in instances]
-        spent = [each for each in overheads if each is not None]
-        return replace(
-            stage,
-            job_id=job_id,
-            overhead_seconds=sum(spent) if spent else None if taken else self._overhead(job_id, seconds),
-            versions=_gathered(results),
-            metrics=alone.get("metrics", {}),
-        )
-
-    def _overhead(self, job_id: str | None, seconds: float | None) -> float | None:
-        if job_id is None or seconds is None:
-            return None
-        if self._backend.store.ledger.spec(job_id).origin.trial >= 0:
-            return None  # a search's: it ran many jobs, some of them at once
-        status = self._backend.status(job_id)
-        ran = (status.ended or 0) - (status.started or status.ended or 0)
-        return seconds - ran
-
-    def _result(self, run: DagRun, loop: Loop, kept: frozenset[str], state: str, began: float) -> RunResult:
-        results = self._runs.results(run)
         gone = kept.intersection(self._overtaken)
-        made = (result for name in results if name not in gone for result in results[name])
+        results = (result for name, each in stages.results().items() if name not in gone for result in each)
         return RunResult(
             dag_id=run.dag_id,
             run_id=run.run_id,
@@ -357,23 +338,15 @@ class _Runner:
             seconds=time.monotonic() - began,
             log=str(self._home.log),
             params=self._runs.params(run),
-            stages=tuple(self._stage(run, loop, name, kept) for name in self._loaded.order),
-            deployments=tuple(_deployed(made)),
+            stages=made,
+            deployments=tuple(_deployed(results)),
             warnings=tuple(self._warnings),
+            only=only,
         )
 
     def _warn(self, text: str) -> None:
         self._warnings.append(text)
         self._listener.warning(text)
-
-
-def _gathered(results: Iterable[Mapping[str, Any]]) -> dict[str, tuple[str, ...]]:
-    """Return the versions by output of all instances of a task, in the order of the map."""
-    found: dict[str, tuple[str, ...]] = {}
-    for result in results:
-        for name, value in result.get("versions", {}).items():
-            found[name] = found.get(name, ()) + addresses(value)
-    return found
 
 
 def _deployed(results: Iterable[Any]) -> Iterator[Deployed]:

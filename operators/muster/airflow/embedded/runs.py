@@ -8,13 +8,14 @@ dead.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from muster.airflow.attempts.attempt import Attempt
 from muster.airflow.embedded.home import EmbeddedHome
 from muster.airflow.embedded.load import Loaded
+from muster.airflow.embedded.states import FINISHED
 from muster.core.cancelling import STOPPED
 from muster.core.errors import NotFound, SpecError
 from muster.core.origin import MUSTER_RUN
@@ -28,8 +29,6 @@ if TYPE_CHECKING:
     from muster.airflow.embedded.asked import Asked
     from muster.backends.base import Backend
     from muster.core.status import JobStatus
-
-_FINISHED = frozenset({"success", "failed", "skipped", "upstream_failed", "removed"})
 
 
 class Runs:
@@ -100,13 +99,13 @@ class Runs:
         names, anew = self._unfinished(tasks, again), self._loaded.followed(again)
         left = [ti for ti in tasks if ti.task_id in names]
         for ti in left:
-            if ti.state not in _FINISHED:
+            if ti.state not in FINISHED:
                 ti.state = None
             if latest is not None:
                 ti.dag_version_id = latest.id
         clear_task_instances(
             # A task whose inputs have changed must not adopt the job that it began.
-            [ti for ti in left if ti.state in _FINISHED or ti.task_id in anew],
+            [ti for ti in left if ti.state in FINISHED or ti.task_id in anew],
             self._session,
             dag_run_state=DagRunState.RUNNING,
             run_on_latest_version=True,
@@ -132,7 +131,7 @@ class Runs:
         ]
         for run in lost:
             self.fail(run)
-            for job_id in self._jobs(run):
+            for _, _, job_id in self._attempts(run):
                 _cancel(backend, job_id)
         return [run.run_id for run in lost]
 
@@ -155,53 +154,26 @@ class Runs:
 
         ti = run.get_task_instance(task_id, map_index=map_index, session=self._session)
         if ti is not None and ti.state == TaskInstanceState.FAILED:
-            for row, _, job_id in self._attempts(run):
-                if (row.task_id, row.map_index) == (task_id, map_index):
-                    _cancel(backend, job_id)
+            for _, _, job_id in self._attempts(run, [task_id], map_index):
+                _cancel(backend, job_id)
 
-    def instances(self, run: DagRun, task_id: str) -> dict[int, str]:
-        """Return the state of each instance of a mapped task by index, once Airflow has expanded it."""
-        tasks = (ti for ti in run.get_task_instances(session=self._session) if ti.task_id == task_id)
-        return {
-            ti.map_index: str(ti.state or "none")
-            for ti in sorted(tasks, key=lambda ti: ti.map_index)
-            if ti.map_index >= 0
-        }
+    def results(
+        self, run: DagRun, names: Collection[str], map_index: int | None = None
+    ) -> Iterator[tuple[str, int, Any]]:
+        """Yield what the instances of muster's tasks returned: the task, its index, the result.
 
-    def result(self, run: DagRun, task_id: str, map_index: int) -> Any:
-        """Return the result of one instance of a muster task; None if it returned nothing."""
-        from airflow.models.xcom import XComModel
+        Tasks of other operators may return anything, under the same names: do not ask for them.
 
-        if not self._loaded.is_musters(task_id):
-            return None
-        query = XComModel.get_many(
-            run_id=run.run_id, key="return_value", dag_ids=run.dag_id, task_ids=task_id, map_indexes=map_index
-        )
-        row = self._session.scalars(query).first()
-        return None if row is None else XComModel.deserialize_value(row)
-
-    def results(self, run: DagRun) -> dict[str, list[Any]]:
-        """Return the results of each muster task's instances, in the order of its map; one for most tasks.
-
-        Tasks of other operators are left out: they may return anything, under the same names.
+        :param map_index: one instance alone.
         """
         from airflow.models.xcom import XComModel
 
-        query = XComModel.get_many(run_id=run.run_id, key="return_value", dag_ids=run.dag_id)
+        query = XComModel.get_many(
+            run_id=run.run_id, key="return_value", dag_ids=run.dag_id, task_ids=names, map_indexes=map_index
+        )
         rows: Iterable[Any] = self._session.scalars(query)
-        found: dict[str, list[Any]] = {}
-        ours = (row for row in rows if self._loaded.is_musters(row.task_id))
-        for row in sorted(ours, key=lambda row: row.map_index):
-            found.setdefault(row.task_id, []).append(XComModel.deserialize_value(row))
-        return found
-
-    def states(self, run: DagRun) -> dict[str, str]:
-        """Return the state of each task; of a mapped one, the state of its first instance without success."""
-        found: dict[str, str] = {}
-        for ti in run.get_task_instances(session=self._session):
-            if found.get(ti.task_id, "success") == "success":
-                found[ti.task_id] = str(ti.state or "none")
-        return found
+        for row in rows:
+            yield row.task_id, row.map_index, XComModel.deserialize_value(row)
 
     def params(self, run: DagRun) -> dict[str, Any]:
         """Return a run's params: the given ones over the Dag's defaults."""
@@ -238,31 +210,36 @@ class Runs:
         self._session.commit()
         return found
 
-    def taken(self, run: DagRun) -> frozenset[tuple[str, int]]:
-        """Return the tasks of a run, each with its map index, that took what another run had made."""
-        return frozenset(
-            (row.task_id, row.map_index) for row, attempt, _ in self._attempts(run) if attempt.kept
-        )
+    def taken(
+        self, run: DagRun, names: Collection[str], map_index: int | None = None
+    ) -> Iterator[tuple[str, int]]:
+        """Yield the instances of tasks that took what another run had made.
 
-    def _jobs(self, run: DagRun) -> list[str]:
-        """Return the jobs of a run that its tasks recorded."""
-        return [job_id for _, _, job_id in self._attempts(run)]
+        :param map_index: one instance alone.
+        """
+        for row, attempt, _ in self._attempts(run, names, map_index):
+            if attempt.kept:
+                yield row.task_id, row.map_index
 
-    def _attempts(self, run: DagRun) -> list[tuple[TaskStateStoreModel, Attempt, str]]:
-        """Return the records of a run's tasks: the row, the attempt and its job."""
+    def _attempts(
+        self, run: DagRun, names: Collection[str] | None = None, map_index: int | None = None
+    ) -> list[tuple[TaskStateStoreModel, Attempt, str]]:
+        """Return the records of a run's tasks, or of some: the row, the attempt and its job."""
         from airflow.models.task_state_store import TaskStateStoreModel
         from sqlalchemy import select
 
         from muster.airflow.attempts.run import STATE_KEY
         from muster.airflow.site import instance
 
-        rows = self._session.scalars(
-            select(TaskStateStoreModel).where(
-                TaskStateStoreModel.dag_run_id == run.id, TaskStateStoreModel.key.startswith(STATE_KEY)
-            )
+        query = select(TaskStateStoreModel).where(
+            TaskStateStoreModel.dag_run_id == run.id, TaskStateStoreModel.key.startswith(STATE_KEY)
         )
+        if names is not None:
+            query = query.where(TaskStateStoreModel.task_id.in_(names))
+        if map_index is not None:
+            query = query.where(TaskStateStoreModel.map_index == map_index)
         name = instance(self._home.settings)
-        attempts = ((row, Attempt.load(json.loads(row.value))) for row in rows)
+        attempts = ((row, Attempt.load(json.loads(row.value))) for row in self._session.scalars(query))
         return [
             (row, attempt, attempt.job_id(instance=name, task=f"{run.dag_id}.{row.task_id}"))
             for row, attempt in attempts

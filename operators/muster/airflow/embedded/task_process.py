@@ -6,9 +6,11 @@ stop by SIGTERM, and leaves as Airflow's own task process does: at once, without
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import sys
+import time
 import traceback
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
@@ -45,6 +47,7 @@ class TaskProcess:
     """A fork of this process, which must have no database open; it runs one task at a time.
 
     :param work: runs a task in the fork; it is given what :meth:`start` was given, and the listener to tell.
+    :ivar has_job: whether its task has told of a job.
     :param captured: whether what a task prints itself is told to the listener; if not, it goes where this process
         prints.
     :param stop: called in the fork when it is asked to end and no task of Airflow hears that.
@@ -52,6 +55,8 @@ class TaskProcess:
 
     def __init__(self, work: Work, *, captured: bool, stop: Callable[[], None]) -> None:
         self.outcome: Outcome | None = None
+        self.has_job = False
+        self._asked_at = math.inf
         self._status: int | None = None
         self._label = ""
         self._pipe, pipe = Pipe()
@@ -74,6 +79,7 @@ class TaskProcess:
         :param label: what people call the task; what it prints itself is told under this name.
         """
         self.outcome, self._label = None, label
+        self.has_job, self._asked_at = False, math.inf
         with suppress(BrokenPipeError):  # it was lost meanwhile, which :meth:`hear` sees
             self._pipe.send(order)
 
@@ -94,10 +100,16 @@ class TaskProcess:
         code = os.waitstatus_to_exitcode(self._status or 0)
         return f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
 
-    def stop(self) -> None:
-        """Ask it to end its task, as Airflow asks a task."""
-        if self.alive:
+    def stop(self) -> float:
+        """Ask it to end its task, as Airflow asks a task, unless that was done; return for how many seconds it was asked."""
+        if self.alive and self._asked_at == math.inf:
+            self._asked_at = time.monotonic()
             signal.pidfd_send_signal(self._ended, signal.SIGTERM)
+        return time.monotonic() - self._asked_at
+
+    def kill(self) -> None:
+        """End it at once."""
+        signal.pidfd_send_signal(self._ended, signal.SIGKILL)
 
     def leave(self) -> None:
         """Have it end, with no task in it, and wait for that."""
@@ -125,6 +137,7 @@ class TaskProcess:
                     case "lines":
                         listener.lines(*told)
                     case "job":
+                        self.has_job = True
                         listener.job(told[0], loads(JobStatus, told[1]))
                     case "outcome":
                         self.outcome = Outcome(**told[0])

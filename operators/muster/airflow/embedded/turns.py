@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 UNLIMITED = -1
 
@@ -17,6 +18,7 @@ class Turn:
 
     :param weight: Airflow's priority; the greater goes first.
     :param place: where its task stands in the order of the Dag.
+    :param ti_id: Airflow's id of the instance, or of this try.
     :param at_once: how many instances of its task may run; None: any number.
     """
 
@@ -27,6 +29,8 @@ class Turn:
     pool: str = ""
     slots: int = 1
     at_once: int | None = None
+    ti_id: Any = None
+    try_number: int = 1
 
     @property
     def key(self) -> tuple[str, int]:

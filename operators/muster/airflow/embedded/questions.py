@@ -1,0 +1,116 @@
+"""What a task asks a person, Airflow's human in the loop: the run's listener is asked, unless the answer was given with the run."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING, Any
+
+from muster.airflow.embedded.instances import operator_class
+from muster.airflow.embedded.load import Loaded
+from muster.airflow.embedded.result import Listener, Question
+from muster.core.errors import SpecError
+
+if TYPE_CHECKING:
+    from airflow.models.hitl import HITLDetail
+    from airflow.models.taskinstance import TaskInstance
+    from sqlalchemy.orm import Session
+
+_ASKS = ("airflow.providers.standard.operators.hitl", "HITLOperator")
+_TRIGGERS = ("airflow.providers.standard.operators.trigger_dagrun", "TriggerDagRunOperator")
+
+
+class Questions:
+    """The open questions of a run; one is put at a time.
+
+    :param answers: options by the task that asks for one.
+    """
+
+    def __init__(self, session: Session, listener: Listener, answers: Mapping[str, str]) -> None:
+        self._session = session
+        self._listener = listener
+        self._answers = answers
+        self._open: dict[Any, Question] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._open)
+
+    def add(self, ti: TaskInstance) -> None:
+        """Put the question of an instance that awaits an answer."""
+        asked = self._asked(ti)
+        self._open[ti.id] = Question(
+            task=ti.task_id,
+            subject=asked.subject,
+            body=asked.body or "",
+            options=tuple(asked.options),
+            multiple=bool(asked.multiple),
+        )
+
+    def answered(self) -> TaskInstance | None:
+        """Return the instance whose question has its answer, scheduled again; None if a person still thinks about it."""
+        from airflow.models.taskinstance import TaskInstance
+
+        ti_id, question = next(iter(self._open.items()))
+        given = self._answers.get(question.task)
+        chosen = self._listener.answer(question) if given is None else question.chosen(given)
+        if chosen is None:
+            return None
+        del self._open[ti_id]
+        ti = self._session.get_one(TaskInstance, ti_id)
+        self._respond(ti, chosen)
+        return ti
+
+    def _asked(self, ti: TaskInstance) -> HITLDetail:
+        from airflow.models.hitl import HITLDetail
+
+        return self._session.get_one(HITLDetail, ti.id)
+
+    def _respond(self, ti: TaskInstance, chosen: Collection[str]) -> None:
+        """Write an answer as Airflow's API does."""
+        from airflow.models.trigger import handle_event_submit
+        from airflow.sdk import timezone
+        from airflow.triggers.base import TriggerEvent
+
+        asked = self._asked(ti)
+        asked.responded_by = {"id": "muster", "name": "muster"}
+        asked.responded_at = timezone.utcnow()
+        asked.chosen_options = list(chosen)
+        asked.params_input = {name: param.get("value") for name, param in (asked.params or {}).items()}
+        event = TriggerEvent(asked.as_resume_event_payload())  # type: ignore[no-untyped-call]
+        handle_event_submit(event, task_instance=ti, session=self._session)
+        self._session.commit()
+
+
+def check(loaded: Loaded, names: Collection[str], answers: Mapping[str, str], listener: Listener) -> None:
+    """Refuse tasks that would wait for what no ``muster run`` does. :raises SpecError: it says what to do."""
+    dag_id, asking = loaded.dag.dag_id, []
+    for name in names:
+        task: Any = loaded.dag.task_dict[name]
+        if _is(task, _TRIGGERS):
+            raise SpecError(
+                f"task {name} of Dag {dag_id} triggers another Dag, and muster run runs one: run both under `muster up`, or one "
+                "after the other with `muster run`, without this task"
+            )
+        if _is(task, _ASKS):
+            asking.append(name)
+    for name, text in answers.items():
+        if name not in asking:
+            raise SpecError(
+                f"--answer {name}={text}: no stage of that name asks; those that do: {', '.join(asking) or 'none'}"
+            )
+        asks: Any = loaded.dag.task_dict[name]
+        if not asks.is_mapped:  # a mapped one has its options when it runs
+            Question(task=name, options=tuple(asks.options), multiple=asks.multiple).chosen(text)
+    for name in asking:
+        if name not in answers and not listener.can_answer:
+            raise SpecError(
+                f"task {name} of Dag {dag_id} asks a person, and this is no terminal: give the answer with the run, such as "
+                f"--answer {name}=Approve, or run it under `muster up`, whose page asks"
+            )
+
+
+def _is(task: Any, what: tuple[str, str]) -> bool:
+    """Whether a task's operator is, or extends, a class of a module, which is imported if a task has it."""
+    module, name = what
+    kind = getattr(sys.modules.get(module), name, None)
+    return kind is not None and issubclass(operator_class(task), kind)
