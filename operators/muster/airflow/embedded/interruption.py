@@ -13,7 +13,7 @@ from types import FrameType
 _NAP_SECONDS = 0.05
 _STDERR = 2
 _STOPPING = (
-    "stopping: the running jobs and tasks are ended; Ctrl-C again leaves at once and lets the jobs run"
+    "stopping: the running jobs are ended; Ctrl-C again leaves at once and lets them run"
 )
 
 
