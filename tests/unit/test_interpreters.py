@@ -27,7 +27,7 @@ def starts(tree: ast.AST) -> Iterator[ast.List | ast.Tuple]:
     """Commands of a Python that are written out, without -P or -I."""
     for node in ast.walk(tree):
         if isinstance(node, ast.List | ast.Tuple) and len(node.elts) > 1:
-            words = {each.value for each in node.elts if isinstance(each, ast.Constant)}
+            words = {each.value for each in node.elts[1:] if isinstance(each, ast.Constant)}
             python = ast.unparse(node.elts[0]) == "sys.executable"
             if (
                 (python and ast.unparse(node.elts[1])[0] in "'*") or words & {"-c", "-m"}

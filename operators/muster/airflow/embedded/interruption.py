@@ -12,9 +12,7 @@ from types import FrameType
 
 _NAP_SECONDS = 0.05
 _STDERR = 2
-_STOPPING = (
-    "stopping: the running jobs are ended; Ctrl-C again leaves at once and lets them run"
-)
+_STOPPING = "stopping: the running jobs are ended; Ctrl-C again leaves at once and lets them run"
 
 
 class Interruption:
