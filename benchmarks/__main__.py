@@ -25,6 +25,7 @@ BENCHMARKS = {
     "big_volumes": "CPU of a partition in a commit of 2,000, of looks at as many versions, and of a page of a million files",
     "series": "CPU of a line of numbers and of a look at what a replica uses, against plain lines",
     "page": "muster's page with 10,000 versions and 1,000 jobs, against a bare route",
+    "up": "muster up on PostgreSQL beside SQLite: clicks beside 60 tasks, seven stages, start, rest, memory",
     "waiting": "memory and CPU of 200 waiting jobs, against sleeping triggers and inline waits",
     "hand_over": "seconds until a job is cancelled whose task ends at the hand-over to the triggerer, ten times",
     "forecast": "when jobs start, as forecast and as it was, on a replay of arrivals; CPU of one forecast",

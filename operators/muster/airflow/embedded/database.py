@@ -21,7 +21,7 @@ try:
     from airflow.utils.db import initdb
     {code}
 except Exception as error:
-    sys.exit(" ".join(str(getattr(error, "orig", None) or error).split()))
+    sys.exit(" ".join(str(getattr(error, "orig", None) or error).split()) or repr(error))
 """
 
 

@@ -13,8 +13,8 @@ import muster
 from muster.airflow.embedded.database import DATABASE, migrate_by
 from muster.airflow.up.components import Component
 from muster.airflow.up.home import UpHome
-from muster.airflow.up.postgres import Postgres, major_version
-from muster.core.errors import SpecError
+from muster.airflow.up.postgres import Postgres, check_answer, major_version
+from muster.core.errors import MusterError, SpecError
 from muster.core.locks import locked
 
 _MIGRATION = "initdb(); from muster.airflow.up.waking import install; install()"
@@ -30,7 +30,11 @@ def served(home: UpHome, note: Callable[[str], None]) -> Iterator[Component | No
     :raises MusterError: it does not answer, or cannot be migrated.
     """
     if home.names_database():
-        migrate_by(_MIGRATION, home.environment())
+        try:
+            check_answer(home.configured_database())
+            migrate_by(_MIGRATION, home.environment())
+        except MusterError as error:
+            raise MusterError(f"{error}: is it what --database or own.cfg should name?") from error
         yield None
         return
     try:

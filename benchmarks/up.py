@@ -1,0 +1,192 @@
+"""``muster up`` on its own PostgreSQL and on SQLite, side by side: its start, its rest, clicks beside tasks, and a long schedule.
+
+``python -m benchmarks.up [--minutes 10]``. A click is a PATCH of a Dag or a POST of a run, sent eight at once while 60 mapped tasks run;
+``--minutes`` adds as many minutes of clicks, 200 a minute, beside a Dag that Airflow starts each minute.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from itertools import cycle, islice
+from pathlib import Path
+
+import psutil
+from tests.site import Site
+
+MANY, CLICKS, AT_ONCE, REST_SECONDS, A_MINUTE = 60, 50, 8, 30.0, 200
+DAGS = f"""
+    from datetime import datetime
+    from airflow.sdk import dag, task
+
+    @dag(schedule=None, start_date=datetime(2024, 1, 1))
+    def many():
+        @task
+        def one(number):
+            return number
+
+        one.expand(number=list(range({MANY})))
+
+    many()
+
+    @dag(schedule=None, start_date=datetime(2024, 1, 1))
+    def seven():
+        @task
+        def stage(number):
+            return number + 1
+
+        number = 0
+        for _ in range(7):
+            number = stage(number)
+
+    seven()
+
+    @dag(schedule="* * * * *", start_date=datetime(2024, 1, 1), catchup=False)
+    def minutely():
+        @task
+        def once():
+            return 1
+
+        once()
+
+    minutely()
+
+    def small(name):
+        @dag(dag_id=name, schedule=None, start_date=datetime(2024, 1, 1))
+        def made():
+            @task
+            def once():
+                return 1
+
+            once()
+
+        made()
+
+    for number in range({AT_ONCE}):
+        small(f"small{{number}}")
+"""
+
+
+class Up(Site):
+    """A site on one of the two databases, which is asked over its API alone."""
+
+    def run_to_its_end(self, dag_id: str, run_id: str, *, seconds: float = 900) -> None:
+        """Wait for a run by its API: SQLite has no server to ask."""
+        end = time.monotonic() + seconds
+        while self.run_state(dag_id, run_id) not in ("success", "failed"):
+            assert time.monotonic() < end, self.states(dag_id, run_id)
+            time.sleep(0.1)
+
+    def of_all(self, what: Callable[[psutil.Process], float]) -> float:
+        """The sum of a figure over `muster up` and all of its processes."""
+        top = psutil.Process(self.pid)
+        found = 0.0
+        for process in (top, *top.children(recursive=True)):
+            try:
+                found += what(process)
+            except psutil.NoSuchProcess:
+                continue
+        return found
+
+    def cpu(self) -> float:
+        """CPU-seconds of all that lives now and of what its processes have waited for."""
+        return self.of_all(lambda process: sum(process.cpu_times()[:4]))
+
+    def memory(self) -> float:
+        """MiB, with what is shared counted once (PSS)."""
+        return self.of_all(lambda process: process.memory_full_info().pss) / 2**20
+
+
+def measure(name: str, minutes: float) -> dict[str, float]:
+    """Return the figures of one database."""
+    found: dict[str, float] = {}
+    with tempfile.TemporaryDirectory(prefix="muster-up-") as folder, Up(Path(folder)) as site:
+        site.write("dags", DAGS)
+        if name == "SQLite":
+            place = site.home / "up" / "airflow.db"
+            site.set(
+                "database",
+                sql_alchemy_conn=f"sqlite:///{place}",
+                sql_alchemy_connect_args="muster.airflow.embedded.sqlite.PATIENCE",
+                sql_alchemy_connect_args_async="muster.airflow.embedded.sqlite.PATIENCE",
+            )
+        site.up()
+        site.stop()
+        began = time.monotonic()
+        site.up()
+        found["up the second time, s"] = time.monotonic() - began
+        found["CPU until then, s"] = site.cpu()
+        site.run_to_its_end("seven", site.trigger("seven"))
+        began, spent = time.monotonic(), site.cpu()
+        site.run_to_its_end("seven", site.trigger("seven"))
+        found["seven stages, s"] = time.monotonic() - began
+        found["seven stages, CPU-s"] = site.cpu() - spent
+        spent = site.cpu()
+        time.sleep(REST_SECONDS)
+        found["CPU at rest, % of a core"] = 100 * (site.cpu() - spent) / REST_SECONDS
+        found["memory, MiB"] = site.memory()
+        busy = site.trigger("many")
+        found |= _clicks(site, "beside 60 tasks", CLICKS, AT_ONCE)
+        site.run_to_its_end("many", busy)
+        if minutes:
+            found |= _clicks(site, "in the long run", round(minutes * A_MINUTE), AT_ONCE, 60 / A_MINUTE)
+        found["tasks tried again"] = _again(site)
+    return found
+
+
+def _clicks(site: Up, when: str, number: int, at_once: int, pace: float = 0.0) -> dict[str, float]:
+    seconds, refused = [], 0
+    began = time.monotonic()
+
+    def click(asked: tuple[int, str]) -> None:
+        nonlocal refused
+        position, dag_id = asked
+        time.sleep(max(0.0, began + position * pace - time.monotonic()))
+        start = time.monotonic()
+        if position % 2:
+            answer = site.client.patch(f"/api/v2/dags/{dag_id}", json={"is_paused": False})
+        else:
+            answer = site.client.post(f"/api/v2/dags/{dag_id}/dagRuns", json={"logical_date": None})
+        seconds.append(time.monotonic() - start)
+        refused += answer.status_code >= 500
+
+    dags = islice(cycle(f"small{number // 2 % AT_ONCE}" for number in range(2 * AT_ONCE)), number)
+    with ThreadPoolExecutor(at_once) as threads:
+        list(threads.map(click, enumerate(dags)))
+    slowest = sorted(seconds)
+    return {
+        f"slowest click {when}, s": slowest[-1],
+        f"median click {when}, s": slowest[len(slowest) // 2],
+        f"answers 5xx {when}": float(refused),
+    }
+
+
+def _again(site: Up) -> float:
+    again, offset = 0, 0
+    while True:
+        asked = {"limit": 100, "offset": offset}
+        page = site.ask_api("GET", "dags/~/dagRuns/~/taskInstances", params=asked)["task_instances"]
+        again += sum(ti["try_number"] > 1 or ti["state"] == "failed" for ti in page)
+        offset += 100
+        if len(page) < 100:
+            return float(again)
+
+
+def main() -> None:
+    """Print both databases side by side."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--minutes", type=float, default=0)
+    parser.add_argument("--only", choices=("PostgreSQL", "SQLite"))
+    asked = parser.parse_args()
+    names = [asked.only] if asked.only else ["PostgreSQL", "SQLite"]
+    figures = {name: measure(name, asked.minutes) for name in names}
+    print(f"{'':40}" + "".join(f"{name:>12}" for name in names))
+    for what in figures[names[0]]:
+        print(f"{what:40}" + "".join(f"{figures[name][what]:12.2f}" for name in names))
+
+
+if __name__ == "__main__":
+    main()
