@@ -54,6 +54,7 @@ def put(
             store, source, volume, connection=connection, partition=partition, note=origin
         )
     else:
+        _check_local(source, connection)
         version = add(store, Path(source), volume, partition=partition, note=origin)
     if as_json:
         emit({**plain(version), "address": version.address})
@@ -89,7 +90,15 @@ def get(
         told = object_stores.sent(store, _exact(store, address), target, connection=connection)
         note(f"{safe(address)} copied to {safe(target)}: {told['files']} files, {told['sent']} of them sent")
         return
+    _check_local(target, connection)
     _get(address, Path(target))
+
+
+def _check_local(place: str, connection: str | None) -> None:
+    if connection is not None:
+        raise SpecError(
+            f"--connection {connection}: {place} is of this machine; name an object store, such as s3://bucket/prefix"
+        )
 
 
 def _exact(store: LocalStore, address: str) -> str:

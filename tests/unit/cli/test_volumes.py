@@ -277,6 +277,14 @@ class TestPutAndGet:
         assert muster("volumes", "get", "flights/model@latest/card.md", tmp_path / "out").code == 0
 
     @pytest.mark.usefixtures("history")
+    def test_a_connection_is_for_an_object_store(
+        self, muster: Run, history: FolderStore, tmp_path: Path
+    ) -> None:
+        for words in (("get", "flights/model@1"), ("put", str(tmp_path), "lab/x")):
+            answer = muster("volumes", *words, "--connection", "s3")
+            assert (answer.code, "name an object store" in answer.err) == (1, True)
+        assert not Path("model").exists()
+
     def test_get_never_writes_over_what_is_there(self, muster: Run, tmp_path: Path) -> None:
         (tmp_path / "mine").write_text("mine")
         answer = muster("volumes", "get", "flights/model@1", tmp_path / "mine")
