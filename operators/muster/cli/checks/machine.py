@@ -11,7 +11,9 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from muster.cli.checks.airflow import maintenance, pools
 from muster.cli.checks.check import Check, bad, ok, warn
+from muster.cli.checks.interpreters import interpreters
 from muster.cli.screen import when
 from muster.core.errors import MusterError
 from muster.core.settings import Settings, project_folder
@@ -215,12 +217,6 @@ def _port(_: Settings) -> Check:
         )
 
 
-def _interpreters(settings: Settings) -> Iterator[Check]:
-    from muster.cli.checks.interpreters import interpreters
-
-    yield from interpreters(settings)
-
-
 def _store(settings: Settings) -> Check:
     if not settings.store.is_dir():
         return ok("store", f"none yet; it will be made in {settings.home}")
@@ -266,18 +262,6 @@ def _jobs(settings: Settings) -> Check:
     return ok("jobs", f"{len(unended)} running")
 
 
-def _maintenance(settings: Settings) -> Check:
-    from muster.cli.checks.airflow import maintenance
-
-    return maintenance(settings)
-
-
-def _pools(settings: Settings) -> Check:
-    from muster.cli.checks.airflow import pools
-
-    return pools(settings)
-
-
 def machine_checks(settings: Settings) -> Iterator[Check]:
     """Yield the checks of a machine on which jobs run; each runs when it is requested."""
     for check in (
@@ -296,12 +280,12 @@ def machine_checks(settings: Settings) -> Iterator[Check]:
         _images,
         _store,
         _jobs,
-        _maintenance,
-        _pools,
+        maintenance,
+        pools,
         _waiting,
     ):
         yield check(settings)
-    yield from _interpreters(settings)
+    yield from interpreters(settings)
 
 
 def client_checks(settings: Settings) -> Iterator[Check]:
