@@ -168,9 +168,9 @@ def _entry(number: int, entry: Any) -> ExpectationConfiguration:
 
 
 def _texts(entries: Sequence[ExpectationConfiguration]) -> set[str]:
-    """Return the columns of which a suite expects something that only texts have, such as a form."""
+    """Return the columns, in lower case, of which a suite expects something that only texts have, such as a form."""
     return {
-        str(each.kwargs.get("column"))
+        str(each.kwargs.get("column")).casefold()
         for each in entries
         if each.type.startswith("expect_column_value") and any(part in each.type for part in _OF_TEXTS)
     }

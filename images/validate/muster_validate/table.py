@@ -39,7 +39,7 @@ def table_of(folders: list[Path], *, csv: Mapping[str, str], texts: Collection[s
     column has the type that fits all of its values.
 
     :param csv: ``encoding``, ``delimiter`` and ``quote`` of CSV files, as far as they are known.
-    :param texts: columns of CSV that stay texts, whatever they look like. :raises SuiteError: there is no file, or one cannot be read.
+    :param texts: columns of CSV, in lower case, that stay texts, whatever they look like. :raises SuiteError: there is no file, or one cannot be read.
     """
     found = {kind: _files(folders, endings) for kind, endings in _ENDINGS.items()}
     if not any(found.values()):
@@ -98,7 +98,7 @@ def _read_csv(
     names = [str(file) for file in files]
     try:
         columns = connection.read_csv(names, **known).columns
-        kept = {name: "VARCHAR" for name in columns if name in texts}
+        kept = {name: "VARCHAR" for name in columns if name.casefold() in texts}
         connection.read_csv(names, **known, **({"dtype": kept} if kept else {})).create("csv")
     except duckdb.Error as error:
         if plain and (wrong := _not_utf_8(files)):

@@ -304,6 +304,10 @@ def main(folder: Path) -> dict[str, Any]:
     known = [kind for kind in catalogue()["expectations"] if kind not in catalogue()["refused"]]
     texts = [kind for kind in CASES if "_match_" in kind or "_parseable" in kind or "_lengths_" in kind]
     parquet, csv = folder / "parquet", folder / "csv"
+    of_csv = [each for each in suite(0, texts) if "strftime" not in each["type"]]
+    # DuckDB reads it as a day, and finds a column in either case
+    kwargs = {"column": "D", "strftime_format": "%Y-%m-%d"}
+    of_csv.append({"type": "expect_column_values_to_match_strftime_format", "kwargs": kwargs})
     violated = {"type": "expect_column_values_to_be_between", "kwargs": {"column": "n", "min_value": 1}}
     impossible = [each for each in suite(2) if each["type"] != violated["type"]]
     return {
@@ -312,7 +316,7 @@ def main(folder: Path) -> dict[str, Any]:
         "good": told(folder / "good", parquet, suite(0)),
         "bad": told(folder / "bad", parquet, suite(1)),
         "impossible": told(folder / "impossible", parquet, [*impossible[:20], violated, *impossible[20:]]),
-        "good texts of csv": told(folder / "good-csv", csv, suite(0, texts)),
+        "good texts of csv": told(folder / "good-csv", csv, of_csv),
     }
 
 
