@@ -103,17 +103,8 @@ class DrivingHub:
 _hubs: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, DrivingHub]] = WeakKeyDictionary()
 
 
-def release_hub() -> DrivingHub:
-    """Return the hub of the running event loop's releases: a triggerer has one."""
-    return _hub("release")
-
-
-def search_hub() -> DrivingHub:
-    """Return the hub of the running event loop's searches: a triggerer has one."""
-    return _hub("search")
-
-
-def _hub(what: str) -> DrivingHub:
+def driving_hub(what: str) -> DrivingHub:
+    """Return what the running event loop, of which a triggerer has one, drives releases by, or searches."""
     from muster.airflow.site import open_backend
 
     hubs = _hubs.setdefault(asyncio.get_running_loop(), {})

@@ -219,10 +219,10 @@ class DeploymentTrigger(DrivingTrigger):
 
     async def drive(self) -> Mapping[str, Any]:
         """Drive the release, and return its outcome."""
-        from muster.airflow.attempts.driving_hub import release_hub
+        from muster.airflow.attempts.driving_hub import driving_hub
         from muster.core.wire import dumps
 
-        ours = release_hub()
+        ours = driving_hub("release")
         async with ours.joined() as backend:
             driver = self._driver(backend)
             while (outcome := await ours.look(driver.step)) is None:
@@ -278,10 +278,10 @@ class SearchTrigger(DrivingTrigger):
 
     async def drive(self) -> Mapping[str, Any]:
         """Drive the search; how it ended is among its events."""
-        from muster.airflow.attempts.driving_hub import search_hub
+        from muster.airflow.attempts.driving_hub import driving_hub
         from muster.backends.search.driver import Driver
 
-        ours = search_hub()
+        ours = driving_hub("search")
         async with ours.joined() as backend:
             driver = await ours.look(lambda: Driver(backend, self.search_id, say=self.say))
             try:

@@ -12,7 +12,7 @@ import muster
 from muster.airflow.embedded.collecting import no_collections
 from muster.airflow.embedded.home import EmbeddedHome
 
-# What a run imports when it needs it, from its first line to the end of its first job.
+# What a run imports when it needs it, from its first line to the end of its first job; of muster all that it may need.
 _MODULES = (
     "airflow.dag_processing.bundles.manager",
     "airflow.dag_processing.bundles.local",
@@ -37,28 +37,7 @@ _MODULES = (
     "asyncio",
     "encodings.idna",
     "jinja2.ext",
-    "muster.airflow",
-    "muster.airflow.attempts.listener",
-    "muster.airflow.attempts.run",
-    "muster.airflow.authoring.entrypoints",
-    "muster.airflow.embedded.instances",
-    "muster.airflow.embedded.load",
-    "muster.airflow.embedded.loop",
-    "muster.airflow.embedded.resume",
-    "muster.airflow.embedded.run_note",
-    "muster.airflow.embedded.runner",
-    "muster.airflow.embedded.runs",
-    "muster.airflow.embedded.stages",
-    "muster.airflow.operators.deploy",
-    "muster.airflow.operators.gate",
-    "muster.airflow.operators.job",
-    "muster.airflow.operators.validate",
     "muster.airflow.plugin.entry",
-    "muster.backends.capacity",
-    "muster.backends.choose",
-    "muster.backends.local.backend",
-    "muster.core.shipped",
-    "muster.images.folders",
 )
 
 
