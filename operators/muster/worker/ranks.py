@@ -35,7 +35,7 @@ BAR_SECONDS = 10.0
 OVER_SECONDS = 1.0  # between two looks whether the ranks are still needed
 # Ends a process aside whose ranks have ended. No program ends so by itself, and one that was being killed keeps its own signal.
 _DONE = signal.SIGRTMAX
-DONE_SECONDS = 10.0  # for its status to be seen on a busy machine
+DONE_SECONDS = 10.0  # for its status to be seen on a busy machine, and for what it tells its workers
 _READ_BYTES = 1 << 20
 TRACE_START = "Traceback (most recent call last)"
 
@@ -177,7 +177,7 @@ class Ranks:
                 )  # it is ending: its status tells
         for pid in self._aside:  # those that have not been reaped: no other process has their numbers
             os.kill(pid, _DONE)
-        if self._serves is not None and any(rank.status for rank in self.ranks):
+        if self._serves is not None:
             self._outlast(lambda: bool(self._aside), seconds=DONE_SECONDS)
         self._outlast(has_children, seconds=LEFTOVER_SECONDS)
         left = end_descendants()

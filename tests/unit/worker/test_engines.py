@@ -159,7 +159,7 @@ child.stderr.readline()
 def test_a_head_outlives_what_its_driver_leaves_behind(bench, gang: Callable[..., Replica]) -> None:
     ended = run(bench, gang(f"import os\n{LEAVES_A_CHILD}"))
     assert ended.code == ExitCode.SEALED, ended.log
-    assert ended.lines == ["[rank 0] the head still answers"]
+    assert [line for line in ended.lines if line.startswith("[rank")] == ["[rank 0] the head still answers"]
 
 
 def test_a_driver_that_is_done_needs_no_head(bench, gang: Callable[..., Replica]) -> None:

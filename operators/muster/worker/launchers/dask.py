@@ -19,6 +19,22 @@ It is left to the author who sets any of the settings of logs: beside a file of 
 """
 
 
+# The worker ends what serves its ranks by SIGRTMAX. The scheduler then tells its workers that it closes: they would miss it otherwise,
+# and log a heartbeat that failed. It ends of that signal all the same, so that nobody takes it for lost.
+_SCHEDULES = """
+import atexit, os, signal
+from distributed.cli.dask_scheduler import main
+
+def close(*_):
+    signal.signal(signal.SIGRTMAX, signal.SIG_DFL)
+    atexit.register(os.kill, os.getpid(), signal.SIGRTMAX)
+    os.kill(os.getpid(), signal.SIGTERM)
+
+signal.signal(signal.SIGRTMAX, close)
+main()
+"""
+
+
 def environment(
     replica: Replica,
     local_rank: int,  # noqa: ARG001
@@ -43,8 +59,7 @@ def meet(replica: Replica, environments: Sequence[dict[str, str]]) -> list[int]:
         return []
     at = LOOPBACK if replica.master_address == LOOPBACK else "0.0.0.0"  # noqa: S104 - a pod's own network
     words = (
-        sys.executable, "-m", "distributed.cli.dask_scheduler",
-        "--host", at, "--port", str(replica.master_port), "--no-dashboard",
+        sys.executable, "-c", _SCHEDULES, "--host", at, "--port", str(replica.master_port), "--no-dashboard",
     )  # fmt: skip
     return [engine.lead(replica, words, environments[0], host=replica.master_address)]
 
