@@ -60,6 +60,30 @@ def test_the_examples_run(name: str, reader: Author) -> None:
         reader.begin_anew()
 
 
+@pytest.fixture(scope="module")
+def commands() -> dict[str, set[str]]:
+    """Every command of muster with its options, as `--help` says them."""
+    parts = re.split(r"^## (muster.*)$", (DOCS / "command.md").read_text(), flags=re.MULTILINE)[1:]
+    return {
+        name: {"--help", *re.findall(r"(?<![\w-])--[a-z][\w-]*", text)}
+        for name, text in zip(parts[::2], parts[1::2], strict=True)
+    }
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_each_command_of_muster_that_a_page_types_exists(name: str, commands: dict[str, set[str]]) -> None:
+    """Also on the pages that only `make test-data` follows, and in blocks that are not run."""
+    typed = "\n".join(each.commands for each in steps(PAGES[name]) if isinstance(each, Typed))
+    for words in re.findall(r"(?:^|[\s/])(muster(?= [a-z-]+(?:\s|$))(?: [^\s#|;&)]+)+)", typed):
+        found = max((each for each in commands if f"{words} ".startswith(f"{each} ")), key=len)
+        rest = words.removeprefix(found).split()
+        assert rest or found != "muster", words
+        group = any(each.startswith(f"{found} ") for each in commands)
+        assert not group or rest[0].startswith("-"), f"{words}: no such command"
+        options = {word.partition("=")[0] for word in rest if word.startswith("--")}
+        assert options <= commands[found], words
+
+
 def test_a_shell_that_says_nothing_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tests.docs.terminal.LONGEST_SECONDS", 0.1)
     with (
