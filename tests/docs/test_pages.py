@@ -74,7 +74,7 @@ def commands() -> dict[str, set[str]]:
 def test_each_command_of_muster_that_a_page_types_exists(name: str, commands: dict[str, set[str]]) -> None:
     """Also on the pages that only `make test-data` follows, and in blocks that are not run."""
     typed = "\n".join(each.commands for each in steps(PAGES[name]) if isinstance(each, Typed))
-    for words in re.findall(r"(?:^|[\s/])(muster(?= [a-z-]+(?:\s|$))(?: [^\s#|;&)]+)+)", typed):
+    for words in re.findall(r"(?:^|[\s/])(muster(?= [a-z][a-z-]*(?:\s|$))(?: [^\s#|;&)]+)+)", typed):
         found = max((each for each in commands if f"{words} ".startswith(f"{each} ")), key=len)
         rest = words.removeprefix(found).split()
         assert rest or found != "muster", words
