@@ -57,7 +57,7 @@ def steps(page: Path) -> Iterator[File | Typed]:
         before = text[: block.start()].rstrip().rpartition("\n")[2]
         language, body = block.groups()
         file = _FILE.match(before)
-        if file:
+        if file and (language != "sh" or file[1].endswith(".sh")):  # a sentence may begin with a path, too
             yield File(file[1], body)
         elif language == "sh":
             after = blocks[number + 1] if number + 1 < len(blocks) else None

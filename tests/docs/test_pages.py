@@ -84,6 +84,12 @@ def test_each_command_of_muster_that_a_page_types_exists(name: str, commands: di
         assert options <= commands[found], words
 
 
+def test_commands_after_a_sentence_that_begins_with_a_name_are_typed(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("`fsck` finds it, the mirror has the same bytes:\n```sh\ntrue\n```\n")
+    assert list(steps(page)) == [Typed("true\n", "", "")]
+
+
 def test_a_shell_that_says_nothing_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tests.docs.terminal.LONGEST_SECONDS", 0.1)
     with (
