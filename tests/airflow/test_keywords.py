@@ -325,3 +325,22 @@ def test_a_dag_with_such_defaults_can_be_kept(home: EmbeddedHome) -> None:
         m.JobOperator.partial(task_id="b", entrypoint="d:go").expand(params=[{"x": 1}])
     again = DagSerialization.deserialize_dag(DagSerialization.serialize_dag(dag))
     assert [again.get_task(name).queue for name in "ab"] == ["default", "default"]
+
+
+def test_defaults_yield_to_what_a_constructor_written_by_hand_passes_on(home: EmbeddedHome) -> None:
+    from airflow.sdk import DAG
+
+    class Echo(m.JobOperator):
+        def __init__(self, *, word: str, **more: Any) -> None:
+            super().__init__(command=["echo", word], image="python", queue="cpus", **more)
+
+    with DAG("d", schedule=None, start_date=START, default_args={"muster": SHARED}):
+        echo = Echo(task_id="a", word="x")
+        other = Echo(task_id="b", word="y", priority="low")
+    assert (echo.image, echo.job_queue, echo.priority, echo.command) == (
+        "python",
+        "cpus",
+        "high",
+        ["echo", "x"],
+    )
+    assert (other.priority, other.env) == ("low", {"A": "b"})

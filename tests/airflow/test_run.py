@@ -551,15 +551,19 @@ def test_a_task_in_a_mapped_group_is_a_job_for_each(write_dag: Write, run: Run, 
         from airflow.sdk import task_group
 
         @task_group
-        def each(count: int) -> None:
+        def each(count: int):
             JobOperator(task_id="a", image="python", command=["echo", "{params.count}"], params={"count": count},
                 resources=SMALL)
+            return JobOperator(task_id="b", image="python", command=["touch", "{outputs.o}/x"], resources=SMALL,
+                outputs={"o": "mapped/group"})
 
-        each.expand(count=[4, 7])
+        made = each.expand(count=[4, 7])
+        JobOperator(task_id="all", image="python", command=["ls", "{inputs.o}"], resources=SMALL,
+            inputs={"o": made.versions["o"]})
         """
     )
     result = run()
-    assert states(result) == {"each.a": "success"}
+    assert states(result) == dict.fromkeys(("each.a", "each.b", "all"), "success")
     assert [each.label for each in result.stages[0].instances] == ["each.a[0]", "each.a[1]"]
     assert {"each.a[0]: [rank 0] 4", "each.a[1]: [rank 0] 7"} <= set(seen.text)
 

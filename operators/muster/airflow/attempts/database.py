@@ -143,6 +143,11 @@ def keeps_tries_as_rows() -> bool:
     return hasattr(TaskInstance, "working_set")
 
 
+def index_of(kept: Any) -> Any:
+    """Return the map index of a row of ``task_state_store``, or of the table itself its column: Airflow 3.4 renamed it."""
+    return kept.region_index if hasattr(kept, "region_index") else kept.map_index
+
+
 def _ids(jobs: Sequence[tuple[JobStatus, Origin]]) -> Iterator[UUID]:
     for status, _ in jobs:
         try:

@@ -189,11 +189,12 @@ class AuthorKeywords(BaseOperatorMeta):
             if each.airflow and each.check is not None and each.word in kwargs:
                 with refusing(task_id, each.word):
                     each.check(kwargs[each.word])
-        for each in keywords.values():
-            if each.own:
-                kwargs.setdefault(each.parameter, each.default)
-        for word, value in own_defaults(cls, kwargs).items():
-            kwargs.setdefault(word, value)
+        own = {each.parameter: each.default for each in keywords.values() if each.own}
+        defaults = {**own_defaults(cls, kwargs), **own}
+        if hasattr(cls.__init__, "declared"):
+            kwargs = {**defaults, **kwargs}
+        else:  # what a constructor that was written by hand passes on comes before
+            kwargs["default_args"] = {**(kwargs.get("default_args") or {}), **defaults}
         with in_task(task_id):
             return super().__call__(*args, **kwargs)  # type: ignore[misc,no-any-return]
 

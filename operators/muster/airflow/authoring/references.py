@@ -7,7 +7,7 @@ Airflow's UI work as they do for ``op.output``.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -36,7 +36,9 @@ class VersionReference(PlainXComArg):
     def resolve(self, context: Mapping[str, Any]) -> Any:
         """Return the pinned address, or a list of them; those of a mapped task in the order of its map."""
         value = PlainXComArg.resolve(self, context)
-        if self.operator.is_mapped:
+        if self.operator.is_mapped or isinstance(
+            value, Sequence
+        ):  # of a task in a mapped group, from outside of it
             return [address for result in value for address in _listed(self._pick(result, context))]
         return self._pick(value, context)
 

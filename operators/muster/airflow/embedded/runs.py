@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from muster.airflow.attempts.attempt import Attempt
+from muster.airflow.attempts.database import index_of
 from muster.airflow.embedded.home import EmbeddedHome
 from muster.airflow.embedded.load import Loaded
 from muster.airflow.embedded.states import FINISHED
@@ -219,7 +220,7 @@ class Runs:
         """
         for row, attempt, _ in self._attempts(run, names, map_index):
             if attempt.kept:
-                yield row.task_id, row.map_index
+                yield row.task_id, index_of(row)
 
     def _attempts(
         self, run: DagRun, names: Collection[str] | None = None, map_index: int | None = None
@@ -237,7 +238,7 @@ class Runs:
         if names is not None:
             query = query.where(TaskStateStoreModel.task_id.in_(names))
         if map_index is not None:
-            query = query.where(TaskStateStoreModel.map_index == map_index)
+            query = query.where(index_of(TaskStateStoreModel) == map_index)
         name = instance(self._home.settings)
         attempts = ((row, Attempt.load(json.loads(row.value))) for row in self._session.scalars(query))
         return [

@@ -71,11 +71,11 @@ const active = (each) => entry(
 
 const failed = (each) => entry(
   h("div", { class: "line" }, state(each.state, ""), each.job_id ? toJob(each.job_id, each.name ?? each.job_id) : toRun(each.origin, each.name),
-    each.mended && h("span", { class: "tag good", title: "This task has succeeded since" }, "mended since"),
     h("span", { class: "end quiet" }, ago(each.ended ?? each.submitted))),
   h("div", { class: "two" }, each.verdict ? [h("strong", {}, cause(each.verdict)), " ", each.verdict.message]
     : [each.failed_expectations || each.error, " ", each.made ? made(each) : null]),
-  each.origin?.run_id && h("small", { class: "run", title: each.origin.run_id }, toRun(each.origin, runWords(each.origin.run_id))));
+  h("small", { class: "run", title: each.origin?.run_id }, toRun(each.origin ?? {}, runWords(each.origin?.run_id)),
+    each.mended && [" ", h("span", { class: "tag good", title: "This task has succeeded since" }, "mended since")]));
 
 const run = (each) => entry(
   h("div", { class: "line" }, state(each.state, ""), toRun(each, each.dag_id),

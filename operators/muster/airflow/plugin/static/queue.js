@@ -28,7 +28,7 @@ function draw({ queues, waiting, gpus, warning, airflow: runs }) {
     under("What waits", table("What waits, the next to leave its queue first",
       [["Queue", "tight"], ["Place", "number"], ["Job", "name"], ["Needs"], ["Waited", "number"], ["Why", "says"]],
       waiting.map((each) => [line(each)]), runs?.length ? "No job waits." : "Nothing waits."),
-    runs?.map((each) => h("p", {}, inAirflow(each)))),
+    runs?.map((each) => h("div", { class: "entry" }, inAirflow(each)))),
     under("GPUs", cards(gpus)),
   ];
 }
