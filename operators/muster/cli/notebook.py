@@ -161,12 +161,8 @@ def _prepare(folder: Path, *, server: Path, python: Path, image: str) -> None:
 
 def _site(python: Path) -> Path:
     """Return where an environment's packages are."""
-    return (
-        python.parents[1]
-        / "lib"
-        / f"python{sys.version_info.major}.{sys.version_info.minor}"
-        / "site-packages"
-    )
+    major, minor = sys.version_info[:2]
+    return python.parents[1] / f"lib/python{major}.{minor}/site-packages"
 
 
 def _variables(folder: Path) -> Mapping[str, str]:
