@@ -107,12 +107,7 @@ def measure(name: str, minutes: float) -> dict[str, float]:
         site.write("dags", DAGS)
         if name == "SQLite":
             place = site.home / "up" / "airflow.db"
-            site.set(
-                "database",
-                sql_alchemy_conn=f"sqlite:///{place}",
-                sql_alchemy_connect_args="muster.airflow.embedded.sqlite.PATIENCE",
-                sql_alchemy_connect_args_async="muster.airflow.embedded.sqlite.PATIENCE",
-            )
+            site.set("database", sql_alchemy_conn=f"sqlite:///{place}?timeout=30")
         site.up()
         site.stop()
         began = time.monotonic()
@@ -176,16 +171,15 @@ def _again(site: Up) -> float:
 
 
 def main() -> None:
-    """Print both databases side by side."""
+    """Print the figures of both databases, one after the other."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--minutes", type=float, default=0)
     parser.add_argument("--only", choices=("PostgreSQL", "SQLite"))
     asked = parser.parse_args()
-    names = [asked.only] if asked.only else ["PostgreSQL", "SQLite"]
-    figures = {name: measure(name, asked.minutes) for name in names}
-    print(f"{'':40}" + "".join(f"{name:>12}" for name in names))
-    for what in figures[names[0]]:
-        print(f"{what:40}" + "".join(f"{figures[name][what]:12.2f}" for name in names))
+    for name in [asked.only] if asked.only else ["PostgreSQL", "SQLite"]:
+        print(name)
+        for what, figure in measure(name, asked.minutes).items():
+            print(f"  {what:36}{figure:10.2f}", flush=True)
 
 
 if __name__ == "__main__":

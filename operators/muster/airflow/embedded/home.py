@@ -66,10 +66,8 @@ class EmbeddedHome:
             "AIRFLOW__CORE__DAGBAG_IMPORT_ERROR_TRACEBACK_DEPTH": "50",  # so that a message names the Dag's own line
             "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
             "AIRFLOW__CORE__EXECUTOR": "LocalExecutor",
-            "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{self.database}",
-            # The run and its tasks are processes of their own.
-            "AIRFLOW__DATABASE__SQL_ALCHEMY_CONNECT_ARGS": "muster.airflow.embedded.sqlite.PATIENCE",
-            "AIRFLOW__DATABASE__SQL_ALCHEMY_CONNECT_ARGS_ASYNC": "muster.airflow.embedded.sqlite.PATIENCE",
+            # The run and its tasks are processes of their own: each waits this many seconds for the others' writes.
+            "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{self.database}?timeout=30",
             "AIRFLOW__DATABASE__LOAD_DEFAULT_CONNECTIONS": "False",
             "AIRFLOW__LOGGING__BASE_LOG_FOLDER": str(self.root / "logs"),
             "AIRFLOW__LOGGING__LOGGING_LEVEL": "WARNING",
