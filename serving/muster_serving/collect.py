@@ -5,7 +5,8 @@ With ``--listen SOCKET`` it takes such orders from one client, one a line, and a
 It reads an order from stdin, ``{"spool": [FILE, …], "earlier": FOLDER or null, "out": FOLDER}``, writes the Parquet files of the
 hour into `out`, those of `earlier` among them, and prints ``{"rows": ROWS, "read": {FILE: OFFSET}}``: how many rows are new, and up to
 where each spool file is in `out`. Each Parquet file tells in its metadata which spool files it was made from, up to where: so nothing
-is read twice, however often this is repeated and whatever killed it before.
+is read twice, however often this is repeated and whatever killed it before. A request that cannot be read stops no other: it is
+copied as it is to ``_unread`` in `out`, and counted as ``unread`` in the answer.
 
 A row has ``id`` (of its request), ``row`` (its place in it, from 0), ``time``, ``revision``, ``model``, ``request_id`` (the client's own),
 ``client`` where clients have tokens, and ``input_NAME`` and ``output_NAME`` for each column, with ``_hash`` at the end where it is hashed; one of several values a row is a
@@ -32,13 +33,18 @@ import pyarrow.parquet as pq
 from muster_serving import spool
 from muster_serving.arrow import COMPRESSION, arrow_type
 from muster_serving.column import Column, is_null
+from muster_serving.errors import ServingError
 from muster_serving.signature import Signature
 
 READ = b"muster.spool"
-BLOCK_ROWS, BLOCK_BYTES = 16384, 32 << 20
+BLOCK_FRAMES, BLOCK_BYTES = 4096, 32 << 20
+UNREAD, OFFSETS, WHY = "_unread", "offsets.json", "why.txt"  # readers of Parquet pass by what begins so
+_LONGEST_FIRST_LINE = 16 << 20
 CLIENT_SECONDS = 300.0
 MEMORY_SHARE = 0.6  # of its container's, for one order
 _CGROUP_MEMORY = "/sys/fs/cgroup/memory.max"
+
+_PYTHON: Mapping[str, type[int | float]] = {"INT": int, "FP": float}  # pyarrow takes 2**24 + 1 for no float32
 
 _CLIENT = pa.field("client", pa.string())
 _OWN = [
@@ -52,16 +58,62 @@ _OWN = [
 
 
 def collect(files: Sequence[Path], earlier: Path | None, out: Path) -> dict[str, Any]:
-    """Write one hour's rows; see the module. :raises ServingError: a file cannot be read."""
+    """Write one hour's rows; see the module."""
     parts = sorted(earlier.glob("*.parquet")) if earlier else []
     for part in parts:
         _link(part, out / part.name)
-    read = offsets(parts)
+    read, unread = offsets(parts), Unread(earlier, out)
+    read |= {name: max(offset, read.get(name, 0)) for name, offset in unread.offsets.items()}
     by_revision: dict[str, list[Path]] = defaultdict(list)
     for file in files:
-        by_revision[spool.read_head(file)["revision"]].append(file)
-    rows = sum(_write(several, read, out) for _, several in sorted(by_revision.items()))
-    return {"rows": rows, "read": {file.name: read.get(file.name, 0) for file in files}}
+        try:
+            by_revision[spool.read_head(file)["revision"]].append(file)
+        except ServingError as error:
+            if file.name not in unread.offsets:
+                read[file.name] = unread.add(file, error)
+    rows = sum(_write(several, read, out, unread) for _, several in sorted(by_revision.items()))
+    return {
+        "rows": rows,
+        "read": {file.name: read.get(file.name, 0) for file in files},
+        "unread": unread.count,
+    }
+
+
+class Unread:
+    """What of the spool files cannot be read: copied as it is, and left out of the rows.
+
+    :ivar count: how many requests, those of this order; what is no request at all is one.
+    :ivar offsets: up to where spool files are in the rows and here.
+    """
+
+    def __init__(self, earlier: Path | None, out: Path) -> None:
+        self._out = out / UNREAD
+        self.count = 0
+        self.offsets: dict[str, int] = {}
+        if earlier and (earlier / UNREAD).is_dir():
+            shutil.copytree(earlier / UNREAD, self._out, copy_function=shutil.copyfile)
+            self.offsets = json.loads((self._out / OFFSETS).read_text("utf-8"))
+
+    def add(self, file: Path, why: Exception, *, first: int = 0, end: int | None = None) -> int:
+        """Set aside what is between two offsets; all that is left where no end is known. Return the offset after it."""
+        self._out.mkdir(exist_ok=True)
+        with file.open("rb") as source, (self._out / file.name).open("ab") as target:
+            if not target.tell() and first:
+                target.write(
+                    source.readline(_LONGEST_FIRST_LINE)
+                )  # so that it can be read once that is mended
+            source.seek(first)
+            left = end - first if end is not None else file.stat().st_size - first
+            while left > 0 and (piece := source.read(min(left, 1 << 20))):
+                target.write(piece)
+                left -= len(piece)
+            after = source.tell()
+        self.count += 1
+        self.offsets[file.name] = max(after, self.offsets.get(file.name, 0))
+        (self._out / OFFSETS).write_text(json.dumps(self.offsets), "utf-8")
+        with (self._out / WHY).open("a", encoding="utf-8", errors="backslashreplace") as reasons:
+            reasons.write(f"{file.name}, byte {first}: {type(why).__name__}: {why!s:.300}\n")
+        return after
 
 
 def offsets(parts: Sequence[Path]) -> dict[str, int]:
@@ -82,18 +134,25 @@ def rows_of(frame: spool.Frame, head: Mapping[str, Any], signature: Signature) -
     return list(pa.table(columns, schema=schema).to_pylist())
 
 
-def _write(files: Sequence[Path], read: dict[str, int], out: Path) -> int:
+def _write(files: Sequence[Path], read: dict[str, int], out: Path, unread: Unread) -> int:
     """Write the new rows of one revision's files; set in `read` up to where they are written now."""
     head = spool.read_head(files[0])
-    revision, signature = head["revision"], Signature.parse(head["signature"])
-    schema = _schema(signature, head)
+    try:
+        revision, signature = head["revision"], Signature.parse(head["signature"])
+        schema = _schema(signature, head)
+    except (ServingError, KeyError, TypeError) as error:
+        for file in files:
+            if file.name not in unread.offsets:
+                read[file.name] = unread.add(file, error)
+        return 0
     target = out / f"{revision}-{1 + len(list(out.glob(f'{revision}-*.parquet'))):03}.parquet"
     rows, done = 0, dict[str, int]()
     with pq.ParquetWriter(target, schema, compression=COMPRESSION) as writer:
         for file in files:
-            for block, offset in _blocks(file, head, signature, schema, after=read.get(file.name, 0)):
-                writer.write_table(block)
-                rows += block.num_rows
+            for frames, offset in _blocks(file, unread, after=read.get(file.name, 0)):
+                for block in _tables(file, frames, head, signature, schema, unread):
+                    writer.write_table(block)
+                    rows += block.num_rows
                 done[file.name] = offset
         writer.add_key_value_metadata({READ: json.dumps(done)})
     if not rows:
@@ -102,20 +161,54 @@ def _write(files: Sequence[Path], read: dict[str, int], out: Path) -> int:
     return rows
 
 
-def _blocks(
-    file: Path, head: Mapping[str, Any], signature: Signature, schema: pa.Schema, *, after: int
-) -> Iterator[tuple[pa.Table, int]]:
-    """Yield the rows of one file in blocks, each with the offset after them."""
-    columns: dict[str, list[Any]] = {name: [] for name in schema.names}
+Placed = tuple[spool.Frame, int, int]  # between these offsets
+
+
+def _blocks(file: Path, unread: Unread, *, after: int) -> Iterator[tuple[list[Placed], int]]:
+    """Yield the frames of one file in blocks, each with the offset after them."""
+    block: list[Placed] = []
     offset, size = after, 0
-    for frame, offset in spool.frames(file, after=after):
-        _add(columns, frame, head, signature)
-        size += len(frame.body) + len(frame.answer)
-        if len(columns["id"]) >= BLOCK_ROWS or size >= BLOCK_BYTES:
-            yield pa.table(columns, schema=schema), offset
-            columns, size = {name: [] for name in schema.names}, 0
-    if columns["id"]:
-        yield pa.table(columns, schema=schema), offset
+    try:
+        for frame, end in spool.frames(file, after=after):
+            block.append((frame, offset, end))
+            offset = end
+            size += len(frame.body) + len(frame.answer)
+            if len(block) >= BLOCK_FRAMES or size >= BLOCK_BYTES:
+                yield block, offset
+                block, size = [], 0
+    except ServingError as error:  # nobody knows where the next one begins
+        yield block, offset
+        yield [], unread.add(file, error, first=offset)
+    else:
+        yield block, offset
+
+
+def _tables(
+    file: Path,
+    frames: list[Placed],
+    head: Mapping[str, Any],
+    signature: Signature,
+    schema: pa.Schema,
+    unread: Unread,
+) -> Iterator[pa.Table]:
+    """Yield the rows of frames, together if that can be; what cannot be read is found by halves, and set aside."""
+    columns: dict[str, list[Any]] = {name: [] for name in schema.names}
+    try:
+        for frame, _, _ in frames:
+            _add(columns, frame, head, signature)
+        if columns["id"]:
+            yield pa.table(columns, schema=schema)
+        return
+    except MemoryError:
+        raise
+    except Exception as error:  # a server may have written anything
+        if len(frames) == 1:
+            ((_, first, end),) = frames
+            unread.add(file, error, first=first, end=end)
+            return
+    half = len(frames) // 2
+    yield from _tables(file, frames[:half], head, signature, schema, unread)
+    yield from _tables(file, frames[half:], head, signature, schema, unread)
 
 
 def _add(
@@ -142,10 +235,10 @@ def _add(
 
 
 def _rows(column: Column, values: list[Any], rows: int, *, hashed: bool) -> list[Any]:
-    """Return one value, or one list, for each row: whole numbers as integers, also where JSON had 7.0; null as None, however it came."""
-    whole = not hashed and column.datatype.removeprefix("U").startswith("INT")
-    if whole or column.nullable:
-        values = [None if is_null(value) else int(value) if whole else value for value in values]
+    """Return one value, or one list, for each row: numbers as the server made them of JSON's 7.0 or 7; null as None, however it came."""
+    kind = None if hashed else _PYTHON.get(column.datatype.rstrip("0123456789").removeprefix("U"))
+    if kind or column.nullable:
+        values = [None if is_null(value) else kind(value) if kind else value for value in values]
     width = math.prod(column.tail)
     return [values[i * width : (i + 1) * width] for i in range(rows)] if column.tail else values
 

@@ -31,7 +31,6 @@ import orjson
 from muster_serving import spool
 from muster_serving.answer import PREDICTION, Answer
 from muster_serving.column import is_null
-from muster_serving.errors import ServingError
 from muster_serving.metrics import LogMetrics
 from muster_serving.signature import Signature
 
@@ -214,10 +213,10 @@ class RequestLog:
             return spool.frame(identity, at, body, answer, v1=v1, json_length=json_length, client=whose)
         try:
             request = spool.Request.of(self._signature, body, answer, v1=v1, json_length=json_length)
-        except ServingError as error:
-            self._drop(1, f"a request cannot be read again: {error}")
+            return spool.columns_frame(identity, at, self._hidden(request), client=whose)
+        except Exception as error:  # whatever this one meets, those beside it are kept
+            self._drop(1, f"a request cannot be read again: {type(error).__name__}: {error}")
             return b""
-        return spool.columns_frame(identity, at, self._hidden(request), client=whose)
 
     def _short(self, frame: bytes) -> bytes:
         """Return a frame; nothing of one that is too long to be read again."""

@@ -16,6 +16,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -32,6 +33,7 @@ from muster.volumes.protocols import LocalStore
 from muster.volumes.spool import WRITTEN_SECONDS, Spool
 
 IMAGE = "serve"
+_UNREAD = "; in _unread, since they cannot be read: "  # a note's end, before their number
 _PAGE_VERSIONS = 20
 
 
@@ -71,19 +73,26 @@ class Predictions:
 
         :param only_over: leave out the present hour, so that each hour is one version.
         :param progress: is told how far the environment is that this needs, where it has to be built.
-        :raises BackendError: a spool file cannot be read, or the disk is full; what was not committed is still spooled.
+        :raises BackendError: an hour could not be committed, the others were: the disk is full, say. It is still spooled.
         """
         spool = Spool(self._settings.home, name)
         if not spool.path.is_dir():
             return ()
-        made = []
+        made, troubles = [], list[BackendError]()
         with locked(spool.lock):
             spool.tidy(now())
             for hour, files in spool.hours().items():
                 if only_over and (hour >= hour_of(now()) or all(map(is_locked, files))):
                     continue
-                if (version := self._commit(spool, hour, files, progress)) is not None:
-                    made.append(version)
+                try:
+                    version = self._commit(spool, hour, files, progress)
+                except BackendError as error:  # the next hour may do
+                    troubles.append(error)
+                else:
+                    made += [version] if version else []
+        if troubles:
+            more = f"; and so in {len(troubles) - 1} hours more" if troubles[1:] else ""
+            raise BackendError(f"{troubles[0]}{more}") from troubles[0]
         return tuple(made)
 
     def commit_answered(
@@ -176,13 +185,14 @@ class Predictions:
                 "out": out,
             }
             found = self._ask("collect", order=order, progress=progress)
-            if not found["rows"]:
+            if not found["rows"] and not found["unread"]:
                 return None
+            unread = found["unread"] + (_unread(self._store, earlier) if earlier else 0)
             return self._store.add(
                 predictions_volume(spool.name),
                 Path(out),
                 partition=hour,
-                note=f"requests of deployment {spool.name}",
+                note=f"requests of deployment {spool.name}" + (f"{_UNREAD}{unread}" if unread else ""),
                 request=_request(earlier, found["read"]),
             )
 
@@ -246,6 +256,24 @@ class LocalDecoder:
         """Make the image's environment, if there is none yet; return its Python."""
         folder = find_image(IMAGE, image_folders(self._settings))
         return Environments(self._settings.cache).ensure(IMAGE, folder, image_digest(folder), progress)
+
+
+def unread(store: LocalStore, name: str, *, limit: int = 24) -> Mapping[str, int]:
+    """Return how many requests of a deployment could not be read, by the address of the version that holds them as they came.
+
+    :param limit: how many of the newest versions are looked at.
+    """
+    newest: dict[str | None, Version] = {}
+    with suppress(NotFound):
+        for version in store.newest(predictions_volume(name), limit=limit):
+            if version.retired is None:
+                newest.setdefault(version.partition, version)
+    return {each.address: number for each in newest.values() if (number := _unread(store, each))}
+
+
+def _unread(store: LocalStore, version: Version) -> int:
+    _, _, number = store.record(version.address).note.partition(_UNREAD)
+    return int(number) if number.isdecimal() else 0
 
 
 def _request(earlier: Version | None, read: Mapping[str, int]) -> str:

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from muster.cli import boot, tokens
-from muster.cli.command import Json, example, group, open_deployments, person
+from muster.cli.command import Json, example, group, open_deployments, open_store, person
+from muster.cli.predictions import tell_unread
 from muster.cli.screen import Table, complain, digest, emit, fields, note, safe, say, when
 from muster.core.errors import DeploymentError, MusterError, NotFound, SpecError
 from muster.core.names import check_label
@@ -83,6 +84,7 @@ def show(name: Name, *, watch: Watch = False, as_json: Json = False) -> None:
             emit(_document(seen))
         else:
             _show_one(seen)
+            tell_unread(open_store(), name)
 
 
 def _show_one(seen: Seen) -> None:

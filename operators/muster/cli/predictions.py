@@ -93,8 +93,19 @@ def commit(
             say(f"{each.partition}  {each.address}")
         if not made and not troubles:
             note(f"nothing new of {name}")
+        tell_unread(open_store(), name)
     if troubles:
         raise BackendError("\n".join(troubles))
+
+
+def tell_unread(store: LocalStore, name: str) -> None:
+    """Say how many of the last hours' requests of a deployment are no rows, and where they are."""
+    from muster.backends.predictions import unread
+
+    for address, number in unread(store, name).items():
+        note(
+            f"{number:,} requests cannot be read, and are no rows: they lie as they came in _unread of {address}"
+        )
 
 
 def _committed(name: str) -> tuple[list[Version], list[str]]:

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from muster.backends.predictions import Predictions
+from muster.backends.predictions import Predictions, unread
+from muster.core.errors import BackendError
 from muster.core.settings import Settings
 from muster.volumes.base import Version
 from muster.volumes.folder import FolderStore
@@ -25,6 +26,7 @@ class Reader:
 
     def __init__(self, then: Callable[[], object] = lambda: None) -> None:
         self._then: Callable[[], object] | None = then
+        self.unread = 0
 
     def __call__(self, _module: str, *_: Any, order: Mapping[str, Any] | None = None, **__: Any) -> Any:
         assert order is not None
@@ -34,7 +36,7 @@ class Reader:
         then, self._then = self._then, None
         if then:
             then()
-        return {"rows": len(names - before), "read": dict.fromkeys(sorted(names), 1)}
+        return {"rows": len(names - before), "read": dict.fromkeys(sorted(names), 1), "unread": self.unread}
 
 
 def rows(folder: Path) -> list[str]:
@@ -82,6 +84,32 @@ def test_one_that_was_overtaken_by_others_files_holds_both(store: FolderStore, c
     made = commit("slow", "a", then=lambda: commit("fast", "b"))
     assert held(store) == ["0", "a", "b"]
     assert [one.address for one in made] == [store.resolve(f"volume://{VOLUME}@{HOUR}")[0].address]
+
+
+def test_an_hour_that_cannot_be_committed_stops_no_other_and_what_cannot_be_read_is_told(
+    store: FolderStore, tmp_path: Path
+) -> None:
+    class Failing(Reader):
+        def __call__(
+            self, module: str, *words: Any, order: Mapping[str, Any] | None = None, **more: Any
+        ) -> Any:
+            if order and "T07" in order["spool"][0]:
+                raise BackendError("the disk is full")
+            return super().__call__(module, *words, order=order, **more)
+
+    settings, reader = replace(Settings.load(), home=tmp_path / "home"), Failing()
+    spool = Spool(settings.home, "flights")
+    spool.path.mkdir(parents=True)
+    reader.unread = 2
+    for hour in ("2026-11-26T06", HOUR, "2026-11-26T08"):
+        (spool.path / f"{hour}.1-a.spool").touch()
+    with pytest.raises(BackendError, match=r"T07 are not committed .the disk is full"):
+        Predictions(settings, store, decoder=reader).commit("flights")
+    (spool.path / "2026-11-26T08.1-b.spool").touch()
+    (spool.path / f"{HOUR}.1-a.spool").unlink()
+    Predictions(settings, store, decoder=reader).commit("flights")
+    assert unread(store, "flights") == {f"volume://{VOLUME}@3": 4, f"volume://{VOLUME}@1": 2}
+    assert unread(store, "other") == {}
 
 
 def test_another_hour_is_no_other(store: FolderStore, commit: Any) -> None:

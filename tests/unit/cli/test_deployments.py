@@ -18,6 +18,7 @@ from muster.backends.releases.manual import promote, roll_back
 from muster.core.data import Pinned
 from muster.core.deployment import Counts, DeploymentStatus, Revision, RevisionState
 from muster.core.errors import NotFound, Unreachable
+from muster.volumes.folder import FolderStore
 
 Run = Callable[..., Any]
 
@@ -145,6 +146,20 @@ def test_the_figures_stand_beside_each_revision(muster: Run, serving: Serving) -
     assert (
         "r2: 22 answered requests are not in its request log" in muster("deployments", "show", "flights").err
     )
+
+
+@pytest.mark.usefixtures("serving")
+def test_requests_that_cannot_be_read_are_told(muster: Run, home: Path, tmp_path: Path) -> None:
+    (tmp_path / "hour").mkdir()
+    store, note = (
+        FolderStore(home / "store"),
+        "requests of deployment flights; in _unread, since they cannot be read: 3",
+    )
+    (tmp_path / "hour" / "rows").touch()
+    store.add("flights/predictions", tmp_path / "hour", partition="2026-11-26T07", note=note)
+    answer = muster("deployments", "show", "flights")
+    assert answer.code == 0, answer.error
+    assert "3 requests cannot be read, and are no rows" in answer.err
 
 
 @pytest.mark.usefixtures("world")
