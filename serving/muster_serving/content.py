@@ -1,17 +1,20 @@
-"""Checks the headers that describe a request's body, and refuses bodies that would be misread.
+"""Checks the headers that describe a request's body, unpacks it, and refuses bodies that would be misread.
 
-A body is JSON in UTF-8, or JSON and binary tensors after it (:mod:`muster_serving.binary`).
+A body is JSON in UTF-8, or JSON and binary tensors after it (:mod:`muster_serving.binary`); as it is, or packed by gzip or zlib.
 """
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Iterable
 
+from muster_serving.body import check_length
 from muster_serving.errors import RequestError
 
 JSON_LENGTH = b"inference-header-content-length"
 BINARY = b"application/octet-stream"
 
+_PACKED = ("gzip", "x-gzip", "deflate")
 _USUAL = b"application/json"
 _FORM = "application/x-www-form-urlencoded"  # the type that `curl -d` sends for any body
 _CHARSETS = ("", "utf-8", "utf8", "us-ascii")
@@ -21,7 +24,7 @@ def json_length(headers: Iterable[tuple[bytes, bytes]]) -> int | None:
     """Check a body's headers; return how many of its bytes are JSON, None if all are.
 
     :param headers: names in lower case.
-    :raises RequestError: 415, an unsupported type or encoding; 400, the length is no number.
+    :raises RequestError: 415, an unsupported type; 400, the length is no number.
     """
     length, kind = None, _USUAL
     for name, value in headers:
@@ -29,8 +32,6 @@ def json_length(headers: Iterable[tuple[bytes, bytes]]) -> int | None:
             kind = value
         elif name == JSON_LENGTH:
             length = _number(value)
-        elif name == b"content-encoding":
-            _check_encoding(value)
     if kind != _USUAL:
         _check_type(kind.decode("latin-1"), binary=length is not None)
     return length
@@ -43,13 +44,33 @@ def _number(value: bytes) -> int:
     return int(text)
 
 
-def _check_encoding(value: bytes) -> None:
-    text = value.decode("latin-1").strip()
-    if text.lower() not in ("", "identity"):
+def is_packed(headers: Iterable[tuple[bytes, bytes]]) -> bool:
+    """Whether a body is packed. :raises RequestError: 415, in a way that is not known."""
+    text = next(
+        (value.decode("latin-1").strip() for name, value in headers if name == b"content-encoding"), ""
+    )
+    if text.lower() not in ("", "identity", *_PACKED):
         raise RequestError(
-            f"Content-Encoding: found {text!r:.40}; this server reads bodies that are not compressed",
+            f"Content-Encoding: found {text!r:.40}; this server reads bodies as they are, by gzip or by deflate",
             status=415,
         )
+    return text.lower() in _PACKED
+
+
+def unpacked(body: bytes, *, most: int) -> bytes:
+    """Unpack a body, and no more of it than it may have.
+
+    :param most: how many bytes. :raises RequestError: it is longer, 413; or is not packed as its header says.
+    """
+    unpacking = zlib.decompressobj(wbits=zlib.MAX_WBITS | 32)  # either of the two
+    try:
+        found = unpacking.decompress(body, most + 1)
+    except zlib.error as error:
+        raise RequestError(f"the body is not what its Content-Encoding says: {error}") from None
+    check_length(len(found), most)
+    if not unpacking.eof or unpacking.unused_data:
+        raise RequestError("the body is not what its Content-Encoding says: it is cut off, or more follows")
+    return found
 
 
 def _check_type(text: str, *, binary: bool) -> None:

@@ -14,6 +14,7 @@ server makes another pair, and sends one end to the next keeper through a mailbo
     drain                               accept no more users there, and have the connected ones reconnect
     admit   needed, limits, key,        let requests in by these rules (:mod:`muster_serving.clients`): whether tokens are
             tokens                      needed, the limits, the key of muster's own requests, the digests of the tokens
+    ping                                answer
     finish  seconds                     at the end, give requests under way so long, where that is longer than before
 
 The answer is ``{"id": 1}`` or ``{"id": 1, "error": "…"}``. A slow command does not delay the answers of others. The line
@@ -159,6 +160,6 @@ class Control:
             self._clients.order(command)
         elif action == "finish":
             self._finish(command["seconds"])
-        else:
-            known = "load, share, unload, open, drain, admit and finish"
+        elif action != "ping":
+            known = "load, share, unload, open, drain, admit, finish and ping"
             raise ModelError(f"command {action!r:.40}: known are {known}")

@@ -22,7 +22,7 @@ from muster_serving.body import MAX_BODY_BYTES, Budget, ClientGone, Receive, rea
 from muster_serving.clients import Client, Clients, RawHeaders
 from muster_serving.clients_file import ClientsFile
 from muster_serving.connection import WHOLE
-from muster_serving.content import json_length
+from muster_serving.content import is_packed, json_length, unpacked
 from muster_serving.elsewhere import Elsewhere, Gone
 from muster_serving.errors import ModelError, PredictionError, RequestError, fault_of
 from muster_serving.events import EVENTS, Connected, Outlet, one_event, send_events, written
@@ -145,7 +145,10 @@ class Front:
         headers = scope["headers"]
 
         async def read(most: int) -> tuple[bytes, int | None]:
+            packed = is_packed(headers)
             body = await read_body(scope, receive, self._budget, most=most)
+            if packed:  # in a thread: of what comes at once, so many are unpacked as there are threads
+                body = await asyncio.to_thread(unpacked, body, most=most)
             return body, json_length(headers)
 
         out = Connected(receive, send, closing=self.draining) if call.verb == STREAM else None

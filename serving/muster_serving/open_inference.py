@@ -16,8 +16,9 @@ from werkzeug.exceptions import HTTPException, MethodNotAllowed, NotFound
 
 from muster_serving import pages, protocol, routes
 from muster_serving.answer import Answer, Headers, not_allowed, not_there, refusal
-from muster_serving.body import MAX_BODY_BYTES
-from muster_serving.content import json_length
+from muster_serving.body import MAX_BODY_BYTES, check_length
+from muster_serving.clients import RawHeaders
+from muster_serving.content import is_packed, json_length, unpacked
 from muster_serving.errors import PredictionError, RequestError
 from muster_serving.events import one_event
 
@@ -74,10 +75,10 @@ def _predict(model: SeldonModel, name: str, revision: str | None, *, verb: str) 
         return _sent(refusal(str(error), error.status))
     try:
         with model.counted() if revision is None else nullcontext():
-            body = _body()
-            length = json_length(
+            headers = [
                 (key.lower().encode("latin-1"), value.encode("latin-1")) for key, value in request.headers
-            )
+            ]
+            body, length = _body(headers), json_length(headers)
             answer = protocol.answer(
                 model.ready(),
                 body,
@@ -140,14 +141,11 @@ def _check(model: SeldonModel, name: str, revision: str | None) -> None:
         )
 
 
-def _body() -> bytes:
+def _body(headers: RawHeaders) -> bytes:
     """Return the request's whole body. :raises RequestError: 413, it is too long."""
-    body: bytes = request.stream.read(MAX_BODY_BYTES + 1)
-    if len(body) > MAX_BODY_BYTES:
-        raise RequestError(
-            f"the body has more than {MAX_BODY_BYTES} bytes: send fewer rows a request", status=413
-        )
-    return body
+    packed, body = is_packed(headers), request.stream.read(MAX_BODY_BYTES + 1)
+    check_length(len(body), MAX_BODY_BYTES)
+    return unpacked(body, most=MAX_BODY_BYTES) if packed else bytes(body)
 
 
 def _sent(answer: Answer, which: Headers = ()) -> Response:

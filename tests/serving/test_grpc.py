@@ -502,6 +502,30 @@ def test_no_call_goes_round_a_token_but_those_of_health(guarded: Answering, clie
         assert client.ask(call, message)["status"] == "OK"
 
 
+@pytest.mark.parametrize(("how", "needs"), [("gzip", True), ("plain", True), ("plain", False)])
+def test_many_long_messages_at_once_take_little_memory(
+    guarded: Answering, client: Asker, python: Callable[[str], Path], how: str, needs: bool
+) -> None:
+    """A message of gzip may unpack to a thousand times its length; those of nobody are not even read."""
+    if not needs:
+        test_clients.admit(guarded, needed=False)
+    status = Path(f"/proc/{guarded.private.process.pid}/status")
+    before = memory(status)
+    words = [str(python("serve")), str(HERE / "grpc_flood.py"), str(guarded.grpc_port), how, "40"]
+    done = subprocess.run(words, capture_output=True, text=True, check=True)
+    allowed = {"UNIMPLEMENTED", "UNAUTHENTICATED"} if needs else {"INVALID_ARGUMENT"}
+    answers = json.loads(done.stdout)
+    assert answers.keys() <= allowed, answers
+    assert memory(status) - before < (100 if needs else 1000), answers
+    assert line(client, f"Bearer {SHOP}")["status"] == "OK"
+
+
+def memory(status: Path) -> int:
+    """The most that a process has had, in MiB."""
+    (found,) = (int(line.split()[1]) for line in status.read_text().splitlines() if line.startswith("VmHWM"))
+    return found >> 10
+
+
 def test_a_client_has_one_limit_over_both_protocols(guarded: Answering, client: Asker) -> None:
     few = limits(rate=NOWHERE, burst=4, body_bytes=1000)
     test_clients.admit(guarded, token("shop", SHOP), token("bank", BANK), limits=few)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import http.client
 import json
 import random
@@ -11,6 +12,7 @@ import signal
 import socket
 import struct
 import subprocess
+import zlib
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -375,14 +377,31 @@ class TestContent:
             ({"Content-Type": "application/octet-stream"}, "Inference-Header-Content-Length is needed"),
             ({"Content-Type": "application/json; charset=utf-16"}, "expected JSON in UTF-8"),
             (
-                {"Content-Encoding": "gzip"},
-                "Content-Encoding: found 'gzip'; this server reads bodies that are not",
+                {"Content-Encoding": "br"},
+                "Content-Encoding: found 'br'; this server reads bodies as they are, by gzip",
             ),
         ],
     )
     def test_what_is_not(self, server: Server, headers: dict[str, str], words: str) -> None:
         status, answer = server.ask("POST", INFER, request(), **headers)
         assert (status, words in answer["error"]) == (415, True), answer
+
+    @pytest.mark.parametrize(
+        ("name", "pack"), [("gzip", gzip.compress), ("GZIP", gzip.compress), ("deflate", zlib.compress)]
+    )
+    def test_a_packed_body_is_unpacked_as_far_as_it_may_be_long(
+        self, server: Server, name: str, pack: Callable[[bytes], bytes]
+    ) -> None:
+        body = json.dumps(request()).encode()
+        for packed, status, words in (
+            (pack(body), 200, ""),
+            (pack(body)[:-9], 400, "it is cut off, or more follows"),
+            (pack(body) + b"x", 400, "it is cut off, or more follows"),
+            (body, 400, "the body is not what its Content-Encoding says"),
+            (pack(bytes(64 << 20)), 413, "at most 16777216 are read"),
+        ):
+            found, answer = server.ask("POST", INFER, packed, **{"Content-Encoding": name})
+            assert (found, words in answer.get("error", "")) == (status, True), answer
 
     def test_a_column_may_come_as_rows_of_one_value(self, server: Server) -> None:
         flat = {"code": {"shape": [2, 1]}, "day": {"shape": [2, 1], "data": [[1], [7]]}}

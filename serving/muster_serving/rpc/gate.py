@@ -16,8 +16,9 @@ import asyncio
 import socket
 from typing import cast
 
-from muster_serving.connection import ANSWER_SECONDS, CONNECTIONS
+from muster_serving.connection import ANSWER_SECONDS
 
+CONNECTIONS = 500  # each may hold the messages of all its streams in gRPC's memory
 _HEAD_BYTES = 9
 _HEADERS = 1
 _GOAWAY = b"\0\0\x08\x07\0\0\0\0\0" + b"\x7f\xff\xff\xff" + b"\0\0\0\0"  # NO_ERROR

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import nullcontext
 from typing import Any
 
 import grpc
 import orjson
 from kserve.protocol.grpc import grpc_predict_v2_pb2 as messages
 
-from muster_serving.answer import Answer
-from muster_serving.clients import RawHeaders
-from muster_serving.front import Front
+from muster_serving.front import BIG_BODY_BYTES, Front
 from muster_serving.rpc.calls import NAME, Context, call_of, check, decoded, headers_of, reading
 from muster_serving.rpc.messages import metadata_of, response_of, trailers_of
 from muster_serving.rpc.streams import Streams
@@ -19,89 +19,83 @@ from muster_serving.rpc.under_way import UnderWay
 
 _OPEN = ("ServerLive", "ServerReady", "ModelReady")  # to all, also where tokens are needed, as over HTTP
 _UNAVAILABLE = 503
-
-Answering = Callable[[Any, Context], Awaitable[Any]]
-
-
-def handler(front: Front, streams: Streams, under_way: UnderWay) -> grpc.GenericRpcHandler:
-    """Return the service; its calls that change what is loaded, and all that are not the protocol's, are unimplemented."""
-    service = _Service(front)
-    calls: dict[str, tuple[type[Any], Answering]] = {
-        "ServerLive": (messages.ServerLiveRequest, service.live),
-        "ServerReady": (messages.ServerReadyRequest, service.ready),
-        "ServerMetadata": (messages.ServerMetadataRequest, service.metadata),
-        "ModelReady": (messages.ModelReadyRequest, service.model_ready),
-        "ModelMetadata": (messages.ModelMetadataRequest, service.model_metadata),
-        "ModelInfer": (messages.ModelInferRequest, service.infer),
-    }
-    return grpc.method_handlers_generic_handler(
-        NAME,
-        {
-            name: grpc.unary_unary_rpc_method_handler(
-                _answering(*call, under_way, refused=(lambda _: None) if name in _OPEN else front.refused)
-            )
-            for name, call in calls.items()
-        }
-        | {"ModelStreamInfer": grpc.stream_stream_rpc_method_handler(_streaming(streams, under_way))},
-    )
+LONG = 4  # long messages that are answered at once: parsed, each is there three times
 
 
-def _streaming(streams: Streams, under_way: UnderWay) -> Callable[[Any, Context], Awaitable[None]]:
-    async def answered(requests: Any, context: Context) -> None:
-        with under_way.call():
-            await streams.answer(requests, context)
+class Service:
+    """The calls of one listener; those that change what is loaded, and all that are not the protocol's, are unimplemented.
 
-    return answered
-
-
-def _answering(
-    kind: type[Any],
-    answer: Answering,
-    under_way: UnderWay,
-    *,
-    refused: Callable[[RawHeaders], Answer | None],
-) -> Callable[[bytes, Context], Awaitable[bytes]]:
-    """Read a call's message, which gRPC gives as it came, once its client may ask.
-
-    :param refused: returns the refusal of a call with such metadata, or None.
+    Each is one of a stream to gRPC, which waits for the message of any other before it calls: so who may not ask is refused by
+    the metadata alone, and what it sends is not kept.
     """
 
-    async def answered(data: bytes, context: Context) -> bytes:
-        with under_way.call():
-            if refusal := refused(headers_of(context)):
-                await check(refusal, context)
-            request = await decoded(kind, data, context)
-            found: bytes = (await answer(request, context)).SerializeToString()
-            return found
-
-    return answered
-
-
-class _Service:
-    def __init__(self, front: Front) -> None:
+    def __init__(self, front: Front, streams: Streams, under_way: UnderWay) -> None:
         self._front = front
+        self._streams = streams
+        self._under_way = under_way
+        self._long = asyncio.Semaphore(LONG)
 
-    async def live(self, _request: Any, _context: Context) -> Any:
+    def handler(self) -> grpc.GenericRpcHandler:
+        """Return what gRPC calls."""
+        replies = {
+            "ServerLive": self._live,
+            "ServerReady": self._ready,
+            "ServerMetadata": self._metadata,
+            "ModelReady": self._model_ready,
+            "ModelMetadata": self._model_metadata,
+            "ModelInfer": self._infer,
+        }
+        calls = {
+            name: grpc.stream_unary_rpc_method_handler(self._unary(name, reply))
+            for name, reply in replies.items()
+        }
+        calls["ModelStreamInfer"] = grpc.stream_stream_rpc_method_handler(self._stream)
+        return grpc.method_handlers_generic_handler(NAME, calls)
+
+    async def _stream(self, requests: Any, context: Context) -> None:
+        with self._under_way.call():
+            await self._streams.answer(requests, context)
+
+    def _unary(
+        self, name: str, reply: Callable[[Any, Context], Awaitable[Any]]
+    ) -> Callable[[Any, Context], Awaitable[bytes]]:
+        kind, is_open = getattr(messages, f"{name}Request"), name in _OPEN
+
+        async def call(_requests: Any, context: Context) -> bytes:
+            with self._under_way.call():
+                if not is_open and (refusal := self._front.refused(headers_of(context))):
+                    await check(refusal, context)
+                data = await context.read()
+                if data is grpc.aio.EOF:
+                    await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "the call has no message")
+                async with self._long if len(data) > BIG_BODY_BYTES else nullcontext():
+                    request = await decoded(kind, data, context)
+                    found: bytes = (await reply(request, context)).SerializeToString()
+                    return found
+
+        return call
+
+    async def _live(self, _request: Any, _context: Context) -> Any:
         return messages.ServerLiveResponse(live=True)
 
-    async def ready(self, _request: Any, _context: Context) -> Any:
+    async def _ready(self, _request: Any, _context: Context) -> Any:
         return messages.ServerReadyResponse(ready=self._front.page("/v2/health/ready").status == 200)
 
-    async def metadata(self, _request: Any, _context: Context) -> Any:
+    async def _metadata(self, _request: Any, _context: Context) -> Any:
         return messages.ServerMetadataResponse(**orjson.loads(self._front.page("/v2").body))
 
-    async def model_ready(self, request: Any, context: Context) -> Any:
+    async def _model_ready(self, request: Any, context: Context) -> Any:
         answer = await self._front.describe(call_of(request.name, request.version, "/ready"))
         if answer.status != _UNAVAILABLE:
             await check(answer, context)
         return messages.ModelReadyResponse(ready=answer.status == 200)
 
-    async def model_metadata(self, request: Any, context: Context) -> Any:
+    async def _model_metadata(self, request: Any, context: Context) -> Any:
         answer = await self._front.describe(call_of(request.name, request.version, ""))
         await check(answer, context)
         return metadata_of(orjson.loads(answer.body))
 
-    async def infer(self, request: Any, context: Context) -> Any:
+    async def _infer(self, request: Any, context: Context) -> Any:
         call = call_of(request.model_name, request.model_version, "/infer")
         answer = await self._front.predict(call, headers_of(context), reading(request, as_bytes=True))
         await check(answer, context)

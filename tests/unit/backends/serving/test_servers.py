@@ -241,6 +241,43 @@ def test_all_are_told_to_end_before_one_is_waited_for(
     assert told == ["hung is told", "one is told", "dead is told", "hung is waited for", "one is waited for"]
 
 
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    now = [100.0]
+    monkeypatch.setattr(room.time, "monotonic", lambda: now[0])
+    return now
+
+
+def test_who_answers_lives_and_is_asked_again_after_a_while(
+    play: Callable[[], Played], clock: list[float]
+) -> None:
+    played = play()
+    for _ in range(6):
+        assert played.server.answers()
+        clock[0] += room.HANG_SECONDS + 100  # it is we who come late
+        played.answer("ping")
+        assert played.server.answers()
+        assert not played.server.quiet
+        clock[0] += room.PERIOD_SECONDS
+    assert played.server.settled
+
+
+def test_who_does_not_answer_is_quiet_and_hangs_in_the_end(
+    play: Callable[[], Played], clock: list[float]
+) -> None:
+    played = play()
+    assert played.server.answers()
+    assert not played.server.quiet
+    clock[0] += room.QUIET_SECONDS + 0.1
+    assert (played.server.answers(), played.server.quiet) == (True, True)
+    clock[0] = 100.0 + room.HANG_SECONDS - 0.1
+    assert played.server.answers()
+    clock[0] += 0.2
+    assert not played.server.answers()
+    played.answer("ping")  # late, and it counts from anew
+    assert (played.server.answers(), played.server.quiet) == (True, False)
+
+
 def test_a_server_that_the_last_keeper_left_is_commanded_by_the_next(
     tmp_path: Path, post: tuple[socket.socket, socket.socket]
 ) -> None:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import select
 import signal
 import socket
 import subprocess
@@ -44,11 +43,7 @@ _SENT: Mapping[int, str] = {  # from outside: the server's log says nothing of i
 
 PERIOD_SECONDS = 2.0
 QUIET_SECONDS = 2.0
-DEADLINE_SECONDS = 5.0
-MISSES = 3
-
-# Any answer will do, that nothing serves yet as well.
-_REQUEST = b"GET /v2/health/ready HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+HANG_SECONDS = 15.0  # one that is busy answers late, one that hangs never does
 
 
 @dataclass(frozen=True)
@@ -77,55 +72,6 @@ class Label:
     key: ServerKey
     port: int
     loaded: Collection[str] = ()
-
-
-class Pulse:
-    """Asks the private port of one server; :meth:`beats` is to be called every now and then.
-
-    A server that is busy answers late, one that hangs never does: so a request has
-    ``DEADLINE_SECONDS``, and ``MISSES`` of them in a row must have had no answer.
-    """
-
-    def __init__(self, port: int) -> None:
-        self._port = port
-        self.connection: socket.socket | None = None
-        self._due = 0.0
-        self._missed = 0
-
-    def beats(self) -> bool:
-        """Look for the answer to the last request, or send the next; whether the server seems to live."""
-        now = time.monotonic()
-        if self.connection is not None and select.select([self.connection], [], [], 0)[0]:
-            self._missed = 0  # looked for before the deadline is: we may be the ones who come late
-            self.close()
-            self._due = now + PERIOD_SECONDS
-        elif now >= self._due:
-            self._missed += self.connection is not None
-            self.close()
-            self._due = now + DEADLINE_SECONDS
-            self.connection = self._ask()
-            self._missed += self.connection is None
-        return self._missed < MISSES
-
-    @property
-    def quiet(self) -> bool:
-        """Whether an answer is due for ``QUIET_SECONDS``: it may hang, and only who has to should wait for it."""
-        asked = self._due - DEADLINE_SECONDS
-        return self._missed > 0 or (self.connection is not None and time.monotonic() > asked + QUIET_SECONDS)
-
-    def _ask(self) -> socket.socket | None:
-        """Send a request. The kernel takes it, also for a server that hangs, unless that one is gone."""
-        with contextlib.suppress(OSError):
-            connection = socket.create_connection(("127.0.0.1", self._port), timeout=DEADLINE_SECONDS)
-            connection.sendall(_REQUEST)
-            return connection
-        return None
-
-    def close(self) -> None:
-        """Forget the request that is under way."""
-        if self.connection is not None:
-            self.connection.close()
-            self.connection = None
 
 
 class ModelServer:
@@ -166,7 +112,7 @@ class ModelServer:
         self._log_begins = log_end(log)
         self._process = process
         self.handle = os.pidfd_open(process.pid) if isinstance(process, subprocess.Popen) else process.handle
-        self._pulse = Pulse(self.port)
+        self._ping, self._due = 0, 0.0
 
     @classmethod
     def started(
@@ -227,21 +173,25 @@ class ModelServer:
     @property
     def watched(self) -> list[int | socket.socket]:
         """Readable when it has ended, or has answered something."""
-        pulse = self._pulse.connection
-        return [self.handle, self._control, *([pulse] if pulse else [])]
+        return [self.handle, self._control]
 
     def alive(self) -> bool:
         """Whether the process runs."""
         return self._process.poll() is None
 
     def answers(self) -> bool:
-        """Whether it answers, as far as was seen until now; never waits. To be asked every now and then."""
-        return self._pulse.beats()
+        """Whether it answers, as far as was heard until now; never waits. To be asked every now and then, after :meth:`listen`."""
+        now = time.monotonic()
+        if self._answers.pop(self._ping, None) is not None:
+            self._ping, self._due = 0, now + PERIOD_SECONDS
+        elif not self._ping and now >= self._due:
+            self._ping, self._due = self._command("ping"), now + HANG_SECONDS
+        return not self._ping or now < self._due
 
     @property
     def quiet(self) -> bool:
-        """Whether it has not answered for a moment, as far as was seen until now."""
-        return self._pulse.quiet
+        """Whether an answer is due for ``QUIET_SECONDS``: it may hang, and only who has to should wait for it."""
+        return self._ping > 0 and time.monotonic() > self._due - HANG_SECONDS + QUIET_SECONDS
 
     def limit_memory(self, memory_gib: float) -> None:
         """Let the process have so much and no more: what does not fit is refused, the rest goes on."""
@@ -404,7 +354,6 @@ class ModelServer:
 
     def close(self) -> None:
         """Give back what belongs to a process that has ended."""
-        self._pulse.close()
         self._control.close()
         os.close(self.handle)
 
