@@ -11,6 +11,7 @@ from tests.unit.backends.kubernetes.golden import EXAMPLES
 from tests.unit.backends.kubernetes.site_api import kubeconfig, site_api
 
 from muster.backends.kubernetes import uninstall
+from muster.backends.kubernetes.api.kinds import CLUSTER_QUEUE, INFERENCE_SERVICE, JOB_SET
 from muster.backends.kubernetes.uninstall import main
 
 RELEASE = "muster"
@@ -21,8 +22,11 @@ def asked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Iterator[Any]:
     """Look at the site with some more objects; return the exit code and what was said."""
     with site_api() as (site, server):
 
-        def look(*more: dict[str, Any], status: dict[str, Any] | None = None) -> tuple[int, str]:
+        def look(
+            *more: dict[str, Any], status: dict[str, Any] | None = None, refused: str = ""
+        ) -> tuple[int, str]:
             site.documents += more
+            site.refused |= {("list", each) for each in refused.split()}
             for each in site.documents:
                 if each["kind"] == "ClusterQueue":
                     each["status"] = status or {}
@@ -54,6 +58,16 @@ def test_workloads_of_other_namespaces_in_its_queues_keep_it(asked: Any) -> None
     code, said = asked(status={"reservingWorkloads": 2, "pendingWorkloads": 1})
     assert code == 1
     assert "in use: 3 workloads in ClusterQueue team-a: `kubectl get workloads.kueue.x-k8s.io" in said
+
+
+def test_jobs_that_may_not_be_seen_are_no_leave_to_go(asked: Any) -> None:
+    code, said = asked(a_gang(), refused=JOB_SET.resource)
+    assert code == 1
+    assert "what uses it cannot be seen" in said
+
+
+def test_what_the_chart_gives_no_right_to_see_keeps_nothing(asked: Any) -> None:
+    assert asked(refused=f"{INFERENCE_SERVICE.resource} {CLUSTER_QUEUE.resource}!") == (0, "")
 
 
 def test_an_api_that_is_away_is_no_leave_to_go(
