@@ -15,22 +15,24 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
 
 import muster
 from muster.backends.local.processes import JOB_VARIABLE, MARK_VARIABLE
+from muster.backends.local.spawn import spawn_early
 from muster.core.interpreters import python_command
 from muster.core.linux import die_with
+from muster.core.wire import loads
 
 _MAIN = (
     "import sys\n"
     "sys.path.insert(0, sys.argv[1])\n"
     "from muster.backends.local.nursery import serve\n"
-    "from muster.backends.local.newborn import begin\n"
-    "serve(int(sys.argv[2]), int(sys.argv[3]), begin)\n"
+    "serve(int(sys.argv[2]), int(sys.argv[3]))\n"
 )
 _READY = b"r"
 PATIENCE_SECONDS = 10.0  # of who asks for a supervisor
@@ -141,13 +143,14 @@ def submitters_variables() -> dict[str, str]:
     return {name: text for name, text in os.environ.items() if name not in (JOB_VARIABLE, MARK_VARIABLE)}
 
 
-def serve(handle: int, parent: int, begin: Callable[[int, int], None]) -> None:
+def serve(handle: int, parent: int) -> None:
     """Fork for each process that asks, until none is left that could ask: the whole program of the nursery.
 
     :param parent: the process that opened the nursery, and with which it dies.
-    :param begin: what a fork does, with a connection to who asked and with its claim's open file.
     """
     import gc
+
+    from muster.backends.local import start, supervisor  # noqa: F401 a supervisor imports the one at its end
 
     die_with(parent)
     os.setsid()  # Ctrl-C is the run's
@@ -161,15 +164,16 @@ def serve(handle: int, parent: int, begin: Callable[[int, int], None]) -> None:
             if not word:
                 return
             if os.fork() == 0:
-                _become(asked, *handles, begin=begin)
+                _become(asked, *handles)
             for each in handles:
                 os.close(each)
 
 
-def _become(
-    asked: socket.socket, line: int, claim: int, log: int, *, begin: Callable[[int, int], None]
-) -> NoReturn:
+def _become(asked: socket.socket, line: int, claim: int, log: int) -> NoReturn:
     """Be what a supervisor is that was started without a nursery, and never return to its loop."""
+    from muster.backends.local.orders import Orders
+    from muster.backends.local.supervisor import Supervisor
+
     code = 1
     try:
         asked.close()
@@ -181,7 +185,11 @@ def _become(
             os.dup2(log, stream)
         os.close(log)
         os.write(line, _READY)
-        begin(line, claim)
+        told, workers = spawn_early(line)
+        os.environ.clear()
+        os.environ.update(told["variables"])
+        orders = replace(loads(Orders, told["orders"]), claim_handle=claim)
+        Supervisor(orders, told["secrets"], workers).run()
         code = 0
     except BaseException:  # the copy of the nursery must never run on
         import traceback
