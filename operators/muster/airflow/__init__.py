@@ -10,70 +10,42 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from muster.airflow.authoring.smoke_rows import SmokeRows
-    from muster.airflow.authoring.triggering import triggering
-    from muster.airflow.authoring.values import Output
-    from muster.airflow.operators.compact import CompactOperator
-    from muster.airflow.operators.decorators import gang, job, search
-    from muster.airflow.operators.deploy import DeployOperator
-    from muster.airflow.operators.drift import DriftOperator
-    from muster.airflow.operators.gate import GateOperator
-    from muster.airflow.operators.ingest import IngestOperator
-    from muster.airflow.operators.job import GangOperator, JobOperator
-    from muster.airflow.operators.mirror import MirrorOperator
-    from muster.airflow.operators.retention import RetentionOperator
-    from muster.airflow.operators.rollback import RollbackOperator
-    from muster.airflow.operators.score import ScoreOperator
-    from muster.airflow.operators.search import SearchOperator
-    from muster.airflow.operators.sweep import SweepOperator
-    from muster.airflow.operators.validate import ValidateOperator
-    from muster.airflow.topic import TopicTrigger
-    from muster.backends.releases.plan import Rules
-    from muster.core.deployment import Batch, RequestLimits, RequestLog
-    from muster.core.drift import DriftLimits
-    from muster.core.job import Role, SecretRef
-    from muster.core.resources import Resources
-    from muster.core.search import Budget
-    from muster.core.space import choice, integers, loguniform, uniform
+    from muster.airflow.authoring.smoke_rows import SmokeRows as SmokeRows
+    from muster.airflow.authoring.triggering import triggering as triggering
+    from muster.airflow.authoring.values import Output as Output
+    from muster.airflow.operators.compact import CompactOperator as CompactOperator
+    from muster.airflow.operators.decorators import gang as gang
+    from muster.airflow.operators.decorators import job as job
+    from muster.airflow.operators.decorators import search as search
+    from muster.airflow.operators.deploy import DeployOperator as DeployOperator
+    from muster.airflow.operators.drift import DriftOperator as DriftOperator
+    from muster.airflow.operators.gate import GateOperator as GateOperator
+    from muster.airflow.operators.ingest import IngestOperator as IngestOperator
+    from muster.airflow.operators.job import GangOperator as GangOperator
+    from muster.airflow.operators.job import JobOperator as JobOperator
+    from muster.airflow.operators.mirror import MirrorOperator as MirrorOperator
+    from muster.airflow.operators.retention import RetentionOperator as RetentionOperator
+    from muster.airflow.operators.rollback import RollbackOperator as RollbackOperator
+    from muster.airflow.operators.score import ScoreOperator as ScoreOperator
+    from muster.airflow.operators.search import SearchOperator as SearchOperator
+    from muster.airflow.operators.sweep import SweepOperator as SweepOperator
+    from muster.airflow.operators.validate import ValidateOperator as ValidateOperator
+    from muster.airflow.topic import TopicTrigger as TopicTrigger
+    from muster.backends.releases.plan import Rules as Rules
+    from muster.core.deployment import Batch as Batch
+    from muster.core.deployment import RequestLimits as RequestLimits
+    from muster.core.deployment import RequestLog as RequestLog
+    from muster.core.drift import DriftLimits as DriftLimits
+    from muster.core.job import Role as Role
+    from muster.core.job import SecretRef as SecretRef
+    from muster.core.resources import Resources as Resources
+    from muster.core.search import Budget as Budget
+    from muster.core.space import choice as choice
+    from muster.core.space import integers as integers
+    from muster.core.space import loguniform as loguniform
+    from muster.core.space import uniform as uniform
 
-__all__ = [
-    "Batch",
-    "Budget",
-    "CompactOperator",
-    "DeployOperator",
-    "DriftLimits",
-    "DriftOperator",
-    "GangOperator",
-    "GateOperator",
-    "IngestOperator",
-    "JobOperator",
-    "MirrorOperator",
-    "Output",
-    "RequestLimits",
-    "RequestLog",
-    "Resources",
-    "RetentionOperator",
-    "Role",
-    "RollbackOperator",
-    "Rules",
-    "ScoreOperator",
-    "SearchOperator",
-    "SecretRef",
-    "SmokeRows",
-    "SweepOperator",
-    "TopicTrigger",
-    "ValidateOperator",
-    "choice",
-    "gang",
-    "integers",
-    "job",
-    "loguniform",
-    "search",
-    "triggering",
-    "uniform",
-]
-
-_MODULES = {
+MODULES = {
     "Batch": "muster.core.deployment",
     "Budget": "muster.core.search",
     "CompactOperator": "muster.airflow.operators.compact",
@@ -109,9 +81,12 @@ _MODULES = {
     "triggering": "muster.airflow.authoring.triggering",
     "uniform": "muster.core.space",
 }
+"""The module of each public name."""
+
+__all__ = [*MODULES]  # typed above
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _MODULES:
+    if name not in MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_MODULES[name]), name)
+    return getattr(import_module(MODULES[name]), name)

@@ -1,10 +1,11 @@
-"""What Airflow's provider discovery is told of muster. Imports nothing: Airflow calls it while it starts."""
+"""What Airflow's provider discovery is told of muster. Imports nothing of Airflow, which calls it while it starts."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from muster import __version__
+from muster.airflow import MODULES
 
 
 def get_provider_info() -> dict[str, Any]:
@@ -19,17 +20,9 @@ def get_provider_info() -> dict[str, Any]:
         "operators": [
             {
                 "integration-name": "muster",
-                "python-modules": [
-                    "muster.airflow.operators.job",
-                    "muster.airflow.operators.validate",
-                    "muster.airflow.operators.gate",
-                    "muster.airflow.operators.deploy",
-                    "muster.airflow.operators.mirror",
-                    "muster.airflow.operators.retention",
-                    "muster.airflow.operators.rollback",
-                    "muster.airflow.operators.search",
-                    "muster.airflow.operators.sweep",
-                ],
+                "python-modules": sorted(
+                    {module for name, module in MODULES.items() if name.endswith("Operator")}
+                ),
             }
         ],
         "task-decorators": [
@@ -98,7 +91,7 @@ def get_provider_info() -> dict[str, Any]:
                     "cache": {
                         "description": "Whether a stage takes versions that were made of the same code, image, inputs "
                         "and params, and runs nothing. A Dag may say otherwise.",
-                        "version_added": "0.2.0",
+                        "version_added": "0.1.0",
                         "type": "boolean",
                         "example": "True",
                         "default": "False",

@@ -16,6 +16,8 @@ from muster.core.settings import Settings
 from muster.volumes.protocols import LocalStore
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from muster.backends.jobs.checks import Resolve
     from muster.backends.kubernetes.api.access import Access
     from muster.backends.kubernetes.api.client import Client
@@ -44,13 +46,11 @@ def choose_backend(
     """
     settings = settings or Settings.load()
     if settings.cluster is not None:
-        from muster.backends.kubernetes.api.connection import connect
-        from muster.backends.kubernetes.cluster_file import read_file
-
-        file = read_file(settings.cluster)
-        access = connect(kubeconfig=file.kubeconfig, context=file.context)
         return cluster_backend(
-            file.settings, access, settings=settings, resolve=resolve, patience_seconds=patience_seconds
+            *_cluster(settings.cluster),
+            settings=settings,
+            resolve=resolve,
+            patience_seconds=patience_seconds,
         )
     _check_system()
     from muster.backends.jobs.checks import from_environment
@@ -76,21 +76,16 @@ def open_deployments(
         yield local_deployments(settings, FolderStore(settings.store))
         return
     from muster.backends.kubernetes.api.client import Client
-    from muster.backends.kubernetes.api.connection import connect
-    from muster.backends.kubernetes.cluster_file import read_file
 
-    file = read_file(settings.cluster)
-    access = connect(kubeconfig=file.kubeconfig, context=file.context)
+    cluster, access = _cluster(settings.cluster)
     client = Client(access, patience_seconds=patience_seconds)
     with ExitStack() as opened:
 
         @cache
         def store() -> ServiceStore:
-            return opened.enter_context(
-                service_store(file.settings, settings, patience_seconds=patience_seconds)
-            )
+            return opened.enter_context(service_store(cluster, settings, patience_seconds=patience_seconds))
 
-        yield _deployments(client, file.settings.site, store, settings)
+        yield _deployments(client, cluster.site, store, settings)
 
 
 @contextmanager
@@ -139,14 +134,19 @@ def choose_capacity(settings: Settings | None = None) -> Capacity:
     """
     settings = settings or Settings.load()
     if settings.cluster is not None:
-        from muster.backends.kubernetes.api.connection import connect
-        from muster.backends.kubernetes.cluster_file import read_file
-
-        file = read_file(settings.cluster)
-        return cluster_capacity(file.settings, connect(kubeconfig=file.kubeconfig, context=file.context))
+        return cluster_capacity(*_cluster(settings.cluster))
     from muster.backends.local.capacity import LocalCapacity
 
     return LocalCapacity(settings)
+
+
+def _cluster(path: Path) -> tuple[ClusterSettings, Access]:
+    """Return what a file of settings says, and the access that it names."""
+    from muster.backends.kubernetes.api.connection import connect
+    from muster.backends.kubernetes.cluster_file import read_file
+
+    file = read_file(path)
+    return file.settings, connect(kubeconfig=file.kubeconfig, context=file.context)
 
 
 def cluster_capacity(cluster: ClusterSettings, access: Access) -> Capacity:
