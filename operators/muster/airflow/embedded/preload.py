@@ -12,32 +12,31 @@ import muster
 from muster.airflow.embedded.collecting import no_collections
 from muster.airflow.embedded.home import EmbeddedHome
 
-# What a run imports when it needs it, from its first line to the end of its first job; of muster all that it may need.
-_MODULES = (
-    "airflow.dag_processing.bundles.manager",
+SHARED = (
     "airflow.dag_processing.bundles.local",
     "airflow.dag_processing.collection",
-    "airflow.dag_processing.dagbag",
-    "airflow.models.asset",
-    "airflow.models.dagbag",
-    "airflow.models.dagrun",
-    "airflow.models.pool",
-    "airflow.models.task_state_store",
-    "airflow.sdk.definitions.dag",
     "airflow.sdk.execution_time.supervisor",
     "airflow.sdk.execution_time.task_runner",
-    "airflow.serialization.serialized_objects",
-    "airflow.providers.standard.operators.empty",
-    "airflow.providers.standard.operators.trigger_dagrun",
-    "airflow.providers.standard.sensors.external_task",
     "airflow.serialization.definitions.mappedoperator",
-    "a2wsgi",
     "anyio._backends._asyncio",
     "anyio.streams.tls",
-    "asyncio",
     "encodings.idna",
     "jinja2.ext",
+    "muster.airflow.attempts.listener",
+    "muster.airflow.operators.deploy",
+    "muster.airflow.operators.gate",
+    "muster.airflow.operators.job",
+    "muster.airflow.operators.validate",
     "muster.airflow.plugin.entry",
+)
+"""What a run, and two or more of Airflow's own processes, import at their start or at their first task."""
+# What else a run imports of others when it needs it, from its first line to the end of its first job.
+_MODULES = (
+    "airflow.models.pool",
+    "airflow.models.task_state_store",
+    "airflow.providers.standard.operators.trigger_dagrun",
+    "airflow.providers.standard.sensors.external_task",
+    "a2wsgi",
 )
 
 
@@ -61,7 +60,7 @@ def preload(home: EmbeddedHome) -> None:
     """Make this process the home's Airflow, for good, with all that a run needs imported and built."""
     with no_collections():
         home.enter()
-        for name in _MODULES:
+        for name in (*SHARED, *_MODULES):
             import_module(name)
         import_all(cluster=home.settings.cluster is not None)
         from airflow.configuration import conf

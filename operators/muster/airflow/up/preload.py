@@ -16,39 +16,21 @@ from pathlib import Path
 
 from muster.airflow.embedded.api import import_routes
 from muster.airflow.embedded.collecting import no_collections
-from muster.airflow.embedded.preload import sources
+from muster.airflow.embedded.preload import SHARED, sources
 from muster.airflow.up import component
 from muster.airflow.up.forked import Forked
 from muster.airflow.up.home import UpHome
 
-# What two of them or more import, at their start or at their first task.
+# What else two of them or more import, at their start or at their first task.
 _MODULES = (
     "airflow.__main__",
     "airflow.cli.commands.dag_processor_command",
     "airflow.cli.commands.scheduler_command",
     "airflow.cli.commands.triggerer_command",
-    "airflow.dag_processing.bundles.local",
     "airflow.dag_processing.manager",
     "airflow.dag_processing.processor",
     "airflow.executors.local_executor",
-    "airflow.jobs.scheduler_job_runner",
     "airflow.jobs.triggerer_job_runner",
-    "airflow.models.dag",
-    "airflow.sdk.execution_time.supervisor",
-    "airflow.sdk.execution_time.task_runner",
-    "airflow.serialization.definitions.mappedoperator",
-    "airflow.serialization.serialized_objects",
-    "anyio._backends._asyncio",
-    "anyio.streams.tls",
-    "encodings.idna",
-    "jinja2.ext",
-    "muster.airflow",
-    "muster.airflow.attempts.listener",
-    "muster.airflow.operators.deploy",
-    "muster.airflow.operators.gate",
-    "muster.airflow.operators.job",
-    "muster.airflow.operators.validate",
-    "muster.airflow.plugin.entry",
     "muster.airflow.up.waking",
     "uvicorn.main",
 )
@@ -92,7 +74,7 @@ def preload(home: UpHome) -> Origin | None:
     become(home.environment())
     try:
         with _printed_to(home.log("imports")), no_collections():
-            for name in _MODULES:
+            for name in (*SHARED, *_MODULES):
                 import_module(name)
             import_routes()
             from sqlalchemy.orm import configure_mappers
