@@ -116,6 +116,9 @@ def test_a_fork_is_what_a_process_of_its_own_is_and_misses_no_edit(
 ) -> None:
     alone = around(start("look", "--json", MUSTER_NO_WARM="1"))
     assert notes(folder) == []
+    bare = around(start("look", "--json", MUSTER_NO_WARM="1", MUSTER_PATCHES="off"))
+    bare["variables"].remove("MUSTER_PATCHES")
+    assert bare == alone, "other packages are as they are, and the run, too"
     alone["variables"].remove("MUSTER_NO_WARM")
     assert around(start("look", "--json")) == alone
     assert around(start("look", "--json")) == alone

@@ -45,6 +45,7 @@ MUSTER_HOME     volumes, jobs, deployments; default: the nearest .muster folder
 MUSTER_CACHE    environments and downloads, safe to delete; default: ~/.cache/muster
 MUSTER_CLUSTER  a file that names a cluster, on which jobs, volumes and deployments then are
 MUSTER_NO_WARM  1: muster run leaves no process behind that has Airflow imported for the next run
+MUSTER_PATCHES  off: other packages are left as they are; Airflow starts later
 MUSTER_COMPARE  1: a commit also reads the files that it shares with the version before
 MUSTER_MIRROR   a mirror, from which versions are read that the store lacks
 """

@@ -30,9 +30,9 @@ def main(words: list[str]) -> None:
     if words[0] == "api-server":
         build_pages()
     if words[0] in ("dag-processor", "triggerer"):  # they serve the execution API in their own process
-        from muster.airflow.embedded.api import serve_newest_only
+        from muster.airflow.upstream.versions import speak_newest_only
 
-        serve_newest_only()
+        speak_newest_only()
     sys.argv = ["airflow", *words]
     from airflow.__main__ import main as airflow
 
@@ -87,7 +87,8 @@ def build_pages() -> None:
 
     from muster.airflow.embedded.api import import_routes
     from muster.airflow.embedded.collecting import no_collections
-    from muster.airflow.embedded.fields import made_when_used, read_when_asked
+    from muster.airflow.upstream.fields import made_when_used, read_when_asked
+    from muster.airflow.upstream.versions import speak_newest_only
 
     import_routes()
     with no_collections():
@@ -99,25 +100,6 @@ def build_pages() -> None:
         get_fastapi_plugins()  # others' apps are checked where they are made
         with made_when_used(), read_when_asked():
             import_module("airflow.api_fastapi.main")
-
-
-def speak_newest_only() -> None:
-    """Leave the execution API's older versions out: tasks here are of the server's own release.
-
-    Building them takes four of the seven seconds of CPU between the server's start and its first task.
-    """
-    from airflow.api_fastapi.execution_api import versions
-    from airflow.api_fastapi.execution_api.routes import execution_api_router
-    from cadwyn import HeadVersion, Version, VersionBundle
-    from cadwyn.route_generation import _DELETED_ROUTE_TAG
-
-    before = (
-        versions.bundle
-    )  # Airflow 3.4 asks within its routes which version a request is of: by the same variable
-    newest = Version(before.versions[0].value)
-    versions.bundle = VersionBundle(HeadVersion(), newest, api_version_var=before.api_version_var)
-    routes = execution_api_router.routes
-    routes[:] = [route for route in routes if _DELETED_ROUTE_TAG not in getattr(route, "tags", ())]
 
 
 if __name__ == "__main__":

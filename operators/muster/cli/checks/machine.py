@@ -166,6 +166,20 @@ def _waiting(settings: Settings) -> Check:
     return ok("muster run", "; ".join(found) or otherwise)
 
 
+def _patches(_: Settings) -> Check:
+    from muster.airflow.upstream import fields, imports, threads, versions
+
+    patches = [each.PATCH for each in (fields, imports, threads, versions)]
+    left_out = "; ".join(sorted({each.off for each in patches if each.off}))
+    if left_out:
+        return warn(
+            "patches",
+            left_out,
+            "what those packages do at a start of Airflow is not changed: it starts later",
+        )
+    return ok("patches", ", ".join(f"{each.package} ({each.worth_seconds:g} s)" for each in patches))
+
+
 def kind_of(folder: Path, mounts: str) -> str:
     """Return the type of the file system that holds `folder`: the deepest mount point above it."""
     best, kind = "", ""
@@ -283,6 +297,7 @@ def machine_checks(settings: Settings) -> Iterator[Check]:
         maintenance,
         pools,
         _waiting,
+        _patches,
     ):
         yield check(settings)
     yield from interpreters(settings)

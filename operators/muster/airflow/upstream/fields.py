@@ -15,6 +15,15 @@ from functools import cache
 from importlib import import_module
 from typing import Any
 
+from muster.airflow.upstream.patch import Patch
+
+PATCH = Patch(
+    "fastapi",
+    ("0.136.",),
+    0.85,
+    "include_router() makes each route anew, with its validators and its functions' signatures: make them at their first use.",
+)
+
 # What FastAPI makes of a route's function; all else of a route is what it was given.
 _READ = (
     "dependant",
@@ -34,6 +43,9 @@ def made_when_used() -> Iterator[None]:
     A type that pydantic cannot check is then refused at the first request, not where the route is described: the block
     is for routes that are known to be right, such as those of a release of Airflow.
     """
+    if PATCH.off:
+        yield
+        return
     from fastapi._compat.v2 import ModelField
     from fastapi.dependencies import utils
 
@@ -68,6 +80,9 @@ def read_when_asked() -> Iterator[None]:
 
     A function that FastAPI cannot call is then refused at the first request: see :func:`made_when_used`.
     """
+    if PATCH.off:
+        yield
+        return
     from fastapi.dependencies.models import Dependant
 
     routing: Any = import_module("fastapi.routing")

@@ -12,7 +12,7 @@ from fastapi.routing import APIRoute
 from fastapi.testclient import TestClient
 from pydantic import BaseModel
 
-from muster.airflow.embedded.fields import made_when_used, read_when_asked
+from muster.airflow.upstream.fields import made_when_used, read_when_asked
 
 pytestmark = pytest.mark.filterwarnings("ignore:Using `httpx` with")
 
