@@ -231,6 +231,42 @@ class TestLetIn:
                 assert stranger.request(method, path).status_code in (307, 401), (method, path)
 
 
+@pytest.mark.parametrize("paused", [False, True])
+def test_runs_that_wait_in_airflow_are_told_with_what_holds_them(
+    viewer: Client, made: dict[str, Version], paused: bool
+) -> None:
+    from airflow.models.dag import DagModel
+    from airflow.models.dagbundle import DagBundleModel
+    from airflow.models.dagrun import DagRun
+    from airflow.sdk import timezone
+    from airflow.utils.session import create_session
+    from airflow.utils.types import DagRunType
+
+    bundle = DagBundleModel(name="waits")
+    dag = DagModel(dag_id="flights", bundle_name="waits", max_active_runs=1, is_paused=paused, is_stale=False)
+    runs = [
+        DagRun(
+            dag_id="flights",
+            run_id=state,
+            run_type=DagRunType.MANUAL,
+            state=state,
+            run_after=timezone.utcnow(),
+        )
+        for state in ("queued", "running")
+    ]
+    for rows in ((bundle,), (dag,), runs):
+        with create_session() as session:
+            session.add_all(rows)
+    try:
+        (told,) = viewer.get("/muster/api/first").json()["airflow"]
+    finally:
+        for rows in (runs, (dag,), (bundle,)):
+            with create_session() as session:
+                for row in rows:
+                    session.delete(session.merge(row))
+    assert told == {"dag_id": "flights", "waiting": 1, "running": 1, "most": 1, "paused": paused}
+
+
 def test_who_may_not_see_plugins_reads_who_gives_the_right(
     viewer: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:

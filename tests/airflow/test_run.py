@@ -568,6 +568,18 @@ def test_a_task_in_a_mapped_group_is_a_job_for_each(write_dag: Write, run: Run, 
     assert {"each.a[0]: [rank 0] 4", "each.a[1]: [rank 0] 7"} <= set(seen.text)
 
 
+def test_a_misspelt_template_fails_at_once_and_is_named(write_dag: Write, run: Run) -> None:
+    write_dag(
+        """
+        JobOperator(task_id="a", image="python", command=["echo", "{{ nosuch }}"], resources=SMALL, retries=2,
+            retry_delay=3600)
+        """
+    )
+    result = run()
+    assert states(result) == {"a": "failed"}
+    assert "task 'a', command: 'nosuch' is undefined" in result.stages[0].message
+
+
 @pytest.mark.parametrize(
     "keyword",
     [

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from muster.airflow.assets import DEPLOYMENT
 from muster.airflow.attempts.keeping import look
+from muster.airflow.attempts.verdicts import Failed
 from muster.airflow.attempts.watcher import called
 from muster.airflow.authoring.code import DagFolder
 from muster.airflow.connection import connection_id
@@ -123,6 +124,8 @@ class Planner:
             return self._behind(stage, operator, unknown.task_id)
         except MusterError as error:
             return replace(stage, does=Does.REFUSED, why=one_line(str(error)))
+        except Failed as error:  # a template that is wrong, or needs what only a run knows
+            return replace(stage, why=str(error).splitlines()[1])
         except Exception as error:  # whatever an author's expression raises
             return replace(stage, why=one_line(f"{type(error).__name__}: {error}"))
         try:

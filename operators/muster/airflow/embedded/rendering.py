@@ -30,7 +30,7 @@ def render(operator: OperatorT, dag: DAG, params: Mapping[str, Any], results: Ma
 
     :param results: of the stages that are known, by task id.
     :raises Unknown: a field depends on another stage.
-    :raises jinja2.TemplateError: an expression cannot be evaluated.
+    :raises Failed: a template is wrong, or names what only a run knows.
     """
     for task_id in _referred(operator):
         if task_id not in results:

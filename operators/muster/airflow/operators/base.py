@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 from airflow.sdk.bases.operator import TRIGGER_FAIL_REPR, BaseOperator
 from airflow.sdk.exceptions import AirflowException, AirflowSkipException
 
-from muster.airflow.attempts.verdicts import Failed, translated
+from muster.airflow.attempts.verdicts import Failed, refusal, translated
 from muster.airflow.attempts.waiting import Wait
 from muster.airflow.attempts.watcher import arguments, called, watcher
 from muster.airflow.authoring.checks import check_delay, check_executor_queue, check_retries, optional
@@ -20,13 +20,14 @@ from muster.airflow.authoring.keywords import AuthorKeywords, Keyword, keyword, 
 from muster.airflow.authoring.references import Later
 from muster.airflow.links import left, push_run_link
 from muster.airflow.operators.mapping import TaskPartial, begin
-from muster.core.errors import MusterError
+from muster.core.errors import MusterError, SpecError
 from muster.core.status import JobState
 from muster.core.text import one_line
 
 if TYPE_CHECKING:
     from airflow.sdk import DAG, Context
     from airflow.triggers.base import BaseTrigger
+    from jinja2 import Environment
 
     from muster.airflow.attempts.run import TaskRun
     from muster.airflow.attempts.watcher import LineListener
@@ -148,6 +149,31 @@ class MusterOperator(BaseOperator, metaclass=AuthorKeywords):
     def partial(cls, **kwargs: Any) -> TaskPartial:
         """Begin a mapped task, with the keywords that all of its instances share."""
         return begin(cls, kwargs, default_queue=default_queue())
+
+    def render_template_fields(self, context: Context, jinja_env: Environment | None = None) -> None:
+        """Fill in the templated keywords. A wrong template is the author's error, which no other try mends."""
+        from jinja2 import TemplateError
+
+        try:
+            with translated():
+                super().render_template_fields(context, jinja_env)
+        except TemplateError as error:
+            where = self._not_rendered(context, jinja_env)
+            raise refusal(SpecError(f"task {self.task_id!r}, {where}: {error}")) from None
+
+    def _not_rendered(self, context: Context, jinja_env: Environment | None) -> str:
+        """Return the keyword whose template is wrong."""
+        from jinja2 import TemplateError
+
+        for each in self.keywords.values():
+            if each.templated:
+                try:
+                    self.render_template(
+                        getattr(self, each.attribute), context, jinja_env or self.get_template_env()
+                    )
+                except TemplateError:
+                    return each.word
+        return "a template"
 
     def execute(self, context: Context) -> Any:
         """Do the operator's work. Muster's errors become Airflow's exceptions here and nowhere else."""

@@ -106,8 +106,13 @@ class Mapped:
 
     def render_template_fields(self, context: Context, jinja_env: Environment | None = None) -> None:
         """Build the instance; an error in it is final, as in a task that is not mapped."""
+        from jinja2 import TemplateError
+
         with translated():
-            super().render_template_fields(context, jinja_env)  # type: ignore[misc]
+            try:
+                super().render_template_fields(context, jinja_env)  # type: ignore[misc]
+            except TemplateError as error:
+                raise SpecError(f"a template of this mapped task: {error}") from None
 
 
 class MappedTask(Mapped, MappedOperator):
