@@ -11,6 +11,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from muster.core.errors import StoreError
+from muster.core.locks import is_locked
 
 TEMPORARY = ".new-"
 
@@ -199,16 +200,7 @@ def locked(path: Path, *, shared: bool = False) -> Iterator[None]:
 
 def is_free(path: Path) -> bool:
     """Whether no process holds the lock file `path` now."""
-    if str(path) in _holders:
-        return False
-    fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    finally:
-        os.close(fd)
-    return True
+    return str(path) not in _holders and not is_locked(path)
 
 
 @contextmanager
