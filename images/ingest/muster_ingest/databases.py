@@ -158,7 +158,7 @@ def _read_postgres(cursor: Any, statement: str) -> pa.RecordBatchReader:
     for number, field in enumerate(fields):
         if is_numeric(field.type):
             name = '"' + field.name.replace('"', '""') + '"'
-            finite = f"max(case when {name} in ('NaN', 'Infinity', '-Infinity') then 1 else 0 end)"
+            finite = f"max(case when {name}::text in ('NaN', 'Infinity', '-Infinity') then 1 else 0 end)"
             digits = f"max(length(split_part(abs({name})::text, '.', 1))), max(scale({name}))"
             cursor.execute(f"select {finite}, {digits} from (\n{statement}\n) as whole")  # noqa: S608 - the same
             odd, whole, scale = cursor.fetchone()
