@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -46,7 +47,7 @@ def remove_all(layout: Layout, trashed: Sequence[Path]) -> int:
 
 
 def _unlinked_bytes(path: Path) -> int:
-    stats = (
-        [entry.stat(follow_symlinks=False) for entry in files_of(path)] if path.is_dir() else [path.lstat()]
-    )
-    return sum(found.st_size for found in stats if found.st_nlink == 1)
+    """Return the bytes of the files all of whose names are in an entry."""
+    found = [each.stat(follow_symlinks=False) for each in files_of(path)] if path.is_dir() else [path.lstat()]
+    names = Counter((each.st_ino, each.st_nlink, each.st_size) for each in found)
+    return sum(size_bytes for (_, links, size_bytes), there in names.items() if there == links)

@@ -272,6 +272,14 @@ def test_shared_files_do_not_count_as_freed(work, store):
     assert (store.path("flights/features") / "same").read_bytes() == b"x" * 9000
 
 
+def test_a_file_with_several_names_in_a_version_is_freed_with_it(work, store):
+    for n in range(2):  # both files of the second are links to one of the first
+        work.run(f"a-{n}", {"one": b"x" * 9000, "two": b"x" * 9000})
+    retention.collect(store, keep_last=1, now=True)
+    work.run("a-2", {"one": b"2"})
+    assert retention.collect(store, keep_last=1, now=True).freed_bytes >= 9000
+
+
 def test_leftovers_of_ended_jobs_go_and_of_running_ones_stay(work, store):
     for job_id in ("ended-1", "running-1"):
         work.seal(job_id, work.spec(out="flights/x"), {"out": {"x": b"1"}})
