@@ -171,7 +171,7 @@ def bad_output(error: BadOutput, ledger: Ledger, job_id: str) -> Verdict:
     if empty:
         said = b"".join(_read(ledger, job_id, _LAST_BYTES)).decode("utf-8", "replace").splitlines()
         last = [line.removeprefix(_FIRST) for line in said if line.startswith(_FIRST)][-MOST_NAMED:]
-        message += f"; the last lines of rank 0: {' / '.join(last)}" if last else "; rank 0 printed nothing"
+        message += f"; the last lines of rank 0: {' / '.join(last) or 'none near the end of the log'}"
     advice = uncommitted(Cause.USER_ERROR, job_id, empty=empty)
     return Verdict(cause=Cause.USER_ERROR, message=message, advice=advice)
 

@@ -10,11 +10,12 @@ from pathlib import Path
 import pytest
 
 from muster.backends.jobs.ending import record
+from muster.core.errors import EmptyOutput
 from muster.core.job import JobSpec, Launcher, Role
 from muster.core.replica import Replica
 from muster.core.verdict import Cause, Verdict
 from muster.volumes.folder import FolderStore
-from muster.volumes.survived import LAST_BYTES, Losses, losses, survived, with_survived
+from muster.volumes.survived import LAST_BYTES, Losses, bad_output, losses, survived, with_survived
 from muster.worker.launchers import engine
 
 SPARK = JobSpec(
@@ -219,3 +220,14 @@ def test_a_replica_says_that_its_worker_was_lost_while_the_engines_head_listens(
     found = losses(f"[rank 1] {said}".encode())
     assert [(loss.replica, loss.how) for loss in found] == ([] if status else [(1, "killed by SIGKILL")])
     assert not status or said == f"the engine's worker ended with exit status {status}: another one begins\n"
+
+
+def test_an_empty_output_is_told_with_what_rank_0_said_last_as_far_as_it_is_read(store: FolderStore) -> None:
+    def told() -> str:
+        return bad_output(EmptyOutput("output 'x' is empty"), store.ledger, "job-1").message
+
+    assert told().endswith("the last lines of rank 0: none near the end of the log")
+    store.ledger.append("job-1", b"[rank 0] no rows today\n[rank 1] other\n")
+    assert told().endswith("the last lines of rank 0: no rows today")
+    store.ledger.append("job-1", b"[rank 1] very loud\n" * 1000)
+    assert told().endswith("the last lines of rank 0: none near the end of the log")
