@@ -127,16 +127,6 @@ def _answered(
     return b"".join([head, *parts]), headers
 
 
-def predict_v1(predictor: Predictor, body: bytes) -> bytes:
-    """Answer ``POST /v1/models/NAME:predict``.
-
-    :raises RequestError: as :func:`read`.
-    :raises PredictionError: the model failed.
-    """
-    asked = read_v1(predictor.signature, body)
-    return asked.write(predictor.predict(asked.columns, asked.rows))[0]
-
-
 def read_v1(signature: Signature, body: bytes) -> Asked:
     """Read the body of ``POST /v1/models/NAME:predict``.
 

@@ -84,9 +84,7 @@ class Shard:
                 raise ScoringError(
                     f"no row can be scored; {self._bad[0]['file']}, row {self._bad[0]['row']}: {self._bad[0]['error']}"
                 )
-            lines = "".join(
-                f"{json.dumps(_finite(each), default=str, allow_nan=False)}\n" for each in self._bad
-            )
+            lines = "".join(f"{json.dumps(in_json(each), default=str)}\n" for each in self._bad)
             target.with_suffix(BAD_ROWS).write_text(lines, encoding="utf-8")
         if writer is None:
             pq.write_table(self._empty(), part, compression=COMPRESSION)
@@ -161,13 +159,15 @@ class Shard:
         )
 
 
-def _finite(value: Any) -> Any:
-    """Return a value with texts for the numbers that JSON has not: a bad row is often one with these."""
+def in_json(value: Any) -> Any:
+    """Return a value as JSON can hold it: null for NaN, a text for an infinity."""
     if isinstance(value, dict):
-        return {key: _finite(each) for key, each in value.items()}
+        return {key: in_json(each) for key, each in value.items()}
     if isinstance(value, list):
-        return list(map(_finite, value))
-    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+        return list(map(in_json, value))
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value) if math.isinf(value) else None
+    return value
 
 
 def blocks(piece: Piece, names: Sequence[str], signature: Signature) -> Iterator[tuple[int, pa.RecordBatch]]:

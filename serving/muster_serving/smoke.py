@@ -11,10 +11,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from muster_serving.column import Column, is_null
+from muster_serving.column import Column
 from muster_serving.errors import RequestError
 from muster_serving.scoring import Piece, ScoringError, files, split
-from muster_serving.shard import blocks, plain
+from muster_serving.shard import blocks, in_json, plain
 from muster_serving.signature import SIGNATURE, Signature
 
 FILE = "smoke.json"
@@ -73,14 +73,7 @@ def _checked(where: str, column: Column, value: Any) -> Any:
         column.array(_flat(value))
     except RequestError as error:
         raise ScoringError(f"{where}: {error}") from error
-    return _requested(value)
-
-
-def _requested(value: Any) -> Any:
-    """Return a value without NaN, which JSON does not have."""
-    if isinstance(value, list):
-        return list(map(_requested, value))
-    return None if is_null(value) else value
+    return in_json(value)
 
 
 def _flat(value: Any) -> list[Any]:

@@ -16,7 +16,8 @@ predictor = Predictor(Path(sys.argv[1]))
 
 def asked(body: bytes) -> str:
     try:
-        return protocol.predict_v1(predictor, body).decode()
+        read = protocol.read_v1(predictor.signature, body)
+        return read.write(predictor.predict(read.columns, read.rows))[0].decode()
     except ServingError as error:
         return str(error)
 
