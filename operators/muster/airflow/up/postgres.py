@@ -160,7 +160,10 @@ class Postgres:
     def _copy(self, template: Path) -> None:
         with tempfile.TemporaryDirectory(dir=self.folder.parent, prefix=f".{self.folder.name}-") as place:
             copy = Postgres(folder=Path(place, "data"), log=self.log)
-            shutil.copytree(template, copy.folder)
+            try:
+                shutil.copytree(template, copy.folder)
+            except shutil.Error as failed:  # it tells of each file
+                raise OSError(failed.args[0][0][2]) from failed
             self._own(copy.folder)
             copy._program("initdb", "--sync-only", "--sync-method=syncfs")
             copy.folder.replace(self.folder)

@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 import sys
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -79,7 +79,8 @@ def test_what_was_committed_survives_the_kill_of_the_server_and_of_all_of_it(pos
 
             assert until(again)
         for pid in postgres._at_work():
-            os.kill(pid, signal.SIGKILL)
+            with suppress(ProcessLookupError):  # a session that has just ended
+                os.kill(pid, signal.SIGKILL)
     with postgres.running():
         assert ask(postgres, "SELECT count(*) FROM kept") == [(3,)]
 
@@ -130,6 +131,17 @@ def test_a_folder_that_was_half_made_is_made_anew(tmp_path: Path, template: Path
     assert postgres.make(lambda: template)
     assert not postgres.make(lambda: template), "once"
     assert not list(tmp_path.glob(".postgres-*"))
+
+
+def test_a_copy_that_fails_says_why_once_and_leaves_nothing(tmp_path: Path) -> None:
+    template = tmp_path / "template"
+    template.mkdir()
+    for name in "ab":  # as on a full disk, where each file fails
+        os.mkfifo(template / name)
+    with pytest.raises(OSError, match="is a named pipe") as raised:
+        Postgres(folder=tmp_path / "postgres", log=tmp_path / "log").make(lambda: template)
+    assert str(raised.value).count("named pipe") == 1
+    assert [each.name for each in tmp_path.iterdir()] == ["template"]
 
 
 def test_a_server_that_cannot_start_says_why(postgres: Postgres) -> None:
