@@ -190,10 +190,11 @@ def all_commits(layout: Layout) -> Iterator[tuple[str, CommitRecord | Corrupt]]:
                 yield path.stem, commit
 
 
-def is_named(layout: Layout, volume: str, number: int) -> bool:
-    """Whether any commit record names a version, of which nothing may be left; reads all records."""
-    commits = (commit for _, commit in all_commits(layout) if not isinstance(commit, Corrupt))
-    return any((volume, number) in commit.places for commit in commits)
+def named(layout: Layout, volume: str) -> Iterator[int]:
+    """Yield the numbers of a volume that commit records name, of whose versions nothing may be left; all records are read."""
+    for _, commit in all_commits(layout):
+        if not isinstance(commit, Corrupt):
+            yield from (number for name, number in commit.places if name == volume)
 
 
 def is_buried(folder: Path) -> bool:

@@ -15,7 +15,7 @@ from muster.core.address import Address
 from muster.core.errors import SpecError
 from muster.volumes.base import Version
 from muster.volumes.catalog import Catalog
-from muster.volumes.commit_records import committed_marks, has_content, is_named
+from muster.volumes.commit_records import committed_marks, has_content, named
 from muster.volumes.durability import locked, sync_folder, translated, write_whole
 from muster.volumes.layout import Layout
 
@@ -99,7 +99,7 @@ class Marks:
         wanted = Address.parse(address)
         if wanted.value.isdigit():
             place = wanted.volume, int(wanted.value)
-            lost = not has_content(self._layout.version(*place)) and is_named(self._layout, *place)
+            lost = not has_content(self._layout.version(*place)) and place[1] in named(self._layout, place[0])
             if lost or self._catalog.is_damaged(*place):
                 return self._catalog.remains(*place)
         return self.one(address)

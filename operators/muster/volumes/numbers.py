@@ -15,9 +15,9 @@ from pathlib import Path
 
 from blake3 import blake3
 
-from muster.core.errors import Corrupt, StoreError
+from muster.core.errors import StoreError
 from muster.volumes.catalog import Catalog
-from muster.volumes.commit_records import all_commits
+from muster.volumes.commit_records import named
 from muster.volumes.durability import (
     link_text,
     read_whole,
@@ -59,19 +59,12 @@ def reserve(layout: Layout, volume: str, *, claim: str, note: Path) -> int:
         for number, taker in taken.items():
             if taker == claim:
                 return number
-        top = max([0, *taken, *layout.numbers(volume), *_committed(layout, volume)])
+        top = max([0, *taken, *layout.numbers(volume), *named(layout, volume)])
     number = top + 1
     while not _take(home, number, claim, note):
         number += 1
     _hint(layout, volume, _NEWEST, number)
     return number
-
-
-def _committed(layout: Layout, volume: str) -> Iterator[int]:
-    """Yield the numbers of a volume's committed versions, of which nothing else may be left."""
-    for _, commit in all_commits(layout):
-        if not isinstance(commit, Corrupt):
-            yield from (number for name, number in commit.places if name == volume)
 
 
 def newest(catalog: Catalog, layout: Layout, volume: str, partition: str | None) -> Path | None:

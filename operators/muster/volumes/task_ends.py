@@ -9,8 +9,8 @@ The names are hashed, so that the ends of one run, or of the newest runs, are fo
 
 from __future__ import annotations
 
+from contextlib import suppress
 from hashlib import blake2b
-from pathlib import Path
 
 from muster.core import wire
 from muster.core.errors import SpecError
@@ -43,21 +43,13 @@ def read_ends(layout: Layout, *, dag_id: str, run_id: str, runs: int) -> list[Ta
         seen.add((dag, run))
         if len(seen) > runs:
             break
-        end = _read(path)
-        # Two names may have one hash.
-        if end and dag_id in ("", end.origin.dag_id) and run_id in ("", end.origin.run_id):
-            found.append(end)
+        # pruned just now, emptied by a power cut, or of a later release
+        with suppress(FileNotFoundError, SpecError):
+            end = wire.loads(TaskEnd, read_whole(path))
+            # Two names may have one hash.
+            if dag_id in ("", end.origin.dag_id) and run_id in ("", end.origin.run_id):
+                found.append(end)
     return found
-
-
-def _read(path: Path) -> TaskEnd | None:
-    try:
-        return wire.loads(TaskEnd, read_whole(path))
-    except (
-        FileNotFoundError,
-        SpecError,
-    ):  # pruned just now, or emptied by a power cut, or of a later release
-        return None
 
 
 def hashed(name: str) -> str:
