@@ -45,7 +45,6 @@ class ObservedJob:
     :param reason: one line for people: what it waits for, what it is preparing, how much of it runs.
     :param started: seconds since the epoch at which all of the gang ran; None while some of it does not.
     :param running: replicas whose ranks run; `sealed` those whose worker has ended well.
-    :param ranks_running: global ranks that run.
     :param nodes: per replica, such as ``main-0``, the node that has it.
     """
 
@@ -56,7 +55,6 @@ class ObservedJob:
     restarts: int = 0
     running: int = 0
     sealed: int = 0
-    ranks_running: int = 0
     nodes: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -74,17 +72,14 @@ def observe(
     """
     pods = seen.replicas()
     state, reason = _state(seen, job, pods, place, flavors)
-    ranks = {role.name: role.ranks for role in job.roles}
-    running = [pod for pod in pods if pod.runs]
     return ObservedJob(
         state=state,
         reason=reason,
         replicas=job.replicas,
         started=_started(pods) if state in (JobState.RUNNING, JobState.COMMITTING) else None,
         restarts=seen.restarts,
-        running=len(running),
+        running=sum(pod.runs for pod in pods),
         sealed=sum(pod.sealed for pod in pods),
-        ranks_running=sum(ranks.get(pod.role, 1) for pod in running),
         nodes={pod.replica: pod.node for pod in pods if pod.node},
     )
 

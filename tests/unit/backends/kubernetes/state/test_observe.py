@@ -71,13 +71,7 @@ def running() -> Recording:
 
 def test_what_runs(running: Recording) -> None:
     found = look(running)
-    assert (found.replicas, found.running, found.ranks_running, found.sealed, found.restarts) == (
-        2,
-        2,
-        2,
-        0,
-        0,
-    )
+    assert (found.replicas, found.running, found.sealed, found.restarts) == (2, 2, 0, 0)
     assert set(found.nodes) == {"main-0", "main-1"}
     assert found.started is not None
     assert running.now - 60 < found.started <= running.now + 1
