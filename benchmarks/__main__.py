@@ -16,6 +16,7 @@ from benchmarks.pairs import LEFT_OUT
 BENCHMARKS = {
     "stages": "a stage's cost above its bare process; resume; parse time",
     "stages_peers": "five stages in one run, muster cold and warm, against dag.test() and beside kfp and Metaflow",
+    "many_stages": "CPU of a further stage among 300, against one among 150; 500 mapped jobs, and all kept (some minutes)",
     "gang": "time to rank 0's first line and of the whole run, against torchrun",
     "throughput": "training through GangOperator, against bare torchrun",
     "volumes": "commits, against DVC and a raw read",
