@@ -205,7 +205,7 @@ class TestWatch:
         ledger = there.service.client().ledger
         ledger.update(replace(ledger.status("alone"), verdict=UNKNOWN))
         ledger.update(replace(ledger.status("alone"), state=JobState.CANCELLED, ended=1.0))
-        monkeypatch.setattr("muster.backends.jobs.lifecycle.PATIENCE_SECONDS", 0.0)
+        monkeypatch.setattr("muster.backends.base.PATIENCE_SECONDS", 0.0)
         monkeypatch.setattr(there.cluster, "away", True)
         told = asyncio.run(end_of(there.backend(), "alone"))
         assert told.status is not None
