@@ -43,9 +43,8 @@ def _put(call: Call) -> None:
     """Store a code snapshot with the digest in the path."""
     digest, layout = check_digest("code snapshot", call.part("digest")), call.served.store.layout
     body = call.body(limit_bytes=LIMIT_CODE_BYTES)
-    folder = (
-        layout.trash / f"{int(time.time())}-{os.urandom(8).hex()}"
-    )  # gc deletes what a crash leaves there
+    # gc deletes what a crash leaves there. With a time an hour ahead, `gc --now` does not delete what comes in meanwhile.
+    folder = layout.trash / f"{int(time.time()) + 3600}-{os.urandom(8).hex()}"
     try:
         folder.mkdir()
         files = unpack(body, folder, check=_plain)

@@ -12,7 +12,7 @@ from tests.unit.volumes.service.process import Service, until
 
 from muster.core.errors import Corrupt, NotFound, SpecError
 from muster.volumes.folder import FolderStore
-from muster.volumes.service.archives import ArchiveMember, pack
+from muster.volumes.service.archives import ArchiveMember, members, pack
 
 
 @pytest.fixture
@@ -288,3 +288,22 @@ def _collects(store, tmp_path, volume):
     assert [version.number for version in store.versions(volume)] == [2, 3]
     with pytest.raises(SpecError, match="keep_last is 0"):
         store.plan(keep_last=0)
+
+
+def test_code_that_comes_in_while_gc_frees_space_at_once_is_kept(service, store, tmp_path):
+    for name in ("a.py", "b.py"):
+        (tmp_path / name).write_text("x = 1\n" * 600_000)
+    code = FolderStore(tmp_path / "here")
+    digest = code.put(tmp_path, ["a.py", "b.py"])
+    packed = b"".join(pack(members(code.code(digest))))
+
+    def sent():
+        yield packed[: len(packed) // 2]
+        until(lambda: len([*service.root.glob("trash/*/a.py")]), bool)
+        store.collect(now=True)
+        yield packed[len(packed) // 2 :]
+
+    with service.asking(service.token()) as operator:
+        answer = operator.put(f"/v1/code/{digest}", content=sent())
+    assert (answer.status_code, answer.text) == (204, "")
+    assert store.holds(digest)
