@@ -8,6 +8,7 @@ damage.
 from __future__ import annotations
 
 import os
+import shlex
 import stat
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -223,7 +224,8 @@ def check_data(data: Path, entries: listing.Listing, address: str, *, deep: bool
         what = _compare(f"{data}/{entry.path}", entry, owner=owner, deep=deep)
         missing += what in (_MISSING, _NO_FILE)
         if what.startswith(_FOREIGN):
-            advice = f"it is as it was committed, and may be changed by that user: chown -h {owner} {data}/{entry.path}"
+            file = shlex.quote(f"{data}/{entry.path}")
+            advice = f"it is as it was committed, and may be changed by that user: chown -h {owner} {file}"
             yield Problem(where=address, what=f"{what}: {entry.path!r:.200}", advice=advice, harmless=True)
         elif what:
             yield Problem(where=address, what=f"{what}: {entry.path!r:.200}", advice=_RESTORE)

@@ -3,6 +3,7 @@
 import itertools
 import os
 import stat
+import subprocess
 import time
 from pathlib import Path
 
@@ -276,6 +277,16 @@ def test_a_version_of_another_user_is_not_shared_and_no_damage(work, store, capl
     own = store.path(work.run("a-2", {"x": b"1", "y": b"2"}).address)
     assert (own / "x").stat().st_ino != (data / "x").stat().st_ino
     assert not caplog.records
+    assert not fsck.check(store).problems
+
+
+def test_what_is_advised_about_a_file_is_one_word_to_a_shell(work, store):
+    if os.geteuid():
+        pytest.skip("needs root: another's file")
+    data = store.path(work.run("a-1", {"a; exit 1 #": b"1"}).address)
+    os.chown(data / "a; exit 1 #", 1234, -1)
+    (found,) = fsck.check(store).problems
+    subprocess.run(["sh", "-c", found.advice.partition(": ")[2]], check=True)
     assert not fsck.check(store).problems
 
 
