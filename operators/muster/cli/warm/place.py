@@ -101,7 +101,7 @@ class WarmPlace:
             connection.settimeout(_PATIENCE_SECONDS)
             connection.sendall(ASK)
             with connection.makefile("rb") as answer:
-                return Note(**json.load(answer))
+                return Note(**json.loads(answer.read()))
         return None
 
 
