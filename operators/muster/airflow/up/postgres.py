@@ -129,7 +129,7 @@ class Postgres:
         """
         self._let_in()
         patience = Patience(END_SECONDS, first=0.05, longest=0.5)
-        while (left := self._at_work()) and patience.wait():  # of a parent that was killed
+        while (left := self.at_work()) and patience.wait():  # of a parent that was killed
             pass
         if left:
             raise BackendError(
@@ -229,13 +229,13 @@ class Postgres:
         die_with(parent, number)  # after the change of user, which takes it back
 
     def _become_server(self, parent: int) -> None:
-        if not self._at_work():  # else PostgreSQL knows by this file what they still hold
+        if not self.at_work():  # else PostgreSQL knows by this file what they still hold
             (self.folder / "postmaster.pid").unlink(
                 missing_ok=True
             )  # its number may be another process's by now
         self._become(signal.SIGQUIT, parent)
 
-    def _at_work(self) -> list[int]:
+    def at_work(self) -> list[int]:
         """The processes of a server in this folder, be it one that was killed."""
         return [int(each.name) for each in Path("/proc").glob("[0-9]*") if _is_in(each, self.folder)]
 

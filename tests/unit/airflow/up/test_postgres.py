@@ -78,7 +78,7 @@ def test_what_was_committed_survives_the_kill_of_the_server_and_of_all_of_it(pos
                     return False
 
             assert until(again)
-        for pid in postgres._at_work():
+        for pid in postgres.at_work():
             with suppress(ProcessLookupError):  # a session that has just ended
                 os.kill(pid, signal.SIGKILL)
     with postgres.running():
@@ -94,9 +94,9 @@ def test_it_ends_when_its_parent_is_killed(postgres: Postgres) -> None:
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as parent:
         assert parent.stdout is not None
         assert parent.stdout.readline() == b"up\n"
-        assert postgres._at_work()
+        assert postgres.at_work()
         parent.kill()
-    assert until(lambda: not postgres._at_work())
+    assert until(lambda: not postgres.at_work())
 
 
 def test_the_number_of_a_process_that_is_another_by_now_stops_no_start(postgres: Postgres) -> None:
