@@ -64,6 +64,7 @@ MEANT = {  # what of this is sense after all
         "at_once",
         "keep",
         "keep_checkpoints",
+        "max_requests",
         "max_restarts",
         "ranks",
         "most_replicas",
