@@ -84,21 +84,6 @@ def unowned(
     return found
 
 
-def overtaken_jobs(
-    jobs: Iterable[tuple[JobStatus, Origin]], *, now: float
-) -> list[tuple[JobStatus, SweptJob]]:
-    """Choose those whose task has begun another since; what was just begun is left alone."""
-    found = []
-    for origin, started in _by_task(jobs).items():
-        newest = max(started, key=lambda status: status.submitted)
-        found += [
-            (status, SweptJob(job_id=status.job_id, task=named(origin), why=overtaken()))
-            for status in started
-            if status is not newest and now - status.submitted >= YOUNG_SECONDS
-        ]
-    return found
-
-
 def end(backend: Backend, status: JobStatus, swept: SweptJob) -> bool:
     """End a job in its owner's name: a try that adopts it at this moment keeps it."""
     try:

@@ -18,7 +18,7 @@ from contextlib import suppress
 from muster.airflow.attempts.abandoned_releases import take_back
 from muster.airflow.attempts.database import Standing, going_runs, standings
 from muster.airflow.attempts.failure_log import FailureLog
-from muster.airflow.attempts.orphans import SweptJob, end, named, overtaken_jobs
+from muster.airflow.attempts.orphans import SweptJob, end, named, unowned
 from muster.airflow.attempts.task_state import GIVEN_UP, GONE, over
 from muster.backends.base import Backend
 from muster.core.cancelling import with_run, with_task
@@ -267,7 +267,9 @@ def ends(
     }
     found |= {
         status.job_id: (status, swept)
-        for status, swept in overtaken_jobs(going, now=time.time())
+        for status, swept in unowned(
+            going, lambda _: None, now=time.time()
+        )  # those whose task has begun another
         if status.job_id not in found
     }
     return list(found.values())
