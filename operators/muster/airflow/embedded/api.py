@@ -13,7 +13,7 @@ from muster.airflow.embedded.collecting import no_collections
 from muster.airflow.upstream.fields import made_when_used, read_when_asked
 from muster.airflow.upstream.imports import no_aiohttp
 from muster.airflow.upstream.threads import answer_without_threads
-from muster.airflow.upstream.versions import speak_newest_only
+from muster.airflow.upstream.versions import serve_newest_only
 
 
 def import_routes() -> None:
@@ -27,8 +27,8 @@ def import_routes() -> None:
 def build() -> None:
     """Build that API, so that a fork of this process need not; nothing serves it yet."""
     import_routes()
-    with no_collections(), made_when_used(), read_when_asked():
+    with no_collections():
         from airflow.sdk.execution_time.supervisor import in_process_api_server
 
-        speak_newest_only()
+        serve_newest_only()
         answer_without_threads(in_process_api_server().app)

@@ -30,9 +30,9 @@ def main(words: list[str]) -> None:
     if words[0] == "api-server":
         build_pages()
     if words[0] in ("dag-processor", "triggerer"):  # they serve the execution API in their own process
-        from muster.airflow.upstream.versions import speak_newest_only
+        from muster.airflow.upstream.versions import serve_newest_only
 
-        speak_newest_only()
+        serve_newest_only()
     sys.argv = ["airflow", *words]
     from airflow.__main__ import main as airflow
 

@@ -1,12 +1,15 @@
 """Leaves the older versions of Airflow's execution API out: tasks here are of the server's own release.
 
 A server speaks every version since 3.0, and spends four of the seven seconds of CPU before its first task on building them.
+Inside a task's process each request of a stage would also look for its version, for 0.17 s a stage: there the API has none.
 """
 
 from __future__ import annotations
 
 from functools import cache
+from typing import Any
 
+from muster.airflow.upstream.fields import made_when_used
 from muster.airflow.upstream.patch import Patch
 
 PATCH = Patch(
@@ -33,3 +36,40 @@ def speak_newest_only() -> None:
     versions.bundle = VersionBundle(HeadVersion(), newest, api_version_var=before.api_version_var)
     routes = execution_api_router.routes
     routes[:] = [route for route in routes if _DELETED_ROUTE_TAG not in getattr(route, "tags", ())]
+
+
+def serve_newest_only() -> None:
+    """Have Airflow's in-process API be built of its newest routes, without Cadwyn, in this process, from now on."""
+    if PATCH.off:
+        return
+    from airflow.api_fastapi.execution_api import app
+
+    app.create_task_execution_api_app = _newest_only  # type: ignore[assignment]  # its one argument is enough
+
+
+def _newest_only(lifespan: Any) -> Any:
+    from airflow.api_fastapi.common.dagbag import create_dag_bag
+    from airflow.api_fastapi.common.exceptions import init_error_handlers
+    from airflow.api_fastapi.execution_api.routes import execution_api_router
+    from fastapi import FastAPI
+
+    app = FastAPI(title="Airflow Task Execution API", lifespan=lifespan, openapi_url=None)
+    with made_when_used():
+        app.include_router(execution_api_router)
+    app.add_middleware(_OfNewest)
+    init_error_handlers(app)
+    app.state.dag_bag = create_dag_bag()  # Airflow 3.3 adds its own later, 3.4 does not
+    return app
+
+
+class _OfNewest:
+    """Says that a request is of the newest version, which Airflow 3.4 asks within its routes."""
+
+    def __init__(self, app: Any) -> None:
+        from airflow.api_fastapi.execution_api.versions import bundle
+
+        self._app, self._version = app, bundle.api_version_var
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        self._version.set(None)
+        await self._app(scope, receive, send)
