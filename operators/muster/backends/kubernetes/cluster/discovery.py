@@ -49,7 +49,7 @@ def discover(client: Client, *, namespace: str, claim: str) -> Cluster:
     :raises Forbidden: not even the namespace's own queues and claim may be read.
     """
     served = client.served()
-    kueue = serves(served, WORKLOAD)
+    kueue, volume = serves(served, WORKLOAD), _claim(client, namespace, claim)
     queues = _queues(client, namespace) if kueue else {}
     return Cluster(
         namespace=namespace,
@@ -60,7 +60,7 @@ def discover(client: Client, *, namespace: str, claim: str) -> Cluster:
         serving=frozenset(kind for kind in _SERVING if serves(served, kind)),
         gateway_api=serves(served, HTTP_ROUTE),
         terminating=_terminating(client, namespace),
-        claim=_claim(client, namespace, claim),
+        claim=volume,
         queues=queues,
         flavors={each.name: each for each in map(Flavor.of, readable(client, RESOURCE_FLAVOR) or ())}
         if kueue
