@@ -135,7 +135,9 @@ def test_what_may_not_be_kept_is_made_again(
     assert states(run()) == ["kept", "success"], "[muster] cache is False"
 
 
-def test_a_resume_compares_the_whole_stage(chain: Callable[..., None], run: Run) -> None:
+def test_a_resume_compares_the_whole_stage(
+    chain: Callable[..., None], run: Run, dag_folder: Path, store: FolderStore
+) -> None:
     chain(more="")
     run()
     chain(more=", env={'MODE': 'x'}")
@@ -145,6 +147,12 @@ def test_a_resume_compares_the_whole_stage(chain: Callable[..., None], run: Run)
     assert warning.startswith('second is kept, although env MODE none → "x" since it ran')
     strict = run(resume="strict")
     assert states(strict) == ["kept", "success"]
+    made = store.newest(f"{dag_folder.name}/total", limit=1)[0].address
+    store.retire(made, reason="wrong")
+    assert [warning.partition(" since it ran")[0] for warning in run(resume="keep").warnings] == [
+        f"second is kept, although {made.removeprefix('volume://')} was retired (wrong)"
+    ]
+    store.reinstate(made)
     assert run(resume="strict").warnings == ()
 
 

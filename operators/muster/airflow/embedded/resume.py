@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 from muster.airflow.embedded.load import Loaded
+from muster.airflow.lineage import addresses_in
 from muster.backends.base import Backend
+from muster.core.address import shown
+from muster.core.errors import NotFound
+from muster.volumes.protocols import Store
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,6 +42,18 @@ def stale(loaded: Loaded, results: Mapping[str, Sequence[Any]], backend: Backend
                 continue
             if overtaken := operator.overtaken(result, backend):
                 found[operator.task_id] = Stale(overtaken=overtaken)
-            elif changed := operator.changed_since(result, loaded.folder, backend.store):
+            elif changed := operator.changed_since(result, loaded.folder, backend.store) or _retired(
+                result, backend.store
+            ):
                 found[operator.task_id] = Stale(changed=changed)
     return found
+
+
+def _retired(result: Mapping[str, Any], store: Store) -> str:
+    """Say which version of a result was retired, and why; empty where none was."""
+    for address in dict.fromkeys(addresses_in(result.get("versions", {}))):
+        with suppress(NotFound):  # the task that reads it says so
+            for version in store.resolve(address):
+                if version.retired is not None:
+                    return f"{shown([address])} was retired ({version.retired})"
+    return ""
