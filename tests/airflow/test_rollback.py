@@ -83,15 +83,17 @@ def test_a_release_under_way_is_taken_back_and_the_event_says_so(run: Run, world
     assert (event["version"], event["rolled_back"]) == (MODELS[2], MODELS[3])
 
 
-def test_it_warns_where_a_version_serves_that_was_retired(
-    run: Run, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_it_warns_where_a_version_serves_that_was_retired(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    from muster.airflow import RollbackOperator
+
     live = Lines.resolve
     monkeypatch.setattr(
         Lines, "resolve", lambda *asked: tuple(replace(one, retired="it leaks") for one in live(*asked))
     )
+    warned: list[str] = []
+    monkeypatch.setattr(RollbackOperator, "warn", lambda _self, text: warned.append(text))
     run()
-    said = capsys.readouterr().out
+    (said,) = warned
     assert "lines/model@2 was retired: it leaks. Release another version" in said
     assert "muster volumes reinstate lines/model@2" in said
 

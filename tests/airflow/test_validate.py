@@ -123,6 +123,10 @@ def test_what_could_not_be_evaluated_retires_nothing(perform: Any, own: FolderSt
     assert [version.retired for version in own.versions("d/rows")] == [None, None]
 
 
+def no_link(**_: object) -> None:
+    """No XCom of a task that Airflow does not run."""
+
+
 def test_the_first_task_of_a_dag_checks_the_files_of_all(
     home: EmbeddedHome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -138,7 +142,7 @@ def test_the_first_task_of_a_dag_checks_the_files_of_all(
         last = ValidateOperator(task_id="check", volume=rows.versions["rows"], suite="s.json")
     dag.fileloc = str(tmp_path / "d" / "dag.py")
     task_instance = SimpleNamespace(
-        dag_id="d", run_id="r", task_id="rows", map_index=-1, start_date=None, id="0"
+        dag_id="d", run_id="r", task_id="rows", map_index=-1, start_date=None, id="0", xcom_push=no_link
     )
     context: Any = {"dag": dag, "ti": task_instance}
     for each in (JobOperator, ValidateOperator):
@@ -169,7 +173,9 @@ def test_a_task_that_a_defect_ends_has_failed_in_its_run_and_one_that_is_skipped
         rows = JobOperator(task_id="rows", image="python", command=["x"], outputs={"rows": "d/rows"})
     monkeypatch.setattr(JobOperator, "perform", perform)
     run = f"skipped-{skipped}"
-    ti = SimpleNamespace(dag_id="defect", run_id=run, task_id="rows", map_index=-1, start_date=None, id=run)
+    ti = SimpleNamespace(
+        dag_id="defect", run_id=run, task_id="rows", map_index=-1, start_date=None, id=run, xcom_push=no_link
+    )
     with pytest.raises(type(error)):
         rows.resume({"ti": ti})  # type: ignore[arg-type]
     ends = [end.line for end in store.ledger.task_ends(dag_id="defect", run_id=run)]
