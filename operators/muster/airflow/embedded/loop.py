@@ -98,6 +98,7 @@ class Loop:
         self._due: dict[Key, float] = {}
         self._stopped: dict[Key, _Stop] = {}
         self._out_of_time = math.inf
+        self._late = False
         self._callback: DagCallbackRequest | None = None
         self._messages: dict[Key, str] = {}
         self._began: dict[Key, float] = {}
@@ -137,6 +138,8 @@ class Loop:
                 self._stopped.setdefault(key, _Stop())
             while self._running:
                 self._hear(ended, instance_ended)
+            if self._late:  # a task that began meanwhile wrote the run back as it had read it
+                self._fail()
             if self._callback is not None:
                 call_back(self._loaded.dag, self._callback, self._listener.warning)
         finally:
@@ -350,10 +353,11 @@ class Loop:
 
     def _end_late(self) -> None:
         """End the run after the Dag's ``dagrun_timeout``, as Airflow's scheduler does: what has not ended is skipped."""
-        from airflow.utils.state import DagRunState, TaskInstanceState
+        from airflow.utils.state import TaskInstanceState
 
         from muster.airflow.attempts.database import keeps_tries_as_rows
 
+        self._late = True
         why = f"the run has taken longer than the Dag's dagrun_timeout, {self._loaded.dag.dagrun_timeout}"
         self._listener.warning(why)
         left = [ti for ti in self._run.get_task_instances(session=self._session) if ti.state not in FINISHED]
@@ -362,13 +366,18 @@ class Loop:
                 self._stopped[_key(ti)] = _Stop("skipped", why)
             else:
                 ti.state = TaskInstanceState.SKIPPED
-        self._run.set_state(DagRunState.FAILED)
+        self._fail()
         if self._loaded.scheduled.has_on_failure_callback:
             last = max(left, key=lambda ti: ti.start_date or _EPOCH, default=None)
             more: dict[str, Any] = {"session": self._session} if keeps_tries_as_rows() else {}
             self._callback = self._run.produce_dag_callback(
                 dag=self._loaded.scheduled, success=False, relevant_ti=last, reason="timed_out", **more
             )
+
+    def _fail(self) -> None:
+        from airflow.utils.state import DagRunState
+
+        self._run.set_state(DagRunState.FAILED)
         self._session.commit()
 
     def _lost(self, key: Key, process: TaskProcess) -> Outcome:
