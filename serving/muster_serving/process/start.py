@@ -71,17 +71,17 @@ def end_group(process: subprocess.Popen[bytes]) -> None:
         os.killpg(process.pid, signal.SIGKILL)
     if process.poll() is None or not (mark := _marks.pop(process.pid, b"")):
         return
-    while left := [
-        each for each in Path("/proc").iterdir() if each.name.isdigit() and _is_marked(each, mark)
-    ]:
-        for each in left:  # again, since one may have forked meanwhile
+    told: set[int] = set()  # one that waits for a dead disk is not gone yet, and is not waited for
+    while left := {int(each.name) for each in Path("/proc").iterdir() if _is_marked(each, mark)} - told:
+        for pid in left:  # again, since one may have forked meanwhile
             with suppress(ProcessLookupError):
-                os.kill(int(each.name), signal.SIGKILL)
+                os.kill(pid, signal.SIGKILL)
+        told |= left
 
 
 def _is_marked(process: Path, mark: bytes) -> bool:
     try:
-        return mark in (process / "environ").read_bytes().split(b"\0")
+        return process.name.isdigit() and mark in (process / "environ").read_bytes().split(b"\0")
     except OSError:  # it has ended, or is another user's
         return False
 
