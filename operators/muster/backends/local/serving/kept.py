@@ -1,4 +1,4 @@
-"""What outlives a keeper: open files that it has in common with its guardian, which becomes the next keeper (ADR 70).
+"""What outlives a keeper: open files that it has in common with its guardian, which becomes the next keeper (ADR 73).
 
 Model servers go on while no keeper lives: they answer users on a socket that stays open, and find the next keeper by
 sending it a line for its commands through a pair of sockets that has no name. The kernel ends them when keeper and
