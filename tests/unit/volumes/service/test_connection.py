@@ -4,10 +4,11 @@ import json
 import re
 import socket
 import threading
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 
 import pytest
 from tests.unit.volumes.service.gang import make_spec
+from tests.waiting import GUARD_SECONDS
 
 from muster.core import errors
 from muster.core.errors import NotFound, SpecError, StoreError, Unavailable
@@ -31,7 +32,11 @@ def serving(*answers):
 
         def serve():
             for each in answers:
-                with listening.accept()[0] as connection:
+                try:
+                    connection, _ = listening.accept()
+                except OSError:  # the client asked less often than was expected, and the test says so
+                    return
+                with connection:
                     if each is not None:
                         heard.append(connection.recv(65536))
                         connection.sendall(each)
@@ -41,6 +46,9 @@ def serving(*answers):
         try:
             yield f"http://127.0.0.1:{listening.getsockname()[1]}", heard
         finally:
+            thread.join(GUARD_SECONDS)
+            with suppress(OSError):
+                listening.shutdown(socket.SHUT_RDWR)
             thread.join()
 
 
@@ -242,29 +250,6 @@ def test_many_records_are_one_request(tmp_path):
     ):
         assert [each.number for each in store.records(["a/b@2", "a/b@1"])] == [2, 1]
     assert [request.split()[1] for request in heard] == [b"/v1/records"]
-
-
-@pytest.mark.parametrize("status", [404, 405])
-def test_a_service_without_that_call_is_asked_for_each_record(tmp_path, status):
-    unknown = {"error": "SpecError", "message": "the store service knows no POST '/v1/records'"}
-    each = [json.dumps({"kind": "Record", "schema": 1, **record(n)}).encode() for n in (2, 1)]
-    answers = [answer(status, json.dumps(unknown).encode()), *(answer(200, body) for body in each)]
-    with serving(*answers) as (url, heard), ServiceStore(url, token="t", cache=tmp_path) as store:
-        assert [found.number for found in store.records(["a/b@2", "a/b@1"])] == [2, 1]
-    assert [request.split()[1].split(b"?")[0] for request in heard] == [
-        b"/v1/records",
-        b"/v1/record",
-        b"/v1/record",
-    ]
-
-
-def test_a_service_that_takes_no_notes_fails_no_sweep(tmp_path):
-    unknown = {"error": "SpecError", "message": "the store service knows no /v1/upkeep"}
-    answers = [answer(404, json.dumps(unknown).encode())] * 2
-    with serving(*answers) as (url, heard), ServiceStore(url, token="t", cache=tmp_path) as store:
-        store.note_sweep()
-        assert store.upkept() == []
-    assert [request.split()[1] for request in heard] == [b"/v1/upkeep/sweep", b"/v1/upkeep"]
 
 
 def test_a_version_that_is_not_there_is_no_call_that_is_not_there(tmp_path):
