@@ -44,9 +44,7 @@ STEPS = """
     "defers a task whose gang runs", "is Airflow's release from then on: resumes the task, with the same job"
 )
 @pytest.mark.parametrize(("begins", "goes_on"), PAIRS)
-@pytest.mark.parametrize(
-    "earlier", [EARLIER[0], pytest.param(EARLIER[1], marks=pytest.mark.soak)], indirect=True
-)
+@pytest.mark.parametrize("earlier", EARLIER, indirect=True)
 def test_a_task_that_one_deferred_is_resumed_by_the_other(
     earlier: Path, tmp_path: Path, begins: str, goes_on: str
 ) -> None:
