@@ -14,7 +14,7 @@ from tests.site import Site
 from tests.waiting import until
 
 LAST_LINES = 20
-SHOWN = ("user_error", "killed", "grows", "hangs", "spec_error", "missing_input", "cancelled")
+SHOWN = ("user_error", "killed", "grows", "hangs", "missing_input", "cancelled")
 DAG = """\
 from datetime import timedelta
 
@@ -25,18 +25,18 @@ from muster.airflow import GangOperator, Resources
 SMALL = Resources(memory_gib=0.25)
 
 
+def gang(name, **more):
+    more = {"image": "python", "resources": SMALL, "replicas": 2, "entrypoint": f"faults.bad:{name}"} | more
+    return GangOperator(task_id=name, **more)
+
+
 @dag(schedule=None, default_args={"retries": 1, "retry_delay": timedelta(0)})
 def faults():
-    def gang(name, **more):
-        more = {"image": "python", "resources": SMALL, "replicas": 2, "entrypoint": f"faults.bad:{name}"} | more
-        GangOperator(task_id=name, **more)
-
     gang("user_error")
     gang("killed", max_restarts=1)
     gang("killed_once", outputs={"model": "faults/model"}, max_restarts=1)
     gang("grows")
     gang("hangs", hang_timeout=timedelta(seconds=2), max_restarts=1)
-    gang("spec_error", params={"epoch": 3})
     gang("diverged")
     gang("missing_input", inputs={"features": "volume://no/such@7"})
     gang("cancelled", entrypoint="faults.bad:sleeps")
@@ -45,7 +45,13 @@ def faults():
     gang("no_image", entrypoint="faults.bad:sleeps", image="broken")
 
 
+@dag(schedule=None, default_args={"retries": 1, "retry_delay": timedelta(0)})
+def misspelt():  # no stage of such a Dag is started
+    gang("before", entrypoint="faults.bad:sleeps") >> gang("spec_error", params={"epoch": 3})
+
+
 faults()
+misspelt()
 """
 BAD = """\
 import os

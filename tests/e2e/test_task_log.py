@@ -63,10 +63,10 @@ VERDICTS: dict[str, tuple[int, list[str], str]] = {
         ["hang"],
         r"hang\nno line and no progress for 2 s: rank 0 at faults/bad\.py:59, rank 1 at faults/bad\.py:63\nevery",
     ),
-    "spec_error": (
+    "before": (
         1,
         [],
-        r"spec error\nfaults/bad\.py:66 spec_error\(\): nothing is given for parameter 'epochs'; .*\nmend what the message",
+        r"spec error\ntask 'spec_error', entrypoint: faults/bad\.py:66 spec_error\(\): nothing is given for parameter 'epochs'; .*\nmend what the message",
     ),
     "diverged": (
         1,
@@ -134,6 +134,7 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ran]:
         site.set("scheduler", scheduler_health_check_threshold=300, task_instance_heartbeat_timeout=300)
         site.up()
         words = site.trigger("hostile")
+        misspelt = site.trigger("misspelt")
         faults = faulty.run(site)
         holds = site.trigger("holds")
         assert until(site.running, seconds=60)
@@ -143,9 +144,15 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ran]:
         site.muster("jobs", "cancel", holder)
         site.wait("holds", holds)
         site.wait("hostile", words)
+        site.wait("misspelt", misspelt)
         runs = {
             task: (dag, run_id)
-            for dag, run_id in (("faults", faults), ("hostile", words), ("waits", waits))
+            for dag, run_id in (
+                ("faults", faults),
+                ("hostile", words),
+                ("misspelt", misspelt),
+                ("waits", waits),
+            )
             for task in site.states(dag, run_id)
         }
         jobs: dict[str, list[dict[str, Any]]] = {}
