@@ -76,9 +76,9 @@ other-airflow: $(READY)
 	$(PYTEST) -m "$(HERE)" -n 2 --dist loadfile tests/unit/airflow --ignore tests/unit/airflow/authoring/test_values.py tests/airflow/test_triggering.py tests/airflow/test_assets.py tests/airflow/test_foreign_tasks.py tests/airflow/test_links.py tests/airflow/test_listener.py
 
 soak: $(READY)  ## Many faults and long loads, those of a cluster too (root; some hours)
-	$(PYTEST) -m "soak and not cluster and not data"
-	$(PYTEST) -m "soak and data and not cluster" -n 4 --dist=load -p tests.cluster.figures
-	$(BIN)/python -m tests.cluster test --clusters 2 -m "soak and cluster" --dist=load
+	$(PYTEST) -o faulthandler_timeout=0 -m "soak and not cluster and not data"
+	$(PYTEST) -o faulthandler_timeout=0 -m "soak and data and not cluster" -n 4 --dist=load -p tests.cluster.figures
+	$(BIN)/python -m tests.cluster test --clusters 2 -o faulthandler_timeout=0 -m "soak and cluster" --dist=load
 
 cluster-up: $(READY)  ## Bring up a Kubernetes for the tests (root; the first time builds its programs, 15 to 25 minutes)
 	@$(BIN)/python -m tests.cluster up
