@@ -154,7 +154,8 @@ def test_what_cannot_be_done_is_said(server: Commanded, models: dict[str, str], 
     assert "need percents, in sum 100" in server.share(r1=50)["error"]
     assert "loaded already from" in server.do("load", "r1", folder=models["r2"])["error"]
     assert (
-        "known are load, share, unload, open, drain, admit, finish and ping" in server.do("delete", "r1")["error"]
+        "known are load, share, unload, open, drain, admit, finish and ping"
+        in server.do("delete", "r1")["error"]
     )
     assert server.public.ask("POST", INFER, BODY)[0] == 200
 

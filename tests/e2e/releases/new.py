@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 from both import Output
 
 from muster.backends.local.backend import LocalBackend
 from muster.core.errors import MusterError
-from muster.core.job import JobSpec, Launcher, Role
+from muster.core.job import JobSpec, Role
 from muster.core.replica import Replica
 from muster.core.settings import Settings
 from muster.core.shipped import shipped
@@ -20,12 +21,12 @@ JOB_ID = "new-1"
 
 
 def spec(backend: LocalBackend) -> JobSpec:
-    """A job of the launcher that only this release has."""
+    """A job with a field that only this release has."""
     return JobSpec(
         name="two.releases",
         image="python",
         image_digest=backend.store.put(shipped("images") / "python", ["requirements.txt"]),
-        launcher=Launcher("tensorflow"),
+        metric_pattern=r"loss (?P<loss>\S+)",
         roles=(Role(name="main", replicas=2, command=("true",)),),
         outputs={"made": Output(volume="two/made")},
     )
@@ -38,7 +39,7 @@ def enter(backend: LocalBackend, _: Path) -> bool:
 
 def read(backend: LocalBackend, _: Path) -> str:
     """Read it."""
-    return backend.store.ledger.spec(JOB_ID).launcher.value
+    return backend.store.ledger.spec(JOB_ID).metric_pattern
 
 
 def jobs(backend: LocalBackend, _: Path) -> list[str]:
@@ -49,11 +50,8 @@ def jobs(backend: LocalBackend, _: Path) -> list[str]:
 
 def orders(backend: LocalBackend, folder: Path) -> str:
     """Write a replica's orders with a field that only this release has."""
-    plain = JobSpec(
-        name="two.releases", image="python", image_digest="b3:" + 64 * "0", roles=(Role(command=("true",)),)
-    )
     made = Replica(
-        job_id="a", spec=plain, attempt=1, role="main", index=0, code=None, inputs={}, staging={},
+        job_id="a", spec=replace(spec(backend), outputs={}), attempt=1, role="main", index=0, code=None, inputs={}, staging={},
         checkpoints="/", scratch="/", sealed="/", report="/", peers=("127.0.0.1:1",),
     )  # fmt: skip
     (folder / "orders.json").write_text(dumps(made))
