@@ -109,9 +109,10 @@ def kill(process: subprocess.Popen[str], home: EmbeddedHome) -> None:
     eventually(lambda: not [fork for note in waiting(home.settings.home) for fork in children(note.pid)])
 
 
-def ended(process: subprocess.Popen[str]) -> str:
-    """How its run ended, once it has."""
-    return str(json.loads(process.communicate(timeout=60)[0])["state"])
+def ended(process: subprocess.Popen[str]) -> list[str]:
+    """How its run and the run's stages ended, once they have."""
+    result = json.loads(process.communicate(timeout=60)[0])
+    return [result["state"], *(stage["state"] for stage in result["stages"])]
 
 
 @pytest.fixture
@@ -144,6 +145,7 @@ def test_after_a_kill_a_resume_adopts_the_running_job(
     result = run(resume="keep")
     assert result.state == "success"
     assert result.stages[0].job_id == job
+    assert (result.stages[0].overhead_seconds or 0) >= 0, "the job began before the stage did"
     assert len(store.versions(f"{dag_folder.name}/out")) == 1
 
 
@@ -208,7 +210,7 @@ def test_a_stop_ends_the_job_and_the_run(
     other: subprocess.Popen[str], job: str, backend: LocalBackend, number: signal.Signals
 ) -> None:
     other.send_signal(number)
-    assert ended(other) == "interrupted"
+    assert ended(other) == ["interrupted", "cancelled"]
     assert backend.status(job).state is JobState.CANCELLED
 
 

@@ -95,9 +95,10 @@ def complain_of(result: RunResult) -> None:
     """Print on stderr why a run failed: its verdicts, and the path of the full log."""
     failed = [stage for stage in result.stages if stage.state == "failed"]
     messages = [f"{_first_failed(stage)}: {stage.message}" for stage in failed if stage.message]
-    if not messages or result.state == "interrupted":  # the job's own verdict says only that it was cancelled
+    if not messages or result.state == "interrupted":
         messages = [
-            f"{result.dag_id} was {result.state}; `muster run {result.dag_id} --resume` goes on from there"
+            *messages,
+            f"{result.dag_id} was {result.state}; `muster run {result.dag_id} --resume` goes on from there",
         ]
     note()
     for message in messages:

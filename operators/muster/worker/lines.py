@@ -9,6 +9,8 @@ from muster.core.text import as_shown
 LINE_BYTES = 64 * 1024
 _RAISED = re.compile(rb"[\w.]{0,200}(?:Error|Exception|Exit|Interrupt|Warning)\b[^\r]{0,20}: ")
 _RAISED_BYTES = 256
+_RAISED_RETURNS = 16
+"""More carriage returns than that no exception's text has: the line is a progress bar, whatever it begins with."""
 
 
 class LineBuffer:
@@ -17,7 +19,7 @@ class LineBuffer:
     def __init__(self) -> None:
         self._held = bytearray()
         self._left_out = 0
-        self._is_bar = False
+        self._returns = 0
 
     def feed(self, data: bytes) -> list[str]:
         """Take the next bytes, and return the lines that are now complete."""
@@ -31,18 +33,17 @@ class LineBuffer:
 
     def bar(self) -> list[str]:
         """Return the state of a progress bar that has no newline yet; it stays held."""
-        whole = bytes(self._held)
-        return [clean(whole)] if self._is_bar and whole.strip() else []
+        state = bytes(self._held).rstrip(b"\r").rpartition(b"\r")[2]
+        return [clean(state)] if self._returns and state.strip() else []
 
     def close(self) -> list[str]:
         """Return the last line where it had no newline."""
         return [self._take()] if self._held else []
 
     def _hold(self, part: bytes) -> None:
-        self._is_bar = self._is_bar or b"\r" in part
-        start_over = (
-            0 if _RAISED.match(bytes(self._held) + part[:_RAISED_BYTES]) else part.rfind(b"\r", 0, -1) + 1
-        )
+        self._returns += part.count(b"\r")
+        raised = self._returns <= _RAISED_RETURNS and _RAISED.match(bytes(self._held) + part[:_RAISED_BYTES])
+        start_over = 0 if raised else part.rfind(b"\r", 0, -1) + 1
         if start_over:
             self._held.clear()
             self._left_out = 0
@@ -55,7 +56,7 @@ class LineBuffer:
         if self._left_out:
             text += f" … ({self._left_out} bytes left out)"
         self._held.clear()
-        self._left_out, self._is_bar = 0, False
+        self._left_out = self._returns = 0
         return text
 
 
@@ -65,5 +66,6 @@ def clean(line: bytes) -> str:
     A carriage return starts the line over, so a progress bar leaves its last state; not in an exception's own text.
     """
     whole = line.rstrip(b"\r")
-    last = whole.replace(b"\r", b" ") if _RAISED.match(whole) else whole.rpartition(b"\r")[2]
+    raised = whole.count(b"\r") <= _RAISED_RETURNS and _RAISED.match(whole)
+    last = whole.replace(b"\r", b" ") if raised else whole.rpartition(b"\r")[2]
     return as_shown(last.decode("utf-8", "replace"))

@@ -84,19 +84,19 @@ class Reads:
             self._tell(_STARTED)
 
     def _tell(self, *names: str) -> None:
-        """In a fork, let the rank know. What it inherited may be closed by then, as daemons do, or be another file."""
-        if os.getpid() != self._rank and names:
-            with suppress(OSError):
-                if _identity(self._forks) == self._file:
-                    os.write(
-                        self._forks, "".join(f"{name}\0" for name in names).encode(errors="surrogateescape")
-                    )
+        """In a fork, let the rank know what is new. The file may be closed by then, as daemons do, or be another one."""
+        if os.getpid() == self._rank or not (new := set(names) - self._found):
+            return
+        self._found |= new
+        with suppress(OSError):
+            if _identity(self._forks) == self._file:
+                os.write(self._forks, "".join(f"{name}\0" for name in new).encode(errors="surrogateescape"))
 
     def _note(self, path: Any, *, end: str = "") -> None:
         name = self._below("." if path is None else path)
         if name is not None and _CACHES not in name and (name or end):
-            self._found.add((name or ".") + end)
             self._tell((name or ".") + end)
+            self._found.add((name or ".") + end)
 
     def _below(self, path: Any) -> str | None:
         """Return a path relative to the code folder; None where it is elsewhere, or no path."""

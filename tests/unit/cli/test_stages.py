@@ -323,13 +323,18 @@ def test_a_failed_run_ends_with_its_verdict_and_nothing_after_it(capsys: pytest.
     ]
 
 
-def test_an_interrupted_run_says_how_it_goes_on(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_interrupted_run_says_how_it_goes_on_and_what_had_failed_before(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    cancelled = Stage(task_id="slow", state="cancelled", message="cancelled, job slow-1")
     with pytest.raises(typer.Exit) as stop:
-        finish(replace(FAILURE, state="interrupted"))
+        finish(replace(FAILURE, state="interrupted", stages=(*FAILURE.stages, cancelled)))
     assert stop.value.exit_code == 130
-    said = capsys.readouterr().err
+    table, said = capsys.readouterr()
     assert "muster: flights was interrupted; `muster run flights --resume` goes on from there" in said
-    assert "user error" not in said, "that its job was ended is what was asked for"
+    assert "muster: train: user error, rank 1" in said
+    assert "cancelled" in table
+    assert "slow-1" not in said, "that its job was ended is what was asked for"
 
 
 def test_the_verdict_of_a_mapped_task_names_the_instance(capsys: pytest.CaptureFixture[str]) -> None:

@@ -55,6 +55,15 @@ def test_an_exceptions_text_is_whole_though_it_holds_carriage_returns(cut: int) 
     assert buffer.feed(raised[cut:] + b"\n") == ["BadRowError: no rows in a.csv"]
 
 
+def test_a_progress_bar_that_begins_like_an_exception_shows_its_newest_state() -> None:
+    buffer = LineBuffer()
+    assert buffer.feed(b"UserWarning: old api: ") == []
+    for state in range(20_000):
+        assert buffer.feed(b"\rEpoch 1: %d/20000" % state) == []
+        assert buffer.bar() == [f"Epoch 1: {state}/20000"]
+    assert buffer.feed(b"\nValueError: bad\rrow\n") == ["Epoch 1: 19999/20000", "ValueError: bad row"]
+
+
 @pytest.mark.parametrize(
     ("raw", "shown"),
     [

@@ -110,3 +110,20 @@ def test_what_a_fork_reads_is_read(code: Path) -> None:
     )
     assert found is not None
     assert {"loop/weights.json", "loop/missing.json"} <= {*found}
+
+
+def test_a_fork_tells_of_each_file_once_however_often_it_reads_it(code: Path) -> None:
+    """A loader of data opens the same files for days."""
+    found = read_by(
+        code,
+        """
+        if not (child := os.fork()):
+            for _ in range(1000):
+                open(f"{code}/loop/weights.json").close()
+                os.listdir(code)
+            os._exit(0)
+        os.waitpid(child, 0)
+        open(f"{code}/loop/{os.fstat(reads._forks).st_size}", "w").close()
+        """,
+    )
+    assert found == ["./", "loop/21", "loop/weights.json"]

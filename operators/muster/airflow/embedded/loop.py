@@ -97,6 +97,7 @@ class Loop:
         self._waiting: dict[Key, Turn] = {}
         self._due: dict[Key, float] = {}
         self._stopped: dict[Key, _Stop] = {}
+        self._cancelled: set[Key] = set()
         self._out_of_time = math.inf
         self._late = False
         self._callback: DagCallbackRequest | None = None
@@ -119,6 +120,16 @@ class Loop:
         key = (task_id, map_index)
         took = self._ended[key] - self._began[key] if key in self._ended else None
         return took, self._messages.get(key, "")
+
+    def began(self, task_id: str, map_index: int) -> float | None:
+        """Return when an instance that has ended began here, in seconds since the epoch."""
+        key = (task_id, map_index)
+        return time.time() - time.monotonic() + self._began[key] if key in self._ended else None
+
+    def state(self, task_id: str, map_index: int) -> str:
+        """Return Airflow's state of an instance; ``cancelled`` where it failed for it was told to end with the run."""
+        state = self.states.one(task_id, map_index)
+        return "cancelled" if state == "failed" and (task_id, map_index) in self._cancelled else state
 
     def run(self, ended: Callable[[str], None], instance_ended: Callable[[str, int], None]) -> None:
         """Run until the run has ended or is asked to end; no task runs any more then.
@@ -316,8 +327,10 @@ class Loop:
         _, process = self._running.pop(key)
         self._ended[key] = time.monotonic()
         outcome = process.outcome or self._lost(key, process)
-        stopped = self._stopped.pop(key, _Stop())
-        if stopped.state:
+        stopped = self._stopped.pop(key, None)
+        if stopped and not stopped.state:
+            self._cancelled.add(key)
+        elif stopped:
             self._instance(key).set_state(stopped.state, session=self._session)
             self._session.commit()
             outcome = replace(outcome, message=stopped.why)

@@ -37,10 +37,10 @@ class Stage:
     """One task of a run.
 
     :param state: Airflow's own: ``success``, ``failed``, ``upstream_failed``, ``skipped``; ``none``
-        where it did not start.
+        where it did not start; ``cancelled`` where Airflow has ``failed`` for the run was interrupted meanwhile.
     :param seconds: from start to end of its last try; of a mapped task, from the first instance's start to the
         last one's end.
-    :param overhead_seconds: `seconds` without the time its job ran; None where it ran no job, or searched. Of a mapped task, all
+    :param overhead_seconds: `seconds` without the time its job ran in them; None where it ran no job, or searched. Of a mapped task, all
         instances together.
     :param kept: it took what was made before: ``--resume`` kept it, or its operator's ``cache``.
     :param versions: addresses by the name of the output.

@@ -87,7 +87,7 @@ class Stages:
         return [result for _, result in sorted(self._results.get(task_id, {}).items())]
 
     def _instance(self, task_id: str, map_index: int) -> Instance:
-        state = self._loop.states.instances(task_id)[map_index]
+        state = self._loop.state(task_id, map_index)
         seconds, message = self._loop.of_instance(task_id, map_index)
         given = self._loop.arguments(task_id, map_index)
         result = self._results.get(task_id, {}).get(map_index) if state == "success" else None
@@ -99,7 +99,7 @@ class Stages:
             state=state,
             arguments={name: plain(value) for name, value in given.items()},
             seconds=seconds,
-            overhead_seconds=None if kept else self._overhead(job_id, seconds),
+            overhead_seconds=None if kept else self._overhead(job_id, task_id, map_index),
             job_id=job_id,
             versions=_gathered([made]),
             metrics=made.get("metrics", {}),
@@ -111,7 +111,9 @@ class Stages:
 
     def _stage(self, task_id: str) -> Stage:
         state, seconds = self._loop.states.of(task_id), self._loop.seconds(task_id)
-        states = self._loop.states.instances(task_id)
+        states = {index: self._loop.state(task_id, index) for index in self._loop.states.instances(task_id)}
+        if state == "failed" and "failed" not in (states.values() or (self._loop.state(task_id, -1),)):
+            state = "cancelled"
         known = {index: self._instances.get((task_id, index)) for index in states}
         if any(each is None for each in known.values()):
             self._read([task_id])  # an earlier process of the run made them
@@ -137,22 +139,27 @@ class Stages:
             stage = replace(
                 stage,
                 job_id=job_id,
-                overhead_seconds=sum(spent) if spent else None if taken else self._overhead(job_id, seconds),
+                overhead_seconds=sum(spent)
+                if spent
+                else None
+                if taken
+                else self._overhead(job_id, task_id, -1),
                 versions=_gathered(results),
                 metrics=alone.get("metrics", {}),
             )
         self._stages[task_id] = stage
         return stage
 
-    def _overhead(self, job_id: str | None, seconds: float | None) -> float | None:
-        """Return the seconds of a stage outside its job."""
-        if job_id is None or seconds is None:
+    def _overhead(self, job_id: str | None, task_id: str, map_index: int) -> float | None:
+        """Return the seconds of an instance outside its job, which may have begun before it: under a run that was killed."""
+        seconds, began = self._loop.of_instance(task_id, map_index)[0], self._loop.began(task_id, map_index)
+        if job_id is None or seconds is None or began is None:
             return None
         if self._backend.store.ledger.spec(job_id).origin.trial >= 0:
             return None  # a search's: it ran many jobs, some of them at once
         status = self._backend.status(job_id)
-        ran = (status.ended or 0) - (status.started or status.ended or 0)
-        return seconds - ran
+        ended = status.ended or 0
+        return seconds - max(0.0, ended - max(status.started or ended, began))
 
 
 def _gathered(results: Iterable[Mapping[str, Any]]) -> dict[str, tuple[str, ...]]:
