@@ -19,6 +19,7 @@ from muster.airflow.attempts.keeping import Wish
 from muster.airflow.attempts.log import StateLog, TaskLog
 from muster.airflow.attempts.resuming import Resume, choose, edited
 from muster.airflow.attempts.reuse import Reuse
+from muster.airflow.attempts.shown import Shown
 from muster.airflow.attempts.task_state import GIVEN_UP, ask, ended_by_hand, why_over
 from muster.airflow.attempts.tracing import tell_life, traced
 from muster.airflow.attempts.verdicts import failure, left_running
@@ -370,11 +371,7 @@ class _JobRun:
             limit_seconds=None if limit is None else limit.total_seconds(),
         )
 
-        def lines(text: Sequence[str]) -> None:
-            text = log.without_verdict(text)
-            log(text)
-            if text and self._task.listener is not None:
-                self._task.listener.lines(self._task.label, text)
+        shown = self._shown(job_id)
 
         def tell(status: JobStatus) -> None:
             if self._task.listener is not None:
@@ -384,9 +381,9 @@ class _JobRun:
             return self._task.wait.follow(
                 self._backend,
                 job_id,
-                lines=lines,
+                lines=partial(self._show, log, shown),
                 progress=StateLog(self._task.log, tell=tell),
-                after=int(self._task.cursors.get(job_id) or 0),
+                after=int(self._task.cursors.get(job_id) or (shown.before if shown else 0)),
                 patience=patience,
             )
         except Stopped:
@@ -399,6 +396,23 @@ class _JobRun:
             self._hand_over(job_id, wait.offset, patience)
         finally:
             log.close()
+
+    def _shown(self, job_id: str) -> Shown | None:
+        """How far its log was shown already; None where there is no screen."""
+        if self._task.listener is None:
+            return None
+        shown = Shown(self._store, self._key, job_id)
+        if shown.before:
+            self._tell(f"goes on where it was shown before; the full log: muster jobs logs {job_id}")
+        return shown
+
+    def _show(self, log: TaskLog, shown: Shown | None, text: Sequence[str], offset: int) -> None:
+        text = log.without_verdict(text)
+        log(text)
+        if self._task.listener is not None and shown:
+            if text:
+                self._task.listener.lines(self._task.label, text)
+            shown.note(offset)
 
     def _ends(self, job_id: str) -> float:
         """When the job has to have ended at the latest, in seconds since the epoch."""

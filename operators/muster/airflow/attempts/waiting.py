@@ -16,7 +16,7 @@ from muster.core.status import JobState, JobStatus
 if TYPE_CHECKING:  # a Dag file imports this room, and the backends' one is heavy
     from muster.backends.base import Backend
 
-Lines = Callable[[Sequence[str]], None]
+Lines = Callable[[Sequence[str], int], None]
 Progress = Callable[[JobStatus], None]
 
 PICK_UPS = 3
@@ -151,7 +151,7 @@ class Wait:
 
         A job whose supervisor is gone is picked up again. Whatever this raises, the job is left as it is.
 
-        :param lines: is called at least once a second, also with none.
+        :param lines: is called with lines and the offset behind them, at least once a second, also with none.
         :param after: the offset in its log after which lines are passed on.
         :raises Stopped: :meth:`stop` was called.
         :raises GoesOn: the job goes on when `patience` has come to its end.
@@ -222,9 +222,9 @@ class _Watch:
 
     async def _pump(self, limit: asyncio.Timeout) -> None:
         async for event in self._backend.watch(self._job_id, after=self._offset):
-            if event.lines:
-                self._lines(event.lines)
             self._offset = event.offset
+            if event.lines:
+                self._lines(event.lines, self._offset)
             if event.status is None:
                 continue
             self._progress(event.status)
@@ -243,4 +243,4 @@ class _Watch:
     async def _beat(self) -> None:
         while True:
             await asyncio.sleep(_BEAT_SECONDS)
-            self._lines(())
+            self._lines((), self._offset)

@@ -66,7 +66,9 @@ class Scripted(OwnStore):
 
 def follow(backend: Any, wait: Wait | None = None) -> tuple[JobStatus, list[str]]:
     lines: list[str] = []
-    status = (wait or Wait()).follow(backend, "j", lines=lines.extend, progress=lambda _: None)
+    status = (wait or Wait()).follow(
+        backend, "j", lines=lambda text, _: lines.extend(text), progress=lambda _: None
+    )
     return status, lines
 
 
@@ -157,7 +159,7 @@ def test_airflows_own_alarm_does_not_ring_any_more() -> None:
 
 def goes_on(backend: Scripted, patience: Patience) -> GoesOn:
     with pytest.raises(GoesOn) as caught:
-        Wait().follow(backend, "j", lines=lambda _: None, progress=lambda _: None, patience=patience)  # type: ignore[arg-type]
+        Wait().follow(backend, "j", lines=lambda *_: None, progress=lambda _: None, patience=patience)  # type: ignore[arg-type]
     return caught.value
 
 
@@ -178,7 +180,7 @@ def test_what_has_ended_is_taken_however_short_the_patience(patience: Patience) 
     status = Wait().follow(
         backend,  # type: ignore[arg-type]
         "j",
-        lines=lambda _: None,
+        lines=lambda *_: None,
         progress=lambda _: None,
         patience=patience,
     )
@@ -191,7 +193,7 @@ def test_the_deadline_is_told_apart_from_the_patience() -> None:
         Wait().follow(
             backend,  # type: ignore[arg-type]
             "j",
-            lines=lambda _: None,
+            lines=lambda *_: None,
             progress=lambda _: None,
             patience=Patience(seconds=3600, deadline=time.time() + 0.05),
         )
