@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import sys
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,9 +23,13 @@ _CURE = f"Mend the image's {LOCK}, or the network or disk that uv speaks of, and
 
 @dataclass(frozen=True, kw_only=True)
 class _Recipe:
-    """What an image says about how it is built."""
+    """What an image says about how it is built.
+
+    :param against: what those without isolation are built against; all others of the lock where it names none.
+    """
 
     no_isolation: tuple[str, ...] = ()
+    against: tuple[str, ...] = ()
     env: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -39,9 +44,10 @@ class Build:
         self._lock = lock_folder / LOCK
         self._recipe = _read_recipe(name, lock_folder / RECIPE)
         self._home = home
+        self._uv_cache = uv_cache
         self._progress = progress
         extra = {key: text.replace("{image}", str(home)) for key, text in self._recipe.env.items()}
-        self._uv = Uv(name, lock_folder, uv_cache, {"VIRTUAL_ENV": str(home)} | extra)
+        self._variables = {"VIRTUAL_ENV": str(home)} | extra
 
     def run(self) -> None:
         """Make the venv and install the whole lock into it."""
@@ -63,15 +69,28 @@ class Build:
                 part.flush()
                 self._sync(Path(part.name), doing=f"installing {_count(first)}")
             apart = ", ".join(self._recipe.no_isolation)
-            self._sync(self._lock, "--no-build-isolation", doing=f"building {apart}")
+            self._sync(
+                self._lock,
+                "--no-build-isolation",
+                doing=f"building {apart}",
+                cache=self._built_against(first),
+            )
         else:
             self._sync(self._lock, doing=f"installing {_count(locked)}")
 
-    def _sync(self, lock: Path, *options: str, doing: str) -> None:
-        self._run("pip", "sync", "--require-hashes", *options, str(lock), doing=doing)
+    def _built_against(self, first: Sequence[str]) -> Path:
+        """Return a cache of uv's for wheels that were built against this: uv itself looks at their source alone."""
+        against = [
+            each for each in first if not self._recipe.against or package(each) in self._recipe.against
+        ]
+        key = repr((sys.version_info[:2], sorted(against), sorted(self._recipe.env.items())))
+        return self._uv_cache / "against" / hashlib.sha256(key.encode()).hexdigest()[:16]
 
-    def _run(self, *words: str, doing: str) -> None:
-        self._uv.run(
+    def _sync(self, lock: Path, *options: str, doing: str, cache: Path | None = None) -> None:
+        self._run("pip", "sync", "--require-hashes", *options, str(lock), doing=doing, cache=cache)
+
+    def _run(self, *words: str, doing: str, cache: Path | None = None) -> None:
+        Uv(self._name, self._lock.parent, cache or self._uv_cache, self._variables).run(
             *words,
             failed=f"failed while {doing}",
             cure=_CURE + index_hint(),
@@ -89,14 +108,14 @@ def _read_recipe(name: str, path: Path) -> _Recipe:
     build = document.get("build", {})
     if not isinstance(build, dict):
         build = {"build": build}  # no key that is known
-    packages, env = build.get("no_isolation", []), build.get("env", {})
-    known = {*document} <= {"build"} and {*build} <= {"no_isolation", "env"}
-    if not known or not _texts(packages, list) or not _texts(env, dict):
+    apart, against, env = build.get("no_isolation", []), build.get("against", []), build.get("env", {})
+    known = {*document} <= {"build"} and {*build} <= {"no_isolation", "against", "env"}
+    if not known or not _texts(apart, list) or not _texts(against, list) or not _texts(env, dict):
         raise ImageError(
-            f"image {name}: {RECIPE} may hold [build] with no_isolation, a list of packages, and [build.env] "
-            f"with texts by name; found {document!r:.200}"
+            f"image {name}: {RECIPE} may hold [build] with no_isolation and against, lists of packages, and "
+            f"[build.env] with texts by name; found {document!r:.200}"
         )
-    return _Recipe(no_isolation=tuple(map(normal, packages)), env=env)
+    return _Recipe(no_isolation=tuple(map(normal, apart)), against=tuple(map(normal, against)), env=env)
 
 
 def _texts(values: Any, kind: type) -> bool:

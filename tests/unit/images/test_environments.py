@@ -216,7 +216,15 @@ def test_a_lock_without_hashes_is_refused(environments: Environments, tmp_path: 
 
 
 @pytest.mark.parametrize(
-    "recipe", ["[build", "[other]\n", "[build]\nno_isolation='x'\n", "[build.env]\nA=1\n", "build=1\n"]
+    "recipe",
+    [
+        "[build",
+        "[other]\n",
+        "[build]\nno_isolation='x'\n",
+        "[build]\nagainst='x'\n",
+        "[build.env]\nA=1\n",
+        "build=1\n",
+    ],
 )
 def test_a_recipe_that_cannot_be_read_is_refused(
     environments: Environments, tmp_path: Path, recipe: str
@@ -284,6 +292,29 @@ def test_a_package_can_be_built_against_the_rest_of_its_image(
     )
     assert shown.stdout.strip() == f"{python.parent.parent}/x"
     assert said == ["image two: installing 2 packages"]
+
+
+def test_a_package_is_built_once_for_what_it_is_built_against(
+    environments: Environments, tmp_path: Path
+) -> None:
+    """What uv keeps is a wheel by its source alone, whatever it was compiled against."""
+    recipe = '[build]\nno_isolation = ["second"]\n%s[build.env]\nHOME_OF_IMAGE = "{image}"\n'
+    second, first, third = (
+        sdist(tmp_path, *each)
+        for each in (("second", BACKEND), ("first", FIRST), ("third", FIRST.replace("first", "third")))
+    )
+
+    def built_in(name: str, digit: str, *lock: str, against: str = 'against = ["First"]\n') -> str:
+        folder = image(tmp_path / name, lock="".join(lock), recipe=recipe % against)
+        python = environments.ensure(name, folder, "b3:" + digit * 64)
+        shown = [python, "-c", "import second; print(second.home)"]
+        return Path(subprocess.check_output(shown, text=True).strip()).name.partition("-")[0]
+
+    assert built_in("one", "1", second, first) == "one"
+    assert built_in("more", "2", second, first, third) == "one", "one more package compiles nothing anew"
+    other = sdist(tmp_path, "first", f"# another release\n{FIRST}")
+    assert built_in("changed", "3", second, other) == "changed"
+    assert built_in("all", "4", second, other, third, against="") == "all", "no `against`: all others count"
 
 
 BUILDER = """
