@@ -30,7 +30,7 @@ def migrate(root: Path, *, cache: Path, environment: Mapping[str, str]) -> None:
 
     :param root: an AIRFLOW_HOME.
     :param cache: the folder of each release's migrated template: a migration takes seconds.
-    :param environment: Airflow's configuration.
+    :param environment: this process's, with Airflow's configuration.
     :raises MusterError: Airflow cannot migrate it.
     """
     release, database = version("apache-airflow"), root / DATABASE
@@ -61,7 +61,7 @@ def migrate_by(code: str, environment: Mapping[str, str], *, url: str = "") -> N
     """Create or migrate a database, in a process of its own: this one may have Airflow configured for another.
 
     :param code: Python that does it, with Airflow's ``initdb``.
-    :param environment: Airflow's configuration.
+    :param environment: all that it has, as a home's: a variable of this shell may name another Airflow's database.
     :param url: the database, if it is not the configured one.
     :raises MusterError: Airflow cannot.
     """
@@ -70,7 +70,7 @@ def migrate_by(code: str, environment: Mapping[str, str], *, url: str = "") -> N
     try:
         ended = subprocess.run(
             command,
-            env={**os.environ, **environment, **place},
+            env={**environment, **place},
             capture_output=True,
             text=True,
             check=False,

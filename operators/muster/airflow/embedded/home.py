@@ -103,7 +103,7 @@ class EmbeddedHome:
             self.settings.make_home()
             (self.root / "logs").mkdir(parents=True, exist_ok=True)
             os.environ.update(self.environment())
-            migrate(self.root, cache=self.settings.cache, environment=self.environment())
+            migrate(self.root, cache=self.settings.cache, environment=os.environ)
         except OSError as error:
             raise SpecError(f"MUSTER_HOME {self.settings.home} cannot be written: {error}") from error
 

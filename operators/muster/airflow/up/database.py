@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from importlib.metadata import version
 from pathlib import Path
 
@@ -37,18 +37,19 @@ def served(home: UpHome, note: Callable[[str], None]) -> Iterator[Component | No
             raise MusterError(f"{error}: is it what --database or own.cfg should name?") from error
         yield None
         return
-    try:
-        new = home.postgres.make(lambda: _template(home))
-        if new and (earlier := home.root / DATABASE).exists():
-            note(
-                f"Airflow's runs begin anew, in {home.postgres.folder}; earlier ones are in {earlier}: to go on with it, write "
-                f"sql_alchemy_conn = sqlite:///{earlier} under [database] in {home.root / 'own.cfg'}"
-            )
-        with home.postgres.running() as server:
+    with ExitStack() as opened:
+        try:
+            new = home.postgres.make(lambda: _template(home))
+            if new and (earlier := home.root / DATABASE).exists():
+                note(
+                    f"Airflow's runs begin anew, in {home.postgres.folder}; earlier ones are in {earlier}: to go on with it, write "
+                    f"sql_alchemy_conn = sqlite:///{earlier} under [database] in {home.root / 'own.cfg'}"
+                )
+            server = opened.enter_context(home.postgres.running())
             _migrate(home, home.postgres)
-            yield server
-    except OSError as error:
-        raise SpecError(f"{home.postgres.folder} cannot be written: {error}") from error
+        except OSError as error:
+            raise SpecError(f"{home.postgres.folder} cannot be written: {error}") from error
+        yield server
 
 
 def _migrate(home: UpHome, postgres: Postgres) -> None:

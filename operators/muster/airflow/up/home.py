@@ -97,10 +97,10 @@ class UpHome:
         return bool(own or self.database)
 
     def configured_database(self) -> str:
-        """The address of Airflow's database, as :meth:`prepare` wrote it."""
+        """The address of Airflow's database, as :meth:`prepare` wrote it; empty where ``own.cfg`` says only how to learn it."""
         parser = RawConfigParser()
         parser.read(self.root / "airflow.cfg", encoding="utf-8")
-        return parser["database"]["sql_alchemy_conn"].replace("%%", "%")
+        return parser.get("database", "sql_alchemy_conn", fallback="").replace("%%", "%")
 
     def auth_manager(self) -> str:
         """The auth manager that ``own.cfg`` names, whose users are not :attr:`passwords`'; empty where it names none."""
@@ -211,6 +211,10 @@ class UpHome:
 
     def _write_options(self, kept: Mapping[str, str]) -> None:
         options = self.options()
+        if (
+            not self.database and self.names_database()
+        ):  # Airflow would take this before a command or a secret
+            del options["database"]["sql_alchemy_conn"]
         options["core"]["fernet_key"] = kept["fernet"]
         options["api"]["secret_key"] = kept["pages"]
         options["api_auth"] = {"jwt_secret": kept["tokens"]}

@@ -45,6 +45,11 @@ PATIENCE = {
     "tcp_user_timeout": 30_000,
 }
 PATIENCE_ASYNC = {"timeout": 10}
+# libpq's variables that an address does not override: each leads its clients to another server, or has them refuse this one.
+_MISLEADING = (
+    *("PGCHANNELBINDING", "PGCLIENTENCODING", "PGGSSENCMODE", "PGHOSTADDR", "PGOPTIONS"),
+    *("PGREQUIREAUTH", "PGSERVICE", "PGTARGETSESSIONATTRS"),
+)
 _NOBODY = "nobody"
 _SOCKET = f".s.PGSQL.{PORT}"
 _PLAIN = re.compile(r"[\w/.@+ -]+", re.ASCII)  # what means itself in an address and in a setting
@@ -85,7 +90,7 @@ class Postgres:
     @property
     def url(self) -> str:
         """Its address, as Airflow's ``sql_alchemy_conn``."""
-        return f"postgresql+psycopg2://{USER}@/{DATABASE}?host={quote(str(self.sockets))}"
+        return f"postgresql+psycopg2://{USER}@/{DATABASE}?host={quote(str(self.sockets))}&port={PORT}"
 
     @property
     def lock(self) -> Path:
@@ -132,10 +137,12 @@ class Postgres:
 
     @contextmanager
     def running(self) -> Iterator[Component]:
-        """Run the server within the block, which may start it again.
+        """Run the server within the block, which may start it again. This process and its children lose :data:`_MISLEADING`.
 
         :raises BackendError: it does not come, and its log says why.
         """
+        for name in _MISLEADING:
+            os.environ.pop(name, None)
         self._let_in()
         patience = Patience(END_SECONDS, first=0.05, longest=0.5)
         while is_locked(self.lock):  # by what a killed parent left
@@ -257,7 +264,7 @@ class Postgres:
         while True:
             try:
                 psycopg2.connect(
-                    user=USER, dbname=DATABASE, host=str(self.sockets), connect_timeout=10
+                    user=USER, dbname=DATABASE, host=str(self.sockets), port=PORT, connect_timeout=10
                 ).close()
             except psycopg2.OperationalError as error:
                 how = component.ended() or ("" if patience.wait() else f"does not answer: {error}")

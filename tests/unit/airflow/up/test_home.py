@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import errno
+from configparser import RawConfigParser
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from muster.airflow.embedded import database
 from muster.airflow.up.api import FoundDags
+from muster.airflow.up.database import served
 from muster.airflow.up.home import UpHome
+from muster.airflow.up.postgres import Postgres
 from muster.cli.up import Screen
+from muster.core.errors import MusterError
 from muster.core.settings import Settings
 
 FAB = "airflow.providers.fab.auth_manager.fab_auth_manager.FabAuthManager"
@@ -40,3 +47,38 @@ def test_no_password_is_shown_that_another_auth_manager_does_not_know(home: UpHo
 
 def test_events_that_come_close_together_are_one_run_with_any_airflow(home: UpHome) -> None:
     assert home.options()["scheduler"]["batch_asset_events"] == "True"
+
+
+def test_a_command_in_own_cfg_names_the_database(home: UpHome) -> None:
+    """Airflow takes an address in airflow.cfg before a command, so there may be none."""
+    (home.root / "own.cfg").write_text("[database]\nsql_alchemy_conn_cmd = cat /run/secrets/database\n")
+    home.prepare()
+    written = RawConfigParser()
+    written.read(home.root / "airflow.cfg")
+    assert not written.has_option("database", "sql_alchemy_conn")
+    assert written["database"]["sql_alchemy_conn_cmd"] == "cat /run/secrets/database"
+    assert home.configured_database() == ""
+
+
+def test_the_database_of_another_airflow_in_this_shell_is_not_migrated(
+    home: UpHome, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AIRFLOW__DATABASE__SQL_ALCHEMY_CONN", "postgresql://production")
+    code = "import os; raise ValueError(os.environ.get('AIRFLOW__DATABASE__SQL_ALCHEMY_CONN', 'none'))"
+    monkeypatch.setattr(
+        database,
+        "_MIGRATION",
+        "import sys\ntry:\n    {code}\nexcept Exception as error:\n    sys.exit(str(error))",
+    )
+    with pytest.raises(MusterError, match=r"cannot be migrated: none$"):
+        database.migrate_by(code, home.environment())
+
+
+def test_an_error_of_what_runs_on_the_database_is_not_the_database_s(
+    home: UpHome, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Postgres, "make", lambda *_: False)
+    monkeypatch.setattr(Postgres, "running", lambda _: nullcontext())
+    monkeypatch.setattr("muster.airflow.up.database._migrate", lambda *_: None)
+    with pytest.raises(OSError, match="fork"), served(home, lambda _: None):
+        raise OSError(errno.EAGAIN, "fork")

@@ -61,6 +61,30 @@ def test_it_answers_its_owner_alone_and_ends_at_the_end_of_the_block(postgres: P
     assert not (postgres.folder / "postmaster.pid").exists()
 
 
+def test_the_shell_s_own_postgresql_misleads_nobody(
+    postgres: Postgres, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Many people who work with data have such variables in each shell."""
+    monkeypatch.setattr(module, "READY_SECONDS", 2.0)
+    others = {
+        "PGPORT": "5433",
+        "PGHOST": "db.example",
+        "PGHOSTADDR": "127.0.0.1",
+        "PGSERVICE": "warehouse",
+        "PGOPTIONS": "-c search_path=other",
+        "PGREQUIREAUTH": "scram-sha-256",
+        "PGTARGETSESSIONATTRS": "standby",
+        "PGGSSENCMODE": "require",
+        "PGCHANNELBINDING": "require",
+        "PGCLIENTENCODING": "LATIN1",
+    }
+    for name, value in others.items():
+        monkeypatch.setenv(name, value)
+    with postgres.running():
+        assert ask(postgres, "SHOW search_path") == [('"$user", public',)]
+        assert ask(postgres, "SHOW client_encoding") == [("UTF8",)]
+
+
 def test_what_was_committed_survives_the_kill_of_the_server_and_of_all_of_it(postgres: Postgres) -> None:
     with postgres.running() as server:
         ask(postgres, "CREATE TABLE kept (number INT)")
