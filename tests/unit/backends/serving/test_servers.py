@@ -38,6 +38,7 @@ class Played:
 
     def __init__(self, server: ModelServer, line: socket.socket) -> None:
         self.server = server
+        self.line = line
         self._line = line.makefile("rw")
 
     def answer(self, action: str, error: str = "") -> dict[str, Any]:
@@ -97,6 +98,20 @@ def play(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[
                 each.server.stop(deadline=FAR)
         for line in lines:
             line.close()
+
+
+def test_the_tokens_of_many_clients_arrive_whole(play: Callable[[], Played]) -> None:
+    """They are more than a line takes at once; a command that was cut off would spoil all that follow."""
+    played = play()
+    tokens = [{"name": f"client-{number}", "digest": f"{number:064}"} for number in range(5_000)]
+    played.server.admit({"needed": True, "tokens": tokens})
+    played.server.unload("r1")
+    came = bytearray()
+    while came.count(b"\n") < 2:
+        came += played.line.recv(1 << 16)
+        played.server.listen()
+    first, second = map(json.loads, came.splitlines())
+    assert (first["tokens"], second["do"]) == (tokens, "unload")
 
 
 def test_a_load_that_nobody_waits_for_is_forgotten_when_it_ends(play: Callable[[], Played]) -> None:

@@ -100,6 +100,7 @@ class ModelServer:
         self._control = line
         self._control.setblocking(False)
         self._received = b""
+        self._unsent = bytearray()
         self._commands = 0
         self._answers: dict[int, str] = {}
         self._orders: set[int] = set()
@@ -282,6 +283,7 @@ class ModelServer:
 
     def listen(self) -> list[str]:
         """Take the answers that have come, and return what it could not do of what it was ordered."""
+        self._send()
         try:
             while data := self._control.recv(1 << 16):
                 self._received += data
@@ -365,7 +367,12 @@ class ModelServer:
     def _command(self, action: str, **fields: Any) -> int:
         """Send a command; one that cannot be sent is never answered, as of a server that dies just then."""
         self._commands += 1
-        line = json.dumps({"id": self._commands, "do": action, **fields}).encode() + b"\n"
-        with contextlib.suppress(BrokenPipeError, ConnectionResetError, BlockingIOError):
-            self._control.sendall(line)
+        self._unsent += json.dumps({"id": self._commands, "do": action, **fields}).encode() + b"\n"
+        self._send()
         return self._commands
+
+    def _send(self) -> None:
+        """Send what the line takes now: the tokens of many clients are more than it holds at once."""
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError, BlockingIOError):
+            while self._unsent:
+                del self._unsent[: self._control.send(self._unsent)]
