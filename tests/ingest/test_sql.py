@@ -325,6 +325,10 @@ class TestDuckDB(QueryContract):
         query = "select timestamp '2026-01-02 10:00:00' as day"
         assert "no date32[day] (it is more)" in read("one", query=query, types={"day": "date"})["message"]
 
+    def test_what_is_no_time_and_no_number_is_no_more_than_its_bool(self, read: Any) -> None:
+        query = "select 'true'::enum('true', 'false') as flag"
+        assert read("one", query=query, types={"flag": "bool"}).get("rows") == 1
+
     @pytest.fixture
     def database(self, python: Path, tmp_path: Path) -> tuple[dict[str, str], str, Run]:
         file = tmp_path / "shop.duckdb"

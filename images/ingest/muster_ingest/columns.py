@@ -10,6 +10,7 @@ import re
 from collections.abc import Mapping
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from muster_ingest.errors import IngestError
@@ -113,11 +114,15 @@ def _column(column: pa.Array, field: pa.Field, changed: set[str]) -> pa.Array:
         if pa.types.is_floating(column.type) and pa.types.is_decimal(field.type):
             column = column.cast(pa.string())  # Arrow would round a fraction to the digits that there are
         cast = column.cast(field.type)
-        coarse = pa.types.is_date(field.type) or pa.types.is_boolean(field.type)
-        if coarse and not pa.types.is_string(column.type) and not cast.cast(column.type).equals(column):
-            raise ValueError(
-                "it is more"
-            )  # which Arrow would leave out: a time of day, all of a number but whether it is 0
+        kind = column.type
+        if pa.types.is_timestamp(kind) and kind.tz:
+            column = pc.local_timestamp(column)  # a day is one of the column's own zone
+        coarse = (pa.types.is_date(field.type) and pa.types.is_temporal(kind)) or (
+            pa.types.is_boolean(field.type) and (pa.types.is_integer(kind) or pa.types.is_floating(kind))
+        )
+        if coarse and not cast.cast(column.type).equals(column):
+            # which Arrow would leave out: a time of day, all of a number but whether it is 0
+            raise ValueError("it is more")
         return cast
     except (pa.ArrowException, ValueError) as error:
         raise IngestError(
