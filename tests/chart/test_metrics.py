@@ -77,10 +77,11 @@ def test_the_monitor_finds_the_service_and_that_the_pod() -> None:
     assert f"--port={port['targetPort']}" in container["command"]
 
 
-def test_its_account_may_only_look() -> None:
+def test_its_account_may_only_look_and_make_events() -> None:
     found = render(WHOLE)
     role = named(found, "Role", "muster-metrics")
-    assert {verb for rule in role["rules"] for verb in rule["verbs"]} == {"get", "list"}
+    assert {verb for rule in role["rules"] for verb in rule["verbs"]} == {"get", "list", "create"}
+    assert [rule["resources"] for rule in role["rules"] if "create" in rule["verbs"]] == [["events"]]
     assert not {"secrets", "pods/proxy", "configmaps"} & {
         kind for rule in role["rules"] for kind in rule["resources"]
     }

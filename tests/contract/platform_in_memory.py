@@ -158,6 +158,9 @@ class MemoryPlatform:
         """Do nothing: there is no other writer."""
         return ()
 
+    def announce(self, name: str, drift: str) -> None:
+        """Do nothing: there is no other writer."""
+
     def tokens(self, name: str) -> Tokens:
         """Return the tokens of a deployment's clients."""
         with self._lock:

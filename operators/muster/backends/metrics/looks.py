@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from muster.backends.metrics.samples import MOST_LABELS, Sample
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from muster.backends.capacity import Cards, Gpus, Queues
-    from muster.backends.releases.deployments import Deployments
+    from muster.backends.releases.figures import Seen
     from muster.core.deployment import DeploymentStatus, Release
     from muster.volumes.protocols import Store
 
@@ -107,9 +107,9 @@ def _free(nodes: Sequence[Cards], gpu_class: str) -> int:
     return sum(node.free for node in nodes if node.gpu_class == gpu_class)
 
 
-def of_deployments(deployments: Deployments) -> Iterator[Sample]:
-    """Tell how each deployment stands; its model servers are not asked for their counts."""
-    for seen in deployments.look_at(counts=False)[:MOST_LABELS]:
+def of_deployments(found: Sequence[Seen]) -> Iterator[Sample]:
+    """Tell how each deployment stands."""
+    for seen in found[:MOST_LABELS]:
         yield from _of_deployment(seen.status)
 
 

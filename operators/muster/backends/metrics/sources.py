@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Generic, TypeVar
+from functools import partial
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from muster.backends import choose
 from muster.backends.metrics import looks
@@ -15,6 +17,7 @@ from muster.backends.metrics.collector import MusterCollector
 from muster.backends.metrics.looks import line_of
 from muster.backends.metrics.samples import Durations, Sample, bounded
 from muster.backends.metrics.table import MetricsPart
+from muster.core.errors import MusterError
 from muster.core.job import JobSpec
 from muster.core.settings import Settings
 from muster.core.status import JobState, JobStatus
@@ -26,6 +29,8 @@ if TYPE_CHECKING:
     from muster.backends.releases.deployments import Deployments
     from muster.volumes.protocols import Store
 
+
+log = logging.getLogger(__name__)
 
 UNREADABLE = "unreadable"
 LIVE = tuple(state for state in JobState if not state.ended)
@@ -144,33 +149,19 @@ def collector_of(settings: Settings) -> MusterCollector:
 
     What could not be read is opened anew for the next look: a token may have been renewed.
     """
-    stores: dict[MetricsPart, _Opened[Store]] = {
-        part: _Opened(lambda stack: _store(settings, stack)) for part in (MetricsPart.STORE, MetricsPart.JOBS)
-    }
-    capacities: dict[MetricsPart, _Opened[Capacity]] = {
-        part: _Opened(lambda _: choose.choose_capacity(settings))
-        for part in (MetricsPart.QUEUES, MetricsPart.GPUS)
-    }
-    deployments: _Opened[Deployments] = _Opened(
-        lambda stack: stack.enter_context(
-            choose.open_deployments(settings, patience_seconds=choose.LOOK_SECONDS)
-        )
-    )
-    opened: dict[MetricsPart, _Opened[Store] | _Opened[Capacity] | _Opened[Deployments]] = {
-        **stores,
-        **capacities,
-        MetricsPart.DEPLOYMENTS: deployments,
-    }
-    lines = _Lines()
+    store, capacity = partial(_store, settings), lambda _: choose.choose_capacity(settings)
+    lines, drifts = _Lines(), Drifts()
     jobs = Jobs(lambda: lines.names)
+    parts: dict[MetricsPart, tuple[Callable[[ExitStack], Any], Callable[[Any], Iterable[Sample]]]] = {
+        MetricsPart.STORE: (store, looks.of_store),
+        MetricsPart.JOBS: (store, lambda store: jobs.look(store.ledger)),
+        MetricsPart.QUEUES: (capacity, lines.look),
+        MetricsPart.GPUS: (capacity, lambda capacity: looks.of_gpus(capacity.gpus())),
+        MetricsPart.DEPLOYMENTS: (partial(_deployments, settings), drifts.look),
+    }
+    opened = {part: _Opened(open_) for part, (open_, _) in parts.items()}
     return MusterCollector(
-        {
-            MetricsPart.STORE: lambda: looks.of_store(stores[MetricsPart.STORE].now()),
-            MetricsPart.JOBS: lambda: jobs.look(stores[MetricsPart.JOBS].now().ledger),
-            MetricsPart.QUEUES: lambda: lines.look(capacities[MetricsPart.QUEUES].now()),
-            MetricsPart.GPUS: lambda: looks.of_gpus(capacities[MetricsPart.GPUS].now().gpus()),
-            MetricsPart.DEPLOYMENTS: lambda: looks.of_deployments(deployments.now()),
-        },
+        {part: partial(_look, opened[part], look) for part, (_, look) in parts.items()},
         place="machine" if settings.cluster is None else "cluster",
         failed=lambda part: opened[part].forget(),
     )
@@ -186,6 +177,26 @@ class _Lines:
         found = capacity.queues()
         self.names = tuple(line.name for line in found.lines)
         return looks.of_queues(found)
+
+
+class Drifts:
+    """Which deployments were not as muster left them at the look before: each such change is announced once."""
+
+    def __init__(self) -> None:
+        self._told: frozenset[str] = frozenset()
+
+    def look(self, deployments: Deployments) -> Iterable[Sample]:
+        """Look at each deployment; its model servers are not asked for their counts."""
+        found = deployments.look_at(counts=False)
+        drifted = {seen.status.name: seen.status.drift for seen in found if seen.status.drift}
+        for name in drifted.keys() - self._told:
+            log.warning("deployment %s: %s", name, drifted[name])
+            try:
+                deployments.platform.announce(name, drifted[name])
+            except MusterError as error:  # what is measured does not depend on it
+                log.warning("no Event can be made of that: %s", error)
+        self._told = frozenset(drifted)
+        return looks.of_deployments(found)
 
 
 class _Opened(Generic[T]):
@@ -214,3 +225,11 @@ def _store(settings: Settings, stack: ExitStack) -> Store:
     store = choose.choose_store(settings, patience_seconds=choose.LOOK_SECONDS)
     stack.callback(store.close)
     return store
+
+
+def _deployments(settings: Settings, stack: ExitStack) -> Deployments:
+    return stack.enter_context(choose.open_deployments(settings, patience_seconds=choose.LOOK_SECONDS))
+
+
+def _look(source: _Opened[Any], look: Callable[[Any], Iterable[Sample]]) -> Iterable[Sample]:
+    return look(source.now())

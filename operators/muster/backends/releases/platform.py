@@ -149,6 +149,9 @@ class Platform(Protocol[B]):
         :raises Conflict: another writer changed the book since.
         """
 
+    def announce(self, name: str, drift: str) -> None:
+        """Tell whatever watches this place that a deployment is not as muster left it: an Event, where there are such."""
+
     def tokens(self, name: str) -> Tokens:
         """Return the tokens of a deployment's clients; they go with the deployment.
 

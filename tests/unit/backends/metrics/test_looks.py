@@ -16,11 +16,13 @@ from tests.unit.volumes.service.process import Service
 from muster.backends.capacity import Cards, Gpus, Line, Queues, Share, Waiting
 from muster.backends.metrics import looks
 from muster.backends.metrics.looks import MOST_VOLUMES, line_of
+from muster.backends.metrics.sources import Drifts
 from muster.backends.metrics.table import METRICS, MetricsPart
 from muster.backends.releases.deployments import Deployments
 from muster.backends.releases.figures import Seen
 from muster.core.data import Pinned
 from muster.core.deployment import DeploymentStatus, Release, Revision, RevisionState
+from muster.core.errors import SpecError
 from muster.core.room import Room
 from muster.volumes.folder import FolderStore
 
@@ -197,8 +199,7 @@ STATUS = DeploymentStatus(
 
 
 def of_status(scrapes: Scrapes, status: DeploymentStatus) -> dict[tuple[str, ...], float]:
-    some: Any = SimpleNamespace(look_at=lambda counts: [Seen(status=status)])
-    return told(scrapes, MetricsPart.DEPLOYMENTS, lambda: looks.of_deployments(some))
+    return told(scrapes, MetricsPart.DEPLOYMENTS, lambda: looks.of_deployments([Seen(status=status)]))
 
 
 def test_a_deployment_tells_how_it_stands(scrapes: Scrapes) -> None:
@@ -239,5 +240,23 @@ def test_model_servers_are_not_asked_for_counts() -> None:
             return super().observe(books, counts=counts)
 
     platform: Any = Counting(lambda _, columns: columns)
-    assert list(looks.of_deployments(Deployments(platform, lambda: None))) == []  # type: ignore[arg-type, return-value]
+    assert list(Drifts().look(Deployments(platform, lambda: None))) == []  # type: ignore[arg-type, return-value]
     assert asked == [False]
+
+
+def test_each_drift_is_announced_once_and_nothing_that_is_measured_depends_on_it() -> None:
+    now, announced = [STATUS], list[str]()
+
+    def announce(name: str, drift: str) -> None:
+        announced.append(f"{name}: {drift}")
+        raise SpecError("may not create events")
+
+    some: Any = SimpleNamespace(
+        look_at=lambda counts: [Seen(status=status) for status in now],
+        platform=SimpleNamespace(announce=announce),
+    )
+    drifts, repaired = Drifts(), replace(STATUS, drift="")
+    for status in (STATUS, STATUS, repaired, replace(STATUS, drift="r1 is gone")):
+        now[:] = [status]
+        assert list(drifts.look(some)) == list(looks.of_deployments([Seen(status=status)]))
+    assert announced == ["flights: its route was edited", "flights: r1 is gone"]

@@ -232,6 +232,10 @@ class ClusterPlatform:
         pods: Sequence[Document] = self._revisions.answering(book.name, entry.name)
         return self._replicas.ask(pods, deployment=book.name, revision=entry.name, request=request)
 
+    def announce(self, name: str, drift: str) -> None:
+        """Make an Event of its route: ``kubectl get events``, ``kubectl describe``, and what forwards them."""
+        self._routes.announce(name, drift)
+
     def tokens(self, name: str) -> Tokens:
         """Return the tokens of a deployment's clients."""
         return self._tokens.of(name)

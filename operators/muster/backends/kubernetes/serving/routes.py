@@ -5,9 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection
 from dataclasses import replace
+from datetime import UTC, datetime
 
 from muster.backends.kubernetes.api.client import Client
-from muster.backends.kubernetes.api.kinds import Document
+from muster.backends.kubernetes.api.kinds import EVENT, Document
 from muster.backends.kubernetes.serving import names
 from muster.backends.kubernetes.serving.route import (
     Notes,
@@ -22,6 +23,7 @@ from muster.core.errors import Conflict, Corrupt, NotFound, SpecError, Unreachab
 from muster.core.names import check_label
 
 TAKEN_UP_SECONDS, _LOOK_SECONDS = 10.0, 0.05
+_MESSAGE_CHARACTERS = 1000  # an Event's may have 1024
 _REPORTS = 20  # of a gateway that come in between a look and a write
 
 
@@ -117,6 +119,30 @@ class Routes:
                     break
                 counted = replace(counted, version=found.version)  # a gateway has reported, no more
         raise Conflict(f"another writer changed the route of {route.name} meanwhile: look again")
+
+    def announce(self, name: str, drift: str) -> None:
+        """Make an Event that warns of a drift of this route, as :func:`.route.drift` tells it."""
+        found = self._client.get(self._kind, names.route_name(name), namespace=self._site.namespace)
+        if found is None:
+            return
+        about = {key: found["metadata"][key] for key in ("name", "namespace", "uid")}
+        now = datetime.now(UTC)
+        self._client.create(
+            {
+                "apiVersion": EVENT.api_version,
+                "kind": EVENT.name,
+                "metadata": {
+                    "name": f"{about['name']}.{now:%Y%m%d%H%M%S%f}",
+                    "namespace": about["namespace"],
+                },
+                "involvedObject": {"apiVersion": self._kind.api_version, "kind": self._kind.name, **about},
+                "type": "Warning",
+                "reason": "DeploymentDrifted",
+                "message": f"deployment {name}: {drift}"[:_MESSAGE_CHARACTERS],
+                "source": {"component": "muster"},
+                **dict.fromkeys(("firstTimestamp", "lastTimestamp"), now.strftime("%Y-%m-%dT%H:%M:%SZ")),
+            }
+        )
 
     def await_taken_up(self, name: str) -> Route:
         """Return a route when its Gateway says that it has read it as it is; that takes some hundredths of a second.

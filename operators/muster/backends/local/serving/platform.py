@@ -247,6 +247,9 @@ class LocalPlatform:
         tokens = self._folder(state.name).tokens()
         return {KEY: tokens.key} if tokens else {}
 
+    def announce(self, name: str, drift: str) -> None:
+        """Do nothing: a machine has no Events."""
+
     def repair(self, book: LocalBook) -> tuple[str, ...]:
         """Bring a keeper up where it is gone, and with it the servers of all live revisions."""
         if book.alive or not book.live:

@@ -19,6 +19,7 @@ from tests.unit.backends.kubernetes.serving.gateway_pages import line, page, tel
 from muster.backends.kubernetes.api.kinds import (
     CONFIG_MAP,
     ENDPOINT_SLICE,
+    EVENT,
     HTTP_ROUTE,
     POD,
     SERVICE,
@@ -392,6 +393,10 @@ class TestRepair:
         assert status.reason == status.drift
         assert f"its route was edited outside muster: {told}; " in status.drift
         assert named_commands(status.drift) == ["muster deployments repair lines"]
+        deployments.platform.announce("lines", status.drift)
+        (event,) = there.cluster.all(EVENT)
+        assert event["message"] == f"deployment lines: {status.drift}"
+        assert event["involvedObject"]["uid"] == there.route()["metadata"]["uid"]
         assert list(manual.repair(deployments, "lines")) == [
             "its route is written as muster left it: r2 100 %, r1 kept"
         ]
