@@ -22,12 +22,12 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from shlex import quote
 
 from muster.core.errors import SpecError
 
 HOME_NAME = ".muster"
 INTERPRETER = "MUSTER_INTERPRETER_"
-_NAMED = "MUSTER_HOME={home} says that you trust all who can write there; MUSTER_HOME={own} begins a home of your own"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,16 +136,20 @@ def _found(here: Path) -> Path | None:
         home = folder / HOME_NAME
         if not home.is_dir():
             continue
+        named = (
+            f"MUSTER_HOME={quote(str(home))} says that you trust all who can write there; "
+            f"MUSTER_HOME={quote(str(here / HOME_NAME))} begins a home of your own"
+        )
         for stat in (home.lstat(), home.stat()):
             if stat.st_uid != os.geteuid():
                 raise SpecError(
                     f"{home} belongs to {_user(stat.st_uid)}, and you are {_user(os.geteuid())}: muster would run what that "
-                    f"user put there, as you. {_NAMED.format(home=home, own=here / HOME_NAME)}"
+                    f"user put there, as you. {named}"
                 )
         if stat.st_mode & 0o022:
             raise SpecError(
                 f"other users may write into {home} (mode {stat.st_mode & 0o777:o}): muster would run what they put there, as "
-                f"you. Run `chmod go-w {home}`. {_NAMED.format(home=home, own=here / HOME_NAME)}"
+                f"you. Run `chmod go-w {quote(str(home))}`. {named}"
             )
         return home
     return None

@@ -109,15 +109,15 @@ def test_a_home_of_another_user_is_refused_unless_it_is_named(
 
 
 def test_a_home_that_others_may_write_is_refused_unless_it_is_named(tmp_path: Path) -> None:
-    home = tmp_path / ".muster"
-    home.mkdir()
+    home = tmp_path / "my models" / ".muster"
+    home.mkdir(parents=True)
     for mode in (0o777, 0o775, 0o702):
         home.chmod(mode)
-        with pytest.raises(SpecError, match=f"may write into .*mode {mode:o}.*chmod go-w"):
-            Settings.load({}, start=tmp_path)
+        with pytest.raises(SpecError, match=f"may write into .*mode {mode:o}.*chmod go-w '{home}'`"):
+            Settings.load({}, start=home.parent)
     assert Settings.load({"MUSTER_HOME": str(home)}).home == home
     home.chmod(0o755)
-    assert Settings.load({}, start=tmp_path).home == home
+    assert Settings.load({}, start=home.parent).home == home
 
 
 def test_a_link_of_another_user_to_a_home_of_ones_own_is_refused(

@@ -238,7 +238,12 @@ class Postgres:
 
     def _become(self, number: int, parent: int) -> None:
         if (account := self._account()) is not None:
-            become_user(*account)
+            try:
+                become_user(*account)
+            except OSError as error:
+                said = f"root may not become another user here ({error}), and PostgreSQL refuses to be root: run muster up as one"
+                os.write(2, f"{said}, {OTHER}\n".encode())
+                os._exit(1)
         die_with(parent, number)  # after the change of user, which takes it back
 
     def _become_server(self, parent: int) -> None:

@@ -71,7 +71,10 @@ def _rows(settings: Settings, name: str, query: str, **values: str) -> Sequence[
     root, options = settings.home / "up", ConfigParser()
     options.read(root / "airflow.cfg", encoding="utf-8")
     if not (address := options.get("database", "sql_alchemy_conn", fallback="")):
-        return ok(name, f"no muster up here yet; {_BY_HAND}")
+        why = (
+            "own.cfg does not hold the database's address" if options.sections() else "no muster up here yet"
+        )
+        return ok(name, f"{why}; {_BY_HAND}")
     url = make_url(address)
     postgres = url.get_backend_name() == "postgresql"
     if postgres and url.host is None and not is_locked(root / "up.lock"):  # its own, which ends with it

@@ -241,6 +241,19 @@ def test_data_of_another_user_is_refused(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 @AS_ROOT
+def test_a_root_that_may_become_no_other_user_is_told_what_to_do(tmp_path: Path) -> None:
+    """As in a container that was given no capabilities."""
+    code = (
+        "import sys; from pathlib import Path; from muster.airflow.up.postgres import Postgres\n"
+        "Postgres(folder=Path(sys.argv[1]), log=Path(sys.argv[1] + '.log')).initialise()"
+    )
+    command = ["setpriv", "--bounding-set=-all", sys.executable, "-c", code, str(tmp_path / "data")]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert "root may not become another user here" in ended.stderr.splitlines()[-1]
+    assert "run muster up as one, or name a database with --database" in ended.stderr.splitlines()[-1]
+
+
+@AS_ROOT
 def test_data_that_root_has_copied_is_given_to_the_server_s_user(tmp_path: Path) -> None:
     found = data(tmp_path / "postgres", module.major_version())
     assert not found.make(lambda: tmp_path)
