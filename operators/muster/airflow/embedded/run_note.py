@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,6 +11,10 @@ from muster.core.origin import Origin
 from muster.volumes.protocols import Ledger
 from muster.volumes.run_notes import EVERY_SECONDS
 
+_AGAIN_SECONDS = (
+    5 * EVERY_SECONDS
+)  # after one that failed: the run does nothing else while it waits for the store
+
 
 @contextmanager
 def noted(ledger: Ledger, run: Origin, warn: Callable[[str], None]) -> Iterator[Callable[[], None]]:
@@ -19,18 +22,19 @@ def noted(ledger: Ledger, run: Origin, warn: Callable[[str], None]) -> Iterator[
 
     :param warn: told once where the store takes no note.
     """
-    due = 0.0
+    due, failed = 0.0, False
 
     def note(*, going: bool = True) -> None:
-        nonlocal due
+        nonlocal due, failed
         if going and time.monotonic() < due:
             return
         try:
-            due = time.monotonic() + EVERY_SECONDS
             ledger.note_run(run, going=going)
+            due = time.monotonic() + EVERY_SECONDS
         except MusterError as error:
-            due = math.inf
-            warn(f"`muster runs` and the page do not show that this run goes on: {error}")
+            if not failed:
+                warn(f"`muster runs` and the page do not show that this run goes on: {error}")
+            due, failed = time.monotonic() + _AGAIN_SECONDS, True
 
     note()
     try:
