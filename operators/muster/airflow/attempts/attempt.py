@@ -117,12 +117,15 @@ def decide(
 
     :param stored: what an earlier try wrote, or this one before it was deferred.
     :param max_tries: what Airflow says now, and `retries` what the Dag does.
-    :param state: of the stored attempt's job; None where the ledger has no such job.
+    :param state: of the stored attempt's job, or of the task's last one where nothing is stored; None where the ledger has no
+        such job.
     :param mine: whether this try owns that job.
     :param fresh_nonce: used where the task has to begin anew.
     :param backfill: the one that the run belongs to. Where that is another than before, it cleared the task, and no person.
     """
-    anew = stored is not None and stored.backfill == backfill
+    # Nothing is stored of a task that runs for the first time, or that a person cleared in Airflow 3.4; a backfill discards nothing.
+    cleared = state is not None or max_tries > retries
+    anew = cleared if stored is None else stored.backfill == backfill
     fresh = Attempt(nonce=fresh_nonce, max_tries=max_tries, retries=retries, anew=anew, backfill=backfill)
     if stored is None or stored.max_tries != max_tries:
         return Decision(action=Action.START, attempt=fresh)

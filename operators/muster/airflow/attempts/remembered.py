@@ -56,11 +56,6 @@ class Remembered:
             self.remember(begun)
         return begun
 
-    def before(self) -> str | None:
-        """Return what was written last, also before the task was cleared; None where nothing was."""
-        stored = self._store.get(self._key)
-        return str(stored["begun"]) if isinstance(stored, Mapping) and "begun" in stored else None
-
     def remember(self, begun: str) -> None:
         """Write it down. Airflow refuses that to a try that is no longer the task's own."""
         from airflow.sdk.execution_time.context import NEVER_EXPIRE

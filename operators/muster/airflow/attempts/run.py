@@ -63,6 +63,7 @@ BACKSTOP_SECONDS = 600.0
 class TaskRun:
     """One try of one task, and all that its jobs are run with.
 
+    :param again: whether the task has had a try before.
     :param defer: hands the wait over to a trigger and does not return; None where a trigger must not.
     :param label: what the listener calls the task.
     :param deadline: seconds since the epoch by which a release of this try has to have ended.
@@ -81,6 +82,7 @@ class TaskRun:
     max_tries: int
     retries: int
     last_try: bool
+    again: bool = False
     wait: Wait
     log: Any
     listener: LineListener | None
@@ -106,6 +108,7 @@ class TaskRun:
             max_tries=ti.max_tries,
             retries=operator.retries or 0,
             last_try=ti.try_number > ti.max_tries,
+            again=ti.try_number > 1,
             wait=operator.wait,
             log=operator.log,
             listener=operator.listener,
@@ -212,7 +215,7 @@ class _JobRun:
 
     def run(self, build: Callable[[], JobSpec]) -> Outcome:
         stored = Attempt.load(self._store.get(self._key))
-        known = self._status(stored) if stored else None
+        known = self._status(stored) if stored else self._forgotten()
         decision = self._decide(stored, known)
         outdated = decision.action is Action.ADOPT and self._is_outdated(known, build)
         if outdated:
@@ -222,6 +225,7 @@ class _JobRun:
         if decision.action is Action.START:
             self._clear_away(known, job_id, why=overtaken() if outdated else with_task(None))
             attempt = replace(attempt, before=self._before(stored, known))
+            self._remember(attempt)  # before anything can fail: what was cleared is told from what never ran
             spec = build()
             if (kept := self._take(spec, attempt, job_id)) is not None:
                 return kept
@@ -246,9 +250,6 @@ class _JobRun:
         """Take what was made before, unless a person cleared the task, who wants it made again."""
         if self._reuse is None or attempt.anew:
             return None
-        self._remember(
-            attempt
-        )  # a task that is cleared while it waits for another run is told from one that never ran
         made = self._reuse.take(spec, job_id)
         if made is None:
             return None
@@ -266,6 +267,15 @@ class _JobRun:
             fresh_nonce=secrets.token_hex(8),
             backfill=self._task.backfill,
         )
+
+    def _forgotten(self) -> JobStatus | None:
+        """The task's last job, of which nothing is stored any more: *Clear* of Airflow 3.4 discards what tries wrote down."""
+        task = self._task.origin
+        if not self._task.again or self._key != STATE_KEY:
+            return None
+        origins = self._ledger.origins(dag_id=task.dag_id, run_id=task.run_id)
+        last = [job_id for job_id, origin in origins.items() if origin == task][-1:]
+        return self._backend.status(*last) if last else None
 
     def _job_id(self, attempt: Attempt) -> str:
         return attempt.job_id(instance=self._task.origin.instance, task=self._task.name)
@@ -302,9 +312,9 @@ class _JobRun:
 
     def _before(self, stored: Attempt | None, known: JobStatus | None) -> str | None:
         """The job of the attempt before; one that was written down and never submitted is passed over."""
-        if stored is None or known is None:
-            return None if stored is None else stored.before
-        return known.job_id
+        if known is not None:
+            return known.job_id
+        return None if stored is None else stored.before
 
     def _going_on(self, spec: JobSpec, before: str | None) -> JobSpec:
         """Have a job begin with the checkpoints of the one before where they may be its own, and say so."""
@@ -319,7 +329,6 @@ class _JobRun:
             self._task.listener.lines(self._task.label, [f"[muster] {line}"])
 
     def _start(self, spec: JobSpec, attempt: Attempt, job_id: str) -> None:
-        self._remember(attempt)
         try:
             self._backend.submit(spec, job_id=job_id, owner=self._task.owner)
         except SpecError:

@@ -19,7 +19,7 @@ from typing import Any
 
 from muster.core import wire
 from muster.core.errors import MusterError, SpecError
-from muster.core.locks import locked_if_free
+from muster.core.locks import is_locked, locked_if_free
 from muster.core.origin import MUSTER_RUN
 from muster.volumes.durability import write_whole
 
@@ -117,8 +117,7 @@ class Notes:
 
     def held(self, run_id: str) -> bool:
         """Whether a process holds a run."""
-        with locked_if_free(self._lock(run_id)) as free:
-            return not free
+        return is_locked(self._lock(run_id))
 
     @contextmanager
     def _writing(self) -> Iterator[None]:

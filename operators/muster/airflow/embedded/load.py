@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 BUNDLE = "dags-folder"
 # JSON schema's name of the type of a Param that tells it by its default alone; and what else tells a type.
 _TYPES = {str: "string", bool: "boolean", int: "integer", float: "number", list: "array", dict: "object"}
-_TELL_TYPES = frozenset({"type", "anyOf", "oneOf", "allOf", "$ref"})
+_TELL_TYPES = frozenset({"type", "anyOf", "oneOf", "allOf", "$ref", "enum", "const"})
 _OWN_ERROR = re.compile(r"muster\.core\.errors\.\w+: ")
 
 
@@ -203,7 +203,12 @@ def _have_type(dag_id: str, name: str, param: Param) -> None:
 
 def _typed(schema: Mapping[str, Any], value: Any) -> Any:
     kinds = schema.get("type")  # None where several schemas tell it: JSON, if it is some
-    if not isinstance(value, str) or "string" in ([kinds] if isinstance(kinds, str) else kinds or []):
+    told = [*schema.get("enum", ()), schema.get("const")]
+    if (
+        not isinstance(value, str)
+        or value in told
+        or "string" in ([kinds] if isinstance(kinds, str) else kinds or [])
+    ):
         return value
     try:
         return json.loads(value)

@@ -85,7 +85,7 @@ class Planner:
         stages = [stage for task in self._dag.topological_sort() for stage in self._of_task(task)]  # type: ignore[no-untyped-call]
         outlook = self._capacity.outlook(list(self._specs.values()))
         found = self._forecast(stages, outlook)
-        spans = [each.start.ends for each in found if each.start and each.start.starts]
+        spans = [each.start.ends for each in found if each.start]
         ends = [] if None in spans else [span for span in spans if span is not None]
         return RunPlan(
             dag_id=self._dag.dag_id,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -107,12 +108,19 @@ def curl_line(
     :param example: as :func:`example_of` returns it.
     """
     bearer = ' -H "Authorization: Bearer $TOKEN"' if token else ""
+    curl = f"curl -si {_directly(status.url)}{status.url}"
     if not smoke and not example:
-        return f"curl -si {status.url}/v2/models/{status.name}{bearer}"
+        return f"{curl}/v2/models/{status.name}{bearer}"
     inputs = {name: list(values) for name, values in smoke[0].inputs.items()} if smoke else {}
     body = json.dumps({"inputs": inputs}) if smoke else example
     header = f"-H 'Content-Type: application/json'{bearer}"
-    return f"curl -si {status.url}/v1/models/{status.name}:predict {header} -d {shlex.quote(body)}"
+    return f"{curl}/v1/models/{status.name}:predict {header} -d {shlex.quote(body)}"
+
+
+def _directly(url: str) -> str:
+    """The words that keep curl from asking a proxy, which leads to no address of this machine."""
+    proxies = any(os.environ.get(name) for name in ("http_proxy", "all_proxy", "ALL_PROXY"))
+    return "--noproxy '*' " if proxies and "//127.0.0.1:" in url else ""
 
 
 def example_of(store: LocalStore, model: str) -> str:

@@ -7,6 +7,7 @@ import secrets
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -244,9 +245,10 @@ class SearchOperator(GangOperator):
         search_id = begun.recall()
         if search_id is None:
             search = self._search(task)
-            search_id = _resumed(store, begun.before(), search) or make_job_id(
+            fresh = make_job_id(
                 instance=task.origin.instance, task=task.name, nonce=secrets.token_hex(8), attempt=1
             )
+            search_id = _resumed(store, fresh, search) or fresh
             begun.remember(search_id)
             self._begin(store, search_id, search)
         else:
@@ -370,19 +372,24 @@ class SearchOperator(GangOperator):
         return sum(sizes.values())
 
 
-def _resumed(store: LocalStore, before: str | None, wanted: Search) -> str | None:
-    """The search of a try before that was cleared, if it has not ended and would be the same."""
-    if before is None:
-        return None
+def _resumed(store: LocalStore, fresh: str, wanted: Search) -> str | None:
+    """The last search of this task and run, whose try was cleared, if it has not ended and would be the same.
+
+    :param fresh: the id that another search of the task would have.
+    """
     from muster.backends.search.driver import look_up
     from muster.core.wire import dumps, loads
 
-    try:
-        search, state = look_up(store, before)
-    except NotFound:
-        return None
-    read = loads(Search, dumps(replace(wanted, began=search.began)))  # 1 is 1.0 by then
-    return before if search == read and state.closed is None else None
+    for search_id in store.searches():
+        if search_id.rsplit("-", 2)[0] != fresh.rsplit("-", 2)[0]:  # another task's
+            continue
+        with suppress(NotFound):  # gc deletes it
+            search = store.search(search_id)
+            if search.trial.origin != wanted.trial.origin:
+                continue
+            read = loads(Search, dumps(replace(wanted, began=search.began)))  # 1 is 1.0 by then
+            return search_id if search == read and look_up(store, search_id)[1].closed is None else None
+    return None
 
 
 def _made(status: JobStatus) -> Mapping[str, tuple[str, ...]]:

@@ -76,7 +76,7 @@ def versions(store: Store, volume: str, look: Look, *, permitted: Permitted) -> 
         found = newest_of_each(found)[: look.limit]
     read = store.records([version.address for version in found])
     records = [record if permitted(record.origin.dag_id) else None for record in read]
-    known = {*store.ledger.jobs()}
+    known, searches = {*store.ledger.jobs()}, {*store.searches()}
     names = {"metrics": _names(records, "metrics"), "params": _names(records, "params")}
     chosen = [*look.columns] or columns(names["metrics"])
     return {
@@ -85,7 +85,7 @@ def versions(store: Store, volume: str, look: Look, *, permitted: Permitted) -> 
         "looked_at": looked_at,
         "names": names,
         "columns": chosen,
-        "versions": [_row(*each, chosen, known) for each in zip(found, records, strict=True)],
+        "versions": [_row(*each, chosen, known, searches) for each in zip(found, records, strict=True)],
     }
 
 
@@ -119,13 +119,17 @@ def _names(records: Iterable[Record | None], field: str) -> list[str]:
 
 
 def _row(
-    version: Version, record: Record | None, chosen: Iterable[str], jobs: Container[str]
+    version: Version,
+    record: Record | None,
+    chosen: Iterable[str],
+    jobs: Container[str],
+    searches: Container[str],
 ) -> dict[str, Any]:
     known = {**plain(record.params), **record.metrics} if record else {}
     return {
         **_facts(version),
         "job_id": record.job_id if record and record.job_id in jobs else "",
-        "search": _search_of(record) if record else None,
+        "search": _search_of(record, searches) if record else None,
         "note": (record.note or (f"{record.job_id}, deleted by gc" if record.output else ""))
         if record
         else "",
@@ -137,10 +141,13 @@ def _row(
 _OF_SEARCH = re.compile(r"(?:the best trial of )?search ([^\s:]+)(?:: (volume://\S+))?")
 
 
-def _search_of(record: Record) -> dict[str, Any] | None:
-    """Return the search that made a version, and which trial: it names both in the note of what it commits, and no job does."""
+def _search_of(record: Record, searches: Container[str]) -> dict[str, Any] | None:
+    """Return the search that made a version, and which trial: it names both in the note of what it commits.
+
+    :param searches: the ids of those that there are: whoever puts a version may write any note.
+    """
     told = _OF_SEARCH.fullmatch(record.note)
-    if told is None:
+    if told is None or told[1] not in searches:
         return None
     return {"search_id": told[1], "trial": max(record.origin.trial, -1), "copy_of": told[2] or ""}
 
@@ -198,7 +205,7 @@ def files(store: Store, address: str, *, under: str = "", text: str = "", offset
         if slash and not text:
             known = folders.setdefault(name, [0, 0])
             known[0], known[1] = known[0] + 1, known[1] + entry.size_bytes
-        elif text.lower() in entry.path.lower():
+        elif text.lower() in entry.path[len(prefix) :].lower():
             total += 1
             if offset < total <= offset + MOST_FILES:
                 shown.append([entry.path, entry.size_bytes])
@@ -216,7 +223,7 @@ def _listed(files: Listing) -> list[dict[str, Any]]:
 
 
 def _made(store: Store, record: Record) -> dict[str, Any]:
-    search = _search_of(record)
+    search = _search_of(record, store.searches())
     trained = _record(store, search["copy_of"]) if search and search["copy_of"] else None
     job_id = trained.job_id if trained else record.job_id if record.output and not search else ""
     return {

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from muster.airflow.attempts.attempt import Action, Attempt, Decision, decide, newer
@@ -20,6 +22,10 @@ KEPT = Attempt(nonce="old", max_tries=2, retries=2, number=3, kept="a-1")
     ("stored", "max_tries", "state", "expected"),
     [
         pytest.param(None, 2, None, (Action.START, FRESH), id="first try"),
+        pytest.param(None, 5, None, (Action.START, CLEARED), id="cleared by Airflow 3.4, which discards it"),
+        pytest.param(
+            None, 2, JobState.CANCELLED, (Action.START, replace(FRESH, anew=True)), id="cleared so, then lost"
+        ),
         pytest.param(OLD, 2, None, (Action.START, OLD), id="died between the write and the submit"),
         pytest.param(KEPT, 2, None, (Action.START, KEPT), id="died after it had kept what there was"),
         pytest.param(KEPT, 5, None, (Action.START, CLEARED), id="cleared after it had kept what there was"),

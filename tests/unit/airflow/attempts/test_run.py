@@ -19,6 +19,7 @@ from muster.airflow.attempts.trigger import JobTrigger
 from muster.airflow.attempts.waiting import GoesOn
 from muster.backends.kubernetes.api.kinds import POD_GROUP
 from muster.backends.kubernetes.backend import KubernetesBackend
+from muster.core.errors import NotFound
 from muster.core.job import JobSpec
 from muster.core.origin import Origin
 from muster.core.settings import Settings
@@ -94,6 +95,12 @@ class Task:
         assert isinstance(trigger, JobTrigger)
         return trigger
 
+    def begin(self, owner: str, build: Callable[[], JobSpec]) -> None:
+        """Begin a try with this spec."""
+        self._begun(owner, self._there.backend(f"{owner}-{self._origin.task_id}"), wait=Following()).run(
+            build
+        )
+
     def _begun(self, owner: str, backend: KubernetesBackend, **fields: Any) -> TaskRun:
         context: Any = {"task_state_store": self._notes, "ti": Ti()}
         return TaskRun(
@@ -102,22 +109,30 @@ class Task:
             settings=Settings(home=self._home, cache=self._home),
             origin=self._origin,
             owner=owner,
-            max_tries=2,
             retries=2,
             last_try=False,
             log=self.log,
             listener=None,
+            max_tries=2,
             **fields,
         )
+
+    def forget(self) -> None:
+        """Discard what its tries wrote down, as *Clear* of Airflow 3.4 does."""
+        self._notes.kept.clear()
 
     def _build(self) -> JobSpec:
         return self._there.job(origin=self._origin)
 
     @property
-    def job_id(self) -> str:
+    def attempt(self) -> Attempt:
         attempt = Attempt.load(self._notes.kept["muster"])
         assert attempt is not None
-        return attempt.job_id(instance="i", task=f"d.{self._origin.task_id}")
+        return attempt
+
+    @property
+    def job_id(self) -> str:
+        return self.attempt.job_id(instance="i", task=f"d.{self._origin.task_id}")
 
 
 @pytest.mark.parametrize("kind", ["jobsets", "podgroups", "secrets"])
@@ -146,6 +161,29 @@ def test_a_job_that_runs_is_adopted_while_the_cluster_is_away(there: World, tmp_
     task.run(SECOND, meanwhile=go_away)
     there.cluster.away = False
     assert there.backend().status(task.job_id).owner == SECOND
+
+
+def test_a_cleared_task_of_which_nothing_is_stored_goes_on_from_its_last_job(
+    there: World, tmp_path: Path
+) -> None:
+    task = Task(there, tmp_path, "forgotten")
+    task.defer(FIRST)
+    first = task.job_id
+    task.forget()
+    task.defer(SECOND, again=True)
+    assert task.job_id != first
+    assert (task.attempt.before, task.attempt.anew) == (first, True)
+    assert there.backend().status(first).state.ended, "no job goes on that no try waits for"
+
+
+def test_what_fails_before_its_job_is_written_down_as_a_try(there: World, tmp_path: Path) -> None:
+    def build() -> NoReturn:
+        raise NotFound("no such version")
+
+    task = Task(there, tmp_path, "no-input")
+    with pytest.raises(NotFound):
+        task.begin(FIRST, build)
+    assert (task.attempt.number, task.attempt.anew) == (1, False)
 
 
 def test_at_the_hand_over_the_trigger_gets_execution_timeout_and_the_log_tells_of_the_pool(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 from pathlib import Path
 
 import pytest
@@ -51,6 +52,9 @@ def test_a_run_without_an_end_is_held_or_its_process_has_died(tmp_path: Path) ->
     assert notes.unended() == {}
     (notes.folder / "muster__2.lock").write_text("4711")  # as a killed process leaves it
     assert notes.unended() == {"muster__2": True}
+    with (notes.folder / "muster__2.lock").open() as handle:
+        fcntl.flock(handle, fcntl.LOCK_SH)  # another `muster runs` looks at the same moment
+        assert notes.unended() == {"muster__2": True}
 
 
 def test_a_disk_that_is_full_when_a_run_begins_is_named(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from muster.core.errors import SpecError
 DEFAULTS: dict[str, Any] = {
     "fail": False, "n": 1, "rate": 0.5, "l": [1], "o": {}, "word": "a", "none": None,
     "either": Param(1, anyOf=[{"type": "integer"}, {"type": "string"}]), "few": Param(1, enum=[1, 2]),
+    "some": Param(None, enum=[None, 1, "2"]),
 }  # fmt: skip
 
 
@@ -25,6 +26,7 @@ def read(**given: Any) -> dict[str, Any]:
     [
         ("fail", "false", False), ("n", "5", 5), ("rate", "1", 1), ("l", "[2, 3]", [2, 3]), ("o", '{"a": 1}', {"a": 1}),
         ("word", "5", "5"), ("either", "5", 5), ("either", "x", "x"), ("few", "2", 2),
+        ("some", "1", 1), ("some", "2", "2"), ("some", "null", None),
     ],
 )  # fmt: skip
 def test_a_param_without_a_type_has_that_of_its_default(name: str, text: str, value: Any) -> None:

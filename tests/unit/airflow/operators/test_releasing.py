@@ -64,6 +64,14 @@ def test_the_curl_line_sends_the_models_own_example_where_there_is_no_smoke_requ
     assert example_of(store, "volume://flights/model@9") == ""
 
 
+def test_the_curl_line_of_this_machine_asks_no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
+    here = DeploymentStatus(name="flights", url="http://127.0.0.1:8081", ready=True, token="1")
+    words = shlex.split(curl_line(here, ()))
+    assert words == ["curl", "-si", "--noproxy", "*", "http://127.0.0.1:8081/v2/models/flights"]
+    assert curl_line(replace(here, url="http://flights.models"), ()).startswith("curl -si http://flights")
+
+
 def test_the_curl_line_takes_a_token_from_a_variable() -> None:
     status = DeploymentStatus(name="flights", url="http://127.0.0.1:8081", ready=True, token="1")
     assert curl_line(status, (), token=True).endswith('/v2/models/flights -H "Authorization: Bearer $TOKEN"')

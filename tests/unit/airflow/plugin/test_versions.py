@@ -6,11 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.unit.backends.kubernetes import golden
 
 from muster.airflow.plugin.comparing import side_by_side
 from muster.airflow.plugin.versions import MOST_FILES, Look, columns, files, newest_of_each
 from muster.airflow.plugin.versions import version as shown
 from muster.airflow.plugin.versions import versions as listed
+from muster.core.search import Search, SearchSpec
+from muster.core.space import loguniform
 from muster.volumes.base import Version
 from muster.volumes.folder import FolderStore
 
@@ -80,10 +83,13 @@ def test_files_are_listed_by_folder_found_by_their_path_and_turned_page_by_page(
     assert (inner["total"], [path for path, _ in inner["files"]]) == (len(many), many[MOST_FILES:])
     assert [path for path, _ in files(store, address, text="READ")["files"]] == ["README.md"]
     assert files(store, address, text="deep/")["total"] == 1
+    assert files(store, address, under="data", text="data")["total"] == 0
 
 
 def test_what_a_search_keeps_leads_to_its_search_and_to_no_job(tmp_path: Path) -> None:
     store = FolderStore(tmp_path / "store")
+    spec = SearchSpec(space={"rate": loguniform(1e-3, 1.0)}, metric="auc", trials=9)
+    store.begin_search("s-1", Search(spec=spec, trial=golden.job(params={"rate": 0.1}), began=1.5))
     trained = added(store, tmp_path / "one", "m-trials", "model.bin")
     note = f"the best trial of search s-1: {trained}"
     kept = store.copy(trained, "m", request="0123456789abcdef", note=note).address
@@ -92,6 +98,10 @@ def test_what_a_search_keeps_leads_to_its_search_and_to_no_job(tmp_path: Path) -
     assert found["job_known"] is False
     (row,) = listed(store, "m", Look(), **EVERYONE)["versions"]
     assert (row["job_id"], row["search"]["search_id"]) == ("", "s-1")
+    put = added(store, tmp_path / "two", "own", "model.bin", note="search v2")
+    assert shown(store, put, **EVERYONE, readable=lambda dag_id: True)["record"]["search"] is None
+    (row,) = listed(store, "own", Look(), **EVERYONE)["versions"]
+    assert (row["note"], row["search"]) == ("search v2", None)
 
 
 def test_versions_are_compared_oldest_first_however_they_are_named(tmp_path: Path) -> None:

@@ -47,10 +47,11 @@ function overview(found, name) {
 const OWN = "deployment/"; // what begins the pin that a deployment keeps
 
 // What a person may do to a version. Each is asked twice, and shown when it is done.
-function changes({ address, deleted, pins, retired, served_by: serving }, again) {
+function changes({ address, deleted, pins, retired }, again) {
   if (deleted) return null;
   const act = (name, reason) => async () => { await post(`version/${name}${query({ address, reason })}`); await again(); };
   const reason = h("input", { id: "reason", placeholder: "why, one line", "aria-label": "Why, one line", maxlength: 200 });
+  const keeping = pins.filter((pin) => pin.startsWith(OWN)).map((pin) => pin.slice(OWN.length));
   const given = (name) => () => act(name, reason.value.trim())();
   return [
     reason,
@@ -59,7 +60,9 @@ function changes({ address, deleted, pins, retired, served_by: serving }, again)
       twice(`unpin: ${pin}`, pins.length > 1 ? "Take this pin away? The others still keep it from gc." : "Let gc delete it?", act("unpin", pin), { yes: "take the pin away", id: `unpin-${pin}` })),
     retired
       ? twice("reinstate", "Let selectors find it again?", act("reinstate"), { yes: "reinstate it", id: "reinstate" })
-      : twice("retire", `Hide it from every selector? ${serving.length ? `${serving.join(" and ")} goes on serving it` : pins.length ? "Its pins keep its files" : "gc deletes its files then"}.`, given("retire"), { yes: "hide it", id: "retire" }),
+      : keeping.length
+        ? quiet(`${keeping.join(" and ")} serves it or keeps it for a rollback: to retire it, release another version first`)
+        : twice("retire", `Hide it from every selector? ${pins.length ? "Its pins keep its files" : "gc deletes its files then"}.`, given("retire"), { yes: "hide it", id: "retire" }),
   ];
 }
 
