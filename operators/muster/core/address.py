@@ -110,7 +110,14 @@ def shown(addresses: Sequence[str]) -> str:
 
 
 def _span(names: Sequence[str]) -> str:
-    return ", ".join(names) if len(names) < 3 else f"{names[0]}…@{names[-1].rpartition('@')[2]}"
+    if len(names) < 3:
+        return ", ".join(names)
+    selectors = [name.rpartition("@")[2] for name in names]
+    if all(
+        each.isdigit() for each in selectors
+    ):  # as they were committed, which mapped jobs are not in their order
+        selectors.sort(key=int)
+    return f"{names[0].rpartition('@')[0]}@{selectors[0]}…@{selectors[-1]}"
 
 
 def _selector(text: str, selector: str) -> tuple[Select, str]:

@@ -277,6 +277,9 @@ def test_versions_are_written_shortly() -> None:
     assert versions({}) == ""
     assert versions({"a": ("volume://a@1", "volume://a@2"), "b": ("volume://b@7",)}) == "a@1, a@2, b@7"
     assert versions({"a": tuple(f"volume://x/a@{n}" for n in (4, 5, 6))}) == "x/a@4…@6"
+    assert versions({"a": tuple(f"volume://x/a@{n}" for n in (10, 11, 9))}) == "x/a@9…@11", (
+        "as mapped jobs commit"
+    )
 
 
 def test_the_closing_table_has_figures_and_a_line_to_try(capsys: pytest.CaptureFixture[str]) -> None:
