@@ -35,7 +35,7 @@ def main() -> int:
             and not Path("/proc", earlier.name[len(PREFIX) :]).exists()
         ):
             _delete(earlier)
-    folder.mkdir(mode=0o700)
+    folder.mkdir(mode=0o711)  # a server that does not run as root has a folder of its own in it
     command = [sys.executable, "-m", "pytest", f"--basetemp={folder / 't'}", *sys.argv[1:]]
     status = run(command, folder=folder)
     if status in (0, _INTERRUPTED) or status > 128:
