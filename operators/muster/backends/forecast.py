@@ -132,7 +132,6 @@ def forecast(
     durations: Mapping[str, Sequence[float]],
     *,
     now: float,
-    plays: int = PLAYS,
 ) -> dict[str, Forecast]:
     """Return the forecast of each planned job that fits at all, by name.
 
@@ -146,7 +145,7 @@ def forecast(
     history = {name: sorted(each) for name, each in durations.items() if each}
     dice = random.Random(len(planned))  # noqa: S311 - a play, not a secret
     found: dict[str, list[tuple[float, float]]] = {each.name: [] for each in planned}
-    for _ in range(plays):
+    for _ in range(PLAYS):
         drawn = [
             _draw(each, history.get(each.history or each.name) or every, dice, now)
             for each in (*outlook.running, *outlook.waiting, *planned)
@@ -161,7 +160,7 @@ def forecast(
             known=(each.history or each.name) in history,
         )
         for each in planned
-        if len(found[each.name]) == plays
+        if len(found[each.name]) == PLAYS
     }
 
 

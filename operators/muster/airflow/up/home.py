@@ -176,7 +176,11 @@ class UpHome:
                 "sql_alchemy_conn": self.database or self.postgres.url,
                 "load_default_connections": "False",
             }
-            | {name: f"muster.airflow.up.postgres.{kept}" for name, kept in _BOUNDED if self.database},
+            | {
+                name: f"muster.airflow.up.postgres.{kept}"
+                for name, kept in _BOUNDED
+                if self.database.startswith("postgresql")
+            },
             "api": {"host": ADDRESS, "port": str(self.port), "base_url": self.url, "workers": "1"},
             "scheduler": {
                 "batch_asset_events": "True",  # as Airflow 3.3 does without it: what comes close together is one run

@@ -48,7 +48,7 @@ class Piece:
 def pieces(body: BinaryIO) -> Iterator[Piece]:
     """Yield the pieces of a body; the caller reads the bytes of each before the next. :raises SpecError: it is torn."""
     while line := body.readline(_LONGEST_LINE_BYTES):
-        document = _document(line)
+        document = document_of(line)
         yield Piece(
             path=str(document.get("path", "")),
             at=_number(document, "at"),
@@ -74,7 +74,7 @@ def wire_of(documents: Documents) -> bytes:
 def documents_of(data: bytes) -> Documents:
     """Return the documents that :func:`wire_of` wrote. :raises SpecError: they are torn."""
     line, _, rest = data.partition(b"\n")
-    head = _document(line)
+    head = document_of(line)
     cut = _number(head, "record")
     if len(rest) != cut + _number(head, "manifest"):
         raise SpecError("a version's documents were cut off on their way")
@@ -122,7 +122,7 @@ def listed(lines: Iterable[bytes]) -> tuple[str, dict[Place, Holding]]:
     """Return owner and versions of a listing."""
     owner, found = "", dict[Place, Holding]()
     for line in lines:
-        document = _document(line)
+        document = document_of(line)
         if "owner" in document:
             owner = str(document["owner"])
         else:
@@ -130,12 +130,8 @@ def listed(lines: Iterable[bytes]) -> tuple[str, dict[Place, Holding]]:
     return owner, found
 
 
-def document_of(data: bytes) -> dict[str, object]:
-    """Return a body that is one object of JSON. :raises SpecError: it is none."""
-    return _document(data)
-
-
-def _document(line: bytes) -> dict[str, object]:
+def document_of(line: bytes) -> dict[str, object]:
+    """Return a line, or a body, that is one object of JSON. :raises SpecError: it is none."""
     try:
         document = json.loads(line)
     except ValueError as error:

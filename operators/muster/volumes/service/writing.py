@@ -6,6 +6,7 @@ import json
 import os
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 from starlette.routing import Route
@@ -47,16 +48,12 @@ def _put(call: Call) -> None:
     folder = layout.trash / f"{int(time.time()) + 3600}-{os.urandom(8).hex()}"
     try:
         folder.mkdir()
-        files = unpack(body, folder, check=_plain)
+        files = unpack(body, folder, check=partial(check_path, output="code"))
         found = call.served.store.put(folder, list(files))
     finally:
         remove(folder)
     if found != digest:
         raise SpecError(f"what was sent as code snapshot {digest} is {found}: it was changed on its way")
-
-
-def _plain(path: str) -> str:
-    return check_path(path, output="code")
 
 
 def _add(call: Call) -> Version:

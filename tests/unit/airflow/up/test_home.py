@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 from configparser import RawConfigParser
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +49,12 @@ def test_no_password_is_shown_that_another_auth_manager_does_not_know(home: UpHo
 
 def test_events_that_come_close_together_are_one_run_with_any_airflow(home: UpHome) -> None:
     assert home.options()["scheduler"]["batch_asset_events"] == "True"
+
+
+def test_only_a_postgresql_is_given_what_is_postgresql_s(home: UpHome) -> None:
+    for url, given in (("postgresql+psycopg2://a@b/c", True), ("sqlite:////tmp/airflow.db", False)):
+        options = replace(home, database=url).options()["database"]
+        assert ("sql_alchemy_connect_args" in options) is given
 
 
 def test_a_command_in_own_cfg_names_the_database(home: UpHome) -> None:
