@@ -56,7 +56,7 @@ def fan():
 @dag(schedule=None)
 def mapped():
     JobOperator.partial(
-        task_id="each", image="python", command=["touch", "{{outputs.out}}/made"], outputs={{"out": "many/{size}"}}, cache=True
+        task_id="each", image="python", command=["touch", "{{outputs.out}}/made"], outputs={{"out": "many/of-{size}"}}, cache=True
     ).expand(env=[{{"N": str(number)}} for number in range({size})])
 
 

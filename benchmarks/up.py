@@ -16,59 +16,36 @@ from pathlib import Path
 
 import httpx
 import psutil
+from tests.airflow.clicked import AT_ONCE, SMALL, dags
 from tests.site import Site
 
-MANY, CLICKS, AT_ONCE, REST_SECONDS, A_MINUTE = 60, 50, 8, 30.0, 200
-DAGS = f"""
-    from datetime import datetime
-    from airflow.sdk import dag, task
+MANY, CLICKS, REST_SECONDS, A_MINUTE = 60, 50, 30.0, 200
+DAGS = (
+    dags(MANY)
+    + """
+@dag(schedule=None, start_date=datetime(2024, 1, 1))
+def seven():
+    @task
+    def stage(number):
+        return number + 1
 
-    @dag(schedule=None, start_date=datetime(2024, 1, 1))
-    def many():
-        @task
-        def one(number):
-            return number
+    number = 0
+    for _ in range(7):
+        number = stage(number)
 
-        one.expand(number=list(range({MANY})))
+seven()
 
-    many()
+@dag(schedule="* * * * *", start_date=datetime(2024, 1, 1), catchup=False)
+def minutely():
+    @task
+    def once():
+        return 1
 
-    @dag(schedule=None, start_date=datetime(2024, 1, 1))
-    def seven():
-        @task
-        def stage(number):
-            return number + 1
+    once()
 
-        number = 0
-        for _ in range(7):
-            number = stage(number)
-
-    seven()
-
-    @dag(schedule="* * * * *", start_date=datetime(2024, 1, 1), catchup=False)
-    def minutely():
-        @task
-        def once():
-            return 1
-
-        once()
-
-    minutely()
-
-    def small(name):
-        @dag(dag_id=name, schedule=None, start_date=datetime(2024, 1, 1))
-        def made():
-            @task
-            def once():
-                return 1
-
-            once()
-
-        made()
-
-    for number in range({AT_ONCE}):
-        small(f"small{{number}}")
+minutely()
 """
+)
 
 
 class Up(Site):
@@ -152,9 +129,9 @@ def _clicks(site: Up, when: str, number: int, at_once: int, pace: float = 0.0) -
             refused += 1
         seconds.append(time.monotonic() - start)
 
-    dags = islice(cycle(f"small{number // 2 % AT_ONCE}" for number in range(2 * AT_ONCE)), number)
+    asked = islice(cycle(dag_id for dag_id in SMALL for _ in range(2)), number)
     with ThreadPoolExecutor(at_once) as threads:
-        list(threads.map(click, enumerate(dags)))
+        list(threads.map(click, enumerate(asked)))
     slowest = sorted(seconds)
     return {
         f"slowest click {when}, s": slowest[-1],

@@ -7,52 +7,26 @@ import signal
 import socket
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from itertools import cycle, islice
 from pathlib import Path
 
+import psycopg2
 import pytest
+from tests.airflow.clicked import AT_ONCE, SMALL, dags
 from tests.ports import free_port
 from tests.site import Site
 from tests.waiting import until
 
 from muster.airflow.up.postgres import Postgres
 
-MANY, CLICKS, AT_ONCE = 24, 32, 8  # benchmarks/up.py has more
-DAG = """
-    from datetime import datetime
-    from airflow.sdk import dag, task
-
-    @dag(schedule=None, start_date=datetime(2024, 1, 1))
-    def many():
-        @task
-        def one(number):
-            return number
-
-        one.expand(number=list(range({many})))
-
-    many()
-
-    def small(name):
-        @dag(dag_id=name, schedule=None, start_date=datetime(2024, 1, 1))
-        def made():
-            @task
-            def once():
-                return 1
-
-            once()
-
-        made()
-
-    for number in range({at_once}):
-        small(f"small{number}")
-"""
-SMALL = [f"small{number}" for number in range(AT_ONCE)]
+MANY, CLICKS = 24, 32  # benchmarks/up.py has more
 
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     with Site(tmp_path_factory.mktemp("site")) as site:
-        site.write("many", DAG.replace("{many}", str(MANY)).replace("{at_once}", str(AT_ONCE)))
+        site.write("many", dags(MANY))
         site.up()
         yield site
 
@@ -106,12 +80,32 @@ def elsewhere(tmp_path: Path) -> Iterator[Postgres]:
         yield made
 
 
+def _asked(url: str, query: str) -> int:
+    with closing(psycopg2.connect(url)) as connection, connection, connection.cursor() as cursor:
+        cursor.execute(query)
+        return int(cursor.fetchone()[0])
+
+
+def _ends_what_migrates(url: str) -> bool:
+    """Whether a connection was ended in the middle of making tables."""
+    making = "backend_type = 'client backend' AND pid <> pg_backend_pid() AND query ILIKE '%CREATE TABLE%'"
+    return _asked(url, f"SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE {making}") > 0
+
+
 def test_a_database_that_exists_is_migrated_and_used(tmp_path: Path, elsewhere: Postgres) -> None:
     with Site(tmp_path / "site") as site:
-        site.write("many", DAG.replace("{many}", "2").replace("{at_once}", "1"))
-        site.up("--database", elsewhere.url.replace("+psycopg2", ""))
+        site.write("many", dags(2))
+        url = elsewhere.url.replace("+psycopg2", "")
+        with ThreadPoolExecutor() as thread:
+            first = thread.submit(site.muster, "up", "--port", str(site.port), "--database", url)
+            assert until(lambda: _ends_what_migrates(url))
+            refused = first.result()
+        assert refused.returncode == 1
+        assert "is it what --database or own.cfg should name?" in refused.stderr
+        site.up("--database", url)
         assert site.wait("many", site.trigger("many")) == "success"
         assert not (site.home / "up" / "postgres").exists()
+        assert _asked(url, "SELECT count(*) FROM pg_proc WHERE proname LIKE 'muster%'") == 0
         site.stop()
         site.set("database", sql_alchemy_conn=elsewhere.url)
         refused = site.muster("up", "--database", "postgresql://other@127.0.0.1/airflow")

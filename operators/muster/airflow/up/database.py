@@ -17,7 +17,7 @@ from muster.airflow.up.postgres import Postgres, check_answer, major_version
 from muster.core.errors import MusterError, SpecError
 from muster.core.locks import locked
 
-_MIGRATION = "initdb(); from muster.airflow.up.waking import install; install()"
+_OWN_MIGRATION = "initdb(); from muster.airflow.up.waking import install; install()"
 
 
 @contextmanager
@@ -32,7 +32,7 @@ def served(home: UpHome, note: Callable[[str], None]) -> Iterator[Component | No
     if home.names_database():
         try:
             check_answer(home.configured_database())
-            migrate_by(_MIGRATION, home.environment())
+            migrate_by("initdb()", home.environment())  # nothing of muster's: it is a person's
         except MusterError as error:
             raise MusterError(f"{error}: is it what --database or own.cfg should name?") from error
         yield None
@@ -55,7 +55,7 @@ def served(home: UpHome, note: Callable[[str], None]) -> Iterator[Component | No
 def _migrate(home: UpHome, postgres: Postgres) -> None:
     marker = postgres.folder / f"migrated-{_release()}"
     if not marker.exists():
-        migrate_by(_MIGRATION, home.environment(), url=postgres.url)
+        migrate_by(_OWN_MIGRATION, home.environment(), url=postgres.url)
         marker.touch()
 
 

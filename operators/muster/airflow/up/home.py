@@ -89,10 +89,14 @@ class UpHome:
         """Whether a person names Airflow's database. :raises SpecError: two different ones."""
         parser = RawConfigParser()
         self._read_own(parser)
-        own = [name for name in _CONN if parser.has_option("database", name)]
-        if own and self.database and [parser["database"][name] for name in own] != [self.database]:
+        own = {name: parser["database"][name] for name in _CONN if parser.has_option("database", name)}
+        if len(own) > 1:
             raise SpecError(
-                f"--database names one database, and {self.root / 'own.cfg'} another under {own[0]}: leave one of them out"
+                f"{self.root / 'own.cfg'} names Airflow's database under {' and '.join(own)}: leave one of them out"
+            )
+        if own and self.database and [*own.values()] != [self.database]:
+            raise SpecError(
+                f"--database names one database, and {self.root / 'own.cfg'} another under {next(iter(own))}: leave one of them out"
             )
         return bool(own or self.database)
 
@@ -129,13 +133,14 @@ class UpHome:
     def prepare(self) -> bool:
         """Write the settings and secrets; return whether the password is new.
 
-        :raises SpecError: the home cannot be written.
+        :raises SpecError: the home cannot be written, or ``own.cfg`` contradicts itself or :attr:`database`.
         """
+        named = self.names_database()
         try:
             kept = _kept(self.root / "secrets.json", _draw_secrets)
             fresh = not self.passwords.exists()
             _kept(self.passwords, _draw_password)
-            self._write_options(kept)
+            self._write_options(kept, named=named)
         except OSError as error:
             raise self._unwritable(error) from error
         return fresh
@@ -175,11 +180,6 @@ class UpHome:
             "database": {
                 "sql_alchemy_conn": self.database or self.postgres.url,
                 "load_default_connections": "False",
-            }
-            | {
-                name: f"muster.airflow.up.postgres.{kept}"
-                for name, kept in _BOUNDED
-                if self.database.startswith("postgresql")
             },
             "api": {"host": ADDRESS, "port": str(self.port), "base_url": self.url, "workers": "1"},
             "scheduler": {
@@ -213,11 +213,9 @@ class UpHome:
             },
         }
 
-    def _write_options(self, kept: Mapping[str, str]) -> None:
+    def _write_options(self, kept: Mapping[str, str], *, named: bool) -> None:
         options = self.options()
-        if (
-            not self.database and self.names_database()
-        ):  # Airflow would take this before a command or a secret
+        if named and not self.database:  # Airflow would take this before a command or a secret
             del options["database"]["sql_alchemy_conn"]
         options["core"]["fernet_key"] = kept["fernet"]
         options["api"]["secret_key"] = kept["pages"]
@@ -226,6 +224,10 @@ class UpHome:
         for section, values in options.items():
             parser[section] = {name: value.replace("%", "%%") for name, value in values.items()}
         self._read_own(parser)
+        database = parser["database"]
+        if named and database.get("sql_alchemy_conn", "").startswith("postgresql"):
+            for name, bound in _BOUNDED:
+                database.setdefault(name, f"muster.airflow.up.postgres.{bound}")
         if parser["core"]["executor"] == options["core"]["executor"]:  # it is the one that waits
             parser["scheduler"].setdefault("scheduler_idle_sleep_time", "0")
         if maintenance.wanted(parser, self.dags):

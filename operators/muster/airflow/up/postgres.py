@@ -188,9 +188,13 @@ class Postgres:
                 f"{self.folder} belongs to {_name(owner)}, not to {_name(os.geteuid())}: run muster up as "
                 f"{_name(owner)}, {OTHER}"
             )
-        if not (told := self.folder / "PG_VERSION").is_file():
-            raise SpecError(f"{self.folder} holds no data of PostgreSQL: move it away, and it is made anew")
-        if (its := told.read_text().strip()) != mine:
+        told = self.folder / "PG_VERSION"
+        its = told.read_text().strip() if told.is_file() else ""
+        if not its or not (self.folder / "global" / "pg_control").is_file():
+            raise SpecError(
+                f"{self.folder} holds no whole data of PostgreSQL: bring its backup back, or move it away, and it is made anew"
+            )
+        if its != mine:
             raise SpecError(
                 f"{self.folder} holds data of PostgreSQL {its}, and this is PostgreSQL {mine}: install "
                 f"'{PACKAGE}=={its}.*', {OTHER}; to begin without Airflow's earlier runs, move the folder away"

@@ -58,7 +58,7 @@ class LocalExecutor(local_executor.LocalExecutor):
 
 
 class _Notices:
-    """What PostgreSQL notifies; nothing from another database, or while it is away."""
+    """What muster's own PostgreSQL notifies; nothing from another database, or while it is away."""
 
     def __init__(self) -> None:
         self._connection: Any = None
@@ -89,7 +89,7 @@ def _listen() -> Any:
 
     engine = settings.engine
     assert engine is not None
-    if engine.dialect.driver != "psycopg2":
+    if engine.dialect.driver != "psycopg2" or engine.url.host:  # muster's own has a socket, and no host
         return None
     words, options = engine.dialect.create_connect_args(engine.url)
     connection = psycopg2.connect(*words, **options)
@@ -99,11 +99,10 @@ def _listen() -> Any:
 
 
 def install() -> None:
-    """Have Airflow's database tell of what is due, where it is PostgreSQL."""
+    """Have muster's own PostgreSQL tell of what is due."""
     from airflow import settings
     from sqlalchemy import text
 
     assert settings.engine is not None
-    if settings.engine.dialect.name == "postgresql":
-        with settings.engine.begin() as connection:
-            connection.execute(text(TRIGGERS))
+    with settings.engine.begin() as connection:
+        connection.execute(text(TRIGGERS))

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.disk import own_disk
 
 from muster.airflow.embedded import database
 from muster.airflow.up.api import FoundDags
@@ -18,7 +19,7 @@ from muster.airflow.up.home import UpHome
 from muster.airflow.up.postgres import Postgres
 from muster.cli.checks.airflow import maintenance
 from muster.cli.up import Screen
-from muster.core.errors import MusterError
+from muster.core.errors import MusterError, SpecError
 from muster.core.settings import Settings
 
 FAB = "airflow.providers.fab.auth_manager.fab_auth_manager.FabAuthManager"
@@ -91,3 +92,58 @@ def test_an_error_of_what_runs_on_the_database_is_not_the_database_s(
     monkeypatch.setattr("muster.airflow.up.database._migrate", lambda *_: None)
     with pytest.raises(OSError, match="fork"), served(home, lambda _: None):
         raise OSError(errno.EAGAIN, "fork")
+
+
+def configured(home: UpHome) -> dict[str, str]:
+    home.prepare()
+    parser = RawConfigParser()
+    parser.read(home.root / "airflow.cfg")
+    return dict(parser["database"])
+
+
+@pytest.mark.parametrize(
+    ("own", "database", "found"),
+    [
+        (
+            "sql_alchemy_conn = postgresql://a/b",
+            "postgresql://c/d",
+            "--database names one database, and .*another",
+        ),
+        ("sql_alchemy_conn_cmd = cat url", "postgresql://c/d", "another under sql_alchemy_conn_cmd"),
+        (
+            "sql_alchemy_conn = postgresql://a/b\nsql_alchemy_conn_cmd = cat url",
+            "",
+            "under sql_alchemy_conn and sql_alchemy_conn_cmd: leave one of them out",
+        ),
+    ],
+)
+def test_two_names_of_a_database_are_refused_before_anything_is_written(
+    home: UpHome, own: str, database: str, found: str
+) -> None:
+    (home.root / "own.cfg").write_text(f"[database]\n{own}\n")
+    with pytest.raises(SpecError, match=found):
+        replace(home, database=database).prepare()
+    assert not (home.root / "airflow.cfg").exists()
+
+
+def test_a_connection_to_a_named_postgresql_is_bounded(home: UpHome) -> None:
+    """However it is named: else a server that is lost in the middle holds Airflow for hours."""
+    bounded = "muster.airflow.up.postgres.PATIENCE"
+    assert "sql_alchemy_connect_args" not in configured(home), "its own ends with the machine"
+    assert (
+        configured(replace(home, database="postgresql+psycopg2://a/b"))["sql_alchemy_connect_args"] == bounded
+    )
+    own = home.root / "own.cfg"
+    own.write_text("[database]\nsql_alchemy_conn = postgresql+psycopg2://a/b\n")
+    assert configured(home)["sql_alchemy_connect_args"] == bounded
+    own.write_text("[database]\nsql_alchemy_conn = sqlite:////tmp/a.db\n")
+    assert "sql_alchemy_connect_args" not in configured(home), "psycopg2 alone knows them"
+
+
+def test_a_home_on_a_full_disk_is_said(home: UpHome, tmp_path: Path) -> None:
+    with own_disk(tmp_path, size_mib=1) as disk:
+        there = replace(home, settings=replace(home.settings, home=disk.mount / "muster"))
+        there.make()
+        disk.fill()
+        with pytest.raises(SpecError, match=r"MUSTER_HOME .* cannot be written: .*No space left"):
+            there.prepare()

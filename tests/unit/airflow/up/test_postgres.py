@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
 import psycopg2
 import pytest
+from tests.disk import own_disk
 from tests.waiting import until
 
 from muster.airflow.up import postgres as module
-from muster.airflow.up.postgres import Postgres
+from muster.airflow.up.postgres import Postgres, check_answer
 from muster.core.errors import BackendError, SpecError
 from muster.core.locks import is_locked
 
@@ -214,7 +217,8 @@ def test_a_server_that_cannot_start_says_why(postgres: Postgres) -> None:
 
 
 def data(folder: Path, version: str) -> Postgres:
-    folder.mkdir()
+    (folder / "global").mkdir(parents=True)
+    (folder / "global" / "pg_control").touch()
     (folder / "PG_VERSION").write_text(f"{version}\n")
     return Postgres(folder=folder, log=folder.parent / "log")
 
@@ -226,10 +230,36 @@ def test_data_of_another_postgresql_is_refused_with_what_to_do(tmp_path: Path) -
         data(tmp_path / "postgres", "17").make(lambda: tmp_path)
 
 
-def test_a_folder_without_data_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "postgres").mkdir()
-    with pytest.raises(SpecError, match="holds no data of PostgreSQL: move it away"):
-        Postgres(folder=tmp_path / "postgres", log=tmp_path / "log").make(lambda: tmp_path)
+@pytest.mark.parametrize("lacking", ["PG_VERSION", "its text", "global/pg_control"])
+def test_a_folder_that_holds_half_of_its_data_is_refused(tmp_path: Path, lacking: str) -> None:
+    half = data(tmp_path / "postgres", "" if lacking == "its text" else module.major_version())
+    if lacking != "its text":
+        (half.folder / lacking).unlink()
+    with pytest.raises(SpecError, match=r"holds no whole data of PostgreSQL: .* move it away"):
+        half.make(lambda: tmp_path)
+
+
+def test_a_copy_onto_a_full_disk_says_so_and_leaves_nothing(tmp_path: Path, template: Path) -> None:
+    with own_disk(tmp_path, size_mib=8) as disk:
+        with pytest.raises(OSError, match="No space left on device"):
+            Postgres(folder=disk.mount / "postgres", log=tmp_path / "log").make(lambda: template)
+        assert [each.name for each in disk.mount.iterdir()] == ["lost+found"]
+
+
+def test_a_database_that_ends_in_the_middle_is_said() -> None:
+    def answer_by_half(listener: socket.socket) -> None:
+        client, _ = listener.accept()
+        with client:
+            client.recv(1024)
+            client.sendall(b"R\0\0")
+
+    with socket.create_server(("127.0.0.1", 0)) as listener, ThreadPoolExecutor() as thread:
+        ended = thread.submit(answer_by_half, listener)
+        with pytest.raises(BackendError, match=r"does not answer: .*closed the connection unexpectedly"):
+            check_answer(
+                f"postgresql+psycopg2://a@127.0.0.1:{listener.getsockname()[1]}/a?sslmode=disable&gssencmode=disable"
+            )
+        ended.result()
 
 
 @AS_ROOT
