@@ -95,12 +95,10 @@ BY_HAND = {
     "volumes.searches": "the events of a search, a line each, which `wire.build` reads",
     "backends.search.results": "the table of an ended search's trials, of which a later one reads params and values",
     "volumes.series": "its own file, by format; tried in unit/core/test_series.py",
-    "volumes.service.arriving": "messages of a mirror, read for what is known",
     "volumes.service.client": "a progress line",
     "volumes.service.refusals": "an error's text",
     "volumes.service.starts": "attempts by start",
     "volumes.service.tokens": "wire.build",
-    "volumes.service.writing": "an object of texts",
     "worker.launchers.launcher": "tags for MLflow, which an author may give",
     "worker.store": "a count, and an error's text",
 }

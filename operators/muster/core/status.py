@@ -99,6 +99,9 @@ class JobEvent:
     lines: tuple[str, ...] = ()
 
 
+MOST_METRICS = 2000
+
+
 def check_metrics(metrics: object) -> dict[str, float]:
     """Return an entrypoint's return value as metrics.
 
@@ -110,6 +113,10 @@ def check_metrics(metrics: object) -> dict[str, float]:
         raise SpecError(
             f"the entrypoint returned {type(metrics).__name__}: return None or a dict of metrics "
             "such as {'auc': 0.72}"
+        )
+    if len(metrics) > MOST_METRICS:
+        raise SpecError(
+            f"there are {len(metrics)} metrics: need {MOST_METRICS} or fewer; put what is more into an output"
         )
     checked: dict[str, float] = {}
     for name, value in metrics.items():

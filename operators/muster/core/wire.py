@@ -17,6 +17,7 @@ import dataclasses
 import enum
 import json
 import math
+import sys
 import types
 import typing
 from collections.abc import Callable, Iterable, Mapping
@@ -28,7 +29,6 @@ from muster.core.errors import SpecError
 SCHEMA_VERSION = 1
 
 _SCALARS = frozenset({str, int, bool})
-_AS_READ = _SCALARS | {float}
 
 T = TypeVar("T")
 
@@ -68,15 +68,30 @@ def loads_field(kind: type, name: str, text: str | bytes) -> Any:
     return _build(_hints(kind)[name], document[name], f"{kind.__name__}.{name}")
 
 
-def _document(kind: type, text: str | bytes) -> dict[str, Any]:
+def parsed(text: str | bytes, *, what: str) -> dict[str, Any]:
+    """Return an object of JSON that somebody else wrote. :param what: its name in errors.
+
+    :raises SpecError: it is no object, nested too deeply, or holds text that no file can: half a surrogate pair.
+    """
     try:
         document = json.loads(text)
+        if (
+            "\\u" in text or not text.isascii()
+            if isinstance(text, str)
+            else b"\\u" in text or b"\xed" in text
+        ):
+            json.dumps(document, ensure_ascii=False).encode()
     except ValueError as error:
-        raise SpecError(f"{kind.__name__}: not JSON ({error})") from error
+        raise SpecError(f"{what}: not JSON ({error})") from error
     except RecursionError as error:  # the text may come from a pod, which is not trusted
-        raise SpecError(f"{kind.__name__}: nested too deeply") from error
+        raise SpecError(f"{what}: nested too deeply") from error
     if not isinstance(document, dict):
-        raise SpecError(f"{kind.__name__}: expected a JSON object, found {type(document).__name__}")
+        raise SpecError(f"{what}: expected a JSON object, found {type(document).__name__}")
+    return document
+
+
+def _document(kind: type, text: str | bytes) -> dict[str, Any]:
+    document = parsed(text, what=kind.__name__)
     found, schema = document.pop("kind", None), document.pop("schema", None)
     if found != kind.__name__:
         raise SpecError(f"expected a {kind.__name__}, found {found!r}")
@@ -160,7 +175,7 @@ def _shape(hint: Any) -> tuple[Any, tuple[Any, ...]]:
 
 
 def _build(hint: Any, value: Any, where: str) -> Any:
-    if hint is Any or hint is object or (type(value) is hint and hint in _AS_READ):
+    if hint is Any or hint is object or (type(value) is hint and hint in _SCALARS):
         return value  # first, because a seal holds one for each file that a job wrote
     origin, arguments = _shape(hint)
     if origin in (Union, types.UnionType):
@@ -187,7 +202,8 @@ def _build(hint: Any, value: Any, where: str) -> Any:
     if dataclasses.is_dataclass(hint):
         return _dataclass(typing.cast("type", hint), value, where)
     if hint is float:
-        _need(isinstance(value, (int, float)) and not isinstance(value, bool), where, "a number", value)
+        is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        _need(is_number and abs(value) <= sys.float_info.max, where, "a finite number", value)
         return float(value)
     _need(type(value) is hint, where, getattr(hint, "__name__", str(hint)), value)
     return value

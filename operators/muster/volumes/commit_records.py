@@ -71,7 +71,7 @@ def read_commit(layout: Layout, job_id: str) -> CommitRecord | None:
         return CommitRecord(outputs, records, float(document.get("at", 0.0)), kept)
     except FileNotFoundError:
         return None
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise Corrupt(f"{path} cannot be read: {flaw(error)}") from error
 
 
@@ -79,7 +79,7 @@ def flaw(error: Exception) -> str:
     """Say in words what is wrong with a document that its reader failed on."""
     return (
         "it is no JSON"
-        if isinstance(error, (json.JSONDecodeError, UnicodeDecodeError))
+        if isinstance(error, (json.JSONDecodeError, UnicodeDecodeError, RecursionError))
         else "a field is missing, or is not what it should be"
     )
 

@@ -36,5 +36,5 @@ def _read(path: Path, name: str) -> str:
         return str(json.loads(path.read_bytes())[name])
     except FileNotFoundError:
         return ""
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise Corrupt(f"{path} cannot be read, {flaw(error)}: restore it from a backup") from error

@@ -6,14 +6,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any, TypeVar
 
-from starlette.routing import Route
-
 from muster.core.errors import SpecError
 from muster.core.room import CLAIM, Room
 from muster.core.status import JobStatus
 from muster.volumes.base import Staging
 from muster.volumes.protocols import Ledger, ServedStore, Upkeep, Versions
-from muster.volumes.service.calls import LIMIT_JSON_BYTES, Call, Handler, route
+from muster.volumes.service.calls import LIMIT_JSON_BYTES, Bind, Call, Handler, route
 from muster.volumes.service.served import Served
 from muster.volumes.service.table import MOST_RECORDS, MOST_SPECS, TABLE, Current, Place, Row, Starting
 from muster.volumes.service.tokens import job_token
@@ -22,13 +20,13 @@ from muster.volumes.sizes import as_begun
 T = TypeVar("T")
 
 
-def routes(served: Served) -> Iterator[Route]:
+def routes(served: Served) -> Iterator[Bind]:
     """Return every route of the table."""
     own = _own(served)
     for (verb, path), rows in groupby(TABLE, key=lambda row: (row.verb, row.path)):
         same = tuple(rows)
-        threads = getattr(served, same[0].threads) if same[0].threads else None
-        yield route(verb, path, _handler(same, served, own), served=served, threads=threads)
+        limit = LIMIT_JSON_BYTES if any(row.body for row in same) else None
+        yield route(verb, path, _handler(same, served, own), turns=same[0].turns, text=limit)
 
 
 def _handler(
@@ -41,7 +39,7 @@ def _handler(
         fits = (each for each in asked if all(map(query.get, each[0].needed)))
         row, method = asked[0] if len(asked) == 1 else next(fits, asked[-1])
         parts = call.request.path_params
-        returned = method(**row.arguments(parts, query, lambda: call.text(limit_bytes=LIMIT_JSON_BYTES)))
+        returned = method(**row.arguments(parts, query, call.text))
         return None if row.sent is None else row.sent.pack(returned)
 
     return handle

@@ -59,7 +59,7 @@ def create_app(store: FolderStore, *, keys: Sequence[bytes], keeps_requests: boo
         routes=[
             Route("/healthz", _healthy),
             Route(ALIVE, _healthy),
-            ByLastPart([route for part in parts for route in part.routes(served)]),
+            ByLastPart([bind(served) for part in parts for bind in part.routes(served)]),
         ],
         lifespan=lifespan,
         exception_handlers={HTTPException: _no_such_call, Exception: _defect},

@@ -15,6 +15,7 @@ from muster.volumes.changes import files_below
 from muster.volumes.tree import lengthen, make_folders, open_regular
 
 CHUNK_BYTES = 1 << 20
+HEAD_BYTES = 2 * CHUNK_BYTES
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,18 +98,14 @@ def unpack(archive: BinaryIO, folder: Path, *, check: Callable[[str], str]) -> d
     """
     sizes: dict[str, int] = {}
     try:
-        with tarfile.open(fileobj=archive, mode="r|", bufsize=CHUNK_BYTES) as tar:
-            for head in tar:
-                path = check(head.name)
-                if head.isdir():
-                    make_folders(folder / path)
-                    continue
-                content = tar.extractfile(head) if head.isreg() else None
-                if content is None or path in sizes:
-                    raise SpecError(f"the archive holds {path!r:.200} twice, or as something that is no file")
+        for head, content in _entries(archive):
+            path = check(head.name)
+            if content is None:
+                make_folders(folder / path)
+            elif path in sizes:
+                raise SpecError(f"the archive holds {path!r:.200} twice")
+            else:
                 sizes[path] = _write(folder / path, content, runs=bool(head.mode & 0o100))
-    except tarfile.TarError as error:
-        raise SpecError(f"what was sent is no tar archive: {error}") from error
     except (FileExistsError, NotADirectoryError) as error:
         raise SpecError(f"the archive holds {error.filename!r:.200} as a file and as a folder") from error
     return sizes
@@ -120,17 +117,64 @@ def lengthen_all(archive: BinaryIO, folder: Path, *, check: Callable[[str], str]
     :param check: as that of :func:`unpack`. :raises SpecError: it is no tar, or holds anything but files.
     """
     count = 0
+    for head, content in _entries(archive):
+        if content is not None:
+            lengthen(folder / check(head.name), content)
+            count += 1
+    return count
+
+
+class Chunks(io.RawIOBase):
+    """Arriving chunks as a file; one is in memory. :param following: returns the next one, empty at the end."""
+
+    def __init__(self, following: Callable[[], bytes]) -> None:
+        self._following, self._rest = following, b""
+
+    def readable(self) -> bool:
+        """It is."""
+        return True
+
+    def readinto(self, buffer: bytearray | memoryview) -> int:  # type: ignore[override]
+        """Read into `buffer`."""
+        self._rest = self._rest or self._following()
+        count = min(len(buffer), len(self._rest))
+        buffer[:count], self._rest = self._rest[:count], self._rest[count:]
+        return count
+
+
+class _Bounded:
+    """A tar being read. :ivar left: how many bytes may still be read of a head, which is in memory as a whole; None in a file."""
+
+    def __init__(self, archive: BinaryIO) -> None:
+        self._archive = archive
+        self.left: int | None = HEAD_BYTES
+
+    def read(self, size: int) -> bytes:
+        """Read on. :raises SpecError: a head is too long."""
+        if self.left is not None:
+            self.left -= size
+            if self.left < 0:
+                raise SpecError(
+                    f"the archive holds a file of which the name and attributes exceed {HEAD_BYTES} bytes"
+                )
+        return self._archive.read(size)
+
+
+def _entries(archive: BinaryIO) -> Iterator[tuple[tarfile.TarInfo, BinaryIO | None]]:
+    """Yield the head and content of each file of a tar, and the head of each folder; none is longer than what was sent."""
+    bounded = _Bounded(archive)
     try:
-        with tarfile.open(fileobj=archive, mode="r|", bufsize=CHUNK_BYTES) as tar:
-            for head in tar:
-                content = tar.extractfile(head) if head.isreg() else None
-                if content is None:
-                    raise SpecError(f"the archive holds {head.name!r:.200} as something that is no file")
-                lengthen(folder / check(head.name), cast("BinaryIO", content))
-                count += 1
+        with tarfile.open(fileobj=cast("BinaryIO", bounded), mode="r|", bufsize=CHUNK_BYTES) as tar:
+            while (head := tar.next()) is not None:
+                if not (head.isdir() or head.isreg()) or head.issparse():
+                    raise SpecError(
+                        f"the archive holds {head.name!r:.200} as something that is no plain file"
+                    )
+                bounded.left = None
+                yield head, cast("BinaryIO", tar.extractfile(head)) if head.isreg() else None
+                bounded.left = HEAD_BYTES
     except tarfile.TarError as error:
         raise SpecError(f"what was sent is no tar archive: {error}") from error
-    return count
 
 
 def _write(target: Path, content: BinaryIO | object, *, runs: bool) -> int:

@@ -13,6 +13,7 @@ from typing import BinaryIO
 
 from muster.core.errors import SpecError
 from muster.core.names import check_volume
+from muster.core.wire import parsed
 from muster.volumes.commit_records import Place
 from muster.volumes.mirrors.base import Documents, Holding
 
@@ -130,15 +131,9 @@ def listed(lines: Iterable[bytes]) -> tuple[str, dict[Place, Holding]]:
     return owner, found
 
 
-def document_of(line: bytes) -> dict[str, object]:
-    """Return a line, or a body, that is one object of JSON. :raises SpecError: it is none."""
-    try:
-        document = json.loads(line)
-    except ValueError as error:
-        raise SpecError(f"{line!r:.120} is no message of a mirror: {error}") from error
-    if not isinstance(document, dict):
-        raise SpecError(f"{line!r:.120} is no message of a mirror: expected an object")
-    return document
+def document_of(data: bytes) -> dict[str, object]:
+    """Return a message that is one object of JSON. :raises SpecError: it is none."""
+    return parsed(data, what=f"message of a mirror {data!r:.120}")
 
 
 def _number(document: Mapping[str, object], name: str) -> int:

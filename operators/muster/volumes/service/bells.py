@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 
 class Bell:
@@ -32,19 +34,19 @@ class Bells:
         self._lock = threading.Lock()
         self._hung: dict[str, set[Bell]] = defaultdict(set)
 
-    def hang(self, job_id: str) -> Bell:
-        """Return a bell that rings at the job's next news; hang it before looking at what there is."""
+    @contextmanager
+    def hung(self, job_id: str) -> Iterator[Bell]:
+        """Lend a bell that rings at the job's next news; hang it before looking at what there is."""
         bell = Bell()
         with self._lock:
             self._hung[job_id].add(bell)
-        return bell
-
-    def take_down(self, job_id: str, bell: Bell) -> None:
-        """Take a bell down again."""
-        with self._lock:
-            self._hung[job_id].discard(bell)
-            if not self._hung[job_id]:
-                del self._hung[job_id]
+        try:
+            yield bell
+        finally:
+            with self._lock:
+                self._hung[job_id].discard(bell)
+                if not self._hung[job_id]:
+                    del self._hung[job_id]
 
     def ring(self, job_id: str) -> None:
         """Tell all who wait that there is news of the job."""

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import io
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TypeVar
 
 import anyio
 import anyio.from_thread
-import anyio.to_thread
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
@@ -23,10 +23,9 @@ from muster.core import wire
 from muster.core.errors import MusterError, SpecError
 from muster.core.room import CLAIM, Room, is_full
 from muster.volumes.durability import translated
-from muster.volumes.service.archives import CHUNK_BYTES
-from muster.volumes.service.bells import Bell
+from muster.volumes.service.archives import CHUNK_BYTES, Chunks
 from muster.volumes.service.refusals import document, status_of
-from muster.volumes.service.served import Served
+from muster.volumes.service.served import Served, Turns
 from muster.volumes.service.table import number
 from muster.volumes.service.tokens import Token, TokenKind, TokenRefused, verify
 
@@ -38,60 +37,38 @@ WORKER = "worker.pyz"
 
 SILENCE_SECONDS = 30.0  # a client that sends no more may be on a lost node
 MESSAGE_SECONDS = 60.0  # for a whole body that is kept in memory
+FIRST_SECONDS, LEAST_BYTES_A_SECOND = 10.0, 16 << 10
+SMALL_BYTES = 64 << 10  # as much of a body is read before its turn: uvicorn has it in memory anyway
 
 T = TypeVar("T")
 
 
-class Body(io.RawIOBase):
-    """A request's body as a file, for a thread; at most one chunk of it is in memory.
-
-    :param seconds: how long the whole body may take; besides, no pause may exceed `SILENCE_SECONDS`.
-    :param what: its name in errors.
-    """
+class Stream:
+    """A request's body as it arrives. :param limit_bytes: of all of it. :param what: its name in errors."""
 
     def __init__(
-        self,
-        request: Request,
-        *,
-        limit_bytes: int | None,
-        seconds: float | None = None,
-        what: str = "the request's body",
+        self, request: Request, *, limit_bytes: int | None, what: str = "the request's body"
     ) -> None:
-        self._chunks, self._what = request.stream(), what
-        self._until = None if seconds is None else time.monotonic() + seconds
-        self._limit, self._taken, self._rest = limit_bytes, 0, b""
+        self._chunks, self._limit, self._what = request.stream(), limit_bytes, what
+        self._began, self.taken = time.monotonic(), 0
 
-    def readable(self) -> bool:
-        """It is."""
-        return True
+    async def read(self, *, first_seconds: float, most_seconds: float = float("inf")) -> bytes:
+        """Return the next bytes, none at the end.
 
-    def readinto(self, buffer: bytearray | memoryview) -> int:  # type: ignore[override]
-        """Read into `buffer`.
-
-        :raises SpecError: the body is longer than its limit.
-        :raises ClientDisconnect: the client sends no more, or too slowly.
+        :param first_seconds: for the first bytes; beyond, the body must come at `LEAST_BYTES_A_SECOND`, within `most_seconds`.
+        :raises SpecError: the body is longer than its limit. :raises ClientDisconnect: it comes too slowly, or not at all.
         """
-        while not self._rest:
-            chunk = anyio.from_thread.run(self._next)
-            if not chunk:
-                return 0
-            self._taken += len(chunk)
-            if self._limit is not None and self._taken > self._limit:
-                raise SpecError(f"{self._what} is longer than the {self._limit} bytes that are taken here")
-            self._rest = chunk
-        count = min(len(buffer), len(self._rest))
-        buffer[:count], self._rest = self._rest[:count], self._rest[count:]
-        return count
-
-    async def _next(self) -> bytes | None:
-        left = SILENCE_SECONDS
-        if self._until is not None:
-            left = min(left, self._until - time.monotonic())
+        allowed = min(first_seconds + self.taken / LEAST_BYTES_A_SECOND, most_seconds)
+        left = self._began + allowed - time.monotonic()
         try:
-            with anyio.fail_after(left):
-                return await anext(self._chunks, None)
+            with anyio.fail_after(min(left, SILENCE_SECONDS)):
+                chunk = await anext(self._chunks, b"")
         except TimeoutError as error:
             raise ClientDisconnect from error
+        self.taken += len(chunk)
+        if self._limit is not None and self.taken > self._limit:
+            raise SpecError(f"{self._what} is longer than the {self._limit} bytes that are taken here")
+        return chunk
 
 
 @dataclass
@@ -101,6 +78,7 @@ class Call:
     served: Served
     request: Request
     token: Token = field(default_factory=lambda: Token(kind=TokenKind.JOB, expires=0))
+    text: bytes = b""
     asked: float = field(default_factory=time.monotonic)
 
     def part(self, name: str) -> str:
@@ -123,17 +101,13 @@ class Call:
         return number(name, self.query(name, None if default is None else str(default)))
 
     def body(self, *, limit_bytes: int | None) -> io.BufferedReader:
-        """Return the body, to be read once."""
-        return io.BufferedReader(Body(self.request, limit_bytes=limit_bytes), CHUNK_BYTES)
-
-    def text(self, *, limit_bytes: int, what: str = "the request's body") -> bytes:
-        """Return the whole body. :raises SpecError: it is longer than `limit_bytes`."""
-        body = Body(self.request, limit_bytes=limit_bytes, seconds=MESSAGE_SECONDS, what=what)
-        return io.BufferedReader(body, CHUNK_BYTES).read()
+        """Return the body, to be read once, of a route that has not read it."""
+        read = partial(Stream(self.request, limit_bytes=limit_bytes).read, first_seconds=SILENCE_SECONDS)
+        return io.BufferedReader(Chunks(lambda: anyio.from_thread.run(read)), CHUNK_BYTES)
 
     def message(self, kind: type[T]) -> T:
-        """Return the body as a dataclass. :raises SpecError: it is of another kind, or too long."""
-        return wire.loads(kind, self.text(limit_bytes=LIMIT_JSON_BYTES))
+        """Return the body as a dataclass. :raises SpecError: it is of another kind."""
+        return wire.loads(kind, self.text)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,6 +125,8 @@ class Count:
 
 
 Handler = Callable[[Call], object]
+Bind = Callable[[Served], Route]
+"""Makes the route of one service."""
 
 
 def route(
@@ -158,60 +134,74 @@ def route(
     path: str,
     handler: Handler,
     *,
-    served: Served,
     job: bool = False,
-    threads: anyio.CapacityLimiter | None = None,
+    turns: str = "quick",
+    text: int | None = None,
+    what: str = "the request's body",
     waits: bool = False,
-) -> Route:
+) -> Bind:
     """Bind a handler to a path, for operators, and with `job` for that job's own pods too.
 
-    A dataclass that a handler returns is sent as a message, None as 204, a response unchanged. An error that
-    it raises is sent as that error.
+    The token is looked at first, then the body is read, and only then the handler has a thread. A dataclass that it
+    returns is sent as a message, None as 204, a response unchanged. An error that it raises is sent as that error.
 
-    :param threads: those of :class:`Served` for calls that may take minutes, or come from pods.
-    :param waits: the handler may return :class:`Later`; no thread is held until it is called again.
+    :param turns: those of :class:`Served`; others than `quick` are for calls that may take minutes, or come from pods.
+    :param text: the most bytes of the body, which the handler finds as :attr:`Call.text`; without it the handler
+        reads the body itself. :param what: the body's name in errors.
+    :param waits: the handler may return :class:`Later`; it has no turn until it is called again.
     """
 
-    async def answer(request: Request) -> Response:
-        call = Call(served, request)
+    async def once(call: Call) -> Response | Later:
+        theirs: Turns = getattr(call.served, turns)
+        async with AsyncExitStack() as stack:
+            turn = theirs.turn(call.token.job_id)
+            if text is not None:
+                stream = Stream(call.request, limit_bytes=text, what=what)
+                call.text = await _text(stream, lambda: stack.enter_async_context(turn))
+            if len(call.text) <= SMALL_BYTES:
+                await stack.enter_async_context(turn)
+            return await theirs.run(partial(_worked, handler, call))
 
-        def work() -> Response | Later:
-            with translated(f"{method} {request.url.path}"):
-                call.token = _allowed(call, job=job)
-                made = handler(call)
-                return made if isinstance(made, Later) else _response(made)
-
-        async def work_until_done() -> Response:
+    async def answer(request: Request, served: Served) -> Response:
+        call, bells = Call(served, request), served.regrouping.bells
+        try:
+            call.token = _allowed(call, job=job)
             while True:
-                with hung(served, call) as bell:  # before the handler looks: no news is missed
-                    made = await anyio.to_thread.run_sync(work, limiter=threads)
+                with (
+                    bells.hung(call.part("job_id")) if waits else nullcontext() as bell
+                ):  # first: no news is missed
+                    made = await once(call)
                     if isinstance(made, Response):
                         return made
+                    assert bell is not None
                     await bell.heard(seconds=made.seconds)
-
-        try:
-            if waits:
-                return await work_until_done()
-            answered = await anyio.to_thread.run_sync(work, limiter=threads)
-            assert isinstance(answered, Response)
-            return answered
         except MusterError as error:
             return refusal(_with_room(error, served))
         except ClientDisconnect:  # if the client gets the answer it may send all of it again
             return Response(status_code=408, headers={"connection": "close"})
 
-    return Route(path, answer, methods=[method])
+    return lambda served: Route(path, partial(answer, served=served), methods=[method])
 
 
-@contextmanager
-def hung(served: Served, call: Call) -> Iterator[Bell]:
-    """Hang a bell for the job that a call names."""
-    bells, job_id = served.regrouping.bells, call.part("job_id")
-    bell = bells.hang(job_id)
-    try:
-        yield bell
-    finally:
-        bells.take_down(job_id, bell)
+def _worked(handler: Handler, call: Call) -> Response | Later:
+    with translated(f"{call.request.method} {call.request.url.path}"):
+        try:
+            made = handler(call)
+            return made if isinstance(made, Later) else _response(made)
+        except (RecursionError, OverflowError) as error:
+            raise SpecError(
+                f"the request is nested too deeply, or a number in it is too large: {error}"
+            ) from error
+
+
+async def _text(stream: Stream, turn: Callable[[], Awaitable[None]]) -> bytes:
+    """Return a whole body; more than `SMALL_BYTES` of it are in memory only once it is its turn."""
+    found = bytearray()
+    while chunk := await stream.read(first_seconds=FIRST_SECONDS, most_seconds=MESSAGE_SECONDS):
+        if stream.taken > SMALL_BYTES >= len(found):
+            await turn()
+        found += chunk
+    return bytes(found)
 
 
 def refusal(error: MusterError) -> Response:

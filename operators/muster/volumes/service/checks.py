@@ -16,14 +16,13 @@ from weakref import WeakValueDictionary
 
 import anyio
 from starlette.responses import Response, StreamingResponse
-from starlette.routing import Route
 
 from muster.core.errors import MusterError, StoreError
 from muster.core.wire import dumps
 from muster.volumes import fsck
 from muster.volumes.durability import translated
 from muster.volumes.folder import FolderStore
-from muster.volumes.service.calls import Call, route
+from muster.volumes.service.calls import Bind, Call, route
 from muster.volumes.service.refusals import document
 from muster.volumes.service.served import Served
 
@@ -32,9 +31,9 @@ LOOK_SECONDS = 0.1
 _LOG = logging.getLogger(__name__)
 
 
-def routes(served: Served) -> Iterator[Route]:
+def routes(served: Served) -> Iterator[Bind]:
     """Return every route of this module."""
-    yield route("POST", "/v1/fsck", partial(_fsck, checks=Checks(served.store)), served=served)
+    yield route("POST", "/v1/fsck", partial(_fsck, checks=Checks(served.store)))
 
 
 def _fsck(call: Call, *, checks: Checks) -> Response:

@@ -34,7 +34,7 @@ from muster.volumes.protocols import (
 from muster.volumes.service.archives import ArchiveMember, lengthen_all, pack, unpack
 from muster.volumes.service.connection import PATIENCE_SECONDS, Connection
 from muster.volumes.service.downloads import Downloads
-from muster.volumes.service.refusals import UnknownCall, read
+from muster.volumes.service.refusals import read
 from muster.volumes.service.table import CURSOR, MOST_RECORDS, MOST_SPECS, ROWS, Place, Recorded, Starting
 from muster.volumes.tree import runs
 
@@ -48,14 +48,9 @@ def remote(method: Callable[Concatenate[Any, P], T]) -> Callable[Concatenate[Any
 
     def ask(self: _Client, /, *arguments: P.args, **named: P.kwargs) -> T:
         asked = row.request(arguments, named)
-        try:
-            answer = self._connection.request(
-                row.verb, asked.path, query=asked.query, content=asked.body, slow=bool(row.threads)
-            )
-        except UnknownCall:
-            if row.absent is None:
-                raise
-            return cast("T", row.absent(row.signature.bind(self, *arguments, **named).arguments))
+        answer = self._connection.request(
+            row.verb, asked.path, query=asked.query, content=asked.body, slow=row.turns != "quick"
+        )
         returned: Any = None if row.sent is None else row.sent.unpack(loads(row.sent.kind, answer.content))
         return cast("T", returned)
 
@@ -210,7 +205,7 @@ class ServiceStore(_Client):
     claim = remote(Makings.claim)
     upkept = remote(Upkeep.upkept)
     note_sweep = remote(Upkeep.note_sweep)
-    _commit = remote(Attempts.commit)
+    commit = remote(Attempts.commit)
     _begun = remote(Starting.begun)
     _current = remote(Starting.current)
 
@@ -272,18 +267,6 @@ class ServiceStore(_Client):
     def equip(self, job_id: str, *, worker: bytes) -> None:
         """Store the worker's zipapp for a job: its pods get it with their bundle."""
         self._connection.request("PUT", f"{_job(job_id)}/worker", content=worker)
-
-    def commit(
-        self,
-        job_id: str,
-        *,
-        attempt: int,
-        metrics: Mapping[str, float] | None = None,
-        modules: Sequence[str] | None = None,
-    ) -> dict[str, tuple[Version, ...]]:
-        """Make the sealed files of all replicas into versions: every output or none, once per job_id."""
-        # earlier services refuse metrics that are null
-        return self._commit(job_id, attempt=attempt, metrics=metrics or {}, modules=modules)
 
     def add(
         self,

@@ -8,6 +8,7 @@ import os
 import ssl
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from typing import BinaryIO, TypeVar
 
 import httpx
@@ -15,6 +16,7 @@ import httpx
 from muster.core.errors import SpecError, Unavailable
 from muster.core.keepalive import CONNECT_SECONDS, SMALL_BYTES, socket_options
 from muster.core.patience import Patience
+from muster.volumes.service.archives import Chunks
 from muster.volumes.service.refusals import read
 
 PATIENCE_SECONDS = 60.0
@@ -127,7 +129,7 @@ class Connection:
         """Yield an answer as a file, read as it arrives. :raises Unavailable: the service is away, or goes away."""
         try:
             with self.sent("GET", path, query=query, slow=True) as response:
-                yield io.BufferedReader(_Chunks(response.iter_bytes()))
+                yield io.BufferedReader(Chunks(partial(next, response.iter_bytes(), b"")))
         except (httpx.TransportError, _Away) as error:
             raise Unavailable(
                 f"the store service at {self.url} does not answer ({str(error) or type(error).__name__}): ask again"
@@ -220,22 +222,6 @@ class _Absence:
                 f"the store service at {self._url} does not answer ({said}), and has "
                 f"not for {seconds:g} s: is it running, and is that its address?"
             ) from error
-
-
-class _Chunks(io.RawIOBase):
-    """Arriving chunks as a file."""
-
-    def __init__(self, chunks: Iterator[bytes]) -> None:
-        self._chunks, self._rest = chunks, b""
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: bytearray | memoryview) -> int:  # type: ignore[override]
-        self._rest = self._rest or next(self._chunks, b"")
-        count = min(len(buffer), len(self._rest))
-        buffer[:count], self._rest = self._rest[:count], self._rest[count:]
-        return count
 
 
 class _Away(Exception):

@@ -42,6 +42,7 @@ OPEN_JOURNALS = 1024
 MOST_RECORDS = 4096
 ONCE = "once-"
 MOST_ONCE = 256
+_ANY = 1 << 63
 LEFT_OUT = (
     "muster/left-out"  # a stream without bytes in the log: its offset counts the bytes left out of others
 )
@@ -63,7 +64,7 @@ class Journal:
     def append(self, stream: str, data: bytes, *, offset: int, most_bytes: int | None = None) -> int:
         """Store the new part of `data`, which begins at `offset` of its stream; return how much is stored.
 
-        Where the stream has a gap, which only a power cut of the service causes, a line of the log says so.
+        Where the stream has a gap, which only a power cut of the service causes, a line of the log says so, once.
 
         :param stream: the writer; a name that begins with ``once-`` is of a single piece.
         :param most_bytes: leave out bytes that would make the log longer than this.
@@ -75,9 +76,9 @@ class Journal:
             received = self._load()
             held = received.get(stream, 0)
             if offset > held:
-                self._write(
-                    f"{ONCE}gap", 0, b"[muster] %d bytes of %s were lost\n" % (offset - held, stream.encode())
-                )
+                told = b"[muster] %d bytes of %s were lost\n" % (offset - held, stream.encode())
+                if f"{ONCE}gap-{stream}" not in received and self._size() + len(told) <= (most_bytes or _ANY):
+                    self._write(f"{ONCE}gap-{stream}", 0, told)
                 held = received[stream] = offset
             data = data[held - offset :]
             before = self._size()

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import BinaryIO
 
 from starlette.responses import Response, StreamingResponse
-from starlette.routing import Route
 
 from muster.core.address import pinned
 from muster.core.errors import Corrupt, NotFound, SpecError
@@ -39,7 +38,7 @@ from muster.volumes.service.arriving import (
     place_of,
     wire_of,
 )
-from muster.volumes.service.calls import LIMIT_JSON_BYTES, Call, route
+from muster.volumes.service.calls import LIMIT_JSON_BYTES, Bind, Call, route
 from muster.volumes.service.served import Served
 
 IDLE_SECONDS = 120.0
@@ -104,20 +103,20 @@ class Sessions:
                 session.home.close()
 
 
-def routes(served: Served) -> Iterator[Route]:
+def routes(served: Served) -> Iterator[Bind]:
     """Return every route of this module."""
     calls = Calls(served.store)
-    at = "/v1/mirror"
-    yield route("GET", at, calls.listing, served=served, threads=served.working)
-    yield route("GET", f"{at}/documents", calls.documents, served=served)
-    yield route("POST", f"{at}/own", calls.own, served=served, threads=served.working)
-    yield route("POST", f"{at}/mark", calls.mark, served=served)
-    yield route("POST", f"{at}/free", calls.free, served=served, threads=served.working)
-    yield route("PUT", f"{at}/{{session}}/drafts", calls.begin, served=served, threads=served.working)
-    yield route("PUT", f"{at}/{{session}}/pieces", calls.receive, served=served, threads=served.working)
-    yield route("POST", f"{at}/{{session}}/publish", calls.publish, served=served, threads=served.working)
-    yield route("POST", f"{at}/{{session}}/verify", calls.verify, served=served, threads=served.working)
-    yield route("DELETE", f"{at}/{{session}}", calls.end, served=served)
+    at, session = "/v1/mirror", "/v1/mirror/{session}"
+    yield route("GET", at, calls.listing, turns="working")
+    yield route("GET", f"{at}/documents", calls.documents)
+    yield route("POST", f"{at}/own", calls.own, turns="working", text=LIMIT_JSON_BYTES)
+    yield route("POST", f"{at}/mark", calls.mark, text=LIMIT_JSON_BYTES)
+    yield route("POST", f"{at}/free", calls.free, turns="working")
+    yield route("PUT", f"{session}/drafts", calls.begin, turns="working")
+    yield route("PUT", f"{session}/pieces", calls.receive, turns="working")
+    yield route("POST", f"{session}/publish", calls.publish, turns="working", text=LIMIT_JSON_BYTES)
+    yield route("POST", f"{session}/verify", calls.verify, turns="working", text=LIMIT_JSON_BYTES)
+    yield route("DELETE", session, calls.end)
 
 
 class Calls:
@@ -142,7 +141,7 @@ class Calls:
 
     def own(self, call: Call) -> None:
         """Make this store the mirror of another one, or that one itself."""
-        asked = document_of(call.text(limit_bytes=LIMIT_JSON_BYTES))
+        asked = document_of(call.text)
         self._home.own(str(asked.get("owner", "")), adopt=bool(asked.get("adopt", False)))
 
     def free(self, call: Call) -> None:  # noqa: ARG002 - it is about the whole mirror
@@ -151,7 +150,7 @@ class Calls:
 
     def mark(self, call: Call) -> None:
         """Set the marks of a version."""
-        asked = document_of(call.text(limit_bytes=LIMIT_JSON_BYTES))
+        asked = document_of(call.text)
         self._home.mark(place_of(asked), holding_of(asked))
 
     def begin(self, call: Call) -> Response:
@@ -254,7 +253,7 @@ def _complete(session: Session, arrival: Arrival) -> None:
 
 
 def _places(call: Call) -> list[Place]:
-    asked = document_of(call.text(limit_bytes=LIMIT_JSON_BYTES)).get("places")
+    asked = document_of(call.text).get("places")
     if not isinstance(asked, list):
         raise SpecError("the request names no places")
     return [place_of(each) for each in asked]

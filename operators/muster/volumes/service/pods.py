@@ -26,18 +26,19 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from starlette.responses import Response, StreamingResponse
-from starlette.routing import Route
 
 from muster.core import wire
 from muster.core.errors import Conflict, NotFound, SpecError
 from muster.core.going_on import Going, Gone, Outlook
 from muster.core.names import check_label
 from muster.core.replica import PartManifest, Report
+from muster.core.status import JobState, check_metrics
 from muster.core.verdict import ExitCode
 from muster.volumes.base import Staging
 from muster.volumes.durability import write_whole
 from muster.volumes.service.archives import ArchiveMember, members, pack
-from muster.volumes.service.calls import LIMIT_LINES_BYTES, MIB, WORKER, Call, Count, Later, route
+from muster.volumes.service.calls import LIMIT_LINES_BYTES, MIB, WORKER, Bind, Call, Count, Later, route
+from muster.volumes.service.refusals import Over
 from muster.volumes.service.served import Served
 from muster.volumes.service.tokens import TokenKind, TokenRefused
 
@@ -47,7 +48,10 @@ ATTEMPT = "muster-attempt"
 LIMIT_LOG_BYTES = 1024 * MIB
 """The longest log that the output of ranks may make."""
 
-LIMIT_GONE_BYTES = MIB
+LAST_LINES_SECONDS = 60.0
+"""How long after the end of a job without success its pods may send lines that they printed before."""
+
+LIMIT_GONE_BYTES = LIMIT_REPORT_BYTES = MIB
 
 WAIT_SECONDS = 50.0
 """How long a request for news waits; its client waits a little longer."""
@@ -61,15 +65,14 @@ _REPLICA = f"{_JOB}/attempts/{{attempt}}/replicas/{{role}}/{{index}}"
 _CONTROL = re.compile(rb"[\x00-\x08\x0b-\x1f\x7f]|\xc2[\x80-\x9f]")
 
 
-def routes(served: Served) -> Iterator[Route]:
+def routes(_: Served) -> Iterator[Bind]:
     """Return every route of this module."""
-    yield route("GET", f"{_JOB}/bundle", _bundle, served=served, job=True, threads=served.starting)
-    yield route("POST", f"{_REPLICA}/lines", _lines, served=served, job=True, threads=served.lines)
-    yield route("PUT", f"{_REPLICA}/seal", _seal, served=served, job=True, threads=served.seals)
-    yield route("PUT", f"{_REPLICA}/gone", _gone, served=served, job=True, threads=served.starting)
-    yield route(
-        "GET", f"{_REPLICA}/outlook", _outlook, served=served, job=True, threads=served.starting, waits=True
-    )
+    yield route("GET", f"{_JOB}/bundle", _bundle, job=True, turns="starting")
+    yield route("POST", f"{_REPLICA}/lines", _lines, job=True, turns="lines", text=LIMIT_LINES_BYTES)
+    whole = "the list of the replica's files, which is its seal,"
+    yield route("PUT", f"{_REPLICA}/seal", _seal, job=True, turns="seals", text=LIMIT_SEAL_BYTES, what=whole)
+    yield route("PUT", f"{_REPLICA}/gone", _gone, job=True, turns="starting", text=LIMIT_GONE_BYTES)
+    yield route("GET", f"{_REPLICA}/outlook", _outlook, job=True, turns="starting", waits=True)
 
 
 def _bundle(call: Call) -> Response:
@@ -103,8 +106,12 @@ def _files(call: Call) -> list[ArchiveMember]:
 
 def _lines(call: Call) -> Count:
     staging, replica = _own(call)
-    data = call.text(limit_bytes=LIMIT_LINES_BYTES)
-    safe = _CONTROL.sub(lambda found: b"?" * len(found[0]), data)
+    ended = call.served.store.ledger.status(staging.job_id)
+    if ended.state.ended and (
+        ended.state is JobState.SUCCEEDED or time.time() > (ended.ended or time.time()) + LAST_LINES_SECONDS
+    ):
+        raise Over(f"job {staging.job_id} has ended ({ended.state.value}), and its log with it")
+    safe = _CONTROL.sub(lambda found: b"?" * len(found[0]), call.text)
     call.served.hearing.hear(staging.job_id, safe)
     journal = call.served.journals.of(staging.job_id)
     offset = call.query_number("offset")
@@ -114,10 +121,9 @@ def _lines(call: Call) -> Count:
 
 def _seal(call: Call) -> None:
     """Store a replica's seal, once; with the last one the job is committed."""
-    body = call.text(limit_bytes=LIMIT_SEAL_BYTES, what="the list of the replica's files, which is its seal,")
     committer, job_id = call.served.committer, call.part("job_id")
-    report, _, part = body.partition(b"\n")
-    del body
+    report, _, part = call.text.partition(b"\n")
+    call.text = b""
     with call.served.reading_seal:
         _check_seal(call, report, part)
     with committer.alone(job_id):
@@ -133,7 +139,7 @@ def _seal(call: Call) -> None:
 
 def _gone(call: Call) -> Outlook:
     replica = _named(call)
-    said = wire.loads(Gone, call.text(limit_bytes=LIMIT_GONE_BYTES))
+    said = call.message(Gone)
     return call.served.regrouping.say_gone(call.part("job_id"), call.number("attempt"), replica, said)
 
 
@@ -160,7 +166,11 @@ def _kept(target: Path, part: bytes) -> bool:
 def _check_seal(call: Call, report: bytes, part: bytes) -> None:
     job_id, attempt = call.part("job_id"), call.number("attempt")
     role, index = call.part("role"), call.number("index")
-    if wire.loads(Report, report).exit_code is not ExitCode.SEALED:
+    if len(report) > LIMIT_REPORT_BYTES:
+        raise SpecError(f"the report of replica {role}-{index} has more than {LIMIT_REPORT_BYTES} bytes")
+    ending = wire.loads(Report, report)
+    check_metrics(ending.metrics)
+    if ending.exit_code is not ExitCode.SEALED:
         raise SpecError(f"replica {role}-{index} has not ended well, and what it wrote is not sealed")
     said = wire.loads(PartManifest, part)
     if (said.job_id, said.attempt, said.role, said.index) != (job_id, attempt, role, index):

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import BinaryIO
 
 from starlette.responses import FileResponse, Response, StreamingResponse
-from starlette.routing import Route
 
 from muster.core.errors import Corrupt, SpecError
 from muster.volumes.documents import parse, show
@@ -23,7 +22,7 @@ from muster.volumes.held import fetchable, written
 from muster.volumes.listing import open_manifest
 from muster.volumes.manifest import Entry
 from muster.volumes.service.archives import ArchiveMember, exactly, in_chunks, members, pack
-from muster.volumes.service.calls import LIMIT_LINES_BYTES, Call, route
+from muster.volumes.service.calls import LIMIT_LINES_BYTES, Bind, Call, route
 from muster.volumes.service.served import Served
 from muster.volumes.service.table import CURSOR
 from muster.volumes.tree import open_regular, runs
@@ -31,16 +30,16 @@ from muster.volumes.tree import open_regular, runs
 _RANGE = re.compile(r"bytes=(\d{1,18})-(\d{1,18})?\Z")
 
 
-def routes(served: Served) -> Iterator[Route]:
+def routes(_: Served) -> Iterator[Bind]:
     """Return every route of this module."""
-    yield route("GET", "/v1/manifest", _manifest, served=served)
-    yield route("GET", "/v1/manifest/index", _index, served=served)
-    yield route("GET", "/v1/data", _data, served=served)
-    yield route("GET", "/v1/files/{where:path}", _file, served=served)
-    yield route("GET", "/v1/code/{digest}", _code, served=served)
-    yield route("GET", "/v1/jobs/{job_id}/log", _log, served=served)
-    yield route("GET", "/v1/jobs/{job_id}/staged", _staged, served=served, threads=served.working)
-    yield route("GET", "/v1/jobs/{job_id}/written", _written, served=served, threads=served.working)
+    yield route("GET", "/v1/manifest", _manifest)
+    yield route("GET", "/v1/manifest/index", _index)
+    yield route("GET", "/v1/data", _data)
+    yield route("GET", "/v1/files/{where:path}", _file)
+    yield route("GET", "/v1/code/{digest}", _code)
+    yield route("GET", "/v1/jobs/{job_id}/log", _log)
+    yield route("GET", "/v1/jobs/{job_id}/staged", _staged, turns="working")
+    yield route("GET", "/v1/jobs/{job_id}/written", _written, turns="working")
 
 
 def _manifest(call: Call) -> Response:

@@ -26,10 +26,6 @@ class Over(Conflict):
     """The job has ended: not only this start of the gang, but no start goes on."""
 
 
-class UnknownCall(SpecError):
-    """The service has no such call: it is of an earlier release."""
-
-
 class ServiceBusy(Unavailable):
     """The answer is being prepared, which takes long: a later retry gets it."""
 
@@ -44,9 +40,6 @@ _STATUS: tuple[tuple[type[MusterError], int], ...] = (
     (Corrupt, 500),
     (Unavailable, 503),
 )
-
-
-_NO_SUCH_CALL = (404, 405)  # a SpecError has another status wherever the call is known
 
 
 def status_of(error: MusterError) -> int:
@@ -69,8 +62,7 @@ def read(body: bytes, *, status: int, where: str) -> MusterError:
         said = json.loads(body)
         kind = getattr(errors, said["error"])
         if issubclass(kind, MusterError):
-            unknown = kind is SpecError and status in _NO_SUCH_CALL
-            error: MusterError = (UnknownCall if unknown else kind)(str(said["message"]))
+            error: MusterError = kind(str(said["message"]))
             if isinstance(number := said.get("errno"), int):
                 error.__cause__ = OSError(number, os.strerror(number))
             return error

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from typing import TypeVar
+from weakref import WeakValueDictionary
 
 import anyio
+import anyio.to_thread
 
 from muster.core.status import JobStatus
 from muster.volumes.folder import FolderStore
@@ -15,20 +20,40 @@ from muster.volumes.service.journal import Journals
 from muster.volumes.service.regrouping import Regrouping
 from muster.volumes.service.starts import GangStarts
 
-AT_ONCE = 16
-STARTING_AT_ONCE = 64
-LINES_AT_ONCE = 16
-SEALS_AT_ONCE = 4
+T = TypeVar("T")
+
+
+class Turns:
+    """So many requests at a time, each with a thread for its work; the pods of one job have at most a quarter of them."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._all, self._threads = anyio.Semaphore(most), anyio.CapacityLimiter(most)
+        self._jobs = WeakValueDictionary[str, anyio.Semaphore]()
+
+    @asynccontextmanager
+    async def turn(self, job_id: str) -> AsyncIterator[None]:
+        """Wait for a turn, and have it while the block runs. :param job_id: empty for an operator's request."""
+        if not job_id:
+            async with self._all:
+                yield
+            return
+        own = self._jobs.setdefault(job_id, anyio.Semaphore(self._most // 4))
+        async with own, self._all:
+            yield
+
+    async def run(self, work: Callable[[], T]) -> T:
+        """Return what `work` returns in a thread; call it within a turn."""
+        return await anyio.to_thread.run_sync(work, limiter=self._threads)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Served:
     """One store that is served.
 
-    :param working: threads for commits, uploads and other work of minutes; `starting`: threads for new
-        attempts, where the pods of a gang wait until the first of them is done; `lines` and `seals`: threads
-        for requests of pods. So quick requests never wait behind any of these, and a slow pod delays only
-        requests like its own.
+    :param working: for commits, uploads and other work of minutes; `starting`: for new attempts, where the pods of a gang
+        wait until the first of them is done; `lines` and `seals`: for requests of pods. So quick requests never wait behind
+        any of these, and no job's pods keep those of another waiting.
     :param keeps_requests: whether something commits the requests that model servers keep, so that they may.
     :param reading_seal: held while a seal is parsed, which takes many times its length of memory.
     """
@@ -41,10 +66,11 @@ class Served:
     starts: GangStarts
     regrouping: Regrouping
     keeps_requests: bool = False
-    working: anyio.CapacityLimiter = field(default_factory=lambda: anyio.CapacityLimiter(AT_ONCE))
-    starting: anyio.CapacityLimiter = field(default_factory=lambda: anyio.CapacityLimiter(STARTING_AT_ONCE))
-    lines: anyio.CapacityLimiter = field(default_factory=lambda: anyio.CapacityLimiter(LINES_AT_ONCE))
-    seals: anyio.CapacityLimiter = field(default_factory=lambda: anyio.CapacityLimiter(SEALS_AT_ONCE))
+    quick: Turns = field(default_factory=lambda: Turns(40))
+    working: Turns = field(default_factory=lambda: Turns(16))
+    starting: Turns = field(default_factory=lambda: Turns(64))
+    lines: Turns = field(default_factory=lambda: Turns(16))
+    seals: Turns = field(default_factory=lambda: Turns(4))
     reading_seal: threading.Lock = field(default_factory=threading.Lock)
 
     def with_news(self, status: JobStatus) -> JobStatus:

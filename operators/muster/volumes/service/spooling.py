@@ -14,13 +14,12 @@ from contextlib import suppress
 from pathlib import Path
 
 from starlette.responses import StreamingResponse
-from starlette.routing import Route
 
 from muster.core.errors import NotFound, SpecError, StoreError
 from muster.core.names import check_label, is_label
 from muster.volumes.layout import Layout
 from muster.volumes.service.archives import ArchiveMember, pack
-from muster.volumes.service.calls import Call, route
+from muster.volumes.service.calls import LIMIT_JSON_BYTES, Bind, Call, route
 from muster.volumes.service.served import Served
 from muster.volumes.service.spools import AT, Read, SpooledHour, Waiting
 from muster.volumes.spool import HALF_MADE_SECONDS, SUFFIX, Spool
@@ -32,12 +31,12 @@ _HOUR = re.compile(r"\d{4}-\d\d-\d\dT\d\d\Z")
 _opening = threading.Lock()  # of this process, which alone opens: one of the claim's a lost node might keep
 
 
-def routes(served: Served) -> Iterator[Route]:
+def routes(_: Served) -> Iterator[Bind]:
     """Return every route of this module."""
-    yield route("GET", AT, _waiting, served=served, threads=served.working)
-    yield route("PUT", f"{AT}/{{deployment}}", _open, served=served)
-    yield route("GET", f"{AT}/{{deployment}}/{{hour}}", _fetch, served=served, threads=served.working)
-    yield route("POST", f"{AT}/{{deployment}}/{{hour}}/drop", _drop, served=served, threads=served.working)
+    yield route("GET", AT, _waiting, turns="working")
+    yield route("PUT", f"{AT}/{{deployment}}", _open)
+    yield route("GET", f"{AT}/{{deployment}}/{{hour}}", _fetch, turns="working")
+    yield route("POST", f"{AT}/{{deployment}}/{{hour}}/drop", _drop, turns="working", text=LIMIT_JSON_BYTES)
 
 
 def _open(call: Call) -> None:

@@ -104,6 +104,8 @@ class GangStarts:
         :param replicas: of an elastic gang; without it, those of the attempt before.
         :raises Conflict: another attempt was begun since, or the job has sealed or ended.
         """
+        if "." in request:  # as a start of the cluster's has
+            raise SpecError(f"request {request!r:.60}: need a name without a dot")
         name = self._told(job_id, f"request:{request}")
         with self.turns.alone(job_id, patient=True):
             return self._begin(job_id, name, replicas=replicas)

@@ -131,8 +131,7 @@ class Row:
     :param body: the kind of the message that carries the arguments; without one they are the query.
     :param answer: kind and field of the message that carries the return value, such as ``Count.count``.
     :param names: arguments that have another name on the wire. `blank`: fields that are sent empty.
-    :param absent: gives the answer of a service of an earlier release, which has no such call, from the call's arguments.
-    :param threads: those of :class:`muster.volumes.service.served.Served`, for calls that may take long.
+    :param turns: those of :class:`muster.volumes.service.served.Served`; others than `quick` for calls that may take long.
     """
 
     method: Callable[..., Any]
@@ -142,8 +141,7 @@ class Row:
     answer: str | ReplyFormat = ""
     names: Mapping[str, str] = field(default_factory=dict)
     blank: tuple[str, ...] = ()
-    absent: Callable[[Mapping[str, Any]], Any] | None = None
-    threads: str = ""
+    turns: str = "quick"
 
     @cached_property
     def signature(self) -> inspect.Signature:
@@ -199,9 +197,7 @@ class Row:
         values = {self.names.get(name, name): _sequence(value) for name, value in values.items()}
         return CallRequest(path=path, body=wire.dumps(self.message(**values)).encode())
 
-    def arguments(
-        self, parts: Mapping[str, Any], query: Mapping[str, str], body: Callable[[], bytes]
-    ) -> dict[str, Any]:
+    def arguments(self, parts: Mapping[str, Any], query: Mapping[str, str], body: bytes) -> dict[str, Any]:
         """Return the arguments for the service's call of the method.
 
         :raises SpecError: one is missing or wrong.
@@ -209,7 +205,7 @@ class Row:
         hints = _hints(self.method)
         given = {name: _read(name, value, hints[name]) for name, value in parts.items()}
         if self.message is not None:
-            said: object = wire.loads(self.message, body())
+            said: object = wire.loads(self.message, body)
             return given | {name: getattr(said, self.names.get(name, name)) for name in self._others}
         for name in self._others:
             if query.get(name):
@@ -321,7 +317,7 @@ TABLE = (
     Row(Versions.unpin, "POST", "/v1/unpin", body="Why"),
     Row(Versions.retire, "POST", "/v1/retire", body="Why"),
     Row(Versions.reinstate, "POST", "/v1/reinstate", body="Why", blank=("reason",)),
-    Row(Versions.copy, "POST", "/v1/copies/{request}", body="Copying", threads="working"),
+    Row(Versions.copy, "POST", "/v1/copies/{request}", body="Copying", turns="working"),
     Row(Versions.lease, "PUT", "/v1/leases/{holder}", body="Reading"),
     Row(Versions.release, "DELETE", "/v1/leases/{holder}"),
 
@@ -333,7 +329,7 @@ TABLE = (
     Row(Makings.forget, "DELETE", "/v1/made/{job_id}", answer="Answer.yes"),
     Row(Makings.claim, "POST", "/v1/claims/{key}", body="Claim", answer="Holder.job_id"),
 
-    Row(Starting.begun, "POST", f"{_JOB}/attempts", body="Begin", threads="starting"),
+    Row(Starting.begun, "POST", f"{_JOB}/attempts", body="Begin", turns="starting"),
     Row(Starting.current, "GET", f"{_JOB}/attempts/current"),
     Row(ServedStore.stop, "POST", f"{_JOB}/attempts/{{attempt}}/stop", answer="Answer.yes"),
     Row(LocalStore.note_gone, "PUT", f"{_JOB}/attempts/{{attempt}}/gone"),
@@ -341,9 +337,9 @@ TABLE = (
         names={"lifetime_seconds": "seconds"}, answer="Secret.token"),
     Row(Attempts.sealed, "GET", f"{_JOB}/sealed", answer="Parts.parts"),
     Row(Attempts.saved, "GET", f"{_JOB}/saved", answer="Left.saved"),
-    Row(Attempts.commit, "POST", f"{_JOB}/commit", body="Order", answer="Committed.outputs", threads="working"),
-    Row(Attempts.held, "GET", "/v1/held", answer="Holding.held", threads="working"),
-    Row(Attempts.let_go, "POST", "/v1/held/let-go", body="Jobs", answer="Count.count", threads="working"),
+    Row(Attempts.commit, "POST", f"{_JOB}/commit", body="Order", answer="Committed.outputs", turns="working"),
+    Row(Attempts.held, "GET", "/v1/held", answer="Holding.held", turns="working"),
+    Row(Attempts.let_go, "POST", "/v1/held/let-go", body="Jobs", answer="Count.count", turns="working"),
 
     Row(Searches.begin_search, "PUT", _SEARCH, body="NewSearch", answer="Answer.yes"),
     Row(Searches.search, "GET", _SEARCH),
@@ -364,11 +360,11 @@ TABLE = (
     Row(Ledger.origins, "GET", "/v1/origins", answer="Origins.origins"),
     Row(Ledger.end_task, "POST", "/v1/ends", body="Ending"),
     Row(Ledger.task_ends, "GET", "/v1/ends", answer="Endings.ends"),
-    Row(Ledger.note_run, "POST", "/v1/runs", body="Running", absent=lambda _: None),
-    Row(Ledger.run_notes, "GET", "/v1/runs", answer="Notes.notes", absent=lambda _: []),
+    Row(Ledger.note_run, "POST", "/v1/runs", body="Running"),
+    Row(Ledger.run_notes, "GET", "/v1/runs", answer="Notes.notes"),
 
-    Row(Upkeep.plan, "POST", "/v1/gc/plan", body="Rules", answer=_PLAN, threads="working"),
-    Row(Upkeep.collect, "POST", "/v1/gc/collect", body="Rules", answer=_COLLECTED, threads="working"),
+    Row(Upkeep.plan, "POST", "/v1/gc/plan", body="Rules", answer=_PLAN, turns="working"),
+    Row(Upkeep.collect, "POST", "/v1/gc/collect", body="Rules", answer=_COLLECTED, turns="working"),
     Row(Upkeep.room, "GET", "/v1/room"),
     Row(Upkeep.upkept, "GET", "/v1/upkeep", answer="Upkept.notes"),
     Row(Upkeep.note_sweep, "POST", "/v1/upkeep/sweep"),

@@ -2,25 +2,32 @@
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
-from starlette.routing import Route
-
 from muster.core.errors import SpecError
 from muster.core.names import check_digest, check_new_partition, check_request, check_volume
 from muster.core.status import JobStatus
+from muster.core.wire import parsed
 from muster.volumes import snapshot
 from muster.volumes.base import Version
 from muster.volumes.durability import translated, write_whole
 from muster.volumes.gather import Draft, check_path
 from muster.volumes.held import take_in
 from muster.volumes.service.archives import unpack
-from muster.volumes.service.calls import LIMIT_LINES_BYTES, LIMIT_WORKER_BYTES, WORKER, Call, Count, route
+from muster.volumes.service.calls import (
+    LIMIT_JSON_BYTES,
+    LIMIT_LINES_BYTES,
+    LIMIT_WORKER_BYTES,
+    WORKER,
+    Bind,
+    Call,
+    Count,
+    route,
+)
 from muster.volumes.service.journal import ONCE
 from muster.volumes.service.served import Served
 from muster.volumes.service.table import Recorded
@@ -31,13 +38,13 @@ LIMIT_CODE_BYTES = snapshot.LIMIT_BYTES + snapshot.LIMIT_FILES * 4096  # the tar
 _JOB = "/v1/jobs/{job_id}"
 
 
-def routes(served: Served) -> Iterator[Route]:
+def routes(_: Served) -> Iterator[Bind]:
     """Return every route of this module."""
-    yield route("PUT", "/v1/code/{digest}", _put, served=served, threads=served.working)
-    yield route("PUT", "/v1/uploads/{request}", _add, served=served, threads=served.working)
-    yield route("PUT", f"{_JOB}/worker", _equip, served=served)
-    yield route("PUT", f"{_JOB}/status", _update, served=served)
-    yield route("POST", f"{_JOB}/log", _append, served=served)
+    yield route("PUT", "/v1/code/{digest}", _put, turns="working")
+    yield route("PUT", "/v1/uploads/{request}", _add, turns="working")
+    yield route("PUT", f"{_JOB}/worker", _equip, text=LIMIT_WORKER_BYTES)
+    yield route("PUT", f"{_JOB}/status", _update, text=LIMIT_JSON_BYTES)
+    yield route("POST", f"{_JOB}/log", _append, text=LIMIT_LINES_BYTES)
 
 
 def _put(call: Call) -> None:
@@ -76,11 +83,8 @@ def _add(call: Call) -> Version:
 
 def _checkpoints(text: str) -> dict[str, str]:
     """Read which job's checkpoints go into which folder."""
-    try:
-        found = json.loads(text)
-    except ValueError:
-        found = None
-    if not isinstance(found, dict) or not all(isinstance(each, str) for each in found.values()):
+    found = parsed(text, what="checkpoints")
+    if not all(isinstance(each, str) for each in found.values()):
         raise SpecError(f"checkpoints is {text!r:.120}: need an object of a job's id by folder")
     return found
 
@@ -96,7 +100,7 @@ def _receive(call: Call, data: Path, volume: str, partition: str | None) -> Draf
 
 def _equip(call: Call) -> None:
     folder = call.served.store.ledger.check(call.part("job_id"))
-    write_whole(folder / WORKER, call.text(limit_bytes=LIMIT_WORKER_BYTES))
+    write_whole(folder / WORKER, call.text)
 
 
 def _update(call: Call) -> Recorded | None:
@@ -112,5 +116,4 @@ def _update(call: Call) -> Recorded | None:
 
 def _append(call: Call) -> Count:
     journal = call.served.journals.of(call.part("job_id"))
-    data = call.text(limit_bytes=LIMIT_LINES_BYTES)
-    return Count(count=journal.append(f"{ONCE}{call.query('request')}", data, offset=0))
+    return Count(count=journal.append(f"{ONCE}{call.query('request')}", call.text, offset=0))

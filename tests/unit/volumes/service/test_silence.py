@@ -5,6 +5,7 @@ from contextlib import suppress
 
 import httpx
 import pytest
+from tests.unit.volumes.service.gang import Gang, make_spec
 from tests.unit.volumes.service.inside import Inside
 from tests.unit.volumes.service.process import until
 
@@ -18,11 +19,11 @@ def silent(gang):
     """Begin many requests in the name of a gang's pods, and send nothing more."""
     opened = []
 
-    def begin(service, what="lines", method="POST", count=MANY):
+    def begin(service, what="lines", method="POST", count=MANY, length=999):
         for _ in range(count):
             connection = socket.create_connection(("127.0.0.1", service.port))
             connection.sendall(
-                f"{method} {gang.path()}/{what} HTTP/1.1\r\nhost: x\r\ncontent-length: 999\r\n"
+                f"{method} {gang.path()}/{what} HTTP/1.1\r\nhost: x\r\ncontent-length: {length}\r\n"
                 f"authorization: {gang.pods.headers['authorization']}\r\n\r\n".encode()
             )
             opened.append(connection)
@@ -58,7 +59,7 @@ class TestInside:
             assert connection.recv(99).startswith(b"HTTP/1.1 408")
 
     def test_a_message_that_comes_byte_by_byte_is_given_up_too(self, service, gang, silent, monkeypatch):
-        monkeypatch.setattr(calls, "MESSAGE_SECONDS", 0.3)
+        monkeypatch.setattr(calls, "FIRST_SECONDS", 0.3)
         (waiting,) = silent(service, "lines?offset=0", count=1)
         waiting.settimeout(0.01)
 
@@ -68,3 +69,15 @@ class TestInside:
                 return waiting.recv(99)
 
         assert until(drip, bool).startswith(b"HTTP/1.1 408")
+
+    @pytest.mark.parametrize(("method", "what"), [("POST", "lines?offset=0"), ("PUT", "seal")])
+    @pytest.mark.parametrize("size", [999, calls.SMALL_BYTES + 999])
+    def test_no_pod_of_another_job_waits(self, service, gang, silent, method, what, size):
+        """As long as they come, bodies of one job's pods take a quarter of the turns at most."""
+        for connection in silent(service, what, method, count=24, length=size):
+            connection.sendall(b" " * (size - 999))
+        with Gang(service, "other", make_spec(outputs={"out": "flights/other"})) as other:
+            other.pods.timeout = 5
+            assert other.bundle().is_success
+            assert other.lines(b"one\n") == 4
+            assert other.seal(other.sealing({})).is_success
