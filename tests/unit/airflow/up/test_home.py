@@ -52,12 +52,6 @@ def test_events_that_come_close_together_are_one_run_with_any_airflow(home: UpHo
     assert home.options()["scheduler"]["batch_asset_events"] == "True"
 
 
-def test_only_a_postgresql_is_given_what_is_postgresql_s(home: UpHome) -> None:
-    for url, given in (("postgresql+psycopg2://a@b/c", True), ("sqlite:////tmp/airflow.db", False)):
-        options = replace(home, database=url).options()["database"]
-        assert ("sql_alchemy_connect_args" in options) is given
-
-
 def test_a_command_in_own_cfg_names_the_database(home: UpHome) -> None:
     """Airflow takes an address in airflow.cfg before a command, so there may be none."""
     (home.root / "own.cfg").write_text("[database]\nsql_alchemy_conn_cmd = cat /run/secrets/database\n")
@@ -138,6 +132,8 @@ def test_a_connection_to_a_named_postgresql_is_bounded(home: UpHome) -> None:
     assert configured(home)["sql_alchemy_connect_args"] == bounded
     own.write_text("[database]\nsql_alchemy_conn = sqlite:////tmp/a.db\n")
     assert "sql_alchemy_connect_args" not in configured(home), "psycopg2 alone knows them"
+    own.unlink()
+    assert "sql_alchemy_connect_args" not in configured(replace(home, database="sqlite:////tmp/a.db"))
 
 
 def test_a_home_on_a_full_disk_is_said(home: UpHome, tmp_path: Path) -> None:
