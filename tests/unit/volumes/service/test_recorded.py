@@ -68,7 +68,7 @@ def holds(now, before):
         return all(name in now and holds(now[name], value) for name, value in before.items())
     if isinstance(before, list) and isinstance(now, list):
         return len(now) == len(before) and all(map(holds, now, before))
-    return now == before
+    return now == before or (now is None and before == {})  # nothing, left out or empty
 
 
 def asked(exchange):
