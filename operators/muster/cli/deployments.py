@@ -84,7 +84,15 @@ def show(name: Name, *, watch: Watch = False, as_json: Json = False) -> None:
             emit(_document(seen))
         else:
             _show_one(seen)
-            tell_unread(open_store(), name)
+    if not (watch or as_json):
+        _tell_unread(name)
+
+
+def _tell_unread(name: str) -> None:
+    try:
+        tell_unread(open_store(), name)
+    except MusterError as error:  # the deployment is shown all the same
+        note(f"whether there are requests that cannot be read is not known: {error}")
 
 
 def _show_one(seen: Seen) -> None:

@@ -162,6 +162,17 @@ def test_requests_that_cannot_be_read_are_told(muster: Run, home: Path, tmp_path
     assert "3 requests cannot be read, and are no rows" in answer.err
 
 
+@pytest.mark.usefixtures("serving")
+def test_a_deployment_is_shown_while_the_store_is_away(muster: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def away() -> Any:
+        raise Unreachable("the store service does not answer")
+
+    monkeypatch.setattr("muster.cli.deployments.open_store", away)
+    answer = muster("deployments", "show", "flights")
+    assert answer.code == 0, answer.error
+    assert "cannot be read is not known: the store service does not answer" in answer.err
+
+
 @pytest.mark.usefixtures("world")
 def test_what_is_under_way_is_told(muster: Run) -> None:
     out = muster("deployments", "show", NAME).out
