@@ -60,8 +60,7 @@ class Settings:
         env = os.environ if environment is None else environment
         here = (start or Path.cwd()).absolute()
         home = Path(env["MUSTER_HOME"]) if env.get("MUSTER_HOME") else _found(here) or here / HOME_NAME
-        base = Path(env["XDG_CACHE_HOME"]) if env.get("XDG_CACHE_HOME") else Path.home() / ".cache"
-        cache = Path(env["MUSTER_CACHE"]) if env.get("MUSTER_CACHE") else base / "muster"
+        cache = Path(env["MUSTER_CACHE"]) if env.get("MUSTER_CACHE") else _cache(env) / "muster"
         folders = [Path(part).absolute() for part in env.get("MUSTER_IMAGES", "").split(":") if part]
         return cls(
             home=home.expanduser().absolute(),
@@ -128,6 +127,15 @@ def _switch(env: Mapping[str, str], name: str) -> bool:
     if value not in ("0", "1"):
         raise SpecError(f"{name} is {value!r:.40}: expected 0 or 1")
     return value == "1"
+
+
+def _cache(env: Mapping[str, str]) -> Path:
+    if env.get("XDG_CACHE_HOME"):
+        return Path(env["XDG_CACHE_HOME"])
+    try:
+        return Path.home() / ".cache"
+    except RuntimeError:  # in a container
+        raise SpecError(f"{_user(os.geteuid())} has no home folder: set HOME, or MUSTER_CACHE") from None
 
 
 def _found(here: Path) -> Path | None:

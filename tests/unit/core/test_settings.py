@@ -131,3 +131,18 @@ def test_a_link_of_another_user_to_a_home_of_ones_own_is_refused(
     monkeypatch.setattr(Path, "lstat", lambda _: other)
     with pytest.raises(SpecError, match="belongs to"):
         Settings.load({}, start=tmp_path)
+
+
+def test_a_user_without_a_home_folder_names_the_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As that of a container, whose number is in no /etc/passwd."""
+
+    def unknown(_: int) -> None:
+        raise KeyError
+
+    monkeypatch.delenv("HOME")
+    monkeypatch.setattr(pwd, "getpwuid", unknown)
+    with pytest.raises(SpecError, match=r"^user \d+ has no home folder: set HOME, or MUSTER_CACHE$"):
+        Settings.load({"MUSTER_HOME": "/home"}, start=tmp_path)
+    assert Settings.load({"MUSTER_HOME": "/home", "MUSTER_CACHE": "/c"}, start=tmp_path).cache == Path("/c")
