@@ -55,6 +55,21 @@ class _Stop(NamedTuple):
     why: str = ""
 
 
+class Ran(NamedTuple):
+    """How an instance ended that ran here; nothing of one that did not.
+
+    :ivar began: in seconds since the epoch. :ivar seconds: how long it took.
+    :ivar message: why it failed or skipped itself. :ivar arguments: those that distinguish it.
+    :ivar cancelled: it was told to end with the run.
+    """
+
+    began: float | None = None
+    seconds: float | None = None
+    message: str = ""
+    arguments: Mapping[str, Any] = MappingProxyType({})
+    cancelled: bool = False
+
+
 class Loop:
     """One running Dag run.
 
@@ -97,39 +112,25 @@ class Loop:
         self._waiting: dict[Key, Turn] = {}
         self._due: dict[Key, float] = {}
         self._stopped: dict[Key, _Stop] = {}
-        self._cancelled: set[Key] = set()
         self._out_of_time = math.inf
         self._late = False
         self._callback: DagCallbackRequest | None = None
-        self._messages: dict[Key, str] = {}
         self._began: dict[Key, float] = {}
-        self._ended: dict[Key, float] = {}
-        self._arguments: dict[Key, Mapping[str, Any]] = {}
+        self._ran: dict[Key, Ran] = {}
 
     def seconds(self, task_id: str) -> float | None:
         """Return how long a task took here, from the start of its first instance to the end of its last."""
-        ended = {key: end for key, end in self._ended.items() if key[0] == task_id}
-        return max(ended.values()) - min(self._began[key] for key in ended) if ended else None
+        found = [(each.began or 0, each.seconds or 0) for key, each in self._ran.items() if key[0] == task_id]
+        return max(map(sum, found)) - min(began for began, _ in found) if found else None
 
-    def arguments(self, task_id: str, map_index: int) -> Mapping[str, Any]:
-        """Return the arguments that distinguish an instance that ran here; empty if it did not run here."""
-        return self._arguments.get((task_id, map_index), {})
-
-    def of_instance(self, task_id: str, map_index: int) -> tuple[float | None, str]:
-        """Return how long an instance took here, and why it failed or skipped itself, if it did; -1 is a task that is not mapped."""
-        key = (task_id, map_index)
-        took = self._ended[key] - self._began[key] if key in self._ended else None
-        return took, self._messages.get(key, "")
-
-    def began(self, task_id: str, map_index: int) -> float | None:
-        """Return when an instance that has ended began here, in seconds since the epoch."""
-        key = (task_id, map_index)
-        return time.time() - time.monotonic() + self._began[key] if key in self._ended else None
+    def ran(self, task_id: str, map_index: int) -> Ran:
+        """Return how an instance ended here; -1 is a task that is not mapped."""
+        return self._ran.get((task_id, map_index), Ran())
 
     def state(self, task_id: str, map_index: int) -> str:
         """Return Airflow's state of an instance; ``cancelled`` where it failed for it was told to end with the run."""
         state = self.states.one(task_id, map_index)
-        return "cancelled" if state == "failed" and (task_id, map_index) in self._cancelled else state
+        return "cancelled" if state == "failed" and self.ran(task_id, map_index).cancelled else state
 
     def run(self, ended: Callable[[str], None], instance_ended: Callable[[str, int], None]) -> None:
         """Run until the run has ended or is asked to end; no task runs any more then.
@@ -269,7 +270,6 @@ class Loop:
         label = called(turn.task_id, turn.map_index, known_arguments(task, turn.map_index))
         self._listener.task_started(label, turn.try_number, runs_a_job=runs_a_job(task))
         self._began[turn.key] = time.monotonic()
-        self._ended.pop(turn.key, None)
         process = self._idle.pop() if self._idle else self._fork()
         process.start(turn.ti_id, label=label)
         self._running[turn.key] = (turn, process)
@@ -325,22 +325,22 @@ class Loop:
     def _end(self, key: Key) -> None:
         """Note how an instance ended."""
         _, process = self._running.pop(key)
-        self._ended[key] = time.monotonic()
+        seconds = time.monotonic() - self._began[key]
         outcome = process.outcome or self._lost(key, process)
         stopped = self._stopped.pop(key, None)
-        if stopped and not stopped.state:
-            self._cancelled.add(key)
-        elif stopped:
+        if stopped and stopped.state:
             self._instance(key).set_state(stopped.state, session=self._session)
             self._session.commit()
             outcome = replace(outcome, message=stopped.why)
         if process.alive:
             self._idle.append(process)
-        self._messages.pop(key, None)
-        if outcome.message:
-            self._messages[key] = outcome.message
-        if outcome.arguments:
-            self._arguments[key] = outcome.arguments
+        self._ran[key] = Ran(
+            began=time.time() - seconds,
+            seconds=seconds,
+            message=outcome.message,
+            arguments=outcome.arguments or self.ran(*key).arguments,
+            cancelled=stopped is not None and not stopped.state,
+        )
 
     def _stop_asked(self) -> None:
         """Ask the tasks to end that were stopped; kill one that hears nothing, as a plain function."""

@@ -14,7 +14,7 @@ from muster.airflow.embedded.result import Instance, Stage
 if TYPE_CHECKING:
     from airflow.models.dagrun import DagRun
 
-    from muster.airflow.embedded.loop import Loop
+    from muster.airflow.embedded.loop import Loop, Ran
     from muster.airflow.embedded.runs import Runs
     from muster.backends.base import Backend
 
@@ -88,22 +88,21 @@ class Stages:
 
     def _instance(self, task_id: str, map_index: int) -> Instance:
         state = self._loop.state(task_id, map_index)
-        seconds, message = self._loop.of_instance(task_id, map_index)
-        given = self._loop.arguments(task_id, map_index)
+        ran = self._loop.ran(task_id, map_index)
         result = self._results.get(task_id, {}).get(map_index) if state == "success" else None
         made: Mapping[str, Any] = result if isinstance(result, Mapping) else {}
         job_id, kept = made.get("job_id"), map_index in self._taken.get(task_id, ())
         found = Instance(
             map_index=map_index,
-            label=called(task_id, map_index, given),
+            label=called(task_id, map_index, ran.arguments),
             state=state,
-            arguments={name: plain(value) for name, value in given.items()},
-            seconds=seconds,
-            overhead_seconds=None if kept else self._overhead(job_id, task_id, map_index),
+            arguments={name: plain(value) for name, value in ran.arguments.items()},
+            seconds=ran.seconds,
+            overhead_seconds=None if kept else self._overhead(job_id, ran),
             job_id=job_id,
             versions=_gathered([made]),
             metrics=made.get("metrics", {}),
-            message=message,
+            message=ran.message,
             kept=kept,
         )
         self._instances[task_id, map_index] = found
@@ -128,7 +127,7 @@ class Stages:
             state=state,
             seconds=seconds,
             kept=task_id in self._kept or (len(taken) == max(len(states), 1) and state == "success"),
-            message=next(filter(None, told), self._loop.of_instance(task_id, -1)[1]),
+            message=next(filter(None, told), self._loop.ran(task_id, -1).message),
             instances=instances,
         )
         results = [each for each in self._results_of(task_id) if isinstance(each, Mapping)]
@@ -143,23 +142,22 @@ class Stages:
                 if spent
                 else None
                 if taken
-                else self._overhead(job_id, task_id, -1),
+                else self._overhead(job_id, self._loop.ran(task_id, -1)),
                 versions=_gathered(results),
                 metrics=alone.get("metrics", {}),
             )
         self._stages[task_id] = stage
         return stage
 
-    def _overhead(self, job_id: str | None, task_id: str, map_index: int) -> float | None:
+    def _overhead(self, job_id: str | None, ran: Ran) -> float | None:
         """Return the seconds of an instance outside its job, which may have begun before it: under a run that was killed."""
-        seconds, began = self._loop.of_instance(task_id, map_index)[0], self._loop.began(task_id, map_index)
-        if job_id is None or seconds is None or began is None:
+        if job_id is None or ran.seconds is None or ran.began is None:
             return None
         if self._backend.store.ledger.spec(job_id).origin.trial >= 0:
             return None  # a search's: it ran many jobs, some of them at once
         status = self._backend.status(job_id)
         ended = status.ended or 0
-        return seconds - max(0.0, ended - max(status.started or ended, began))
+        return ran.seconds - max(0.0, ended - max(status.started or ended, ran.began))
 
 
 def _gathered(results: Iterable[Mapping[str, Any]]) -> dict[str, tuple[str, ...]]:
