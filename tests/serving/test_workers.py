@@ -20,6 +20,24 @@ LINE = "/v1/models/line:predict"
 LIMIT = "more than the 1 GiB that one worker may take: raise memory_gib of the deployment's resources"
 
 
+FULL = """
+HELD = []
+try:
+    while True:
+        HELD.append(bytearray(1 << 20))
+except MemoryError:
+    del HELD[-8:]
+
+
+def load(folder):
+    return None
+
+
+def predict(model, inputs):
+    return {"y": [1.0] * len(inputs["x"])}
+"""
+
+
 @pytest.fixture(scope="module")
 def line(front: Front, tmp_path_factory: pytest.TempPathFactory) -> str:
     """A revision of the model that does its worst for some values."""
@@ -131,6 +149,18 @@ def test_a_worker_that_hit_its_memory_limit_is_replaced(front: Front, tmp_path: 
     assert [status for status, _ in others] == [200] * 3
     assert front.ask("spent", 1.0)[1]["pid"] != pid
     front.unload("spent")
+
+
+def test_a_request_that_a_worker_has_no_memory_to_read_ends_one_worker(front: Front, tmp_path: Path) -> None:
+    write_signature(tmp_path, [{"name": "x", "datatype": "BYTES"}], [{"name": "y", "datatype": "FP32"}])
+    (tmp_path / "predict.py").write_text(FULL)
+    assert front.load("full", tmp_path, memory_gib=0.5) == ""
+    assert front.ask("full", "small")[0] == 200
+    status, said = front.ask("full", "b" * (14 << 20))
+    assert (status, said) == (500, ANY)
+    assert "with no more memory: it may take 0.5 GiB" in said
+    eventually(lambda: front.ask("full", "small")[0] == 200)
+    front.unload("full")
 
 
 def test_a_revision_that_is_unloaded_answers_what_it_was_asked(front: Front, tmp_path: Path) -> None:

@@ -74,12 +74,18 @@ def main() -> None:
     gc.collect()
     gc.freeze()  # what is loaded stays: no collection looks through it again
     line.send([(READY, b"")])
-    while (requests := line.receive()) is not None:
+    try:
+        while (requests := line.receive()) is not None:
+            begun[0] += 1
+            if options["stream"]:
+                _answer_in_parts(model, *requests[0], line)
+            else:
+                line.send(model.answer(requests))
+    except (
+        MemoryError
+    ):  # one that is too large to be read has begun, too: else it would end the next process as well
         begun[0] += 1
-        if options["stream"]:
-            _answer_in_parts(model, *requests[0], line)
-        else:
-            line.send(model.answer(requests))
+        raise
 
 
 def _answer_in_parts(model: Model, rows: int, data: bytes | memoryview, line: Line) -> None:
