@@ -568,6 +568,27 @@ def test_a_task_in_a_mapped_group_is_a_job_for_each(write_dag: Write, run: Run, 
     assert {"each.a[0]: [rank 0] 4", "each.a[1]: [rank 0] 7"} <= set(seen.text)
 
 
+def test_a_dag_that_renders_native_objects_has_commands_env_and_partitions_of_text(
+    write_dag: Write, run: Run, dag_folder: Path, store: FolderStore
+) -> None:
+    write_dag(
+        """
+        JobOperator(
+            task_id="a", image="python", command=["sh", "-c", "echo $A-$0-$1 > {outputs.o}/said", "{{ params.n }}", "007"],
+            env={"A": "{{ params.n }}"}, outputs={"o": Output(volume="native/o", partition="{{ params.n }}")},
+            resources=SMALL,
+        )
+        """,
+        params="{'n': '1e3'}",
+    )
+    file = dag_folder / "dag.py"
+    file.write_text(file.read_text().replace("@dag(", "@dag(render_template_as_native_obj=True, ", 1))
+    result = run()
+    assert result.succeeded, result.stages[0].message
+    (made,) = store.versions("native/o")
+    assert (made.partition, (store.path(made.address) / "said").read_text()) == ("1e3", "1e3-1e3-007\n")
+
+
 def test_a_misspelt_template_fails_at_once_and_is_named(write_dag: Write, run: Run) -> None:
     write_dag(
         """

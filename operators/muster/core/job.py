@@ -460,8 +460,11 @@ def _check_command(role: str, command: object) -> None:
         raise SpecError(
             f"command of role {role} is one text; give its words: {command.split()!r:.80} (no shell reads it)"
         )
-    if not isinstance(command, (list, tuple)) or not command or not all(map(_is_text, command)):
-        raise SpecError(f"command of role {role}: need one or more words of text in UTF-8 without NUL")
+    if not isinstance(command, (list, tuple)) or not command:
+        raise SpecError(f"command of role {role} is {command!r:.60}: need one or more words")
+    for word in command:
+        if not _is_text(word):
+            raise SpecError(f"command of role {role}: word {word!r:.60} is no text in UTF-8 without NUL")
 
 
 def _is_text(value: object) -> bool:

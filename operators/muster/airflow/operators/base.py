@@ -10,6 +10,7 @@ from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 from airflow.sdk.bases.operator import TRIGGER_FAIL_REPR, BaseOperator
+from airflow.sdk.definitions.xcom_arg import XComArg
 from airflow.sdk.exceptions import AirflowException, AirflowSkipException
 
 from muster.airflow.attempts.verdicts import Failed, refusal, translated
@@ -17,7 +18,7 @@ from muster.airflow.attempts.waiting import Wait
 from muster.airflow.attempts.watcher import arguments, called, watcher
 from muster.airflow.authoring.checks import check_delay, check_executor_queue, check_retries, optional
 from muster.airflow.authoring.keywords import AuthorKeywords, Keyword, keyword, refusing
-from muster.airflow.authoring.references import Later
+from muster.airflow.authoring.references import Later, is_known
 from muster.airflow.links import left, push_run_link
 from muster.airflow.operators.mapping import TaskPartial, begin
 from muster.core.errors import MusterError, SpecError
@@ -42,6 +43,19 @@ RETRIES = 2
 RETRY_DELAY = timedelta(seconds=10)
 READING = ("inputs", "volume", "model", "rows", "reference")
 """The keywords that name what a task reads."""
+_TEXTS = (
+    "entrypoint",
+    "command",
+    "env",
+    "outputs",
+    "partition",
+    "source",
+    "query",
+    "until",
+    "target",
+    "reason",
+    "revision",
+)
 
 
 def default_queue(name: str | None = None) -> str:
@@ -131,8 +145,15 @@ class MusterOperator(BaseOperator, metaclass=AuthorKeywords):
             if each.airflow:
                 continue
             value = getattr(self, each.attribute)
-            if each.check is not None:
-                with self.refusing(each.word):
+            with self.refusing(each.word):
+                if not each.templated and isinstance(value, (str, XComArg)) and not is_known(value):
+                    way = (
+                        f"map the task over it, .expand({each.word}=…)"
+                        if each.may_be_late
+                        else "write its value"
+                    )
+                    raise SpecError(f"{str(value)!r:.60}: it takes neither Jinja nor a task's result; {way}")
+                if each.check is not None:
                     each.check(value)
             if each.each is not None:
                 for name, item in value.items():
@@ -154,12 +175,29 @@ class MusterOperator(BaseOperator, metaclass=AuthorKeywords):
         """Fill in the templated keywords. A wrong template is the author's error, which no other try mends."""
         from jinja2 import TemplateError
 
+        texts: dict[str, Any] = {}
         try:
             with translated():
+                if context[
+                    "dag"
+                ].render_template_as_native_obj:  # what is text for a job stays text: 007 is no 7
+                    names = (word for word in _TEXTS if word in self.template_fields)
+                    texts = {word: self._as_text(getattr(self, word), context) for word in names}
                 super().render_template_fields(context, jinja_env)
         except TemplateError as error:
             where = self._not_rendered(context, jinja_env)
             raise refusal(SpecError(f"task {self.task_id!r}, {where}: {error}")) from None
+        for word, value in texts.items():
+            setattr(self, word, value)
+
+    def _as_text(self, value: Any, context: Context) -> Any:
+        if isinstance(value, str):
+            return context["dag"].get_template_env(force_sandboxed=True).from_string(value).render(**context)
+        if isinstance(value, Mapping):
+            return {name: self._as_text(item, context) for name, item in value.items()}
+        if isinstance(value, (list, tuple)):
+            return [self._as_text(item, context) for item in value]
+        return self.render_template(value, context)
 
     def _not_rendered(self, context: Context, jinja_env: Environment | None) -> str:
         """Return the keyword whose template is wrong."""

@@ -17,7 +17,7 @@ from muster.airflow.authoring.checks import (
     optional,
 )
 from muster.airflow.authoring.keywords import keyword
-from muster.airflow.authoring.references import VersionReference
+from muster.airflow.authoring.references import VersionReference, is_known
 from muster.airflow.authoring.values import by_name
 from muster.airflow.lineage import addresses_in
 from muster.airflow.links import CandidateLink, ChampionLink, JobLink, returned
@@ -63,9 +63,9 @@ class GateOperator(CodeOperator):
 
     volume: str | VersionReference = keyword(check=check_one, templated=True)
     """The candidate: ``.versions["model"]`` or an address."""
-    require: Mapping[str, str] = keyword(default=None, read=by_name)
+    require: Mapping[str, str] = keyword(default=None, read=by_name, templated=True)
     """Rules by metric, ``{"auc": ">= 0.65, >= auc_baseline"}``: held against a number, or against another metric of
-    the same model, ``"<= ece_baseline + 0.02"``; commas between several."""
+    the same model, ``"<= ece_baseline + 0.02"``; commas between several; ``">= {{ params.least }}"`` is filled in by the run."""
     not_worse_than: str | VersionReference | None = keyword(
         default=None, check=optional(_check_other), templated=True
     )
@@ -90,7 +90,7 @@ class GateOperator(CodeOperator):
     def check_together(self) -> None:
         """Read the rules, and find the metric to compare by."""
         with self.refusing("require"):
-            self._thresholds()
+            self._thresholds({metric: rules for metric, rules in self.require.items() if is_known(rules)})
         if self.not_worse_than is None:
             if not self.require:
                 raise SpecError(f"task {self.task_id!r}: a gate needs require, not_worse_than, or both")
@@ -147,7 +147,9 @@ class GateOperator(CodeOperator):
             both = f"{shown([champion.address])},{shown([candidate.address])}"
             ChampionLink.push(context["ti"], f"#/compare?v={both}")
         comparison, scored = self._compare(task, record, champion) if champion else (None, None)
-        checks = decide(self._thresholds(), record.metrics, comparison)
+        with self.refusing("require"):
+            thresholds = self._thresholds(self.require)
+        checks = decide(thresholds, record.metrics, comparison)
         self._say(candidate, champion if comparison else None, table(checks))
         failed = [line for check, line in zip(checks, table(checks), strict=True) if not check.holds]
         if failed:
@@ -175,10 +177,8 @@ class GateOperator(CodeOperator):
         versions = [judged[word] for word in ("passed", "champion") if judged.get(word)]
         return lineage.of_read(versions or addresses_in(self.volume))
 
-    def _thresholds(self) -> tuple[Threshold, ...]:
-        return tuple(
-            each for metric, rules in self.require.items() for each in Threshold.parse(metric, rules)
-        )
+    def _thresholds(self, require: Mapping[str, str]) -> tuple[Threshold, ...]:
+        return tuple(each for metric, rules in require.items() for each in Threshold.parse(metric, rules))
 
     def _metric(self) -> str:
         if self.metric is not None:
@@ -190,7 +190,7 @@ class GateOperator(CodeOperator):
     def _higher_is_better(self) -> bool:
         if self.lower_is_better is not None:
             return not self.lower_is_better
-        rules = [each for each in self._thresholds() if each.metric == self._metric()]
+        rules = [each for each in self._thresholds(self.require) if each.metric == self._metric()]
         return rules[0].higher_is_better if rules else True
 
     def _champion(self, task: TaskRun, candidate: Version) -> Version | None:
