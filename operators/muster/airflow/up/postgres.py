@@ -103,7 +103,8 @@ class Postgres:
         if _fits(self.folder.parent):
             return self.folder.parent
         short = f"muster-{os.geteuid()}-{hashlib.blake2b(bytes(self.folder), digest_size=6).hexdigest()}"
-        bases = (os.environ.get("XDG_RUNTIME_DIR") or "/tmp", tempfile.gettempdir(), "/tmp")  # noqa: S108 it is private, see below
+        # No runtime folder of the user's: it goes when he logs out, and a `nohup muster up` stays.
+        bases = (tempfile.gettempdir(), "/tmp")  # noqa: S108 it is private, see below
         return next((place for base in bases if _fits(place := Path(base, short))), Path("/tmp", short))  # noqa: S108
 
     def make(self, template: Callable[[], Path]) -> bool:

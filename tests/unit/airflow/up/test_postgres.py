@@ -168,12 +168,16 @@ def test_the_number_of_a_process_that_is_another_by_now_stops_no_start(postgres:
         other.wait()
 
 
-def test_a_home_whose_path_is_too_long_for_a_socket_has_it_elsewhere(tmp_path: Path, template: Path) -> None:
+def test_a_home_whose_path_is_too_long_for_a_socket_has_it_elsewhere(
+    tmp_path: Path, template: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", "/run")  # which is deleted when its user logs out
     home = tmp_path / ("d" * 90) / "with, a comma"
     home.mkdir(parents=True)
     postgres = Postgres(folder=home / "postgres", log=home / "log")
     postgres.make(lambda: template)
     assert not postgres.sockets.is_relative_to(tmp_path)
+    assert not postgres.sockets.is_relative_to("/run")
     with postgres.running():
         assert postgres.sockets.stat().st_mode & 0o777 == 0o700
         assert ask(postgres, "SELECT 1")
