@@ -232,6 +232,17 @@ def test_a_person_is_asked_while_other_tasks_run(write_dag: Write, run: Run, see
     )
 
 
+def test_nobody_answers_in_time(write_dag: Write, run: Run, seen: Any) -> None:
+    asks = "HITLOperator(task_id={!r}, subject='Which?', options=['a', 'b'], response_timeout=timedelta(seconds=0.5){})\n"
+    write_dag(
+        "from airflow.providers.standard.operators.hitl import HITLOperator\n"
+        + asks.format("open", "")
+        + asks.format("told", ", defaults=['b']")
+    )
+    seen.can_answer, seen.answer = True, lambda question: None
+    assert states(run()) == {"open": "failed", "told": "success"}
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_plain_function_that_is_stopped_is_killed(
     number: int, write_dag: Write, dag_folder: Path, home: EmbeddedHome, tmp_path: Path

@@ -345,3 +345,48 @@ def test_defaults_yield_to_what_a_constructor_written_by_hand_passes_on(home: Em
         ["echo", "x"],
     )
     assert (other.priority, other.env) == ("low", {"A": "b"})
+
+
+@pytest.mark.parametrize(
+    ("name", "word", "value", "way"),
+    [
+        ("JobOperator", "image", "{{ params.img }}", r"map the task over it, .expand(image=…)"),
+        ("JobOperator", "replicas", "{{ params.n }}", "write its value"),
+        ("DeployOperator", "name", "price-{{ params.env }}", "map the task over it, .expand(name=…)"),
+        ("GateOperator", "metric", "{{ params.m }}", "write its value"),
+    ],
+)
+def test_a_keyword_that_takes_no_jinja_says_so(dag: DAG, name: str, word: str, value: str, way: str) -> None:
+    assert refused(name, **{word: value}) == (
+        f"task 'a', {word}: {value!r}: it takes neither Jinja nor a task's result; {way}"
+    )
+
+
+def test_a_gates_rule_may_hold_jinja_and_what_is_known_of_it_is_read(dag: DAG) -> None:
+    assert not refused("GateOperator", task_id="b", require={"auc": ">= {{ params.least }}", "n": "> 1"})
+    assert "'about 1'" in refused("GateOperator", require={"auc": ">= {{ params.least }}", "n": "about 1"})
+
+
+def test_a_word_of_a_command_that_is_no_text_is_named(dag: DAG) -> None:
+    assert "command of role main: word 5 is no text" in refused("JobOperator", command=["echo", 5])
+
+
+def test_ids_that_are_too_long_together_are_refused(home: EmbeddedHome) -> None:
+    from airflow.sdk import DAG, TaskGroup
+
+    with DAG("d" * 120, schedule=None, start_date=START), TaskGroup("g" * 100):
+        assert "the ids of Dag and task have 252 characters together, 250 at most" in refused(
+            "JobOperator", task_id="t" * 30
+        )
+        assert not refused("JobOperator", task_id="t" * 28)
+
+
+def test_a_dag_in_a_zip_is_refused(dag: DAG) -> None:
+    dag.fileloc = "/dags/all.zip/d.py"
+    assert "Dag d lies in a zip, /dags/all.zip/d.py" in refused("JobOperator")
+
+
+def test_the_versions_of_a_task_that_pushes_no_result_are_refused(dag: DAG) -> None:
+    silent = build("JobOperator", outputs={"m": "x/m"}, do_xcom_push=False)
+    with pytest.raises(SpecError, match=r"task 'a' pushes no result \(do_xcom_push=False\)"):
+        silent.versions["m"]

@@ -38,7 +38,9 @@ def view() -> AbstractContextManager[Listener]:
 
 def state_of(stage: Stage) -> str:
     """Return a stage's state for people: Airflow's word, except for stages that were kept or never ran."""
-    return "kept" if stage.kept else _WORDS.get(stage.state, stage.state)
+    word = "kept" if stage.kept else _WORDS.get(stage.state, stage.state)
+    left = [each.state == stage.state for each in stage.instances]
+    return word if word != "not run" or all(left) else f"{sum(left)} of {len(left)} not run"
 
 
 def versions(outputs: Mapping[str, Iterable[str]]) -> str:

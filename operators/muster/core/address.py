@@ -22,6 +22,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from itertools import groupby
 
 from muster.core.errors import SpecError
 from muster.core.names import check_partition, check_volume
@@ -109,15 +110,19 @@ def shown(addresses: Sequence[str]) -> str:
     return ", ".join(_span([each.removeprefix(SCHEME) for each in many]) for many in by_volume.values())
 
 
+_MOST_RUNS = 6
+
+
 def _span(names: Sequence[str]) -> str:
-    if len(names) < 3:
+    """Write versions of one volume: ``…`` stands only between numbers that follow each other."""
+    volume, numbers = names[0].rpartition("@")[0], [name.rpartition("@")[2] for name in names]
+    if len(names) < 3 or not all(map(str.isdigit, numbers)):
         return ", ".join(names)
-    selectors = [name.rpartition("@")[2] for name in names]
-    if all(
-        each.isdigit() for each in selectors
-    ):  # as they were committed, which mapped jobs are not in their order
-        selectors.sort(key=int)
-    return f"{names[0].rpartition('@')[0]}@{selectors[0]}…@{selectors[-1]}"
+    steps = groupby(enumerate(sorted(map(int, numbers))), key=lambda each: each[1] - each[0])
+    runs = [[number for _, number in step] for _, step in steps]
+    told = [f"@{run[0]}" + (f"…@{run[-1]}" if run[1:] else "") for run in runs]
+    left = f" and {len(runs) - _MOST_RUNS} more" if len(runs) > _MOST_RUNS else ""
+    return volume + ", ".join(told[:_MOST_RUNS]) + left
 
 
 def _selector(text: str, selector: str) -> tuple[Select, str]:

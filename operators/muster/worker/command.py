@@ -99,7 +99,7 @@ def _text(replica: Replica, place: re.Match[str], word: str) -> str:
         folders = _inputs(replica, name, word)
         if replica.spec.inputs[name].many:
             raise SpecError(
-                f"command word {word!r:.80}: {{inputs.{name}}} holds {len(folders)} versions; "
+                f"command word {word!r:.80}: {{inputs.{name}}} is a list of versions ({len(folders)} here); "
                 "make it a word of its own and it becomes one word for each"
             )
         return folders[0]

@@ -96,7 +96,7 @@ def load(entrypoint: str) -> Callable[..., Any]:
             raise
         raise SpecError(
             f"entrypoint {entrypoint!r}: no module {error.name!r} in the code that travels with the job "
-            f"({_listed(sys.path[0])}) nor in the image; name the module as it is imported from there"
+            f"({_listed(sys.path[0])}) nor in the image; name the module as it is imported from there, or the task's code= names the file that is missing"
         ) from error
     function = getattr(module, name, None)
     if not callable(function):

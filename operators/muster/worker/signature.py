@@ -98,7 +98,7 @@ def _input(taken: _Taken, name: str, folders: Sequence[str], many: bool) -> Any:
     )
     if many and hint is not UNKNOWN and (hint is str or not takes_list):
         raise SpecError(
-            f"{taken.label}: input {name!r} holds {len(folders)} versions, but is annotated {shown(hint)}; "
+            f"{taken.label}: input {name!r} is a list of versions ({len(folders)} here), but is annotated {shown(hint)}; "
             "annotate it list[Path], or name one version"
         )
     if not many and takes_list and hint is not str:

@@ -16,7 +16,7 @@ from muster.airflow.embedded.result import Deployed, Instance, Listener, RunResu
 from muster.cli import run_summary
 from muster.cli.progress import Seldom
 from muster.cli.run import finish, read_param
-from muster.cli.stages import LiveView, PlainView, versions
+from muster.cli.stages import LiveView, PlainView, state_of, versions
 from muster.core.errors import SpecError
 from muster.core.status import JobState, JobStatus
 
@@ -280,6 +280,25 @@ def test_versions_are_written_shortly() -> None:
     assert versions({"a": tuple(f"volume://x/a@{n}" for n in (10, 11, 9))}) == "x/a@9…@11", (
         "as mapped jobs commit"
     )
+    unsorted = {
+        "a": tuple(f"volume://x/a@{n}" for n in (3, 1, 2)),
+        "b": ("volume://x/b@9", "volume://x/b@2", "volume://x/b@3"),
+    }
+    assert versions(unsorted) == "x/a@1…@3, x/b@2…@3, @9", "a range holds all that are between its ends"
+    scattered = versions({"a": tuple(f"volume://a@{n}" for n in range(1, 20, 2))})
+    assert scattered == "a@1, @3, @5, @7, @9, @11 and 4 more"
+
+
+def test_a_mapped_stage_of_which_some_has_run_says_how_much_has_not() -> None:
+    made, left = (
+        Instance(map_index=number, label=f"fit[{number}]", state=state)
+        for number, state in enumerate(("success", "upstream_failed"))
+    )
+    assert (
+        state_of(Stage(task_id="fit", state="upstream_failed", instances=(left, made, made)))
+        == "1 of 3 not run"
+    )
+    assert state_of(Stage(task_id="fit", state="upstream_failed", instances=(left, left))) == "not run"
 
 
 def test_the_closing_table_has_figures_and_a_line_to_try(capsys: pytest.CaptureFixture[str]) -> None:

@@ -54,7 +54,7 @@ def test_known_names_are_replaced_in_one_pass_and_other_braces_stay(bench, tmp_p
         (
             "--data={inputs.rows}",
             (
-                "command word '--data={inputs.rows}': {inputs.rows} holds 2 versions; "
+                "command word '--data={inputs.rows}': {inputs.rows} is a list of versions (2 here); "
                 "make it a word of its own and it becomes one word for each"
             ),
         ),

@@ -127,7 +127,7 @@ def test_a_wrapped_function_is_read_through_its_wrapper(bind) -> None:
             "from pathlib import Path\ndef f(rows: Path): ...",
             {"inputs": TWO},
             (
-                "t:f (t.py:2): input 'rows' holds 2 versions, but is annotated Path; annotate it list[Path], "
+                "t:f (t.py:2): input 'rows' is a list of versions (2 here), but is annotated Path; annotate it list[Path], "
                 "or name one version"
             ),
         ),

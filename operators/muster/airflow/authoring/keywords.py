@@ -34,6 +34,7 @@ T = TypeVar("T")
 
 DEFAULTS = "muster"  # the key in a Dag's default_args that only muster's operators read
 REQUIRED = Parameter.empty
+_LONGEST = 250  # characters of a job's name, DAG.TASK
 # An author's words that Airflow's own constructor takes too, with another meaning. The author's value is kept under
 # the attribute `job_WORD`, and travels under that name wherever Airflow reads the word itself.
 SHARED = ("params", "queue", "resources")
@@ -260,6 +261,16 @@ def check_words(operator: type, task_id: Any, given: Mapping[str, Any]) -> dict[
 def _check_ids(task_id: Any, given: Mapping[str, Any]) -> None:
     """Refuse a name that a job's records and Airflow's own headers cannot hold. :raises SpecError: it is named."""
     dag, group = _surroundings(given)
+    if dag is not None and ".zip/" in dag.fileloc:
+        raise SpecError(
+            f"Dag {dag.dag_id} lies in a zip, {dag.fileloc}: its folder travels with its jobs, so unpack it"
+        )
+    inner = group.child_id(str(task_id)) if group else task_id  # type: ignore[no-untyped-call]
+    whole = f"{dag.dag_id if dag else ''}.{inner}"
+    if len(whole) > _LONGEST:
+        raise SpecError(
+            f"task {task_id!r:.80}: the ids of Dag and task have {len(whole)} characters together, {_LONGEST} at most"
+        )
     names = {"Dag": getattr(dag, "dag_id", ""), "task group": getattr(group, "group_id", ""), "task": task_id}
     for what, name in names.items():
         if not str(name or "").isascii():

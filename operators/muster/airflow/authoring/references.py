@@ -62,8 +62,6 @@ class VersionReference(PlainXComArg):
         from muster.airflow.attempts.task_state import GONE, ask
         from muster.core.origin import Origin
 
-        if not getattr(self.operator, "do_xcom_push", True):
-            return "it does not push its result (do_xcom_push=False); let it"
         ti = context["ti"]
         try:
             state = ask(Origin(dag_id=ti.dag_id, run_id=ti.run_id, task_id=self.operator.task_id))
@@ -88,6 +86,10 @@ class VersionsReference(Mapping[str, VersionReference]):
             raise SpecError(
                 f"task {self._operator.task_id!r} has no output {name!r}; "
                 f"its outputs are {', '.join(self._names) or 'none'}"
+            )
+        if not getattr(self._operator, "do_xcom_push", True):
+            raise SpecError(
+                f"task {self._operator.task_id!r} pushes no result (do_xcom_push=False), which .versions reads: let it"
             )
         return VersionReference(self._operator, path=("versions", name))
 

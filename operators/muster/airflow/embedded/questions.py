@@ -12,6 +12,8 @@ from muster.airflow.embedded.result import Listener, Question
 from muster.core.errors import SpecError
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from airflow.models.hitl import HITLDetail
     from airflow.models.taskinstance import TaskInstance
     from sqlalchemy.orm import Session
@@ -31,13 +33,14 @@ class Questions:
         self._listener = listener
         self._answers = answers
         self._open: dict[Any, Question] = {}
+        self._due: dict[Any, datetime | None] = {}
 
     def __bool__(self) -> bool:
         return bool(self._open)
 
     def add(self, ti: TaskInstance) -> None:
         """Put the question of an instance that awaits an answer."""
-        asked = self._asked(ti)
+        asked, self._due[ti.id] = self._asked(ti), ti.trigger_timeout
         self._open[ti.id] = Question(
             task=ti.task_id,
             subject=asked.subject,
@@ -47,17 +50,25 @@ class Questions:
         )
 
     def answered(self) -> TaskInstance | None:
-        """Return the instance whose question has its answer, scheduled again; None if a person still thinks about it."""
+        """Return the instance whose question has its answer, scheduled again; None if a person still thinks about it.
+
+        After the task's `response_timeout` the answer is its defaults; without any, the task fails.
+        """
         from airflow.models.taskinstance import TaskInstance
+        from airflow.sdk import timezone
 
         ti_id, question = next(iter(self._open.items()))
         given = self._answers.get(question.task)
         chosen = self._listener.answer(question) if given is None else question.chosen(given)
+        timed_out = False
         if chosen is None:
-            return None
+            late = [each for each in self._open if (due := self._due[each]) and due <= timezone.utcnow()]
+            if not late:
+                return None
+            ti_id, timed_out = late[0], True
         del self._open[ti_id]
         ti = self._session.get_one(TaskInstance, ti_id)
-        self._respond(ti, chosen)
+        self._respond(ti, self._asked(ti).defaults if timed_out else chosen, timed_out=timed_out)
         return ti
 
     def _asked(self, ti: TaskInstance) -> HITLDetail:
@@ -65,18 +76,22 @@ class Questions:
 
         return self._session.get_one(HITLDetail, ti.id)
 
-    def _respond(self, ti: TaskInstance, chosen: Collection[str]) -> None:
-        """Write an answer as Airflow's API does."""
+    def _respond(self, ti: TaskInstance, chosen: Collection[str] | None, *, timed_out: bool) -> None:
+        """Write an answer as Airflow's API and its scheduler do; None: there is none."""
         from airflow.models.trigger import handle_event_submit
         from airflow.sdk import timezone
         from airflow.triggers.base import TriggerEvent
 
         asked = self._asked(ti)
-        asked.responded_by = {"id": "muster", "name": "muster"}
-        asked.responded_at = timezone.utcnow()
-        asked.chosen_options = list(chosen)
-        asked.params_input = {name: param.get("value") for name, param in (asked.params or {}).items()}
-        event = TriggerEvent(asked.as_resume_event_payload())  # type: ignore[no-untyped-call]
+        if chosen is None:
+            told: Any = {"error": "response_timeout has passed without an answer", "error_type": "timeout"}
+        else:
+            asked.responded_by = None if timed_out else {"id": "muster", "name": "muster"}
+            asked.responded_at = timezone.utcnow()
+            asked.chosen_options = list(chosen)
+            asked.params_input = {name: param.get("value") for name, param in (asked.params or {}).items()}
+            told = asked.as_resume_event_payload(timedout=timed_out)
+        event = TriggerEvent(told)  # type: ignore[no-untyped-call]
         handle_event_submit(event, task_instance=ti, session=self._session)
         self._session.commit()
 

@@ -44,11 +44,11 @@ class States:
         }
 
     def of(self, name: str) -> str:
-        """Return the state of a task; of a mapped one, the state of its first instance without success."""
-        return next(
-            (state for state in self.each(name) if state != "success"),
-            "success" if self._found.get(name) else NONE,
-        )
+        """Return the state of a task; of a mapped one, failed if an instance has, else that of its first without success."""
+        states = self.each(name)
+        if "failed" in states:
+            return "failed"
+        return next((state for state in states if state != "success"), "success" if states else NONE)
 
     def one(self, name: str, map_index: int) -> str:
         """Return the state of an instance; -1 is a task that is not mapped."""

@@ -14,17 +14,16 @@ from muster.core.origin import Origin
 
 
 @pytest.mark.parametrize(
-    ("state", "pushes", "said"),
+    ("state", "said"),
     [
-        ("success", True, "it was marked success before its job had made it"),
-        ("skipped", True, "it is skipped in this Dag run"),
-        (None, True, "it has not run in this Dag run"),
-        (task_state.GONE, True, "it has not run in this Dag run"),
-        ("success", False, "it does not push its result"),
+        ("success", "it was marked success before its job had made it"),
+        ("skipped", "it is skipped in this Dag run"),
+        (None, "it has not run in this Dag run"),
+        (task_state.GONE, "it has not run in this Dag run"),
     ],
 )
 def test_a_missing_result_is_explained_by_how_its_task_stands(
-    monkeypatch: pytest.MonkeyPatch, state: str | None, pushes: bool, said: str
+    monkeypatch: pytest.MonkeyPatch, state: str | None, said: str
 ) -> None:
     asked: list[Origin] = []
 
@@ -33,10 +32,8 @@ def test_a_missing_result_is_explained_by_how_its_task_stands(
         return state
 
     monkeypatch.setattr(task_state, "ask", ask)
-    train = JobOperator(
-        task_id="train", image="python", command=["true"], outputs={"model": "a/model"}, do_xcom_push=pushes
-    )
+    train = JobOperator(task_id="train", image="python", command=["true"], outputs={"model": "a/model"})
     context: Any = {"ti": SimpleNamespace(task=train, dag_id="d", run_id="r", xcom_pull=lambda **_: None)}
     with pytest.raises(AirflowFailException, match=f"task 'train' left no versions model: {said}"):
         train.versions["model"].resolve(context)
-    assert asked == ([Origin(dag_id="d", run_id="r", task_id="train")] if pushes else [])
+    assert asked == [Origin(dag_id="d", run_id="r", task_id="train")]
