@@ -108,8 +108,9 @@ class Signature:
         for name, column in self.inputs.items():
             if column.nullable and column.null in (None, -1) and column.fallback is None:
                 raise ModelError(
-                    f"input {name!r} is nullable, and {what} has no null of {column.datatype}: give it categories and a "
-                    "fallback, which stands for null, or have the model take FP64 or FP32, where null is NaN"
+                    f"input {name!r} is nullable, and {what} has no null of {column.datatype}: fill the missing values of the "
+                    f"training rows with a category of their own and name it, muster.signature(…, fallback={{{name!r}: …}}), or have "
+                    "the model take FP64 or FP32, where null is NaN"
                 )
 
     def check_categories(self, what: str, *, encoded: Collection[str] = ()) -> None:

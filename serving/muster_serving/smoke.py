@@ -20,8 +20,10 @@ from muster_serving.signature import SIGNATURE, Signature
 FILE = "smoke.json"
 
 
-def write(model: Path, rows: list[Path], smoke: Path, *, most: int) -> dict[str, float]:
-    """Write ``smoke.json``: a list of requests, each with a name that tells file and row; return how many there are.
+def write(model: Path, rows: list[Path], smoke: Path, *, most: int) -> None:
+    """Write ``smoke.json``: a list of requests, each with a name that tells file and row.
+
+    It returns no metrics: a run shows those of its last stage, which are the model's.
 
     :param most: of Parquet files so many rows at even distances, of a CSV file the first ones.
     :raises ScoringError: there are no rows, a column is missing, or the signature refuses a value.
@@ -35,7 +37,6 @@ def write(model: Path, rows: list[Path], smoke: Path, *, most: int) -> dict[str,
         )
     text = json.dumps(requests, ensure_ascii=False, allow_nan=False)
     (smoke / FILE).write_text(text, encoding="utf-8")
-    return {"requests": len(requests)}
 
 
 def _requests(found: list[Path], signature: Signature, most: int) -> Iterator[dict[str, Any]]:

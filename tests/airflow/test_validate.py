@@ -12,6 +12,7 @@ import pytest
 from muster.airflow.embedded.home import EmbeddedHome
 from muster.core.data import Input
 from muster.core.job import JobSpec, Role
+from muster.core.origin import Origin
 from muster.core.status import JobResult, JobState, JobStatus
 from muster.volumes.base import Version
 from muster.volumes.folder import FolderStore
@@ -67,7 +68,9 @@ def perform(home: EmbeddedHome, own: FolderStore, add: Any, monkeypatch: pytest.
             result=JobResult(outputs={"result": (result.address,)}),
         )
         outcome = Outcome(status=status)
-        task = SimpleNamespace(backend=SimpleNamespace(store=own), make=lambda build, **_: outcome)
+        task = SimpleNamespace(
+            backend=SimpleNamespace(store=own), make=lambda build, **_: outcome, origin=Origin()
+        )
         monkeypatch.setattr("muster.airflow.attempts.run.TaskRun.of", lambda *_: task)
         operator = ValidateOperator(task_id="check", volume="d/rows@latest")
         return operator.perform({"task": SimpleNamespace(outlets=[])})  # type: ignore[typeddict-item]
@@ -153,6 +156,36 @@ def test_the_first_task_of_a_dag_checks_the_files_of_all(
         rows.execute(context)
     assert rows.resume(context) == "rows was done", "a job that has run is not lost to an edit of that file"
     assert last.execute(context) == "check was done", "a task before it has checked them"
+
+
+@pytest.mark.parametrize(
+    ("conf", "warned"),
+    [
+        ({"epoch": 6}, "'epoch', which is no Param; did you mean epochs?"),
+        ({"epochs": 6, "note": "x"}, ""),
+        (None, ""),
+    ],
+)
+def test_a_param_that_is_misspelt_in_a_runs_conf_is_warned_of(
+    home: EmbeddedHome, monkeypatch: pytest.MonkeyPatch, *, conf: Any, warned: str
+) -> None:
+    """A trigger over the API with such a name trained with the default, and nothing said so."""
+    from airflow.sdk import DAG
+
+    from muster.airflow import JobOperator
+
+    with DAG("d", schedule=None, params={"epochs": 5}) as dag:
+        task = JobOperator(task_id="rows", image="python", command=["x"])
+    task_instance = SimpleNamespace(
+        dag_id="d", run_id="r", task_id="rows", map_index=-1, start_date=None, id="0", xcom_push=no_link
+    )
+    said: list[str] = []
+    monkeypatch.setattr(JobOperator, "perform", lambda self, context: "done")
+    monkeypatch.setattr(JobOperator, "warn", lambda self, text: said.append(text))
+    context: Any = {"dag": dag, "ti": task_instance, "dag_run": SimpleNamespace(conf=conf)}
+    assert task.execute(context) == "done"
+    assert warned in "".join(said)
+    assert bool(said) == bool(warned)
 
 
 @pytest.mark.parametrize("skipped", [False, True])

@@ -103,6 +103,7 @@ def signature(
     margin: float = MARGIN,
     max_batch: int | None = None,
     histograms: bool | Sequence[str] = True,
+    fallback: Mapping[str, Any] | None = None,
 ) -> Signature:
     """Describe a model by rows that it was given, and what it answered them.
 
@@ -120,6 +121,7 @@ def signature(
     :param max_batch: the most rows in one request.
     :param histograms: the inputs of which it is written down how the rows look, for a rule on drift (``Rules(max_psi=0.2)``); True is
         all with one value a row but free text, the first 200 of them, False is none.
+    :param fallback: by input, the one of its categories that stands for null and for every value that is none of them.
     :raises SpecError: a column has a type that no request can hold, no rows or no values, or another one's name.
     """
     told = _Told(
@@ -127,12 +129,13 @@ def signature(
         ranges=dict(ranges or {}),
         margin=margin,
         closed=closed if isinstance(closed, bool) else frozenset(closed),
+        fallback=dict(fallback or {}),
     )
     given = list(_columns(inputs, "inputs"))
     answered = list(_columns(outputs, "outputs"))
     names = {name for name, _ in given}
     unknown = [
-        *(told.categories.keys() - names),
+        *((told.categories.keys() | told.fallback.keys()) - names),
         *(told.ranges.keys() - names - {name for name, _ in answered}),
         *(frozenset() if isinstance(told.closed, bool) else told.closed - names),
     ]
@@ -159,6 +162,7 @@ class _Told:
     ranges: Mapping[str, tuple[float | None, float | None] | None]
     margin: float
     closed: bool | frozenset[str]
+    fallback: Mapping[str, Any]
 
     def closes(self, name: str) -> bool:
         return self.closed if isinstance(self.closed, bool) else name in self.closed
@@ -258,7 +262,18 @@ def _input(name: str, seen: _Seen, told: _Told) -> dict[str, Any]:
         raise SpecError(
             f"closed: {name!r} has no range and no categories: name these, ranges= or categories="
         )
-    return entry
+    return entry | _fallback(name, entry, told.fallback[name]) if name in told.fallback else entry
+
+
+def _fallback(name: str, entry: Mapping[str, Any], value: Any) -> dict[str, Any]:
+    listed = entry.get("categories", [])
+    if (type(value), value) not in [(type(each), each) for each in listed]:
+        there = ", ".join(map(str, listed)) or "none"
+        raise SpecError(
+            f"fallback: {name!r} has no category {value!r:.60}, there is {there:.120}: fill its missing values with it before the "
+            "model is trained, so that the model has learned it"
+        )
+    return {"nullable": True, "fallback": value}
 
 
 def _few(seen: _Seen) -> bool:

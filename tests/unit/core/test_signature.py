@@ -54,6 +54,23 @@ def test_a_mapping_of_columns_gives_types_categories_and_ranges(tmp_path: Path) 
         made.smoke({"zone": ["centre"]})
 
 
+def test_a_fallback_is_a_category_of_the_rows_and_stands_for_null() -> None:
+    """A deployment asked for a fallback that nothing but an editor could write."""
+    rows = {"ward": ["A", "unknown", "A", "unknown"], "sex": [0, 1, 0, 1]}
+    made = muster.signature(
+        inputs=rows, outputs=[1.0] * 4, categories={"sex": [0, 1]}, fallback={"ward": "unknown", "sex": 1}
+    )
+    ward, sex = made.document["inputs"]
+    assert ward == {
+        "name": "ward",
+        "datatype": "BYTES",
+        "categories": ["A", "unknown"],
+        "nullable": True,
+        "fallback": "unknown",
+    }
+    assert (sex["categories"], sex["nullable"], sex["fallback"]) == ([0, 1], True, 1)
+
+
 def test_texts_that_are_all_missing_have_no_categories() -> None:
     made = muster.signature(inputs={"x": np.ma.array(["a", "b"], mask=True)}, outputs=[0.0, 1.0])
     assert made.document["inputs"] == [{"name": "x", "datatype": "BYTES", "nullable": True}]
@@ -181,6 +198,14 @@ def test_what_is_closed_is_named() -> None:
         ({"categories": {"zone": []}}, "categories: 'zone' has the type BYTES, found none"),
         ({"ranges": {"zone": (0, 1)}}, "ranges: 'zone' has the type BYTES: only numbers have a range"),
         ({"ranges": {"hour": (2, 1)}}, "ranges: 'hour' has 2 to 1: the least comes first"),
+        (
+            {"fallback": {"area": 1.5}},
+            "fallback: 'area' has no category 1.5, there is none: fill its missing",
+        ),
+        (
+            {"fallback": {"zone": "c"}, "categories": {"zone": ["a", "b"]}},
+            "fallback: 'zone' has no category 'c', there is a, b: fill its missing",
+        ),
     ],
 )
 def test_what_is_told_fits_the_column(told: Any, said: str) -> None:
@@ -199,3 +224,5 @@ def test_two_columns_of_one_name_are_refused() -> None:
 def test_a_column_that_is_not_there_cannot_be_told_of() -> None:
     with pytest.raises(SpecError, match="'hours' is no column; there is hour"):
         muster.signature(inputs={"hour": [1]}, outputs=[1.0], ranges={"hours": (0, 1)})
+    with pytest.raises(SpecError, match="'hours' is no column; there is hour"):
+        muster.signature(inputs={"hour": [1]}, outputs=[1.0], fallback={"hours": 1})

@@ -22,6 +22,7 @@ from muster.airflow.authoring.references import Later, is_known
 from muster.airflow.links import left, push_run_link
 from muster.airflow.operators.mapping import TaskPartial, begin
 from muster.core.errors import MusterError, SpecError
+from muster.core.names import nearest
 from muster.core.status import JobState
 from muster.core.text import one_line
 
@@ -303,7 +304,7 @@ class MusterOperator(BaseOperator, metaclass=AuthorKeywords):
     def _check_dag(self, context: Context) -> None:
         """Let the first of a Dag's tasks check the files of all tasks: a later one would fail after hours of work.
 
-        Not after a deferral: the job has run, and an edit since must not lose it.
+        It warns of a misspelt Param: Airflow takes any name in a run's conf, and the run has the Param's default. Not after a deferral: the job has run, and an edit since must not lose it.
         """
         from muster.airflow.authoring.code import DagFolder
         from muster.core.settings import Settings
@@ -316,6 +317,12 @@ class MusterOperator(BaseOperator, metaclass=AuthorKeywords):
         for each in context["dag"].tasks:
             if isinstance(each, MusterOperator):
                 each.check_files(folder, settings)
+        given, params = getattr(context.get("dag_run"), "conf", None) or {}, context["dag"].params
+        for name in sorted(set(given) - set(params)):
+            if near := nearest(name, set(params) - set(given)):
+                self.warn(
+                    f"the run's conf has {name!r:.60}, which is no Param; did you mean {near}? It has its default"
+                )
 
     @abstractmethod
     def perform(self, context: Context) -> Any:

@@ -166,16 +166,21 @@ def refusal_text(
         f"release {outcome.ending.value}: {short(model)} as {name}\n"
         f"{one_line(outcome.reason or 'no reason was given')}{where}\n"
         f"{serving(status)}\n"
-        f"all of it: muster deployments show {name}{_made_again(maker, again)}"
+        f"all of it: muster deployments show {name}{f'; a mended model: {made}' if (made := made_again(maker, again, of='Dag')) else ''}"
     )
 
 
-def _made_again(maker: Origin | None, again: str) -> str:
+def made_again(maker: Origin | None, again: str, *, of: str) -> str:
+    """Say how a version is made again once what made it is mended, and how to go on where it was right; empty if nobody made it.
+
+    :param of: what is mended in the second case.
+    """
     if maker is None or not maker.run_id:
         return ""
     run = f"`muster run {maker.dag_id} --from {maker.task_id}`"
-    model = run if maker.by_muster_run else f"clear {maker.task_id}"
-    return f"; a mended model: {model}" + (f", a mended Dag: {again}" if again else "")
+    return (run if maker.by_muster_run else f"clear {maker.task_id}") + (
+        f", a mended {of}: {again}" if again else ""
+    )
 
 
 def serving(status: DeploymentStatus | None) -> str:

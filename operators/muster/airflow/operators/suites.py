@@ -79,9 +79,17 @@ def _unknown(kind: str, known: Mapping[str, Any], image: Path) -> str:
 
 
 def failure_text(
-    document: Mapping[str, Any], *, suite: str, addresses: Sequence[str], result: str, retired: bool
+    document: Mapping[str, Any],
+    *,
+    suite: str,
+    addresses: Sequence[str],
+    result: str,
+    retired: bool,
+    then: str = "",
 ) -> str:
     """Four lines: how many failed, the first of them with what was found, what to do, where the docs are.
+
+    :param then: how to make the data again once they are mended, and how to run a mended suite; empty where no task made them.
 
     What could not be evaluated comes first, since it may hide what is wrong; of the others at least one is shown.
     """
@@ -94,14 +102,14 @@ def failure_text(
     shown = "; ".join(_shown(each, columns) for each in listed) + (
         f"; and {len(failed) - len(listed)} more" * (len(failed) > len(listed))
     )
-    gone = "it is retired, so no selector finds it; " if retired else ""
+    gone = f"no selector finds {_what(addresses)} any more (retired); " if retired else ""
     if not violated:
         gone = "nothing is retired, since none of these could be evaluated; "
     return (
         f"validation failed: {len(failed)} of {len(results)} expectations of {suite} on {_what(addresses)}"
         f"{f', {len(unknown)} of which could not be evaluated' if unknown and violated else ''}\n"
         f"{shown}\n"
-        f"{gone}mend the data or the suite and run again\n"
+        f"{gone}{f'mended data: {then}' if then else 'mend the data or the suite and run again'}\n"
         f"result and Data Docs: muster volumes get {result} FOLDER"
     )
 
@@ -158,9 +166,8 @@ def _found(each: Mapping[str, Any], columns: Sequence[str]) -> str:
         advice = f"did you mean {near}?" if near else f"the columns are {', '.join(columns):.120}"
         return f"there is no column {column!r:.40}; {advice}"
     if found.get("unexpected_count"):
-        examples = ", ".join(
-            f"{value!r:.30}" for value in (found.get("partial_unexpected_list") or [])[:SHOWN]
-        )
+        different = dict.fromkeys(f"{value!r:.30}" for value in found.get("partial_unexpected_list") or [])
+        examples = ", ".join(list(different)[:SHOWN])
         return f"{found['unexpected_count']} unexpected{f', such as {examples}' if examples else ''}"
     if found.get("observed_value") is not None:
         return f"found {found['observed_value']!r:.60}"

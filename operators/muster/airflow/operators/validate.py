@@ -17,6 +17,7 @@ from muster.airflow.authoring.values import volume_of
 from muster.airflow.links import DataDocsLink, JobLink, VersionsLink, job_of
 from muster.airflow.operators.cached import CachedOperator
 from muster.airflow.operators.program import Program, ProgramOperator
+from muster.airflow.operators.releasing import made_again
 from muster.airflow.operators.running import report, summary
 from muster.airflow.operators.suites import (
     check_suite,
@@ -149,7 +150,7 @@ class ValidateOperator(CachedOperator, ProgramOperator):
         report(self.log, result)
         # What the job looked at, which an earlier try may have pinned: @latest is another version by now.
         checked = self._checked(store, outcome)
-        self._judge(store, checked, result["versions"]["result"])
+        self._judge(store, checked, result["versions"]["result"], task.origin.again)
         return {**result, "passed": checked if arrives_as_list(self.volume) else checked[0]}
 
     def again(self, last: JobSpec, folder: DagFolder, store: LocalStore, settings: Settings) -> JobSpec:
@@ -219,7 +220,7 @@ class ValidateOperator(CachedOperator, ProgramOperator):
 
         return {"inputs": {"data": STAND_IN}}
 
-    def _judge(self, store: LocalStore, addresses: Sequence[str], result: str) -> None:
+    def _judge(self, store: LocalStore, addresses: Sequence[str], result: str, again: str) -> None:
         from airflow.sdk.exceptions import AirflowFailException
 
         document = json.loads((store.path(result) / RESULT).read_text(encoding="utf-8"))
@@ -235,8 +236,11 @@ class ValidateOperator(CachedOperator, ProgramOperator):
         retired = self.retire_failed and any(map(is_violated, document["results"]))
         for address in addresses if retired else ():
             store.retire(address, reason=f"{self._retired_for}see {result}")
+        then = made_again(store.record(addresses[0]).origin, again, of="suite")
         raise AirflowFailException(
-            failure_text(document, suite=self.suite, addresses=addresses, result=result, retired=retired)
+            failure_text(
+                document, suite=self.suite, addresses=addresses, result=result, retired=retired, then=then
+            )
         )
 
     def _reinstate(self, store: LocalStore, addresses: Sequence[str]) -> None:

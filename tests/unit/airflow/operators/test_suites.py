@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from muster.airflow.authoring.code import DagFolder
+from muster.airflow.operators.releasing import made_again
 from muster.airflow.operators.suites import (
     check_suite,
     failure_text,
@@ -16,6 +17,7 @@ from muster.airflow.operators.suites import (
     warning_text,
 )
 from muster.core.errors import SpecError
+from muster.core.origin import MUSTER_RUN, Origin
 from muster.core.shipped import shipped
 
 
@@ -102,7 +104,7 @@ def test_a_failed_suite_names_what_failed_what_was_found_and_where_the_docs_are(
         "success": False,
         "results": [
             expectation("expect_a", success=True),
-            expectation("expect_b", unexpected_count=2, partial_unexpected_list=[1900, 2000]),
+            expectation("expect_b", unexpected_count=2, partial_unexpected_list=[1900, 1900, 2000]),
             expectation("expect_c", observed_value=17),
         ],
     }
@@ -119,9 +121,26 @@ def test_a_failed_suite_names_what_failed_what_was_found_and_where_the_docs_are(
             "expect_b on dep_delay (max_value=1800): 2 unexpected, such as 1900, 2000; "
             "expect_c on dep_delay (max_value=1800): found 17"
         ),
-        "it is retired, so no selector finds it; mend the data or the suite and run again",
+        "no selector finds volume://f/x@7 any more (retired); mend the data or the suite and run again",
         "result and Data Docs: muster volumes get volume://f/x-validation@3 FOLDER",
     ]
+
+
+def test_a_failed_suite_says_how_the_data_are_made_again() -> None:
+    """Plain --resume kept the data that had failed, and they failed once more."""
+    maker = Origin(dag_id="f", run_id=f"{MUSTER_RUN}1", task_id="features")
+    document = {"success": False, "results": [expectation("expect_b", unexpected_count=2)]}
+    text = failure_text(
+        document,
+        suite="s.json",
+        addresses=["volume://f/x@7"],
+        result="volume://r@3",
+        retired=True,
+        then=made_again(maker, maker.again, of="suite"),
+    )
+    assert text.splitlines()[2].endswith(
+        "(retired); mended data: `muster run f --from features`, a mended suite: `muster run f --resume`"
+    )
 
 
 def test_what_could_not_be_evaluated_is_told_first_and_hides_no_violation() -> None:
@@ -138,7 +157,7 @@ def test_what_could_not_be_evaluated_is_told_first_and_hides_no_violation() -> N
     assert lines[0].endswith("4 of which could not be evaluated")
     assert lines[1].startswith("expect_u0 on dep_delay (max_value=1800): could not be evaluated: no regex: (")
     assert lines[1].endswith("2 unexpected, such as 1900; and 2 more")
-    assert lines[2].startswith("it is retired")
+    assert lines[2].startswith("no selector finds volume://f/x@7 any more (retired)")
     assert is_violated(violated)
     assert not is_violated(unknown[0])
 
