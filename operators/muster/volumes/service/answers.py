@@ -8,7 +8,6 @@ from typing import Any, TypeVar
 
 from muster.core.errors import SpecError
 from muster.core.room import CLAIM, Room
-from muster.core.status import JobStatus
 from muster.volumes.base import Staging
 from muster.volumes.protocols import Ledger, ServedStore, Upkeep, Versions
 from muster.volumes.service.calls import LIMIT_JSON_BYTES, Bind, Call, Handler, route
@@ -58,12 +57,6 @@ def _own(served: Served) -> Mapping[Callable[..., Any], Callable[..., Any]]:
     """The calls that the service answers itself, since it knows more than the folder store."""
     ledger = served.store.ledger
 
-    def status(job_id: str) -> JobStatus:
-        return served.with_news(ledger.status(job_id))
-
-    def statuses(job_ids: Sequence[str]) -> list[JobStatus]:
-        return list(map(served.with_news, ledger.statuses(job_ids)))
-
     def placed(staging: Staging) -> Place:
         spec = ledger.spec(staging.job_id)
         return Place(
@@ -88,19 +81,16 @@ def _own(served: Served) -> Mapping[Callable[..., Any], Callable[..., Any]]:
             served.keys, staging.job_id, attempt=staging.attempt, lifetime_seconds=lifetime_seconds
         )
 
-    def room() -> Room:
-        return Room.of(served.store.layout.root, disk=CLAIM)
-
     return {
         Versions.records: _at_most(MOST_RECORDS, "records", served.store.records),
-        Ledger.status: status,
-        Ledger.statuses: statuses,
+        Ledger.status: lambda job_id: served.with_news(ledger.status(job_id)),
+        Ledger.statuses: lambda job_ids: list(map(served.with_news, ledger.statuses(job_ids))),
         Ledger.specs: _at_most(MOST_SPECS, "specs", ledger.specs),
         Starting.begun: begun,
         Starting.current: current,
         ServedStore.stop: served.regrouping.stop,
         ServedStore.token: token,
-        Upkeep.room: room,
+        Upkeep.room: lambda: Room.of(served.store.layout.root, disk=CLAIM),
     }
 
 

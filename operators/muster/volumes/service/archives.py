@@ -12,6 +12,7 @@ from typing import BinaryIO, cast
 
 from muster.core.errors import SpecError, StoreError
 from muster.volumes.changes import files_below
+from muster.volumes.service.journal import write_all
 from muster.volumes.tree import lengthen, make_folders, open_regular
 
 CHUNK_BYTES = 1 << 20
@@ -183,9 +184,7 @@ def _write(target: Path, content: BinaryIO | object, *, runs: bool) -> int:
     with target.open("xb", buffering=0) as file:
         while chunk := content.read(CHUNK_BYTES):  # type: ignore[union-attr]
             written += len(chunk)
-            view = memoryview(chunk)
-            while view:
-                view = view[file.write(view) :]
+            write_all(file, chunk)
     if runs:
         target.chmod(0o755)
     return written

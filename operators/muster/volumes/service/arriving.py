@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import BinaryIO
 
 from muster.core.errors import SpecError
@@ -40,10 +40,8 @@ class Piece:
 
     def line(self) -> bytes:
         """Return its line."""
-        named = {"path": self.path, "at": self.at, "size": self.size, "first": self.first}
-        return (
-            json.dumps({name: value for name, value in named.items() if value is not None}).encode() + b"\n"
-        )
+        named = {name: value for name, value in vars(self).items() if value is not None}
+        return json.dumps(named).encode() + b"\n"
 
 
 def pieces(body: BinaryIO) -> Iterator[Piece]:
@@ -90,13 +88,7 @@ def place_of(document: Mapping[str, object]) -> Place:
 
 def marks_of(holding: Holding) -> dict[str, object]:
     """Return a holding as a message, without what it lacks."""
-    named = {
-        "digest": holding.digest,
-        "deleted": holding.deleted,
-        "retired": holding.retired,
-        "pins": list(holding.pins),
-    }
-    return {name: value for name, value in named.items() if value not in (None, False, [])}
+    return {name: value for name, value in asdict(holding).items() if value not in (None, False, ())}
 
 
 def holding_of(document: Mapping[str, object]) -> Holding:

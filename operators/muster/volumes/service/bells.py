@@ -6,7 +6,7 @@ import asyncio
 import threading
 from collections import defaultdict
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 
 class Bell:
@@ -21,10 +21,8 @@ class Bell:
 
     async def heard(self, *, seconds: float) -> None:
         """Wait until it was rung, or for so long."""
-        try:
+        with suppress(asyncio.TimeoutError):
             await asyncio.wait_for(self._rung.wait(), seconds)
-        except asyncio.TimeoutError:
-            return
 
 
 class Bells:

@@ -15,6 +15,7 @@ from typing import TypeVar
 
 import anyio
 import anyio.from_thread
+import anyio.to_thread
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
@@ -160,7 +161,7 @@ def route(
                 call.text = await _text(stream, lambda: stack.enter_async_context(turn))
             if len(call.text) <= SMALL_BYTES:
                 await stack.enter_async_context(turn)
-            return await theirs.run(partial(_worked, handler, call))
+            return await anyio.to_thread.run_sync(partial(_worked, handler, call), limiter=theirs.threads)
 
     async def answer(request: Request, served: Served) -> Response:
         call, bells = Call(served, request), served.regrouping.bells

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import threading
 import time
+from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -269,7 +270,7 @@ def _take(arrival: Arrival, filling: Filling, piece: Piece, body: BinaryIO) -> N
         raise SpecError(f"{piece.path!r:.120} has {there} bytes, and a piece from {piece.at} on was sent")
     skipped = min(there - piece.at, piece.size)
     if piece.first is None:
-        _skip(body, skipped)
+        deque(_chunks(body, skipped), maxlen=0)
         chunks = _chunks(body, piece.size - skipped)
     else:
         chunks = _from_before(arrival, piece, skipped)
@@ -283,11 +284,6 @@ def _from_before(arrival: Arrival, piece: Piece, skipped: int) -> Iterator[bytes
     with (arrival.before / "data" / piece.path).open("rb") as file:
         file.seek(piece.first + skipped)
         yield from _chunks(file, piece.size - skipped)
-
-
-def _skip(body: BinaryIO, size: int) -> None:
-    for _ in _chunks(body, size):
-        pass
 
 
 def _chunks(file: BinaryIO, size: int) -> Iterator[bytes]:

@@ -27,6 +27,7 @@ from muster.core.errors import MusterError
 from muster.core.settings import Settings
 from muster.volumes.folder import FolderStore
 from muster.volumes.service.app import create_app
+from muster.volumes.service.clients import Client, Clients, most_connections
 from muster.volumes.service.standby import announce, stand_by
 from muster.volumes.service.tokens import operator_token, read_keys
 
@@ -54,8 +55,8 @@ def main(arguments: Sequence[str]) -> int:
         return 2
     with listening, suppress(KeyboardInterrupt):
         _LOG.info("serving %s on %s:%d", store.layout.root, *listening.getsockname()[:2])
-        uvicorn.Server(_config(create_app(store, keys=keys, keeps_requests=asked.keep_requests))).run(
-            sockets=[listening]
+        uvicorn.Server(configured(create_app(store, keys=keys, keeps_requests=asked.keep_requests))).run(
+            [listening]
         )
     os.close(lock)
     return 0
@@ -66,9 +67,11 @@ def _end(*_: object) -> None:
     os._exit(128 + signal.SIGTERM)
 
 
-def _config(app: Starlette) -> uvicorn.Config:
+def configured(app: Starlette) -> uvicorn.Config:
+    """Return how the service is served."""
     return uvicorn.Config(
-        app,
+        Clients(app, most=most_connections()),
+        http=Client,
         access_log=False,
         log_config=None,
         log_level=logging.WARNING,

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import TypeVar
 from weakref import WeakValueDictionary
 
 import anyio
-import anyio.to_thread
 
 from muster.core.status import JobStatus
 from muster.volumes.folder import FolderStore
@@ -20,15 +18,13 @@ from muster.volumes.service.journal import Journals
 from muster.volumes.service.regrouping import Regrouping
 from muster.volumes.service.starts import GangStarts
 
-T = TypeVar("T")
-
 
 class Turns:
-    """So many requests at a time, each with a thread for its work; the pods of one job have at most a quarter of them."""
+    """So many requests at a time, each with one of `threads`; the pods of one job have at most a quarter of them."""
 
     def __init__(self, most: int) -> None:
         self._most = most
-        self._all, self._threads = anyio.Semaphore(most), anyio.CapacityLimiter(most)
+        self._all, self.threads = anyio.Semaphore(most), anyio.CapacityLimiter(most)
         self._jobs = WeakValueDictionary[str, anyio.Semaphore]()
 
     @asynccontextmanager
@@ -41,10 +37,6 @@ class Turns:
         own = self._jobs.setdefault(job_id, anyio.Semaphore(self._most // 4))
         async with own, self._all:
             yield
-
-    async def run(self, work: Callable[[], T]) -> T:
-        """Return what `work` returns in a thread; call it within a turn."""
-        return await anyio.to_thread.run_sync(work, limiter=self._threads)
 
 
 @dataclass(frozen=True, kw_only=True)

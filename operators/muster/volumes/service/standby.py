@@ -14,10 +14,11 @@ import fcntl
 import os
 import socket
 import threading
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 from muster.core.keepalive import CONNECT_SECONDS, keep_alive
+from muster.volumes.service.clients import HEAD_SECONDS, most_connections
 
 ALIVE = "/livez"  # of this process alone; all other requests are passed on
 _ALIVE = f"GET {ALIVE} ".encode()
@@ -45,12 +46,14 @@ async def _stand_by(lock: int, listening: socket.socket) -> None:
 
     # A thread in flock can only be ended with its process, and must not keep the process from ending.
     threading.Thread(target=wait, name="lock", daemon=True).start()
-    passing: set[asyncio.Task[None]] = set()
+    passing: dict[asyncio.Task[None], bool] = {}  # whether anything was sent
 
     def accepted(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = loop.create_task(_pass_on(lock, reader, writer))
-        passing.add(task)
-        task.add_done_callback(passing.discard)
+        task = loop.create_task(_pass_on(lock, reader, writer, heard=lambda: passing.update({task: True})))
+        passing[task] = False
+        task.add_done_callback(passing.pop)
+        if len(passing) > most_connections(files=4):
+            next(each for each, heard in passing.items() if not heard).cancel()
 
     server = await asyncio.start_server(accepted, sock=listening.dup())
     await locked.wait()
@@ -60,12 +63,15 @@ async def _stand_by(lock: int, listening: socket.socket) -> None:
     await asyncio.gather(*passing, return_exceptions=True)
 
 
-async def _pass_on(lock: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+async def _pass_on(
+    lock: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, heard: Callable[[], object]
+) -> None:
     """Pass one connection's bytes to the service and its answers back; close it where the service is away."""
     async with contextlib.AsyncExitStack() as stack:
         stack.callback(writer.close)
         with contextlib.suppress(OSError, asyncio.TimeoutError, ValueError):
-            first = await reader.read(_CHUNK_BYTES)
+            first = await asyncio.wait_for(reader.read(_CHUNK_BYTES), HEAD_SECONDS)
+            heard()
             if first.startswith(_ALIVE):
                 writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\nConnection: close\r\n\r\nok\n")
                 await writer.drain()

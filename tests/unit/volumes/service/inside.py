@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 import time
 
@@ -10,6 +11,7 @@ from tests.unit.volumes.service.process import Service
 
 from muster.volumes.folder import FolderStore
 from muster.volumes.service.app import create_app
+from muster.volumes.service.serve import configured
 
 
 class Inside(Service):
@@ -18,9 +20,11 @@ class Inside(Service):
     def start(self) -> None:
         """Start it and return when it answers."""
         app = create_app(FolderStore(self.root), keys=self.keys)
-        config = uvicorn.Config(app, port=self.port, log_config=None, timeout_graceful_shutdown=1)
+        config = configured(app)
+        config.timeout_graceful_shutdown = 1
         self._server = uvicorn.Server(config)
-        self._thread = threading.Thread(target=self._server.run, daemon=True)
+        listening = socket.create_server(("127.0.0.1", self.port))
+        self._thread = threading.Thread(target=self._server.run, args=([listening],), daemon=True)
         self._thread.start()
         deadline = time.monotonic() + 30
         while not self.answers():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 from urllib.parse import urlencode
@@ -207,13 +208,13 @@ def test_who_waits_is_told_at_once_and_holds_no_thread(
     many = 80  # more than the service has threads for such calls
     gang, other = begun(replicas=many), begun()
     hung: list[str] = []
-    hang = Bells.hang
+    hang = Bells.hung
 
-    def counted(bells: Bells, job_id: str) -> Bell:
+    def counted(bells: Bells, job_id: str) -> AbstractContextManager[Bell]:
         hung.append(job_id)
         return hang(bells, job_id)
 
-    monkeypatch.setattr(Bells, "hang", counted)
+    monkeypatch.setattr(Bells, "hung", counted)
     with ThreadPoolExecutor(many) as threads:
         waiting = [threads.submit(outlook, gang, index, known="runs") for index in range(many - 1)]
         until(lambda: hung.count(gang.job_id), lambda count: count == many - 1)
