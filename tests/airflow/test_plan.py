@@ -78,11 +78,22 @@ def test_what_runs_waits_for_and_costs(
     assert store.ledger.jobs() == jobs  # nothing is submitted
 
 
-def test_what_can_never_run_says_why(write_dag: Write, plan: Callable[..., RunPlan]) -> None:
-    write_dag("""
-        JobOperator(task_id="huge", image="python", command=["true"], resources=Resources(memory_gib=100_000))
-    """)
-    (huge,) = plan().stages
+def test_what_can_never_run_says_why_and_its_run_has_no_end(
+    write_dag: Write, plan: Callable[..., RunPlan], run: Callable[..., Any]
+) -> None:
+    small = 'JobOperator(task_id="small", image="python", command=["true"], resources=SMALL)\n'
+    write_dag(small)
+    assert run().succeeded
+    assert plan().ends is not None
+    write_dag(
+        small
+        + 'JobOperator(task_id="huge", image="python", command=["true"], resources=Resources(memory_gib=100_000))'
+    )
+    found = plan()
+    small_again, huge = found.stages
+    assert small_again.start is not None
+    assert small_again.start.ends is not None
+    assert found.ends is None
     assert huge.start is not None
     assert huge.start.when is When.NEVER
     assert "GiB" in huge.start.why
