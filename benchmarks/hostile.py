@@ -4,7 +4,10 @@ Eight clients send requests of one row over kept connections, up to a hundred a 
 time. In turns, a second process runs one kind of hostile client beside them, and none for the same time. A hostile
 client that is disconnected returns two seconds later. The model is untrained and made for the benchmark.
 
-``python -m benchmarks.hostile [--seconds N] [--pairs N] [--json]``
+Before that, 60 messages of 15 MiB come at once, over HTTP, gRPC and in streams of it: the server's resident memory before, at its
+peak and after, and how long another client waited at most.
+
+``python -m benchmarks.hostile [--floods] [--seconds N] [--pairs N] [--json]``
 """
 
 from __future__ import annotations
@@ -20,12 +23,13 @@ import sys
 import tempfile
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.serving import onnx_graph
+from tests.serving import grpc_users, onnx_graph
 
 from benchmarks.pairs import Ratio, ratio
 from benchmarks.serving_site import JSON, NAME, await_answer, ours, request, serve_image
@@ -36,6 +40,11 @@ CLIENTS = 8
 PAUSE_SECONDS = 2.0  # 17 bodies of 16 MiB each time are a gigabit a second
 DEADLINE_SECONDS = 30
 MIB = 1 << 20
+FLOOD = Path(grpc_users.__file__).with_name("grpc_flood.py")
+MESSAGES = 60
+HELD_MIB = 256
+SLOWEST_SECONDS = 1.0
+FLOODS = ("HTTP", "plain gRPC", "stream of gRPC")
 
 
 @dataclass
@@ -90,7 +99,7 @@ def measure(port: int, seconds: float) -> tuple[Seen, Seen]:
 
 def a_long_header(client: socket.socket) -> None:
     """Send 90 MB of one header."""
-    client.sendall(f"GET {PATH} HTTP/1.1\r\nHost: x\r\nX: ".encode())
+    client.sendall(f"GET {PATH} HTTP/1.1\r\nHost: localhost\r\nX: ".encode())
     _pour(client, 90)
 
 
@@ -102,7 +111,7 @@ def a_long_url(client: socket.socket) -> None:
 
 def a_drip(client: socket.socket) -> None:
     """Send one header a second."""
-    client.sendall(f"GET {PATH} HTTP/1.1\r\nHost: x\r\n".encode())
+    client.sendall(f"GET {PATH} HTTP/1.1\r\nHost: localhost\r\n".encode())
     while True:
         client.sendall(b"X: 1\r\n")
         time.sleep(1)  # the drip itself
@@ -110,7 +119,7 @@ def a_drip(client: socket.socket) -> None:
 
 def a_withheld_body(client: socket.socket) -> None:
     """Send 16 MiB without the last 1000 bytes."""
-    client.sendall(f"POST {PATH} HTTP/1.1\r\nHost: x\r\nContent-Length: {16 * MIB}\r\n\r\n".encode())
+    client.sendall(f"POST {PATH} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {16 * MIB}\r\n\r\n".encode())
     client.sendall(b" " * (16 * MIB - 1000))
     client.recv(1)
 
@@ -118,7 +127,7 @@ def a_withheld_body(client: socket.socket) -> None:
 def unread_answers(client: socket.socket) -> None:
     """Send 50,000 pipelined requests, and read no answer."""
     client.settimeout(DEADLINE_SECONDS)
-    client.sendall(b"GET /v2/health/ready HTTP/1.1\r\nHost: x\r\n\r\n" * 50_000)
+    client.sendall(b"GET /v2/health/ready HTTP/1.1\r\nHost: localhost\r\n\r\n" * 50_000)
     time.sleep(DEADLINE_SECONDS)  # how long the answers stay unread
 
 
@@ -209,6 +218,91 @@ def compare(port: int, pid: int, kind: str, *, seconds: float, pairs: int) -> Ro
     )
 
 
+@dataclass(frozen=True)
+class Held:
+    """What floods of long messages took of a model server: its memory, and how long another client waited at most."""
+
+    kind: str
+    before_mib: int
+    peak_mib: int
+    after_mib: int
+    slowest_seconds: float
+    answers: dict[str, int]
+
+    @property
+    def kept(self) -> bool:
+        return self.peak_mib - self.before_mib <= 1.5 * HELD_MIB and self.slowest_seconds <= SLOWEST_SECONDS
+
+
+def flood(python: Path, pid: int, http_port: int, grpc_port: int, kind: str) -> Held:
+    """Send 60 messages or bodies of 15 MiB at once, and meanwhile ask for a row ten times a second."""
+    status = Path(f"/proc/{pid}/status")
+
+    def memory(what: str) -> int:
+        (found,) = (line.split()[1] for line in status.read_text().splitlines() if line.startswith(what))
+        return int(found) >> 10
+
+    Path(f"/proc/{pid}/clear_refs").write_text("5")  # the peak begins anew
+    before, seen = memory("VmRSS"), Seen()
+    asking = threading.Event()
+    body = json.dumps(request()).encode()
+
+    def others() -> None:
+        while not asking.is_set():
+            ask(http_port, body, time.perf_counter() + 1, seen, 0.1)
+
+    other = threading.Thread(target=others)
+    other.start()
+    how, port = kind.split()[0], http_port if kind == "HTTP" else grpc_port
+    if kind == "HTTP":
+        answers = long_bodies(port)
+    else:
+        words = [str(python), str(FLOOD), str(port), how, str(MESSAGES), "6"]
+        answers = json.loads(subprocess.run(words, capture_output=True, check=True).stdout)
+    asking.set()
+    other.join()
+    if seen.errors:
+        answers |= {"another client: " + error: seen.errors.count(error) for error in set(seen.errors)}
+    return Held(
+        kind, before, memory("VmHWM"), memory("VmRSS"), max(seen.seconds, default=float("inf")), answers
+    )
+
+
+def long_bodies(port: int) -> dict[str, int]:
+    """Send bodies of 15 MiB of JSON at once; return how often each status came."""
+    body, found = json.dumps(request() | {"id": "x" * (15 * MIB)}).encode(), Counter[str]()
+
+    def one() -> None:
+        with suppress(OSError, http.client.HTTPException):
+            connection = http.client.HTTPConnection("127.0.0.1", port, timeout=DEADLINE_SECONDS)
+            connection.request("POST", PATH, body, JSON)
+            found[str(connection.getresponse().status)] += 1
+            return
+        found["ended"] += 1
+
+    threads = [threading.Thread(target=one) for _ in range(MESSAGES)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return dict(found)
+
+
+def show_held(rows: Sequence[Held], *, as_json: bool) -> int:
+    """Print a table, or JSON; return 1 if a promise is missed."""
+    title = f"{MESSAGES} messages of 15 MiB at once, {HELD_MIB} MiB may be held, another client asks ten times a second"
+    if as_json:
+        print(json.dumps({"title": title, "kinds": [{**vars(row), "kept": row.kept} for row in rows]}))
+        return 0 if all(row.kept for row in rows) else 1
+    print(f"{title}\n{'':14} {'before':>10} {'peak':>10} {'after':>10} {'slowest':>8}  promised")
+    for row in rows:
+        print(
+            f"{row.kind:14} {row.before_mib:6} MiB {row.peak_mib:6} MiB {row.after_mib:6} MiB {row.slowest_seconds:6.2f} s"
+            f"  peak - before ≤ {1.5 * HELD_MIB:g} MiB, ≤ {SLOWEST_SECONDS:g} s{'' if row.kept else '  MISSED'}  {row.answers}"
+        )
+    return 0 if all(row.kept for row in rows) else 1
+
+
 def show(rows: Sequence[Row], *, seconds: float, as_json: bool) -> int:
     """Print a table, or JSON; return 1 if a promise is missed."""
     title = f"8 clients of one row and one of 300 KB, beside hostile ones, {seconds:g} s at a time"
@@ -237,24 +331,33 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--seconds", type=float, default=4.0)
     parser.add_argument("--pairs", type=int, default=5)
     parser.add_argument("--json", action="store_true")
+    parser.add_argument("--floods", action="store_true", help="send long messages alone")
     parser.add_argument("--attack", choices=ATTACKS, help=argparse.SUPPRESS)
     parser.add_argument("--port", type=int, help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     if options.attack:
         attack(options.port, options.attack)
-    with tempfile.TemporaryDirectory() as folder, ExitStack() as servers:
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        ExitStack() as servers,
+        socket.create_server(("127.0.0.1", 0), backlog=2048) as grpc,
+    ):
         python = serve_image(Path(folder))
         model = onnx_graph.write_delays(Path(folder) / "model")
-        server, port = servers.enter_context(ours(python, Path(folder) / "ours"))
+        server, port = servers.enter_context(ours(python, Path(folder) / "ours", grpc=grpc))
         server.load("1", model)
         server.share({"1": 100})
         server.open()
         await_answer(port, lambda: True, Path(folder) / "ours" / "server.log")
         measure(port, 2.0)  # the first round warms up
+        held = [flood(python, server.pid, port, grpc.getsockname()[1], kind) for kind in FLOODS]
+        if options.floods:
+            return show_held(held, as_json=options.json)
         rows = [
             compare(port, server.pid, kind, seconds=options.seconds, pairs=options.pairs) for kind in ATTACKS
         ]
-    return show(rows, seconds=options.seconds, as_json=options.json)
+    missed = show_held(held, as_json=options.json)
+    return show(rows, seconds=options.seconds, as_json=options.json) or missed
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hmac
 import math
+import re
 import time
 from collections.abc import Iterable, Mapping
 from hashlib import sha256
@@ -24,6 +25,8 @@ KEY, NAME = (
 _AUTHORIZATION = b"authorization"
 _BEARER = b"bearer"
 _INVALID = ', error="invalid_token"'  # RFC 6750: a token came, and does not count
+
+_HERE = re.compile(rb"(localhost|127(\.\d{1,3}){3}|\[::1\])(:\d*)?", re.IGNORECASE)
 
 RawHeaders = Iterable[tuple[bytes, bytes]]  # as ASGI and HTTP/2 have them: names in lower case
 
@@ -65,14 +68,15 @@ class Clients:
     """The clients of one deployment. Without an order anyone may ask, as often as they like.
 
     :param one_port: muster's own requests come to the users' port, too.
+    :param here: whether those who need no token ask from this machine alone.
     :ivar checked: whether a request for predictions must be admitted.
     :ivar needed: whether each request must carry a token.
     :ivar most_bytes: the longest body.
     """
 
-    def __init__(self, name: str, *, one_port: bool = False) -> None:
+    def __init__(self, name: str, *, one_port: bool = False, here: bool = False) -> None:
         self._deployment = name
-        self._one_port = one_port
+        self._one_port, self._here = one_port, here
         self.checked = self.needed = self._guarded = False
         self.most_bytes = MAX_BODY_BYTES
         self._key = b""
@@ -125,6 +129,23 @@ class Clients:
         if asks and (wait := client.take()):
             return self._too_many(client, wait)
         return client
+
+    def misnamed(self, headers: RawHeaders) -> Answer | None:
+        """Return the refusal of a request that needs no token and calls this machine by another name; None for any other.
+
+        A page of the web may have its visitor's browser ask here by a name of that page's own, and read the answer (DNS rebinding).
+        """
+        if self.needed or not self._here:
+            return None
+        host = next((value for name, value in headers if name == b"host"), b"localhost")  # HTTP/1.0 has none
+        if _HERE.fullmatch(host):
+            return None
+        said = host.decode(errors="replace")
+        return refusal(
+            f"Host: found {said!r:.80}, expected localhost, 127.0.0.1 or [::1], since no token is asked for here: ask by one of "
+            "these names, have the proxy send one, or deploy it with tokens=True",
+            421,
+        )
 
     def is_own(self, headers: RawHeaders) -> bool:
         """Whether a request is muster's own."""

@@ -13,8 +13,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import accumulate
 
 logger = logging.getLogger("muster.serving")
 
@@ -39,14 +40,16 @@ class PredictionError(ServingError):
     """The model failed on a request that its signature allows."""
 
 
-def refuse_half_pairs(texts: Iterable[str], where: str) -> None:
+def refuse_half_pairs(texts: Sequence[str], where: str) -> None:
     """Refuse a lone surrogate, which Python's JSON accepts and UTF-8 cannot hold. :raises RequestError: one is there."""
     try:
         "".join(texts).encode()
     except UnicodeEncodeError as error:
-        found = error.object[error.start : error.end]
+        ends = accumulate(map(len, texts))
+        row = next(row for row, end in enumerate(ends) if error.start < end)
+        found = f"{error.object[error.start]!r}{f' at position {row}' if len(texts) > 1 else ''}"
         raise RequestError(
-            f"{where}: found {found!r:.40}, half of a pair of surrogates, which is no character: send whole characters"
+            f"{where}: found {found}, half of a pair of surrogates, which is no character: send whole characters"
         ) from None
 
 

@@ -75,6 +75,8 @@ class Front:
         """Answer one request (ASGI: https://asgi.readthedocs.io)."""
         if scope["type"] != "http":
             await self._behind(scope, receive, send)
+        elif misnamed := self._clients.misnamed(scope["headers"]):
+            await self._answer(send, misnamed)
         elif scope["path"] == self._infer and scope["method"] == "POST":
             await self._predict(self._usual, scope, receive, send)
         else:

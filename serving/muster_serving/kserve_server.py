@@ -260,7 +260,7 @@ def serve(
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # 1024, the usual limit, is too low
 
     async def main() -> None:
-        revisions, clients = Revisions(name), Clients(name, one_port=bool(key))
+        revisions, clients = Revisions(name), Clients(name, one_port=bool(key), here=control is not None)
         file = ClientsFile(clients, tokens, key=key, limits=limits) if tokens else None
         if file:
             file.look()

@@ -29,7 +29,7 @@ class Load:
     port: int
     path: str
     body: Any
-    host: str = "x"
+    host: str = "localhost"
     pause_seconds: float = PAUSE_SECONDS
     connections: int = CONNECTIONS
     answers: Counter[str] = field(default_factory=Counter)

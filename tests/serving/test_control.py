@@ -129,6 +129,27 @@ def test_users_never_reach_a_candidate(server: Commanded, models: dict[str, str]
     assert server.counted("r1") == {}
 
 
+def test_without_tokens_a_server_is_asked_by_this_machine_s_own_names_alone(
+    server: Commanded, models: dict[str, str]
+) -> None:
+    server.do("load", "r1", folder=models["r1"])
+    server.share(r1=100)
+    server.do("open")
+    asked = {
+        host: server.public.ask("POST", INFER, BODY, Host=host)
+        for host in ("localhost", "LocalHost:80", "127.0.0.1:8081", "127.1.2.3", "[::1]:8081")
+    }
+    assert {host: status for host, (status, _) in asked.items() if status != 200} == {}
+    for host in ("evil.example", "localhost.evil.example:8081", "127.0.0.1.evil.example", "10.0.0.1", ""):
+        for path in (INFER, "/v2/health/live", "/metrics", "/openapi.json"):
+            for door in (server.public, server.private):
+                status, answer = door.ask("POST" if path == INFER else "GET", path, BODY, Host=host)
+                assert (status, host in answer["error"]) == (421, True), (host, path)
+    assert server.do("admit", needed=True, limits=None, key="own", tokens=[]) == {"id": 1}
+    assert server.public.ask("POST", INFER, BODY, Host="evil.example")[0] == 401
+    assert server.public.ask("GET", "/v2/health/live", Host="evil.example")[0] == 200
+
+
 def test_each_revision_has_its_share(server: Commanded, models: dict[str, str]) -> None:
     for revision, folder in models.items():
         server.do("load", revision, folder=folder)

@@ -84,7 +84,8 @@ def test_a_program_of_torch_export_answers(
         {"name": "z", "datatype": "BYTES", "categories": ["no", "yes"]},
     ]
     write_signature(tmp_path, inputs, [{"name": "y", "datatype": "FP32"}])
-    assert front.load("torch", tmp_path, python=str(python("train")), memory_gib=8.0) == ""
+    setup = {"python": str(python("train")), "memory_gib": 8.0, "trusted": ["torch.export"]}
+    assert front.load("torch", tmp_path, **setup) == ""
     path = "/v1/models/line/versions/torch:predict"
     answer = front.server.ask("POST", path, {"inputs": {"x": [1.0, 2.0, 3.0], "z": ["no", "yes", "no"]}})
     assert answer == (200, {"outputs": {"y": [2.0, 5.0, 6.0]}})

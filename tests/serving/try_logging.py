@@ -1,4 +1,4 @@
-"""Run in the image ``serve``: ``FOLDER ROUNDS`` logs random requests over both protocols that a server answers with 200, collects them,
+"""Run in the image ``serve``: ``FOLDER ROUNDS`` logs random requests of each protocol and form that a server answers with 200, collects them,
 and prints what became of them. ``FOLDER bad`` collects spool files that hold what nobody can read.
 """
 
@@ -8,11 +8,15 @@ import contextlib
 import json
 import math
 import random
+import struct
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import numpy as np  # noqa: TID253 - it runs in the image
 import pyarrow.parquet as pq
+from kserve.protocol.grpc import grpc_predict_v2_pb2 as messages
 
 from muster_serving import protocol, spool
 from muster_serving.answer import Answer
@@ -20,8 +24,18 @@ from muster_serving.collect import collect
 from muster_serving.column import DATATYPES
 from muster_serving.errors import RequestError
 from muster_serving.request_log import LogOrder, RequestLog
+from muster_serving.rpc import messages as messages_of
 from muster_serving.signature import Signature
 
+FORMS = (
+    "v1",
+    "v2",
+    "raw",
+    "typed",
+)  # JSON; binary tensors, which are gRPC's raw contents, too; gRPC's typed ones
+CONTENTS = {"BOOL": "bool_contents", "INT64": "int64_contents", "UINT64": "uint64_contents"}
+CONTENTS |= {"FP32": "fp32_contents", "FP64": "fp64_contents", "BYTES": "bytes_contents"}
+CONTENTS |= {f"{sign}INT{bits}": f"{sign.lower()}int_contents" for sign in ("", "U") for bits in (8, 16, 32)}
 HOUR = "2026-11-26T07"
 NUMBERS = [
     0,
@@ -72,23 +86,50 @@ def value(kind: str, nullable: bool) -> Any:
     return random.choice([True, False]) if kind == "BOOL" else random.choice(NUMBERS)
 
 
-def body_of(columns: dict[str, list[Any]], rows: int, tail: list[int], v1: bool) -> bytes:
-    if v1:
+def body_of(
+    columns: dict[str, list[Any]], rows: int, tail: list[int], form: str
+) -> tuple[bytes, int | None] | None:
+    """A request, and how much of it is JSON, if not all; None where the form cannot hold a value."""
+    shape = [rows, *tail]
+    if form == "v1":
         width = math.prod(tail)
         cut = {
             n: [v[i * width : (i + 1) * width] for i in range(rows)] if tail else v
             for n, v in columns.items()
         }
         instances = [{name: values[row] for name, values in cut.items()} for row in range(rows)]
-        return json.dumps({"instances": instances}).encode()
-    tensors = [{"name": n, "datatype": n, "shape": [rows, *tail], "data": v} for n, v in columns.items()]
-    return json.dumps({"inputs": tensors}).encode()
+        return json.dumps({"instances": instances}).encode(), None
+    if form == "v2":
+        tensors = [{"name": n, "datatype": n, "shape": shape, "data": v} for n, v in columns.items()]
+        return json.dumps({"inputs": tensors}).encode(), None
+    request = messages.ModelInferRequest()
+    for name, values in columns.items():
+        tensor = request.inputs.add(name=name, datatype=name, shape=shape)
+        if name.startswith("FP"):
+            values = [math.nan if value is None else value for value in values]
+        try:
+            if form == "typed":
+                held = [value.encode() if isinstance(value, str) else value for value in values]
+                getattr(tensor.contents, CONTENTS[name]).extend(held)
+            elif name == "BYTES":
+                texts = [value.encode() for value in values]
+                request.raw_input_contents.append(
+                    b"".join(struct.pack("<I", len(text)) + text for text in texts)
+                )
+            else:
+                request.raw_input_contents.append(np.array(values, DATATYPES[name]).tobytes())
+        except (AttributeError, TypeError, ValueError, OverflowError):
+            return None
+    # gRPC's raw contents come as the body of HTTP that has binary tensors
+    return messages_of.body_of(
+        messages.ModelInferRequest.FromString(request.SerializeToString()), as_bytes=True
+    )
 
 
-def accepted(signature: Signature, body: bytes, v1: bool) -> dict[str, Any] | None:
+def accepted(signature: Signature, body: bytes, form: str, length: int | None) -> dict[str, Any] | None:
     """What the server gives the model; None where it answers 400."""
     try:
-        inputs, _, _ = protocol.read_request(signature, body, v1=v1, json_length=None)
+        inputs, _, _ = protocol.read_request(signature, body, v1=form == "v1", json_length=length)
         return {name: signature.inputs[name].array(values) for name, values in inputs.items()}
     except RequestError:
         return None
@@ -104,7 +145,7 @@ def same(found: Any, given: Any) -> bool:
 
 def answered(root: Path, rounds: int) -> dict[str, Any]:
     random.seed(42)
-    total: dict[str, Any] = {"answered": 0, "rows": 0, "unread": 0, "different": []}
+    total: dict[str, Any] = {"answered": 0, "rows": 0, "unread": 0, "different": [], "forms": Counter()}
     for nullable in (False, True):
         for tail in ([], [2]):
             written = document(nullable, tail)
@@ -115,17 +156,19 @@ def answered(root: Path, rounds: int) -> dict[str, Any]:
             )
             wanted = []
             for _ in range(rounds):
-                v1 = random.random() < 0.5
+                form = random.choice(FORMS)
                 columns = {
                     kind: [value(kind, nullable) for _ in range(math.prod(tail))] for kind in DATATYPES
                 }
                 for kind in columns:  # one column at a time is odd, else nearly all are refused
                     plain = {other: [good(other)] * math.prod(tail) for other in DATATYPES}
-                    body = body_of(plain | {kind: columns[kind]}, 1, tail, v1)
-                    if (arrays := accepted(signature, body, v1)) is None:
+                    sent = body_of(plain | {kind: columns[kind]}, 1, tail, form)
+                    if sent is None or (arrays := accepted(signature, sent[0], form, sent[1])) is None:
                         continue
+                    total["forms"][form] += 1
                     wanted.append((kind, columns[kind], arrays[kind]))
-                    log.keep(body, answer(v1), v1=v1, json_length=None)
+                    v1 = form == "v1"
+                    log.keep(sent[0], answer(v1), v1=v1, json_length=sent[1])
             log.close()
             told = collect(sorted(place.glob("*" + spool.SUFFIX)), None, place / "out")
             rows = [

@@ -374,7 +374,8 @@ def _release(status: DeploymentStatus) -> str:
         return ""
     said = f"{release.revision} at {status.shares.get(release.revision, 0)} % since {when(release.since)}"
     why = f"; it is taken back: {release.failed}" if release.failed else ""
-    waits = "; it is held there until it is given more" if release.held else ""
+    waits = "" if release.failed else "; what it waits for stands in the log of who asked"
+    waits = "; it is held there until it is given more" if release.held else waits
     return f"{said}, asked for by {release.by}{waits}{why}"
 
 

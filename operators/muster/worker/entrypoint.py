@@ -60,12 +60,17 @@ def _call(replica: Replica) -> dict[str, Any]:
             raise
         returned = None
     for folder in replica.staging.values():
-        _tell_of_types(os.path.join(folder, "model.skops"))
+        _tell_of_code(folder)
     return {"metrics": _metrics(returned), "modules": [] if reads is None else reads.names()}
 
 
-def _tell_of_types(file: str) -> None:
-    """Say which types of a skops file a deployment has to trust: it would refuse them when the run is nearly over."""
+def _tell_of_code(folder: str) -> None:
+    """Say what of a model's file a deployment has to trust: it would refuse it when the run is nearly over."""
+    if os.path.exists(os.path.join(folder, "model.pt2")):
+        print(  # noqa: T201 the job's log
+            "model.pt2 can run code when it is loaded: deploy it with trusted=['torch.export']", flush=True
+        )
+    file = os.path.join(folder, "model.skops")
     skops = sys.modules.get("skops.io")  # what wrote the file; the worker imports nothing of the image
     if skops is None or not os.path.exists(file):
         return

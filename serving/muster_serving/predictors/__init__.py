@@ -29,7 +29,7 @@ PICKLE = "pickle"
 def load(folder: Path, signature: Signature, trusted: Sequence[str]) -> Predict:
     """Load a version.
 
-    :param trusted: what may be loaded though it can run code: ``pickle``, or types in a skops file.
+    :param trusted: what may be loaded though it can run code: ``pickle``, ``torch.export``, or types in a skops file.
     :raises ModelError: it holds nothing that can be loaded, or something that is not trusted.
     """
     found = [name for name in KNOWN if (folder / name).exists()]

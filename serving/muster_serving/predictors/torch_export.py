@@ -1,4 +1,8 @@
-"""``model.pt2``: a program of ``torch.export.save``, which takes the inputs and answers the outputs in their order."""
+"""``model.pt2``: a program of ``torch.export.save``, which takes the inputs and answers the outputs in their order.
+
+Torch makes Python of its names, expressions and guards, and calls what its operators name: such a file is code, and is trusted
+as a pickle is.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +10,20 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from muster_serving.errors import ModelError
 from muster_serving.predictors import Predict, table
 from muster_serving.signature import Signature
 
+TRUST = "torch.export"
 
-def load(path: Path, signature: Signature, trusted: Sequence[str]) -> Predict:  # noqa: ARG001 - weights alone are read
-    """Load the program; a text with categories arrives as its place in them."""
+
+def load(path: Path, signature: Signature, trusted: Sequence[str]) -> Predict:
+    """Load the program; a text with categories arrives as its place in them. :raises ModelError: the Dag does not trust it."""
+    if TRUST not in trusted:
+        raise ModelError(
+            f"{path.name} can run any code when it is loaded or asked: save the model as model.onnx, or trust it, "
+            f'trusted=["{TRUST}"]'
+        )
     import torch
 
     module = torch.export.load(str(path)).module()

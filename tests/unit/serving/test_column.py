@@ -144,3 +144,10 @@ def _value(random: np.random.Generator, one: Column) -> Any:
     if values is None:
         values = [0, 1, 127, *[2**62 + 1] * one.datatype.endswith("INT64")]
     return values[random.integers(0, len(values))]
+
+
+def test_half_a_pair_of_surrogates_is_shown_alone_with_its_place() -> None:
+    with pytest.raises(RequestError, match=r"^input 'x': found '\\ud800' at position 1, half of a pair"):
+        column("BYTES").array(["good", "ab\ud800\udc00", "\udfff"])
+    with pytest.raises(RequestError, match=r"^input 'x': found '\\udfff', half of a pair"):
+        column("BYTES").array(["\udfff"])

@@ -531,10 +531,12 @@ def test_types_that_a_deployment_has_to_trust_are_told_when_the_model_is_written
         def f(good, bad):
             (good / "model.skops").write_text("")
             (bad / "model.skops").write_text("own")
+            (bad / "model.pt2").write_text("")
         """,
     )
     ended = bench.run(entrypoint="t:f", outputs=("good", "bad"))
     assert ended.code == ExitCode.SEALED
     assert ended.lines == [
-        "[rank 0] model.skops holds types that may run code when they are loaded: deploy it with trusted=['own.A', 'own.B']"
+        "[rank 0] model.pt2 can run code when it is loaded: deploy it with trusted=['torch.export']",
+        "[rank 0] model.skops holds types that may run code when they are loaded: deploy it with trusted=['own.A', 'own.B']",
     ]
