@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from traceback import clear_frames
 from typing import Any
 
 import grpc
@@ -67,6 +70,16 @@ def reading(request: Any, *, as_bytes: bool) -> Read:
         return body, length
 
     return read
+
+
+@contextmanager
+def forgetting() -> Iterator[None]:
+    """Keep nothing of a call that fails: gRPC holds the error that ends it, and with it all frames that it passed."""
+    try:
+        yield
+    except BaseException as error:
+        clear_frames(error.__traceback__)
+        raise
 
 
 async def check(answer: Answer, context: Context) -> None:

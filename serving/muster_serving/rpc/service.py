@@ -12,14 +12,14 @@ import orjson
 from kserve.protocol.grpc import grpc_predict_v2_pb2 as messages
 
 from muster_serving.front import BIG_BODY_BYTES, Front
-from muster_serving.rpc.calls import NAME, Context, call_of, check, decoded, headers_of, reading
+from muster_serving.rpc.calls import NAME, Context, call_of, check, decoded, forgetting, headers_of, reading
 from muster_serving.rpc.messages import metadata_of, response_of, trailers_of
 from muster_serving.rpc.streams import Streams
 from muster_serving.rpc.under_way import UnderWay
 
 _OPEN = ("ServerLive", "ServerReady", "ModelReady")  # to all, also where tokens are needed, as over HTTP
 _UNAVAILABLE = 503
-LONG = 4  # long messages that are answered at once: parsed, each is there three times
+LONG = 2  # long messages that are answered at once: parsed, each is there three times
 
 
 class Service:
@@ -53,7 +53,7 @@ class Service:
         return grpc.method_handlers_generic_handler(NAME, calls)
 
     async def _stream(self, requests: Any, context: Context) -> None:
-        with self._under_way.call():
+        with forgetting(), self._under_way.call():
             await self._streams.answer(requests, context)
 
     def _unary(
@@ -62,16 +62,20 @@ class Service:
         kind, is_open = getattr(messages, f"{name}Request"), name in _OPEN
 
         async def call(_requests: Any, context: Context) -> bytes:
-            with self._under_way.call():
-                if not is_open and (refusal := self._front.refused(headers_of(context))):
-                    await check(refusal, context)
-                data = await context.read()
-                if data is grpc.aio.EOF:
-                    await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "the call has no message")
-                async with self._long if len(data) > BIG_BODY_BYTES else nullcontext():
-                    request = await decoded(kind, data, context)
-                    found: bytes = (await reply(request, context)).SerializeToString()
-                    return found
+            with forgetting(), self._under_way.call():
+                return await answered(context)
+
+        async def answered(context: Context) -> bytes:
+            if not is_open and (refusal := self._front.refused(headers_of(context))):
+                await check(refusal, context)
+            data = await context.read()
+            if data is grpc.aio.EOF:
+                await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "the call has no message")
+            async with self._long if len(data) > BIG_BODY_BYTES else nullcontext():
+                held = [await decoded(kind, data, context)]
+                del data  # once its client is told the end, the gate counts it no more
+                found: bytes = (await reply(held.pop(), context)).SerializeToString()
+                return found
 
         return call
 
@@ -98,6 +102,7 @@ class Service:
     async def _infer(self, request: Any, context: Context) -> Any:
         call = call_of(request.model_name, request.model_version, "/infer")
         answer = await self._front.predict(call, headers_of(context), reading(request, as_bytes=True))
+        del request
         await check(answer, context)
         context.set_trailing_metadata(trailers_of(answer))
         return response_of(answer)
