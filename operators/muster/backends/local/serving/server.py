@@ -62,18 +62,6 @@ class Told:
 Route = tuple[Mapping[str, int], Mapping[str, int]]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Label:
-    """What tells a server from others, and what it holds; a server says it to its next keeper.
-
-    :param port: on loopback, its private one.
-    """
-
-    key: ServerKey
-    port: int
-    loaded: Collection[str] = ()
-
-
 class ModelServer:
     """A running model server.
 
@@ -84,15 +72,22 @@ class ModelServer:
     """
 
     def __init__(
-        self, process: subprocess.Popen[bytes] | Adopted, line: socket.socket, log: Path, *, label: Label
+        self,
+        process: subprocess.Popen[bytes] | Adopted,
+        line: socket.socket,
+        log: Path,
+        *,
+        key: ServerKey,
+        port: int,
+        loaded: Collection[str] = (),
     ) -> None:
         """Take charge of a process.
 
-        :param line: to command it. :param log: in which it says why it ends.
+        :param line: to command it. :param log: in which it says why it ends. :param port: on loopback, its private one.
         """
-        self.key, self.port = label.key, label.port
-        self.loaded: set[str] = set(label.loaded)
-        self.answers_grpc = label.key[-1]
+        self.key, self.port = key, port
+        self.loaded: set[str] = set(loaded)
+        self.answers_grpc = key[-1]
         self._unloading: dict[int, str] = {}
         self._abandoned: dict[int, str] = {}
         self.given_up = False
@@ -106,7 +101,7 @@ class ModelServer:
         self._orders: set[int] = set()
         self._told: list[Told] = []
         self._route: Route | None = None
-        self._accepts: bool | None = None if label.loaded else False  # None: it is not known
+        self._accepts: bool | None = None if loaded else False  # None: it is not known
         self._admission: Mapping[str, Any] = {}
         self._memory_gib = 0.0
         self._log = log
@@ -135,7 +130,7 @@ class ModelServer:
         """
         ours, theirs = socket.socketpair()
         with socket.create_server((LOOPBACK, 0)) as private, theirs:
-            label = Label(key=key, port=private.getsockname()[1])
+            port = private.getsockname()[1]
             fds = {
                 "--public-fd": public.fileno(),
                 "--private-fd": private.fileno(),
@@ -144,14 +139,14 @@ class ModelServer:
                 **({"--grpc-fd": grpc.fileno()} if grpc else {}),
             }
             flags = [word for flag, number in fds.items() for word in (flag, str(number))]
-            words = ["muster_serving", name, *flags, "--label", json.dumps({"key": key, "port": label.port})]
+            words = ["muster_serving", name, *flags, "--label", json.dumps({"key": key, "port": port})]
             log = folder / "server.log"
             try:
                 process = start(words, python, log, fds=tuple(fds.values()), leash=leash)
             except DeploymentError:
                 ours.close()
                 raise
-        return cls(process, ours, log, label=label)
+        return cls(process, ours, log, key=key, port=port)
 
     @classmethod
     def arrived(cls, mailbox: socket.socket, folder: Path) -> Iterator[ModelServer]:
@@ -162,9 +157,9 @@ class ModelServer:
             except BlockingIOError:
                 return
             said = json.loads(message)
-            label = Label(key=tuple(said["key"]), port=said["port"], loaded=said["loaded"])
-            line = socket.socket(fileno=handles[0])
-            yield cls(Adopted(handles[1], said["pid"]), line, folder / "server.log", label=label)
+            process, line = Adopted(handles[1], said["pid"]), socket.socket(fileno=handles[0])
+            key, port, loaded = tuple(said["key"]), said["port"], said["loaded"]
+            yield cls(process, line, folder / "server.log", key=key, port=port, loaded=loaded)
 
     @property
     def pid(self) -> int:
