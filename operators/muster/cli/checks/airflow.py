@@ -23,7 +23,7 @@ def maintenance(settings: Settings) -> Check:
     """Check that the maintenance Dag runs, which ends jobs without a task and deletes old versions."""
     rows = _rows(settings, "maintenance", _PAUSED, dag=MAINTENANCE)
     if isinstance(rows, Check):
-        return rows
+        return rows if rows.advice else ok("maintenance", f"{rows.found}; {_BY_HAND}")
     if not rows:
         return ok(
             "maintenance",
@@ -71,14 +71,14 @@ def _rows(settings: Settings, name: str, query: str, **values: str) -> Sequence[
     root, options = settings.home / "up", ConfigParser()
     options.read(root / "airflow.cfg", encoding="utf-8")
     if not (address := options.get("database", "sql_alchemy_conn", fallback="")):
-        why = (
-            "own.cfg does not hold the database's address" if options.sections() else "no muster up here yet"
+        started = bool(options.sections())
+        return ok(
+            name, "own.cfg does not hold the database's address" if started else "no muster up here yet"
         )
-        return ok(name, f"{why}; {_BY_HAND}")
     url = make_url(address)
     postgres = url.get_backend_name() == "postgresql"
     if postgres and url.host is None and not is_locked(root / "up.lock"):  # its own, which ends with it
-        return ok(name, f"not known while muster up does not run here; {_BY_HAND}")
+        return ok(name, "not known while muster up does not run here")
     try:
         with create_engine(url, connect_args={"connect_timeout": 5} if postgres else {}).connect() as airflow:
             return airflow.execute(text(query), values).fetchall()

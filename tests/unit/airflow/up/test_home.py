@@ -17,7 +17,7 @@ from muster.airflow.up.api import FoundDags
 from muster.airflow.up.database import served
 from muster.airflow.up.home import UpHome
 from muster.airflow.up.postgres import Postgres
-from muster.cli.checks.airflow import maintenance
+from muster.cli.checks.airflow import maintenance, pools
 from muster.cli.up import Screen
 from muster.core.errors import MusterError, SpecError
 from muster.core.settings import Settings
@@ -61,7 +61,10 @@ def test_a_command_in_own_cfg_names_the_database(home: UpHome) -> None:
     assert not written.has_option("database", "sql_alchemy_conn")
     assert written["database"]["sql_alchemy_conn_cmd"] == "cat /run/secrets/database"
     assert home.configured_database() == ""
-    assert "own.cfg does not hold the database's address" in maintenance(home.settings).found
+    assert (
+        "own.cfg does not hold the database's address; muster volumes gc" in maintenance(home.settings).found
+    )
+    assert pools(home.settings).found == "own.cfg does not hold the database's address"
 
 
 def test_the_database_of_another_airflow_in_this_shell_is_not_migrated(
