@@ -13,12 +13,17 @@ SIZES = (0, 1, 8, 300, 9)
 WHOLE = b"".join(map(frame, SIZES[:-1])) + frame(SIZES[-1], b"\x01")
 ENDS = {sum(len(frame(size)) for size in SIZES[: n + 1]) for n in range(len(SIZES))}
 
-assert not Frames().between  # the server's first frame is its settings: nothing may come before
+assert not Frames(
+    lambda *_: None
+).between  # the server's first frame is its settings: nothing may come before
+seen: list[tuple[int, ...]] = []
 for step in (1, 2, 7, 9, 10, 50, len(WHOLE)):
-    frames, found = Frames(), set()
+    frames, found = Frames(lambda *told: seen.append(told)), set()
     for at in range(0, len(WHOLE), step):
         frames.passed(WHOLE[at : at + step])
         if frames.between:
             found.add(min(at + step, len(WHOLE)))
-    assert frames.answered  # of the header's kind
+    kinds = [4] * (len(SIZES) - 1) + [1]
+    assert seen == [(kind, 0, 1, size) for kind, size in zip(kinds, SIZES, strict=True)]
+    seen.clear()
     assert found == {end for end in ENDS if end % step == 0 or end == len(WHOLE)}, (step, found)

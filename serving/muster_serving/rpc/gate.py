@@ -8,33 +8,45 @@ A client is sent elsewhere after its next answer, as over HTTP, by HTTP/2's GOAW
 frames of gRPC's: what it has asked is answered, and what it asks next it asks on a new connection, which another process
 may accept. gRPC's own end of a server would drop what arrives at that moment; and a client of gRPC's that is told to go while
 it is still connecting does not always notice.
+
+gRPC keeps what comes of each message until its call ends, and its Python has no limit for all of them together. The gate has: it
+follows the frames of both directions, counts what the calls under way have sent, and ends the connection that holds most.
 """
 
 from __future__ import annotations
 
 import asyncio
 import socket
+from collections.abc import Callable
 from typing import cast
 
+from muster_serving.body import MAX_HELD_BYTES
 from muster_serving.connection import ANSWER_SECONDS
 
-CONNECTIONS = 500  # each may hold the messages of all its streams in gRPC's memory
+CONNECTIONS = 500
+HELD_BYTES = MAX_HELD_BYTES // 2  # of messages on the wire: each that is read is there twice
+CALL_BYTES = 16 << 10  # what a call counts beside its messages: so much metadata is taken
+_PREFACE_BYTES = 24
 _HEAD_BYTES = 9
-_HEADERS = 1
+_DATA, _HEADERS, _RESET = 0, 1, 3
+_LAST = 1  # the flag of a frame that ends its side of a call
 _GOAWAY = b"\0\0\x08\x07\0\0\0\0\0" + b"\x7f\xff\xff\xff" + b"\0\0\0\0"  # NO_ERROR
 _BACKLOG = 2048
+_QUIET_SECONDS = 1.0
+_LOOK_SECONDS = 0.05
 
 
 class Frames:
     """Follows the frames of HTTP/2 in bytes that pass.
 
-    :ivar answered: whether the header of an answer has passed.
+    :param seen: is told of each frame its kind, flags, call and length.
+    :param left: how many bytes come before the first frame.
     """
 
-    def __init__(self) -> None:
-        self.answered = False
+    def __init__(self, seen: Callable[[int, int, int, int], None], *, left: int = 0) -> None:
+        self._seen = seen
         self._begun = False
-        self._left = 0
+        self._left = left
         self._head = b""
 
     @property
@@ -49,8 +61,9 @@ class Frames:
             data = self._head + data
         at = self._left
         while at + _HEAD_BYTES <= len(data):
-            self.answered = self.answered or data[at + 3] == _HEADERS
-            at += _HEAD_BYTES + int.from_bytes(data[at : at + 3])
+            length = int.from_bytes(data[at : at + 3])
+            self._seen(data[at + 3], data[at + 4], int.from_bytes(data[at + 5 : at + 9]), length)
+            at += _HEAD_BYTES + length
         self._head, self._left = (data[at:], 0) if at < len(data) else (b"", at - len(data))
 
 
@@ -95,7 +108,8 @@ class _Server(_End):
         super().__init__()
         self.other = client
         self._client = client
-        self._frames = Frames()
+        self._frames = Frames(self._seen)
+        self._answered = False
         self._leaving = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -109,24 +123,38 @@ class _Server(_End):
         if self._leaving:
             self.leave()
 
+    def _seen(self, kind: int, flags: int, call: int, _length: int) -> None:
+        self._answered = self._answered or kind == _HEADERS
+        if kind == _RESET or (kind in (_HEADERS, _DATA) and flags & _LAST):
+            self._client.ended(call)
+
     def leave(self, *, unanswered: bool = False) -> None:
         """Tell the client to ask elsewhere from now on; one that was never answered, after its first answer.
 
         :param unanswered: tell it at once all the same.
         """
-        self._leaving = not (self._frames.between and (self._frames.answered or unanswered))
+        self._leaving = not (self._frames.between and (self._answered or unanswered))
         if not self._leaving:
             super().data_received(_GOAWAY)
 
 
 class _Client(_End):
-    """The end at a client."""
+    """The end at a client.
+
+    :ivar calls: what each that is under way holds in gRPC's memory. :ivar held: what all do.
+    :ivar peer: what gRPC says of whose call one of them is.
+    """
 
     def __init__(self, gate: Gate) -> None:
         super().__init__()
+        self.peer = ""
         self._gate = gate
         self.server = _Server(self)
         self.heard = 0.0
+        self.held = 0
+        self.calls: dict[int, int] = {}
+        self._newest = 0
+        self._frames = Frames(self._seen, left=_PREFACE_BYTES)
         self._early = b""
         self._unread: asyncio.TimerHandle | None = None
 
@@ -137,10 +165,24 @@ class _Client(_End):
     def data_received(self, data: bytes) -> None:
         self.heard = self._gate.loop.time()
         self.note_bytes()
+        self._frames.passed(data)
         if self.other:
             super().data_received(data)
         else:  # uvloop reads at once, whatever was told to its transport
             self._early += data
+
+    def _seen(self, kind: int, _flags: int, call: int, length: int) -> None:
+        if kind == _HEADERS and call > self._newest:
+            self._newest, self.calls[call], length = call, 0, CALL_BYTES
+        if kind in (_HEADERS, _DATA) and call in self.calls:
+            self.calls[call] += length
+            self._gate.hold(self, length)
+        elif kind == _RESET:
+            self.ended(call)
+
+    def ended(self, call: int) -> None:
+        """Count a call no more: gRPC forgets it."""
+        self._gate.hold(self, -self.calls.pop(call, 0))
 
     def note_bytes(self) -> None:
         """Note that bytes pass, in either direction."""
@@ -182,6 +224,8 @@ class Gate:
     """
 
     def __init__(self, behind: str) -> None:
+        self._held = self._number = 0
+        self._named: dict[str, _Client] = {}  # by what gRPC says of whose call it is
         self.loop = asyncio.get_running_loop()
         self.empty = asyncio.Event()
         self.empty.set()
@@ -209,6 +253,9 @@ class Gate:
 
     def entered(self, client: _Client) -> None:
         """Connect a new client; if there are too many, end the one that has been silent longest."""
+        self._number += 1
+        client.peer = f"unix-abstract:{self._behind[1:]}-{self._number}"
+        self._named[client.peer] = client
         self._clients.add(client)
         self.empty.clear()
         client.heard = self.loop.time()
@@ -220,16 +267,41 @@ class Gate:
         self._connecting.add(task)
         task.add_done_callback(self._connecting.discard)
 
+    def hold(self, client: _Client, length: int) -> None:
+        """Count what a client's calls hold more, or less; where all hold too much, end the client that holds most."""
+        client.held += length
+        self._held += length
+        if length > 0 and self._held > HELD_BYTES:
+            most = max(self._clients, key=lambda one: one.held)
+            if most.transport:
+                most.transport.abort()
+
+    def taken(self, peer: str, length: int) -> None:
+        """Count less of a client, some of whose calls' messages are answered; more, once such a call is over.
+
+        :param peer: what gRPC says of whose call it is.
+        """
+        if client := self._named.get(peer):
+            self.hold(client, -length)
+
     def left(self, client: _Client) -> None:
         """Forget a client."""
         self._clients.discard(client)
+        self._named.pop(client.peer, None)
+        self.hold(client, -client.held)
         if not self._clients:
             self.empty.set()
 
-    def last_passed(self) -> float:
-        """Return when bytes passed last; now, while some wait to be taken."""
-        waits = any(client.unsent or client.server.unsent for client in self._clients)
-        return self.loop.time() if waits else self.passed
+    async def quiet(self) -> None:
+        """Return once for a second, from now on, no call has been under way, and no byte has passed or waited to be taken.
+
+        A client may ask before it reads that it is to go, and a request or an answer may be long on its way.
+        """
+        began = self.loop.time()
+        while self.loop.time() < max(began, self.passed) + _QUIET_SECONDS:
+            if any(one.calls or one.unsent or one.server.unsent for one in self._clients):
+                began = self.loop.time()
+            await asyncio.sleep(_LOOK_SECONDS)  # the pace of looking
 
     def send_off(self) -> None:
         """Have all that are still there ask elsewhere now, also those that were never answered."""
@@ -240,6 +312,7 @@ class Gate:
         behind = socket.socket(socket.AF_UNIX)
         behind.setblocking(False)
         try:
+            behind.bind(f"\0{client.peer.partition(':')[2]}")
             behind.connect(self._behind)  # at once, or not at all: gRPC has a backlog
             await self.loop.create_unix_connection(lambda: client.server, sock=behind)
         except OSError:

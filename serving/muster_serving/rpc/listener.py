@@ -16,7 +16,6 @@ from muster_serving.front import Front
 from muster_serving.rpc.gate import Gate
 from muster_serving.rpc.service import Service
 from muster_serving.rpc.streams import Streams
-from muster_serving.rpc.under_way import UnderWay
 
 STREAMS = 100  # requests of one client at once; the next ones wait at the client
 _ABRUPT_SECONDS = 1.0
@@ -45,12 +44,11 @@ class GrpcListener:
         logging.getLogger("grpc._cython.cygrpc").addFilter(_is_told)
         self._public = public
         name = f"muster-grpc-{secrets.token_hex(16)}"
-        self._streams = Streams(front)
-        self._under_way = UnderWay()
-        service = Service(front, self._streams, self._under_way)
+        self._gate = Gate(f"\0{name}")
+        self._streams = Streams(front, self._gate.taken)
+        service = Service(front, self._streams)
         self._server = grpc.aio.server(handlers=[service.handler()], options=_OPTIONS)
         self._server.add_insecure_port(f"unix-abstract:{name}")
-        self._gate = Gate(f"\0{name}")
         self._started: asyncio.Task[None] | None = None
 
     async def open(self) -> None:
@@ -76,7 +74,7 @@ class GrpcListener:
         self._gate.send_off()
         ends = [
             asyncio.ensure_future(self._gate.empty.wait()),
-            asyncio.ensure_future(self._under_way.quiet(self._gate.last_passed)),
+            asyncio.ensure_future(self._gate.quiet()),
         ]
         await asyncio.wait(ends, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
         for end in ends:

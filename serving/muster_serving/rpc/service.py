@@ -15,7 +15,6 @@ from muster_serving.front import BIG_BODY_BYTES, Front
 from muster_serving.rpc.calls import NAME, Context, call_of, check, decoded, forgetting, headers_of, reading
 from muster_serving.rpc.messages import metadata_of, response_of, trailers_of
 from muster_serving.rpc.streams import Streams
-from muster_serving.rpc.under_way import UnderWay
 
 _OPEN = ("ServerLive", "ServerReady", "ModelReady")  # to all, also where tokens are needed, as over HTTP
 _UNAVAILABLE = 503
@@ -29,10 +28,9 @@ class Service:
     the metadata alone, and what it sends is not kept.
     """
 
-    def __init__(self, front: Front, streams: Streams, under_way: UnderWay) -> None:
+    def __init__(self, front: Front, streams: Streams) -> None:
         self._front = front
         self._streams = streams
-        self._under_way = under_way
         self._long = asyncio.Semaphore(LONG)
 
     def handler(self) -> grpc.GenericRpcHandler:
@@ -53,7 +51,7 @@ class Service:
         return grpc.method_handlers_generic_handler(NAME, calls)
 
     async def _stream(self, requests: Any, context: Context) -> None:
-        with forgetting(), self._under_way.call():
+        with forgetting():
             await self._streams.answer(requests, context)
 
     def _unary(
@@ -62,7 +60,7 @@ class Service:
         kind, is_open = getattr(messages, f"{name}Request"), name in _OPEN
 
         async def call(_requests: Any, context: Context) -> bytes:
-            with forgetting(), self._under_way.call():
+            with forgetting():
                 return await answered(context)
 
         async def answered(context: Context) -> bytes:

@@ -11,7 +11,7 @@ error of one request is a message, too, and the stream goes on; who may not ask 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 import grpc
@@ -20,6 +20,7 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from kserve.protocol.grpc import grpc_predict_v2_pb2 as messages
 
 from muster_serving.answer import Answer, Headers
+from muster_serving.clients import RawHeaders
 from muster_serving.connection import ANSWER_SECONDS
 from muster_serving.events import of_event
 from muster_serving.front import Front
@@ -31,6 +32,7 @@ QUIET_SECONDS = 1.0  # a stream of a server that drains ends when no request cam
 LEAVE_SECONDS = 5.0  # and between two answers after so long, whatever comes
 _WANTS_FINAL, _FINAL = "triton_enable_empty_final_response", "triton_final_response"
 _UNAUTHENTICATED = 401
+_PREFIX_BYTES = 5  # of each message, with its length
 
 
 def _response() -> type[Any]:
@@ -57,10 +59,14 @@ ModelStreamInferResponse = _response()
 
 
 class Streams:
-    """The streams of one socket."""
+    """The streams of one socket.
 
-    def __init__(self, front: Front) -> None:
+    :param taken: is told the peer and the bytes of messages that are answered; less than none once their stream is over.
+    """
+
+    def __init__(self, front: Front, taken: Callable[[str, int], None]) -> None:
         self._front = front
+        self._taken = taken
         self._leaving = asyncio.Event()
         self._until = 0.0
 
@@ -79,22 +85,35 @@ class Streams:
         headers = headers_of(context)
         if refusal := self._front.refused(headers):
             await check(refusal, context)
-        while (data := await self._next(context)) is not None:
-            request = await decoded(messages.ModelInferRequest, data, context)
-            call = call_of(request.model_name, request.model_version, STREAM)
-            parts = _Parts(request, context)
-            try:
-                answer = await self._front.predict(call, headers, reading(request, as_bytes=False), parts)
-                if answer.status == _UNAUTHENTICATED:  # the token was ended meanwhile
-                    await check(answer, context)
-                await parts.finish(answer)
-            except asyncio.CancelledError:
-                if not parts.unread:
-                    raise
-                # it is told so once it reads on: gRPC sends nothing past what waits
-                await context.abort(
-                    grpc.StatusCode.UNAVAILABLE, f"nothing of an answer was read for {ANSWER_SECONDS:g} s"
-                )
+        peer, taken = context.peer(), 0
+        try:
+            while length := await self._answer_next(headers, context):
+                taken += length
+                self._taken(peer, length)
+        finally:
+            self._taken(peer, -taken)
+
+    async def _answer_next(self, headers: RawHeaders, context: Context) -> int:
+        """Answer the next request, of which nothing is kept; return its bytes on the wire, none where there is no more."""
+        data = await self._next(context)
+        if data is None:
+            return 0
+        request = await decoded(messages.ModelInferRequest, data, context)
+        call = call_of(request.model_name, request.model_version, STREAM)
+        parts = _Parts(request, context)
+        try:
+            answer = await self._front.predict(call, headers, reading(request, as_bytes=False), parts)
+            if answer.status == _UNAUTHENTICATED:  # the token was ended meanwhile
+                await check(answer, context)
+            await parts.finish(answer)
+        except asyncio.CancelledError:
+            if not parts.unread:
+                raise
+            # it is told so once it reads on: gRPC sends nothing past what waits
+            await context.abort(
+                grpc.StatusCode.UNAVAILABLE, f"nothing of an answer was read for {ANSWER_SECONDS:g} s"
+            )
+        return _PREFIX_BYTES + len(data)
 
     async def _next(self, context: Context) -> bytes | None:
         """Return the next request, as it came; None where the client has no more."""
