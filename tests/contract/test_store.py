@@ -1000,6 +1000,21 @@ class StoreContract:
         assert len(again.versions("raw/two")) == 3
         assert store.record("raw/one@1").volume == "raw/one"
 
+    def test_gc_takes_partitions_but_those_that_were_written_last(self, store, tmp_path):
+        (tmp_path / "x").write_text("x")
+        for partition in ("h1", "h2", "h3", None, "h1"):
+            store.add("raw/hours", tmp_path / "x", partition=partition)
+        store.add("raw/one", tmp_path / "x")
+        assert store.plan(keep_last=1).versions[0].address == "volume://raw/hours@1"
+        planned = store.plan(keep_last=1, keep_partitions=2)
+        assert [version.number for version in planned.versions] == [1, 2], "h3 and the late h1 stay"
+        store.pin("volume://raw/hours@2", reason="it stays")
+        done = store.collect(keep_last=1, keep_partitions=1)
+        assert [version.number for version in done.plan.versions] == [1, 3]
+        assert {version.number for version in store.versions("raw/hours")} == {2, 4, 5}
+        with pytest.raises(SpecError, match="keep_partitions 0"):
+            store.plan(keep_partitions=0)
+
     def test_gc_refuses_what_is_no_rule_or_no_volume(self, store):
         with pytest.raises(SpecError, match="keep_last is 0"):
             store.plan(keep_last=0)

@@ -145,6 +145,14 @@ def gc(
     keep: Annotated[
         int, typer.Option("--keep", min=1, help="Newest versions to keep of each partition.")
     ] = 3,
+    keep_partitions: Annotated[
+        int | None,
+        typer.Option(
+            "--keep-partitions",
+            min=1,
+            help="Partitions to keep of each volume, the last written; by default all.",
+        ),
+    ] = None,
     young_days: Annotated[
         float,
         typer.Option(
@@ -178,7 +186,12 @@ def gc(
         raise typer.BadParameter("--now is for --yes: give both, or neither")
     store = open_store()
     names = [name.removeprefix(SCHEME) for name in volume or ()]
-    rules: dict[str, Any] = {"keep_last": keep, "young_days": young_days, "checkpoint_days": checkpoint_days}
+    rules: dict[str, Any] = {
+        "keep_last": keep,
+        "keep_partitions": keep_partitions,
+        "young_days": young_days,
+        "checkpoint_days": checkpoint_days,
+    }
     done = store.collect(volumes=names, now=now, **rules) if yes else None
     plan = done.plan if done else store.plan(volumes=names, **rules)
     if as_json:

@@ -9,19 +9,17 @@ import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
+from typing import Concatenate, ParamSpec, TypeVar
 
 from muster.core.address import Address
 from muster.core.errors import NotFound
 from muster.core.names import check_digest, check_new_partition, check_partition, check_request, check_volume
 from muster.core.replica import PartManifest
 from muster.core.room import Room
-from muster.volumes import held, listing, snapshot, upkeep
+from muster.volumes import damage, fsck, held, listing, retention, snapshot, upkeep
 from muster.volumes.attempts import FolderAttempts
 from muster.volumes.base import (
-    Collected,
     Held,
-    Plan,
     Record,
     Saved,
     Staging,
@@ -39,10 +37,6 @@ from muster.volumes.makings import FolderMakings
 from muster.volumes.marks import Marks
 from muster.volumes.searches import FolderSearches
 
-if TYPE_CHECKING:
-    from muster.volumes.fsck import Progress, Report
-
-
 P = ParamSpec("P")
 T = TypeVar("T")
 Part = TypeVar("Part")
@@ -58,6 +52,12 @@ def _of(
 
     call.__name__, call.__doc__ = method.__name__, method.__doc__
     return call
+
+
+def _sound(store: FolderStore) -> FolderStore:
+    """Return the store. :raises Corrupt: fsck would find damage in versions that are not retired."""
+    damage.refuse(store)
+    return store
 
 
 class FolderStore:
@@ -94,6 +94,9 @@ class FolderStore:
     release = _of(lambda store: store.marks, Marks.release)
     retire = _of(lambda store: store.marks, Marks.retire)
     reinstate = _of(lambda store: store.marks, Marks.reinstate)
+    check = _of(lambda store: store, fsck.check)
+    plan = _of(_sound, retention.plan)
+    collect = _of(lambda store: store, retention.collect)
 
     @property
     def ledger(self) -> FolderLedger:
@@ -257,57 +260,6 @@ class FolderStore:
                 note=note,
                 like=replace(self.record(address), partition=partition),
             )
-
-    def check(self, *, deep: bool = False, protect: bool = False, progress: Progress | None = None) -> Report:
-        """Check every committed version."""
-        from muster.volumes import fsck  # rarely used: not every process needs to load it
-
-        return fsck.check(self, deep=deep, protect=protect, progress=progress)
-
-    def plan(
-        self,
-        *,
-        volumes: Collection[str] = (),
-        keep_last: int = 3,
-        job_days: float = 30.0,
-        young_days: float = 0.0,
-        checkpoint_days: float = 7.0,
-    ) -> Plan:
-        """Return what :meth:`collect` would delete now."""
-        from muster.volumes import damage, retention
-
-        damage.refuse(self)
-        return retention.plan(
-            self,
-            volumes=volumes,
-            keep_last=keep_last,
-            job_days=job_days,
-            young_days=young_days,
-            checkpoint_days=checkpoint_days,
-        )
-
-    def collect(
-        self,
-        *,
-        volumes: Collection[str] = (),
-        keep_last: int = 3,
-        job_days: float = 30.0,
-        young_days: float = 0.0,
-        checkpoint_days: float = 7.0,
-        now: bool = False,
-    ) -> Collected:
-        """Delete what :meth:`plan` names."""
-        from muster.volumes import retention
-
-        return retention.collect(
-            self,
-            volumes=volumes,
-            keep_last=keep_last,
-            job_days=job_days,
-            young_days=young_days,
-            checkpoint_days=checkpoint_days,
-            now=now,
-        )
 
     def room(self) -> Room:
         """Return the free space of the store's disk."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -48,6 +48,7 @@ def plan(
     *,
     volumes: Collection[str] = (),
     keep_last: int = 3,
+    keep_partitions: int | None = None,
     job_days: float = 30.0,
     young_days: float = 0.0,
     checkpoint_days: float = CHECKPOINT_DAYS,
@@ -57,14 +58,17 @@ def plan(
     :param volumes: delete only versions of these volumes, and nothing that belongs to no volume; `kept`
         lists only their versions. Every version of another volume stays, and so do all that it was made from.
     :param keep_last: versions of each partition of each volume, and of those without one.
+    :param keep_partitions: the partitions of each volume, those whose newest versions are youngest, of which `keep_last` stay; None: all.
     :param job_days: how long an ended job's ledger entry and log are kept.
     :param young_days: newer versions stay: an unfinished run may have passed one to a later task,
         whose job does not exist yet. So do versions that a commit replaced no longer ago, however old they are.
     :param checkpoint_days: how long the checkpoints of a task that did not succeed are kept.
-    :raises SpecError: `keep_last` is below 1, `job_days`, `young_days` or `checkpoint_days` below 0.
+    :raises SpecError: `keep_last` or `keep_partitions` is below 1, `job_days`, `young_days` or `checkpoint_days` below 0.
     :raises NotFound: one of `volumes` does not exist.
     """
-    check(keep_last=keep_last, job_days=job_days, young_days=young_days, checkpoint_days=checkpoint_days)
+    check(
+        keep_last, keep_partitions, job_days=job_days, young_days=young_days, checkpoint_days=checkpoint_days
+    )
     known = store.volumes()
     _check_volumes(volumes, known)
     damaged = {version.address: version for volume in known for version in store.catalog.damaged(volume)}
@@ -77,6 +81,7 @@ def plan(
         damaged=damaged.keys(),
         spared=spared,
         keep_last=keep_last,
+        keep_partitions=keep_partitions,
         born_before=born_before,
         used=used,
         replaced=dict(_replaced(store, live.values())),
@@ -107,11 +112,16 @@ def _check_volumes(volumes: Iterable[str], known: Collection[str]) -> None:
             raise NotFound(f"no volume {name!r:.120}: name a whole volume, without @ and version ({there})")
 
 
-def check(*, keep_last: int, job_days: float, young_days: float, checkpoint_days: float) -> None:
+def check(
+    keep_last: int, keep_partitions: int | None, *, job_days: float, young_days: float, checkpoint_days: float
+) -> None:
     """Refuse wrong arguments. :raises SpecError: names the values and what is needed."""
-    if keep_last < 1 or min(job_days, young_days, checkpoint_days) < 0:
+    partitions = "" if keep_partitions is None else f", keep_partitions {keep_partitions}"
+    if min(keep_last, 1 if keep_partitions is None else keep_partitions) < 1 or (
+        min(job_days, young_days, checkpoint_days) < 0
+    ):
         raise SpecError(
-            f"keep_last is {keep_last}, job_days {job_days:g}, young_days {young_days:g}, "
+            f"keep_last is {keep_last}{partitions}, job_days {job_days:g}, young_days {young_days:g}, "
             f"checkpoint_days {checkpoint_days:g}: need 1 or more, and 0 or more"
         )
 
@@ -121,6 +131,7 @@ def collect(
     *,
     volumes: Collection[str] = (),
     keep_last: int = 3,
+    keep_partitions: int | None = None,
     job_days: float = 30.0,
     young_days: float = 0.0,
     checkpoint_days: float = CHECKPOINT_DAYS,
@@ -142,6 +153,7 @@ def collect(
                 store,
                 volumes=volumes,
                 keep_last=keep_last,
+                keep_partitions=keep_partitions,
                 job_days=job_days,
                 young_days=young_days,
                 checkpoint_days=checkpoint_days,
@@ -201,6 +213,7 @@ def why_kept(
     damaged: Collection[str] = (),
     spared: Iterable[str] = (),
     keep_last: int,
+    keep_partitions: int | None = None,
     born_before: float,
     used: Mapping[str, float] | None = None,
     replaced: Mapping[str, float],
@@ -240,7 +253,7 @@ def why_kept(
     }
     kept |= {
         version.address: f"one of the last {keep_last}"
-        for many in series.values()
+        for many in _youngest(series, keep_partitions, ages)
         for version in _last(many, keep_last, ages)
     }
     kept |= {address: f"leased by {holder}" for address, holder in leased.items() if address in live}
@@ -256,6 +269,19 @@ def why_kept(
                 kept[pinned] = f"{address} was made from it"
                 waiting.append(pinned)
     return kept
+
+
+def _youngest(
+    series: Mapping[tuple[str, str | None], list[Version]], count: int | None, ages: Mapping[str, float]
+) -> Iterator[list[Version]]:
+    """Yield the versions of each partition of which some stay, and those without a partition."""
+    seen = Counter[str]()
+    for (volume, partition), many in sorted(
+        series.items(), key=lambda each: ages[each[1][-1].address], reverse=True
+    ):
+        seen[volume] += partition is not None
+        if partition is None or count is None or seen[volume] <= count:
+            yield many
 
 
 def _last(versions: list[Version], count: int, ages: Mapping[str, float]) -> list[Version]:

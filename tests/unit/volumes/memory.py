@@ -647,12 +647,17 @@ class MemoryStore:
         *,
         volumes: Collection[str] = (),
         keep_last: int = 3,
+        keep_partitions: int | None = None,
         job_days: float = 30.0,
         young_days: float = 0.0,
         checkpoint_days: float = 7.0,
     ) -> Plan:
         check_rules(
-            keep_last=keep_last, job_days=job_days, young_days=young_days, checkpoint_days=checkpoint_days
+            keep_last,
+            keep_partitions,
+            job_days=job_days,
+            young_days=young_days,
+            checkpoint_days=checkpoint_days,
         )
         for name in volumes:
             if name not in self._kept:
@@ -666,6 +671,7 @@ class MemoryStore:
             live,
             spared=[a for a, version in live.items() if volumes and version.volume not in volumes],
             keep_last=keep_last,
+            keep_partitions=keep_partitions,
             born_before=now - young_days * DAY_SECONDS,
             used={a: max(version.created, self._any(a).used) for a, version in live.items()},
             replaced={a: at for a in live if (at := self._any(a).replaced) is not None},
@@ -704,6 +710,7 @@ class MemoryStore:
         *,
         volumes: Collection[str] = (),
         keep_last: int = 3,
+        keep_partitions: int | None = None,
         job_days: float = 30.0,
         young_days: float = 0.0,
         checkpoint_days: float = 7.0,
@@ -713,6 +720,7 @@ class MemoryStore:
             plan = self.plan(
                 volumes=volumes,
                 keep_last=keep_last,
+                keep_partitions=keep_partitions,
                 job_days=job_days,
                 young_days=young_days,
                 checkpoint_days=checkpoint_days,

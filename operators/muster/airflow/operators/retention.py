@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from muster.airflow.authoring.checks import check_count, check_days, check_flag, if_known, optional
 from muster.airflow.authoring.keywords import keyword
 from muster.airflow.authoring.references import keep_types
 from muster.airflow.operators.base import MusterOperator
+from muster.core.errors import SpecError
+from muster.core.names import check_volume
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -18,6 +20,14 @@ if TYPE_CHECKING:
 
 SHOWN = 200
 """Versions that the log names; the rest is counted."""
+
+
+def _check_volumes(names: object) -> None:
+    """Refuse what is no list of names of volumes."""
+    if isinstance(names, str) or not isinstance(names, Sequence):
+        raise SpecError(f"{names!r:.120}: expected a list of volumes, such as ['flights/predictions']")
+    for name in names:
+        check_volume(name)
 
 
 class RetentionOperator(MusterOperator):
@@ -32,6 +42,14 @@ class RetentionOperator(MusterOperator):
 
     keep: int | str = keyword(default=3, read=keep_types, check=check_count, templated=True)
     """The newest versions that stay of each partition of each volume, and of a volume without partitions."""
+    volumes: Sequence[str] | str = keyword(
+        default=(), read=keep_types, check=if_known(_check_volumes), templated=True
+    )
+    """Only versions of these volumes go, and nothing that belongs to no volume; those of all volumes if not given."""
+    keep_partitions: int | str | None = keyword(
+        default=None, read=keep_types, check=optional(check_count), templated=True
+    )
+    """The partitions of each volume that stay, such as 720 hours of a deployment's predictions: those that were written last. All if not given."""
     young_days: float | str = keyword(default=1.0, read=keep_types, check=check_days, templated=True)
     """Versions younger than this stay in any case: a run that goes on may name them. So do older ones that a commit, such as a compaction's,
     replaced no longer ago."""
@@ -68,7 +86,9 @@ class RetentionOperator(MusterOperator):
 
         days = checkpoint_days() if self.checkpoint_days is None else self.checkpoint_days
         return {
+            "volumes": tuple(self.volumes),
             "keep_last": self.keep,
+            "keep_partitions": self.keep_partitions,
             "young_days": self.young_days,
             "job_days": self.job_days,
             "checkpoint_days": days,
