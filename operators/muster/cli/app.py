@@ -171,7 +171,7 @@ def _end_by(error: OSError) -> None:
 
     Any other error is a bug, and keeps its traceback: a file that is missing in HOME, a connection that was closed.
     """
-    path, home = Path(str(error.filename or "")), Path.home()
+    path, home = Path(str(error.filename or "")), Path(os.path.expanduser("~"))  # noqa: PTH111 a user may have none
     no_home = any(home in (each, each.parent) and not each.exists() for each in (path, *path.parents))
     if error.errno == errno.EPIPE and _is_unread():
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)
