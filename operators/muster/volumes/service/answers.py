@@ -25,7 +25,9 @@ def routes(served: Served) -> Iterator[Bind]:
     for (verb, path), rows in groupby(TABLE, key=lambda row: (row.verb, row.path)):
         same = tuple(rows)
         limit = LIMIT_JSON_BYTES if any(row.body for row in same) else None
-        yield route(verb, path, _handler(same, served, own), turns=same[0].turns, text=limit)
+        yield route(
+            verb, path, _handler(same, served, own), turns=same[0].turns, text=limit, right=same[0].right
+        )
 
 
 def _handler(

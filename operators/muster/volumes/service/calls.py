@@ -125,6 +125,8 @@ class Count:
     count: int
 
 
+_RIGHTS = {TokenKind.READER: ("reads",), TokenKind.SWEEPER: ("reads", "sweeps")}
+
 Handler = Callable[[Call], object]
 Bind = Callable[[Served], Route]
 """Makes the route of one service."""
@@ -140,6 +142,7 @@ def route(
     text: int | None = None,
     what: str = "the request's body",
     waits: bool = False,
+    right: str = "",
 ) -> Bind:
     """Bind a handler to a path, for operators, and with `job` for that job's own pods too.
 
@@ -150,6 +153,7 @@ def route(
     :param text: the most bytes of the body, which the handler finds as :attr:`Call.text`; without it the handler
         reads the body itself. :param what: the body's name in errors.
     :param waits: the handler may return :class:`Later`; it has no turn until it is called again.
+    :param right: `reads` or `sweeps` for calls that a reader's or a sweeper's token allows; a GET that is no pod's reads.
     """
 
     async def once(call: Call) -> Response | Later:
@@ -166,7 +170,9 @@ def route(
     async def answer(request: Request, served: Served) -> Response:
         call, bells = Call(served, request), served.regrouping.bells
         try:
-            call.token = _allowed(call, job=job)
+            call.token = _allowed(
+                call, job=job, right=right or ("reads" if method == "GET" and not job else "operates")
+            )
             while True:
                 with (
                     bells.hung(call.part("job_id")) if waits else nullcontext() as bell
@@ -219,13 +225,17 @@ def _with_room(error: MusterError, served: Served) -> MusterError:
     return told
 
 
-def _allowed(call: Call, *, job: bool) -> Token:
+def _allowed(call: Call, *, job: bool, right: str) -> Token:
     scheme, _, text = call.request.headers.get("authorization", "").partition(" ")
     if scheme.lower() != "bearer":
         raise TokenRefused("the request carries no token: send it as `Authorization: Bearer TOKEN`")
     token = verify(call.served.keys, text.strip())
-    if token.kind is TokenKind.OPERATOR:
+    if token.kind is TokenKind.OPERATOR or right in _RIGHTS.get(token.kind, ()):
         return token
+    if token.kind in _RIGHTS:
+        raise TokenRefused(
+            f"the token is a {token.kind.value}'s: it does not count for {call.request.url.path!r:.120}"
+        )
     if not job or token.job_id != call.part("job_id"):
         whose = f"job {token.job_id}'s" if job else "a job's"
         raise TokenRefused(f"the token is {whose}: it does not count for {call.request.url.path!r:.120}")

@@ -29,7 +29,7 @@ from muster.volumes.folder import FolderStore
 from muster.volumes.service.app import create_app
 from muster.volumes.service.clients import Client, Clients, most_connections
 from muster.volumes.service.standby import announce, stand_by
-from muster.volumes.service.tokens import operator_token, read_keys
+from muster.volumes.service.tokens import TokenKind, operator_token, read_keys
 
 LOCK = "service.lock"
 DAY_SECONDS = 86_400.0
@@ -46,7 +46,10 @@ def main(arguments: Sequence[str]) -> int:
     try:
         keys = read_keys(asked.key)
         if asked.print_token is not None:
-            sys.stdout.write(operator_token(keys, lifetime_seconds=asked.print_token * DAY_SECONDS) + "\n")
+            seconds = asked.print_token * DAY_SECONDS
+            sys.stdout.write(
+                operator_token(keys, lifetime_seconds=seconds, kind=TokenKind(asked.kind)) + "\n"
+            )
             return 0
         store = FolderStore(asked.store, compare=Settings.load().compare)
         lock, listening = _alone(store, asked)
@@ -99,7 +102,10 @@ def _parser() -> argparse.ArgumentParser:
     )
     task = parser.add_mutually_exclusive_group(required=True)
     task.add_argument("--store", type=Path, help="the store's folder, created if it is not there")
-    task.add_argument("--print-token", type=float, metavar="DAYS", help="print an operator's token and exit")
+    task.add_argument("--print-token", type=float, metavar="DAYS", help="print a token and exit")
+    parser.add_argument(
+        "--kind", choices=("operator", "reader", "sweeper"), default="operator", help="the kind of token"
+    )
     return parser
 
 

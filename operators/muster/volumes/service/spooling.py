@@ -33,9 +33,9 @@ _opening = threading.Lock()  # of this process, which alone opens: one of the cl
 
 def routes(_: Served) -> Iterator[Bind]:
     """Return every route of this module."""
-    yield route("GET", AT, _waiting, turns="working")
+    yield route("GET", AT, _waiting, turns="working", right="operates")
     yield route("PUT", f"{AT}/{{deployment}}", _open)
-    yield route("GET", f"{AT}/{{deployment}}/{{hour}}", _fetch, turns="working")
+    yield route("GET", f"{AT}/{{deployment}}/{{hour}}", _fetch, turns="working", right="operates")
     yield route("POST", f"{AT}/{{deployment}}/{{hour}}/drop", _drop, turns="working", text=LIMIT_JSON_BYTES)
 
 

@@ -132,6 +132,7 @@ class Row:
     :param answer: kind and field of the message that carries the return value, such as ``Count.count``.
     :param names: arguments that have another name on the wire. `blank`: fields that are sent empty.
     :param turns: those of :class:`muster.volumes.service.served.Served`; others than `quick` for calls that may take long.
+    :param right: as that of :func:`muster.volumes.service.calls.route`.
     """
 
     method: Callable[..., Any]
@@ -142,6 +143,7 @@ class Row:
     names: Mapping[str, str] = field(default_factory=dict)
     blank: tuple[str, ...] = ()
     turns: str = "quick"
+    right: str = ""
 
     @cached_property
     def signature(self) -> inspect.Signature:
@@ -312,7 +314,7 @@ TABLE = (
     Row(Versions.last, "GET", "/v1/last", answer="Count.count"),
     Row(Versions.count, "GET", "/v1/count", answer="Count.count"),
     Row(Versions.record, "GET", "/v1/record"),
-    Row(Versions.records, "POST", "/v1/records", body="Names", names={"addresses": "names"}, answer="Records.records"),
+    Row(Versions.records, "POST", "/v1/records", body="Names", names={"addresses": "names"}, answer="Records.records", right="reads"),
     Row(Versions.pin, "POST", "/v1/pin", body="Why"),
     Row(Versions.unpin, "POST", "/v1/unpin", body="Why"),
     Row(Versions.retire, "POST", "/v1/retire", body="Why"),
@@ -355,19 +357,19 @@ TABLE = (
     Row(Ledger.log_times, "GET", f"{_JOB}/log/times", answer="LogTimes.times"),
     Row(Ledger.series, "GET", f"{_JOB}/series"),
     Row(Ledger.jobs, "GET", "/v1/jobs", answer="Names.names"),
-    Row(Ledger.statuses, "POST", "/v1/statuses", body="Names", names={"job_ids": "names"}, answer="Statuses.statuses"),
-    Row(Ledger.specs, "POST", "/v1/specs", body="Names", names={"job_ids": "names"}, answer="Specs.specs"),
+    Row(Ledger.statuses, "POST", "/v1/statuses", body="Names", names={"job_ids": "names"}, answer="Statuses.statuses", right="reads"),
+    Row(Ledger.specs, "POST", "/v1/specs", body="Names", names={"job_ids": "names"}, answer="Specs.specs", right="reads"),
     Row(Ledger.origins, "GET", "/v1/origins", answer="Origins.origins"),
     Row(Ledger.end_task, "POST", "/v1/ends", body="Ending"),
     Row(Ledger.task_ends, "GET", "/v1/ends", answer="Endings.ends"),
     Row(Ledger.note_run, "POST", "/v1/runs", body="Running"),
     Row(Ledger.run_notes, "GET", "/v1/runs", answer="Notes.notes"),
 
-    Row(Upkeep.plan, "POST", "/v1/gc/plan", body="Rules", answer=_PLAN, turns="working"),
-    Row(Upkeep.collect, "POST", "/v1/gc/collect", body="Rules", answer=_COLLECTED, turns="working"),
+    Row(Upkeep.plan, "POST", "/v1/gc/plan", body="Rules", answer=_PLAN, turns="working", right="reads"),
+    Row(Upkeep.collect, "POST", "/v1/gc/collect", body="Rules", answer=_COLLECTED, turns="working", right="sweeps"),
     Row(Upkeep.room, "GET", "/v1/room"),
     Row(Upkeep.upkept, "GET", "/v1/upkeep", answer="Upkept.notes"),
-    Row(Upkeep.note_sweep, "POST", "/v1/upkeep/sweep"),
+    Row(Upkeep.note_sweep, "POST", "/v1/upkeep/sweep", right="sweeps"),
 )
 # fmt: on
 

@@ -6,7 +6,8 @@
     payload                {"attempt":2,"expires":1798761600.0,"job_id":"train-9f2c-1","kind":"job"}
     mac                    HMAC-SHA256 (RFC 2104) over "muster-token-1." and the payload's text
 
-An **operator**'s token allows every call; Airflow and people have one. A **job**'s token only allows to
+An **operator**'s token allows every call; Airflow and people have one. A **reader**'s allows the calls that change nothing, but for
+users' requests; a **sweeper**'s also what gc does. A **job**'s token only allows to
 fetch the bundle of its own attempt's replicas, add their lines and seal them, and only while that attempt is
 the current one: requests of a fenced attempt are refused.
 
@@ -41,15 +42,17 @@ class TokenRefused(StoreError):
 
 
 class TokenKind(str, Enum):
-    """The holder of a token: an operator, or the pods of a job."""
+    """The holder of a token: an operator, one that reads or sweeps, or the pods of a job."""
 
     OPERATOR = "operator"
     JOB = "job"
+    READER = "reader"
+    SWEEPER = "sweeper"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Token:
-    """The content of a token. `expires` is seconds since the epoch; an operator's has no job."""
+    """The content of a token. `expires` is seconds since the epoch; only a job's has a job."""
 
     kind: TokenKind
     expires: float
@@ -74,9 +77,11 @@ def read_keys(path: Path) -> tuple[bytes, ...]:
     return keys
 
 
-def operator_token(keys: Sequence[bytes], *, lifetime_seconds: float) -> str:
-    """Make a token for Airflow or a person."""
-    return sign(keys, Token(kind=TokenKind.OPERATOR, expires=time.time() + lifetime_seconds))
+def operator_token(
+    keys: Sequence[bytes], *, lifetime_seconds: float, kind: TokenKind = TokenKind.OPERATOR
+) -> str:
+    """Make a token for Airflow, a person, or something that only reads or sweeps."""
+    return sign(keys, Token(kind=kind, expires=time.time() + lifetime_seconds))
 
 
 def job_token(keys: Sequence[bytes], job_id: str, *, attempt: int, lifetime_seconds: float) -> str:

@@ -10,7 +10,7 @@ from tests.unit.volumes.service.gang import Gang, make_spec
 
 from muster.volumes.folder import FolderStore
 from muster.volumes.service.app import create_app
-from muster.volumes.service.tokens import job_token, operator_token
+from muster.volumes.service.tokens import TokenKind, job_token, operator_token
 
 OPEN = ("/healthz", "/livez")  # they say nothing but that the service is there
 _GONE = "/v1/jobs/{job_id}/attempts/{attempt}/replicas/{role}/{index}/gone"
@@ -65,6 +65,25 @@ def test_a_jobs_token_counts_for_its_own_five_requests_alone(service, asked, rou
         answer = asked(token, method, path)
         own = path in OF_JOBS or path.rpartition("/")[2] in OF_JOBS or path in OPEN
         assert (answer.status_code != 401) == own, (method, path, answer.text)
+
+
+SWEEPS = {("POST", "/v1/gc/collect"), ("POST", "/v1/upkeep/sweep")}
+READS = {("POST", path) for path in ("/v1/records", "/v1/statuses", "/v1/specs", "/v1/gc/plan")}
+
+
+@pytest.mark.parametrize("kind", [TokenKind.READER, TokenKind.SWEEPER])
+def test_a_token_that_reads_or_sweeps_changes_nothing_else(service, asked, routes, kind):
+    token = "Bearer " + operator_token(service.keys, lifetime_seconds=60, kind=kind)
+    allowed = READS | (SWEEPS if kind is TokenKind.SWEEPER else set())
+    for method, path in routes:
+        reads = method == "GET" and not path.startswith("/v1/predictions")
+        reads = reads and not {path, path.rpartition("/")[2]} & OF_JOBS
+        answer = asked(token, method, path)
+        assert (answer.status_code != 401) == (reads or path in OPEN or (method, path) in allowed), (
+            method,
+            path,
+            answer.text,
+        )
 
 
 @pytest.mark.parametrize("whose", ["another job", "another attempt", "expired", "tampered", "another key"])
