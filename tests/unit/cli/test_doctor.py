@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import sqlite3
 import sys
+import time
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -154,6 +157,30 @@ def test_it_says_whether_anything_deletes_old_versions(
     assert line["state"] == state
     assert found in line["found"]
     assert ("airflow dags unpause muster_maintenance" in line["advice"]) == ("paused" in found)
+
+
+def test_it_says_how_long_the_disk_lasts_by_what_was_written_lately(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = Settings.load()
+    FolderStore(settings.store)
+    assert "the disk lasts" not in checks.home_disk(settings).found, "a day is the least to judge by"
+    for path in (path for path in home.rglob("*") if path.is_file()):
+        path.write_bytes(b"")
+    for name, days in (("store/VOLUME.json", 30), ("old", 30), ("new", 1)):
+        (home / name).write_bytes(bytes(1 << 20))
+        os.utime(home / name, (time.time() - days * 86_400,) * 2)
+    (home / "again").hardlink_to(home / "new")
+    usage = shutil.disk_usage(home)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=100 << 30))
+    assert "the disk lasts for years" in checks.home_disk(settings).found
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=10 << 20))
+    monkeypatch.setattr(checks, "HOME_GIB", 0.0)
+    check = checks.home_disk(settings)
+    assert (check.state, "lasts for 70 days" in check.found) == ("ok", True), check
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=1 << 20))
+    check = checks.home_disk(settings)
+    assert (check.state, "lasts for 7 days" in check.found) == ("warn", True), check
 
 
 @pytest.mark.parametrize("name", ["maintenance", "pools"])

@@ -8,7 +8,10 @@ import shutil
 import socket
 import stat
 import sys
+import time
 from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 from muster.cli.checks.airflow import maintenance, pools
@@ -23,6 +26,8 @@ GIB = 1 << 30
 HOME_GIB = 2.0
 CACHE_GIB = 12.0  # every shipped environment and its downloads, with room to build
 FETCHED_GIB = 2.0
+LATELY_DAYS, SHORT_DAYS, LONG_DAYS = 7.0, 14.0, 730.0
+DAY_SECONDS = 86_400.0
 MEMORY_GIB = 4.0
 LOCKLESS = frozenset({"nfs", "nfs4", "cifs", "smb3", "9p", "drvfs", "fuse.sshfs"})
 
@@ -69,13 +74,32 @@ def _airflow(_: Settings) -> Check:
 
 
 def home_disk(settings: Settings) -> Check:
-    """Check the disk space for jobs and versions."""
-    return _disk(
-        "disk for MUSTER_HOME",
-        settings.home,
-        HOME_GIB,
-        "free some (`muster jobs gc` and `muster volumes gc` show what can be deleted), or set MUSTER_HOME to another disk",
-    )
+    """Check the disk space for jobs and versions, and for how many days it lasts."""
+    advice = "free some (`muster jobs gc` and `muster volumes gc` show what can be deleted), or set MUSTER_HOME to another disk"
+    check = _disk("disk for MUSTER_HOME", settings.home, HOME_GIB, advice)
+    if (daily := _daily_bytes(settings)) is None or check.state == "bad":
+        return check
+    days = shutil.disk_usage(_existing(settings.home)).free / max(daily, 1)
+    found = f"{check.found}; what was written in the last days is {daily / GIB:.2g} GiB a day, and "
+    found += f"the disk lasts for {days:.0f} days" if days < LONG_DAYS else "the disk lasts for years"
+    return replace(check, found=found) if days >= SHORT_DAYS else warn(check.name, found, advice)
+
+
+def _daily_bytes(settings: Settings) -> float | None:
+    """Return what was written in the home a day, in bytes, of what is still there; None where its store is not older than a day."""
+    named = settings.store / "VOLUME.json"
+    now, written, seen = time.time(), 0, set[int]()
+    days = min((now - named.stat().st_mtime) / DAY_SECONDS, LATELY_DAYS) if named.is_file() else 0.0
+    if days < 1:
+        return None
+    for folder, _, names in os.walk(settings.home):
+        for name in names:
+            with suppress(OSError):  # it is gone, or a link to what is
+                found = os.lstat(f"{folder}/{name}")
+                if found.st_mtime > now - LATELY_DAYS * DAY_SECONDS and found.st_ino not in seen:
+                    seen.add(found.st_ino)
+                    written += found.st_blocks * 512
+    return written / days
 
 
 def _images(settings: Settings) -> Check:
