@@ -69,6 +69,6 @@ def standing_in(python: Path) -> Place:
         train_seconds=0.2,
         pairs=1,
         least_ratio=0.0,
-        hang_seconds=10.0,
+        hang_seconds=30.0,
         use_points=1,
     )
