@@ -7,7 +7,7 @@ client that is disconnected returns two seconds later. The model is untrained an
 Before that, 60 messages of 15 MiB come at once, over HTTP, gRPC and in streams of it: the server's resident memory before, at its
 peak and after, and how long another client waited at most.
 
-``python -m benchmarks.hostile [--floods] [--seconds N] [--pairs N] [--json]``
+``python -m benchmarks.hostile [--floods] [--seconds N] [--pairs N] [--json] [--store]``
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import argparse
 import http.client
 import json
 import os
+import resource
 import signal
 import socket
 import subprocess
@@ -29,7 +30,10 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import httpx
 from tests.serving import grpc_users, onnx_graph
+from tests.unit.volumes.service.gang import Gang, make_spec
+from tests.unit.volumes.service.process import Service
 
 from benchmarks.pairs import Ratio, ratio
 from benchmarks.serving_site import JSON, NAME, await_answer, ours, request, serve_image
@@ -325,6 +329,89 @@ def show(rows: Sequence[Row], *, seconds: float, as_json: bool) -> int:
     return 0 if all(row.kept for row in rows) else 1
 
 
+# the store service: pods of one job attack, a pod of another one and a probe are the others
+
+STORE_LIMIT_MIB = 1024  # of its container
+STORE_OTHERS_SECONDS = 1.0
+HALF_HEADS, FILES = 1100, 1024  # that the service may open
+
+
+def half_heads(port: int, gang: Gang) -> list[socket.socket]:
+    """Hold 1,100 connections, each with the half of a head."""
+    return [_sent(port, f"GET {gang.path()}/outlook HTTP/1.1\r\nhost: x\r\n") for _ in range(HALF_HEADS)]
+
+
+def slow_bodies(port: int, gang: Gang) -> list[socket.socket]:
+    """Hold 16 requests with lines and 4 seals, of which the bodies do not come."""
+    asked = [("POST", "lines?offset=0")] * 16 + [("PUT", "seal")] * 4
+    return [_sent(port, _head(gang, verb, what, 1000)) for verb, what in asked]
+
+
+def great_bodies(port: int, gang: Gang) -> list[socket.socket]:
+    """Send 64 seals of 30 MiB each but for the last byte, all at once."""
+    sent = [_sent(port, _head(gang, "PUT", "seal", 30 * MIB)) for _ in range(64)]
+    for each in sent:
+        threading.Thread(target=_pour_quietly, args=(each, 29), daemon=True).start()
+    return sent
+
+
+def _head(gang: Gang, verb: str, what: str, length: int) -> str:
+    token = gang.pods.headers["authorization"]
+    head = f"{verb} {gang.path()}/{what} HTTP/1.1\r\nhost: x\r\nauthorization: {token}\r\n"
+    return f"{head}content-length: {length}\r\n\r\n"
+
+
+def _sent(port: int, text: str) -> socket.socket:
+    made = socket.create_connection(("127.0.0.1", port), timeout=DEADLINE_SECONDS)
+    made.sendall(text.encode())
+    return made
+
+
+def _pour_quietly(client: socket.socket, mebibytes: int) -> None:
+    with suppress(OSError):
+        _pour(client, mebibytes)
+
+
+def attack_store(seconds: float) -> bool:
+    """Print for each attack the memory before, at most and after, and the longest wait of the others; whether all is kept."""
+    kept = True
+    own = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (FILES, own[1]))  # the service inherits it
+    print(f"{'the store service':20} {'before':>9} {'peak':>9} {'after':>9} {'others waited':>14}")
+    for attack_with in (half_heads, slow_bodies, great_bodies):
+        with tempfile.TemporaryDirectory() as folder, Service(Path(folder)) as service:
+            process = service.process
+            assert process is not None
+            assert process.pid is not None
+            pid = process.pid
+            resource.setrlimit(resource.RLIMIT_NOFILE, own)
+            with (
+                Gang(service, "hostile", make_spec()) as hostile,
+                Gang(service, "other", make_spec()) as other,
+            ):
+                hostile.bundle()
+                other.bundle()
+                before = peak = resident_mib(pid)
+                held, longest, offset = attack_with(service.port, hostile), 0.0, 0
+                until = time.perf_counter() + seconds
+                while (began := time.perf_counter()) < until:
+                    with suppress(httpx.HTTPError):
+                        httpx.get(f"{service.url}/healthz", trust_env=False, timeout=seconds)
+                        offset = other.lines(b"line\n", offset=offset)
+                    longest = max(longest, time.perf_counter() - began)
+                    peak = max(peak, resident_mib(pid))
+                for each in held:
+                    each.close()
+                time.sleep(PAUSE_SECONDS)  # the memory after
+                fine = longest <= STORE_OTHERS_SECONDS and peak <= 1.5 * STORE_LIMIT_MIB
+                kept = kept and fine
+                print(
+                    f"{attack_with.__name__:20} {before:5.0f} MiB {peak:5.0f} MiB {resident_mib(pid):5.0f} MiB"
+                    f" {longest:12.2f} s{'' if fine else '  MISSED'}"
+                )
+    return kept
+
+
 def main(arguments: Sequence[str]) -> int:
     """Measure, print, and return 1 if a promise is missed."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.hostile")
@@ -334,7 +421,10 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--floods", action="store_true", help="send long messages alone")
     parser.add_argument("--attack", choices=ATTACKS, help=argparse.SUPPRESS)
     parser.add_argument("--port", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--store", action="store_true", help="attack the store service, and nothing else")
     options = parser.parse_args(arguments)
+    if options.store:
+        return 0 if attack_store(options.seconds * options.pairs) else 1
     if options.attack:
         attack(options.port, options.attack)
     with (
