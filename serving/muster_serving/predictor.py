@@ -79,14 +79,6 @@ class Predictor:
         self.__init__(folder)  # type: ignore[misc]
 
 
-def load_model(folder: Path) -> Predictor:
-    """Load a version's folder for the server, or for :mod:`muster_serving.scoring`.
-
-    :raises ModelError: as :class:`Predictor`.
-    """
-    return Predictor(folder)
-
-
 class _Row:
     """Runs one row on tensors that are bound once, in half the time of passing new ones.
 

@@ -18,7 +18,7 @@ from muster_serving.elsewhere import Elsewhere
 from muster_serving.errors import ModelError
 from muster_serving.histograms import Histograms
 from muster_serving.metrics import RevisionMetrics
-from muster_serving.predictor import Predictor, load_model
+from muster_serving.predictor import Predictor
 from muster_serving.process.predictor import ProcessPredictor
 from muster_serving.process.setup import Setup
 from muster_serving.request_log import LogOrder, RequestLog
@@ -103,7 +103,7 @@ class Revisions:
         self, revision: str, folder: Path, setup: Setup | None
     ) -> Predictor | ProcessPredictor:
         if setup is None:
-            return await asyncio.to_thread(load_model, folder)
+            return await asyncio.to_thread(Predictor, folder)
 
         def told(what: str, ended: bool) -> None:
             self.told(revision, what, ended)

@@ -308,9 +308,9 @@ def _load(folder: Path, trusted: Sequence[str]) -> Predictor | AlonePredictor:
         from muster_serving.process.alone import AlonePredictor
 
         return AlonePredictor(folder, trusted=trusted)
-    from muster_serving.predictor import load_model
+    from muster_serving.predictor import Predictor
 
-    return load_model(folder)
+    return Predictor(folder)
 
 
 def main() -> None:

@@ -46,9 +46,9 @@ def tries(folder: Path) -> tuple[str, list[str]]:
     said = "answered"
     try:
         if (folder / "model.onnx").exists():
-            from muster_serving.predictor import load_model
+            from muster_serving.predictor import Predictor
 
-            predictor: Any = load_model(folder)
+            predictor: Any = Predictor(folder)
         else:
             from muster_serving.process.alone import AlonePredictor
 
