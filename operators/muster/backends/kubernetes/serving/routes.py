@@ -138,7 +138,7 @@ class Routes:
                 "involvedObject": {"apiVersion": self._kind.api_version, "kind": self._kind.name, **about},
                 "type": "Warning",
                 "reason": "DeploymentDrifted",
-                "message": f"deployment {name}: {drift}"[:_MESSAGE_CHARACTERS],
+                "message": f"`muster deployments repair {name}` puts it back: {drift}"[:_MESSAGE_CHARACTERS],
                 "source": {"component": "muster"},
                 **dict.fromkeys(("firstTimestamp", "lastTimestamp"), now.strftime("%Y-%m-%dT%H:%M:%SZ")),
             }
