@@ -91,7 +91,19 @@ class Ours:
         self, python: Path, folder: Path, public: socket.socket, *, grpc: socket.socket | None = None
     ) -> None:
         folder.mkdir()
-        self._server = ModelServer(NAME, python, folder, public, grpc=grpc)
+        self._mailbox, post = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)  # no keeper follows
+        leash, self._hand = os.pipe()
+        with post, os.fdopen(leash):
+            self._server = ModelServer.started(
+                NAME,
+                python,
+                folder,
+                key=("serve", "", "", grpc is not None),
+                public=public,
+                grpc=grpc,
+                post=post.fileno(),
+                leash=leash,
+            )
         self.pid = self._server.pid
 
     def load(
@@ -109,7 +121,7 @@ class Ours:
         """
         deadline = time.monotonic() + DEADLINE_SECONDS
         for _ in self._server.load(revision, model, deadline=deadline, setup=setup, log=log):
-            select.select([self._server.control], [], [], DEADLINE_SECONDS)
+            select.select(self._server.watched, [], [], DEADLINE_SECONDS)
 
     def open(self) -> None:
         """Open the users' port; return once it is open."""
@@ -123,7 +135,7 @@ class Ours:
 
     def _settle(self) -> None:
         while not self._server.settled:
-            select.select([self._server.control], [], [], DEADLINE_SECONDS)
+            select.select(self._server.watched, [], [], DEADLINE_SECONDS)
             if failed := self._server.listen():
                 raise SystemExit(f"the server refuses: {failed}")
 
@@ -131,6 +143,8 @@ class Ours:
         """End it, and wait for its end."""
         self._server.leave(since=0)
         self._server.stop(deadline=time.monotonic() + DEADLINE_SECONDS)
+        self._mailbox.close()
+        os.close(self._hand)
 
 
 @contextmanager
