@@ -124,7 +124,7 @@ class Workers:
     :param batch: which requests are computed together; None computes each alone.
     :param request_timeout_seconds: the longest that a call of the predictor may take; where it streams, each part, and all
         of them together.
-    :param trusted: what may be loaded though it can run code: ``pickle``, or types in a skops file.
+    :param trusted: what may be loaded though it can run code: ``pickle``, ``torch.export``, or types in a skops file.
     :param stream: whether the predictor yields its answers in parts.
     :param max_requests: after so many answered requests a worker is replaced; None: never.
     """

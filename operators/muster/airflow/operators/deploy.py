@@ -146,7 +146,7 @@ class DeployOperator(ReleasingOperator):
     """The longest that a call of the predictor may take; then its worker is ended and started again. Where it streams, the
     longest that a part may take, and all parts together."""
     trusted: Sequence[str] = keyword(default=(), check=check_trusted)
-    """What may be loaded though loading it can run code: ``["pickle"]``, or the types in a skops file."""
+    """What may be loaded though loading it can run code: ``["pickle"]``, ``["torch.export"]``, or the types in a skops file."""
     stream: bool = keyword(default=False, check=check_flag)
     """The version's ``predict`` yields its answer in parts, which ``…/generate_stream`` sends as they come."""
     allow_older: bool = keyword(default=False, check=check_flag)

@@ -117,7 +117,7 @@ class ScoreOperator(CachedOperator, ProgramOperator):
     """What a row that the endpoint would refuse, or fail on, does: ``"fail"`` the task, or ``"skip"``: it is left out, and written with its
     file, number and error beside the predictions (``*.bad-rows.jsonl``); the metric ``bad_rows`` counts them. Where no row can be scored the task fails."""
     trusted: Sequence[str] = keyword(default=(), check=check_trusted)
-    """What a version that is no ONNX model may load though loading it can run code: ``["pickle"]``, or the types in a skops file. A
+    """What a version that is no ONNX model may load though loading it can run code: ``["pickle"]``, ``["torch.export"]``, or the types in a skops file. A
     deployment has said so itself."""
 
     def check_together(self) -> None:
