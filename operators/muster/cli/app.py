@@ -150,23 +150,23 @@ def main() -> None:
     try:
         named(warm.arguments)(warm.arguments, prog_name="muster")
     except OSError as error:
-        _end_by(error)
+        end_by(error)
         raise
     except SystemExit as end:
         if isinstance(end.__context__, BrokenPipeError):  # click turns it into exit code 1
-            _end_by(end.__context__)
+            end_by(end.__context__)
             raise end.__context__ from None
         if not isinstance(end.code, (int, type(None))):
             raise
         try:
             sys.stdout.flush()
         except OSError as error:
-            _end_by(error)
+            end_by(error)
             raise
         leave(end.code or 0)
 
 
-def _end_by(error: OSError) -> None:
+def end_by(error: OSError) -> None:
     """End as every program does whose output nobody reads, by SIGPIPE; of what is wrong with this machine say one line, exit code 1.
 
     Any other error is a bug, and keeps its traceback: a file that is missing in HOME, a connection that was closed.

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -171,14 +172,19 @@ def test_it_says_how_long_the_disk_lasts_by_what_was_written_lately(
         (home / name).write_bytes(bytes(1 << 20))
         os.utime(home / name, (time.time() - days * 86_400,) * 2)
     (home / "again").hardlink_to(home / "new")
-    usage = shutil.disk_usage(home)
-    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=100 << 30))
+    total = shutil.disk_usage(home).total
+
+    def leave(free: int) -> None:
+        usage = SimpleNamespace(total=total, used=total - free, free=free)
+        monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
+
+    leave(100 << 30)
     assert "the disk lasts for years" in checks.home_disk(settings).found
-    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=10 << 20))
+    leave(10 << 20)
     monkeypatch.setattr(checks, "HOME_GIB", 0.0)
     check = checks.home_disk(settings)
     assert (check.state, "lasts for 70 days" in check.found) == ("ok", True), check
-    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=1 << 20))
+    leave(1 << 20)
     check = checks.home_disk(settings)
     assert (check.state, "lasts for 7 days" in check.found) == ("warn", True), check
 

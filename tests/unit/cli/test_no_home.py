@@ -16,6 +16,6 @@ def test_an_error_is_told_to_a_user_without_a_home_folder(monkeypatch: pytest.Mo
 
     monkeypatch.delenv("HOME")
     monkeypatch.setattr(pwd, "getpwuid", unknown)
-    app._end_by(
+    app.end_by(
         FileNotFoundError(errno.ENOENT, "no such file", "/there")
     )  # it is a bug, and keeps its traceback

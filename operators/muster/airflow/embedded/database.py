@@ -15,7 +15,7 @@ from muster.core.locks import locked
 
 DATABASE = "airflow.db"
 _MIGRATION_SECONDS = 600.0
-_MIGRATION = """
+MIGRATION = """
 import sys
 try:
     from airflow.utils.db import initdb
@@ -66,7 +66,7 @@ def migrate_by(code: str, environment: Mapping[str, str], *, url: str = "") -> N
     :raises MusterError: Airflow cannot.
     """
     place = {"AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": url} if url else {}
-    command = python_command("-c", _MIGRATION.format(code=code))
+    command = python_command("-c", MIGRATION.format(code=code))
     try:
         ended = subprocess.run(
             command,

@@ -46,13 +46,14 @@ def served(home: UpHome, note: Callable[[str], None]) -> Iterator[Component | No
                     f"sql_alchemy_conn = sqlite:///{earlier} under [database] in {home.root / 'own.cfg'}"
                 )
             server = opened.enter_context(home.postgres.running())
-            _migrate(home, home.postgres)
+            migrate(home, home.postgres)
         except OSError as error:
             raise SpecError(f"{home.postgres.folder} cannot be written: {error}") from error
         yield server
 
 
-def _migrate(home: UpHome, postgres: Postgres) -> None:
+def migrate(home: UpHome, postgres: Postgres) -> None:
+    """Bring a database to this release of Airflow, once."""
     marker = postgres.folder / f"migrated-{_release()}"
     if not marker.exists():
         migrate_by(_OWN_MIGRATION, home.environment(), url=postgres.url)
@@ -71,7 +72,7 @@ def _template(home: UpHome) -> Path:
                 fresh = Postgres(folder=Path(place, "data"), log=Path(place, "log"))
                 fresh.initialise()
                 with fresh.running():
-                    _migrate(home, fresh)
+                    migrate(home, fresh)
                 fresh.folder.replace(template)
     return template
 

@@ -74,7 +74,7 @@ def test_the_database_of_another_airflow_in_this_shell_is_not_migrated(
     code = "import os; raise ValueError(os.environ.get('AIRFLOW__DATABASE__SQL_ALCHEMY_CONN', 'none'))"
     monkeypatch.setattr(
         database,
-        "_MIGRATION",
+        "MIGRATION",
         "import sys\ntry:\n    {code}\nexcept Exception as error:\n    sys.exit(str(error))",
     )
     with pytest.raises(MusterError, match=r"cannot be migrated: none$"):
@@ -86,7 +86,7 @@ def test_an_error_of_what_runs_on_the_database_is_not_the_database_s(
 ) -> None:
     monkeypatch.setattr(Postgres, "make", lambda *_: False)
     monkeypatch.setattr(Postgres, "running", lambda _: nullcontext())
-    monkeypatch.setattr("muster.airflow.up.database._migrate", lambda *_: None)
+    monkeypatch.setattr("muster.airflow.up.database.migrate", lambda *_: None)
     with pytest.raises(OSError, match="fork"), served(home, lambda _: None):
         raise OSError(errno.EAGAIN, "fork")
 
