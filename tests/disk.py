@@ -16,6 +16,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
+from tests.waiting import until
 
 _SHUTDOWN, _NO_LOG_FLUSH = 0x8004587D, 2  # ext4.h
 
@@ -78,7 +79,7 @@ def own_disk(folder: Path, *, size_mib: int = 512) -> Iterator[Disk]:
     try:
         yield disk
     finally:
-        assert disk.off(), f"a process uses {disk.mount}"
+        assert until(disk.off), f"a process uses {disk.mount}"
 
 
 def _tell(*words: str | Path) -> None:

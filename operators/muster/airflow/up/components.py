@@ -37,6 +37,7 @@ class Component:
     :param fork: begins it as a fork that prints into an open file; returns None where it must be a program.
     :param become: what its program does between fork and exec, given the parent; it is to die with it.
     :param end: the signal that asks it to end.
+    :param longest_pause_seconds: before its restart, however often it has died.
     :ivar deaths: how often it died in quick succession.
     """
 
@@ -47,6 +48,7 @@ class Component:
     fork: Callable[[int], Child | None] | None = None
     become: Callable[[int], None] = die_with
     end: int = signal.SIGTERM
+    longest_pause_seconds: float = LONGEST_PAUSE_SECONDS
     deaths: int = 0
     process: Child | None = None
     started: float = 0.0
@@ -91,7 +93,7 @@ class Component:
         """Return the seconds until its restart: none at first, more with each early death."""
         now = time.monotonic()
         self.deaths = 1 if now - self.started > STEADY_SECONDS else self.deaths + 1
-        pause = min(2.0 ** (self.deaths - 1), LONGEST_PAUSE_SECONDS)
+        pause = min(2.0 ** (self.deaths - 1), self.longest_pause_seconds)
         self.process, self.due = None, now + pause
         return pause
 

@@ -134,6 +134,7 @@ class Postgres:
             environment=_ENVIRONMENT,
             become=self._become_server,
             end=signal.SIGINT,  # it asks no client to end first
+            longest_pause_seconds=2,  # Airflow's processes end where it is away for longer, and their tasks with them
         )
 
     @contextmanager

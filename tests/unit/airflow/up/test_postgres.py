@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from pathlib import Path
@@ -138,6 +139,12 @@ def test_no_second_server_begins_while_a_process_of_the_first_is_left(
         assert until(lambda: not is_locked(postgres.lock))
         server.start()
         assert until(lambda: "ready to accept connections" in server.tail()[-1])
+
+
+def test_airflow_never_waits_long_for_its_restart(tmp_path: Path) -> None:
+    server = Postgres(folder=tmp_path / "postgres", log=tmp_path / "log").component()
+    server.started = time.monotonic()
+    assert [server.plan_restart() for _ in range(5)] == [1, 2, 2, 2, 2]
 
 
 def test_it_ends_when_its_parent_is_killed(postgres: Postgres) -> None:
