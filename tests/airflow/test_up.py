@@ -18,6 +18,7 @@ from tests.unit.backends.metrics.conftest import Values, values
 from tests.waiting import GUARD_SECONDS, until
 
 import muster
+from muster.airflow.embedded.cleaning import MARKER
 from muster.backends.local.processes import Process
 from muster.backends.metrics.table import MetricsPart
 from muster.volumes.base import UpkeepKind
@@ -80,6 +81,10 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
             "scheduled", HELLO.replace("hello", "scheduled").replace("schedule=None", "schedule='@hourly'")
         )
         site.write("broken", "from airflow.sdk import dag\nimport that_is_not_there\n")
+        cleaned = site.home / "up" / MARKER
+        cleaned.parent.mkdir(parents=True)
+        cleaned.touch()
+        os.utime(cleaned, (1, 1))
         site.up("--metrics-port", str(METRICS))
         yield site
 
@@ -106,6 +111,13 @@ def test_new_dags_are_paused_and_it_says_which_and_how_they_are_started(site: Si
     maintenance = next(check for check in site.ask("doctor")["checks"] if check["name"] == "maintenance")
     assert maintenance["state"] == "warn"
     assert "muster_maintenance is paused" in maintenance["found"]
+
+
+def test_once_a_day_it_deletes_rows_and_logs_of_old_runs_and_says_so(site: Site) -> None:
+    assert "rows and logs of runs that ended are deleted after 30 days" in site.log.read_text()
+    cleaned, log = site.home / "up" / MARKER, site.home / "up" / "logs" / "cleaning.log"
+    assert until(lambda: cleaned.stat().st_mtime > 1), site.log.read_text() + log.read_text()
+    assert "dag_run" in log.read_text()
 
 
 def test_what_a_person_started_stays_started(site: Site) -> None:

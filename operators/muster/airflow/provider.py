@@ -88,6 +88,14 @@ def get_provider_info() -> dict[str, Any]:
                         "example": "30",
                         "default": "7",
                     },
+                    "run_days": {
+                        "description": "Days after which `muster up` and `muster run` delete rows and logs of a run that "
+                        "has ended, in their own databases and folders. 0 keeps all.",
+                        "version_added": "0.1.0",
+                        "type": "float",
+                        "example": "90",
+                        "default": "30",
+                    },
                     "cache": {
                         "description": "Whether a stage takes versions that were made of the same code, image, inputs "
                         "and params, and runs nothing. A Dag may say otherwise.",

@@ -70,6 +70,14 @@ class Screen:
         say(f"  Dags in {safe(home.dags)}: {safe(', '.join(found.dags)) or 'none'}")
         for line in _of_paused(home, found):
             say(f"  {safe(line)}")
+        if days := home.run_days():
+            note(
+                f"  rows and logs of runs that ended are deleted after {days:g} days: run_days under [muster] in own.cfg"
+            )
+        else:
+            note(
+                "  rows and logs of runs stay for ever: run_days under [muster] in own.cfg is the days that they stay"
+            )
         if home.metrics_url:
             note(f"  metrics for Prometheus are at {home.metrics_url}")
         if new_password and not elsewhere:

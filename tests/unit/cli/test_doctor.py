@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from muster.cli.checks import machine as checks
+from muster.cli.checks.airflow import old_runs
 from muster.core.settings import Settings
 from muster.volumes.folder import FolderStore
 
@@ -187,6 +188,15 @@ def test_it_says_how_long_the_disk_lasts_by_what_was_written_lately(
     leave(1 << 20)
     check = checks.home_disk(settings)
     assert (check.state, "lasts for 7 days" in check.found) == ("warn", True), check
+
+
+def test_it_says_after_how_many_days_rows_and_logs_of_runs_go(home: Path) -> None:
+    (home / "up").mkdir(parents=True)
+    assert "go after 30 days" in old_runs(Settings.load()).found
+    (home / "up" / "cleaned").touch()
+    assert "once a day, last " in old_runs(Settings.load()).found
+    (home / "up" / "airflow.cfg").write_text("[muster]\nrun_days = 0\n")
+    assert old_runs(Settings.load()).state == "warn"
 
 
 @pytest.mark.parametrize("name", ["maintenance", "pools"])

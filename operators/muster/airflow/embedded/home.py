@@ -7,17 +7,20 @@ from __future__ import annotations
 
 import logging
 import os
+import subprocess
 import sys
 from collections.abc import MutableMapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from muster.airflow.embedded import cleaning
 from muster.airflow.embedded.asked import Notes
 from muster.airflow.embedded.database import DATABASE, migrate
 from muster.airflow.embedded.kept import Kept
 from muster.airflow.site import kept_name
 from muster.core.errors import MusterError, SpecError
+from muster.core.interpreters import python_command
 from muster.core.settings import Settings
 
 LOG_BYTES = 50 << 20
@@ -104,8 +107,22 @@ class EmbeddedHome:
             (self.root / "logs").mkdir(parents=True, exist_ok=True)
             os.environ.update(self.environment())
             migrate(self.root, cache=self.settings.cache, environment=os.environ)
+            self._keep_clean()
         except OSError as error:
             raise SpecError(f"MUSTER_HOME {self.settings.home} cannot be written: {error}") from error
+
+    def _keep_clean(self) -> None:
+        """Once a day, begin a process that deletes rows and logs of old runs; no run waits for it."""
+        if cleaning.due_in(self.root) <= 0:
+            (self.root / cleaning.MARKER).touch()
+            with (self.root / "logs" / "cleaning.log").open("wb") as log:
+                subprocess.Popen(
+                    python_command("-m", cleaning.__name__),
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    start_new_session=True,
+                )
 
 
 @cache

@@ -15,8 +15,12 @@ import sys
 import threading
 from importlib import import_module
 
+from muster.airflow.embedded import cleaning
 from muster.airflow.up.ending import do_and_end
 from muster.core.linux import die_with
+
+CLEANING = "cleaning"
+"""The one command here that is not Airflow's: it deletes what ended runs left, and ends."""
 
 _JOBS = {"scheduler": "SchedulerJob", "triggerer": "TriggererJob", "dag-processor": "DagProcessorJob"}
 
@@ -25,6 +29,9 @@ def main(words: list[str]) -> None:
     """Become the Airflow command in `words`."""
     _name(words[0])
     forks_die_with_us()
+    if words[0] == CLEANING:
+        cleaning.main()
+        return
     if words[0] in _JOBS:
         bury_predecessors(_JOBS[words[0]])
     if words[0] == "api-server":

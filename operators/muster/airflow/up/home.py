@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import json
+import math
 import os
 import secrets
 from collections.abc import Callable, Mapping
@@ -18,6 +19,7 @@ from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
 
+from muster.airflow.embedded import cleaning
 from muster.airflow.embedded.home import forget_airflow
 from muster.airflow.site import kept_name
 from muster.airflow.up import maintenance
@@ -102,9 +104,16 @@ class UpHome:
 
     def configured_database(self) -> str:
         """The address of Airflow's database, as :meth:`prepare` wrote it; empty where ``own.cfg`` says only how to learn it."""
+        return self._written().get("database", "sql_alchemy_conn", fallback="").replace("%%", "%")
+
+    def _written(self) -> RawConfigParser:
         parser = RawConfigParser()
         parser.read(self.root / "airflow.cfg", encoding="utf-8")
-        return parser.get("database", "sql_alchemy_conn", fallback="").replace("%%", "%")
+        return parser
+
+    def run_days(self) -> float:
+        """How many days after its begin an ended run's rows and logs are deleted, as :meth:`prepare` wrote it; 0: never."""
+        return self._written().getfloat("muster", "run_days", fallback=cleaning.DAYS)
 
     def auth_manager(self) -> str:
         """The auth manager that ``own.cfg`` names, whose users are not :attr:`passwords`'; empty where it names none."""
@@ -210,6 +219,8 @@ class UpHome:
             "muster": {
                 "instance": f"{kept_name(self.settings)}-up",  # `muster run` is another Airflow
                 "plan_on_page": "True",  # all its processes are one person's, Dags included
+                # Nobody's server loses rows that he did not say.
+                "run_days": "0" if self.names_database() else f"{cleaning.DAYS:g}",
             },
         }
 
@@ -230,6 +241,7 @@ class UpHome:
                 database.setdefault(name, f"muster.airflow.up.postgres.{bound}")
         if parser["core"]["executor"] == options["core"]["executor"]:  # it is the one that waits
             parser["scheduler"].setdefault("scheduler_idle_sleep_time", "0")
+        _check_days(parser["muster"]["run_days"])
         if maintenance.wanted(parser, self.dags):
             parser["dag_processor"]["dag_bundle_config_list"] = maintenance.bundles().replace("%", "%%")
         text = StringIO()
@@ -245,6 +257,18 @@ class UpHome:
 
     def _unwritable(self, error: OSError) -> SpecError:
         return SpecError(f"MUSTER_HOME {self.settings.home} cannot be written: {error}")
+
+
+def _check_days(text: str) -> None:
+    """Refuse what is no number of days. :raises SpecError: it says what is needed."""
+    try:
+        if 0 <= float(text) < math.inf:
+            return
+    except ValueError:
+        pass
+    raise SpecError(
+        f"run_days under [muster] is {text!r:.40}: write a number of days, such as 30; 0 keeps all"
+    )
 
 
 def hostname() -> str:

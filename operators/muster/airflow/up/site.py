@@ -12,7 +12,9 @@ from functools import partial
 from pathlib import Path
 from typing import Protocol
 
+from muster.airflow.embedded.cleaning import DAY_SECONDS, due_in
 from muster.airflow.up.api import Api, FoundDags
+from muster.airflow.up.component import CLEANING
 from muster.airflow.up.components import Component, stop
 from muster.airflow.up.database import served
 from muster.airflow.up.home import ADDRESS, UpHome
@@ -141,6 +143,14 @@ class _Site:
         self._well: set[str] = set()
         self._warned = False
         self._trim = self._began + _TRIM_SECONDS
+        self._cleaning = Component(
+            name=CLEANING,
+            command=[*COMPONENT, CLEANING],
+            log=home.log(CLEANING),
+            environment=environment,
+            fork=None if origin is None else partial(origin.fork, [CLEANING]),
+        )
+        self._clean = self._began + due_in(home.root)
 
     def run(self, *, new_password: bool) -> None:
         try:
@@ -149,9 +159,10 @@ class _Site:
             if self._become_healthy() and self._read_dags(new_password):
                 while not _told_to_stop(LOOK_SECONDS):
                     self._look_after()
+                    self._keep_clean()
             self._audience.note("stopping")
         finally:
-            stop(self._components)
+            stop([*self._components, self._cleaning])
 
     def _become_healthy(self) -> bool:
         """Wait for every component; return whether all came before the stop."""
@@ -215,6 +226,17 @@ class _Site:
                 # It may have died with the lock of the queue that the others wait for.
                 component.kill()
                 self._again(component, "lost a worker")
+
+    def _keep_clean(self) -> None:
+        """Once a day, have rows and logs of old runs deleted."""
+        if (how := self._cleaning.ended()) is not None:
+            if how != "ended with exit code 0":
+                what = f"rows and logs of old runs were not deleted, which is tried again in a day: {CLEANING} {how}"
+                self._audience.warning(what, self._cleaning.tail())
+            self._cleaning.process = None
+        elif time.monotonic() >= self._clean and self._cleaning.process is None and self._home.run_days() > 0:
+            self._clean = time.monotonic() + DAY_SECONDS
+            self._cleaning.start()
 
     def _start_again(self, component: Component) -> None:
         try:

@@ -7,8 +7,9 @@ from configparser import ConfigParser
 from shlex import quote
 from typing import Any
 
+from muster.airflow.embedded.cleaning import DAYS, MARKER
 from muster.cli.checks.check import Check, ok, warn
-from muster.cli.screen import program
+from muster.cli.screen import program, when
 from muster.core.locks import is_locked
 from muster.core.settings import Settings
 
@@ -46,6 +47,19 @@ def maintenance(settings: Settings) -> Check:
         f"start it on the page of muster up, or: AIRFLOW_HOME={quote(str(settings.home / 'up'))} "
         f"{program('airflow')} dags unpause {MAINTENANCE}; {_BY_HAND}",
     )
+
+
+def old_runs(settings: Settings) -> Check:
+    """Say after how many days rows and logs of runs go, and when they were looked for last."""
+    root, options = settings.home / "up", ConfigParser(interpolation=None)
+    options.read(root / "airflow.cfg", encoding="utf-8")
+    days = options.getfloat("muster", "run_days", fallback=DAYS)
+    if not days:
+        advice = "set run_days under [muster] in own.cfg to the days that they are to stay, if nothing else deletes them"
+        return warn("old runs", "Airflow's rows and logs of runs stay for ever", advice)
+    found = f"Airflow's rows and logs of runs that ended go after {days:g} days"
+    last = [marker.stat().st_mtime for marker in settings.home.glob(f"*/{MARKER}")]
+    return ok("old runs", f"{found}; once a day, last {when(max(last))}" if last else found)
 
 
 def pools(settings: Settings) -> Check:

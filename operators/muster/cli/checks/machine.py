@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from muster.cli.checks.airflow import maintenance, pools
+from muster.cli.checks.airflow import maintenance, old_runs, pools
 from muster.cli.checks.check import Check, bad, ok, warn
 from muster.cli.checks.interpreters import interpreters
 from muster.cli.screen import when
@@ -319,6 +319,7 @@ def machine_checks(settings: Settings) -> Iterator[Check]:
         _store,
         _jobs,
         maintenance,
+        old_runs,
         pools,
         _waiting,
         _patches,
