@@ -323,7 +323,7 @@ def test_a_task_that_waits_for_it_goes_on_waiting(backend: LocalBackend, job: Ca
             backend.cancel("gang", wait=False)
         seen.append(status.state)
 
-    status = Wait().follow(backend, "trial", lines=lambda _: None, progress=progress)
+    status = Wait().follow(backend, "trial", lines=lambda *_: None, progress=progress)
     assert status.state is JobState.SUCCEEDED
     assert seen[0] is JobState.RUNNING
     assert JobState.QUEUED in seen
@@ -337,5 +337,5 @@ def test_a_task_hands_it_over_to_the_triggerer_while_it_waits_again(
     backend.submit(job(SLEEP, "normal"), job_id="gang")
     patience = Patience(seconds=60.0, queued_seconds=0.0)
     with pytest.raises(GoesOn):
-        Wait().follow(backend, "trial", lines=lambda _: None, progress=lambda _: None, patience=patience)
+        Wait().follow(backend, "trial", lines=lambda *_: None, progress=lambda _: None, patience=patience)
     eventually(lambda: backend.status("trial").state is JobState.QUEUED)
