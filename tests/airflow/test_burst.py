@@ -86,22 +86,27 @@ def _asked(url: str, query: str) -> int:
         return int(cursor.fetchone()[0])
 
 
-def _ends_what_migrates(url: str) -> bool:
-    """Whether a connection was ended in the middle of making tables."""
-    making = "backend_type = 'client backend' AND pid <> pg_backend_pid() AND query ILIKE '%CREATE TABLE%'"
-    return _asked(url, f"SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE {making}") > 0
+# The server ends whoever makes one table more than ten.
+_ENDS_WHAT_MIGRATES = """
+CREATE FUNCTION ends() RETURNS event_trigger LANGUAGE plpgsql AS $$ BEGIN
+  IF (SELECT count(*) FROM pg_tables WHERE schemaname = 'public') > 10 THEN
+    PERFORM pg_terminate_backend(pg_backend_pid());
+  END IF;
+END $$;
+CREATE EVENT TRIGGER ends ON ddl_command_end WHEN TAG IN ('CREATE TABLE') EXECUTE FUNCTION ends();
+SELECT 0"""
+_LETS_IT_MIGRATE = "DROP EVENT TRIGGER ends; DROP FUNCTION ends; SELECT 0"
 
 
 def test_a_database_that_exists_is_migrated_and_used(tmp_path: Path, elsewhere: Postgres) -> None:
     with Site(tmp_path / "site") as site:
         site.write("many", dags(2))
         url = elsewhere.url.replace("+psycopg2", "")
-        with ThreadPoolExecutor() as thread:
-            first = thread.submit(site.muster, "up", "--port", str(site.port), "--database", url)
-            assert until(lambda: _ends_what_migrates(url))
-            refused = first.result()
+        _asked(url, _ENDS_WHAT_MIGRATES)
+        refused = site.muster("up", "--port", str(site.port), "--database", url)
         assert refused.returncode == 1
         assert "is it what --database or own.cfg should name?" in refused.stderr
+        _asked(url, _LETS_IT_MIGRATE)
         site.up("--database", url)
         assert site.wait("many", site.trigger("many")) == "success"
         assert not (site.home / "up" / "postgres").exists()

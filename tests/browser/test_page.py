@@ -821,15 +821,14 @@ def the_version(**more: Any) -> dict[str, Any]:
 
 
 def test_a_version_is_pinned_and_hidden_after_a_second_question(page: Page, server: Server) -> None:
-    server.answers["/muster/api/version"] = (200, the_version())
+    server.answers["/muster/api/version"] = (200, the_version(pins=["in the paper"]))
     for act in ("pin", "unpin", "retire"):
         server.answers[f"/muster/api/version/{act}"] = (200, {"pins": [], "retired": None})
     page.goto(f"{HOST}/muster/#/volumes/flights/model@7")
-    expect(page.get_by_role("button", name="unpin: deployment/flights")).to_have_count(0)
     page.get_by_label("Why, one line").fill("torn rows")
     page.get_by_role("button", name="retire").click()
     assert not [each for each in server.asked if each.endswith("retire")]
-    server.answers["/muster/api/version"] = (200, the_version(retired="torn rows"))
+    server.answers["/muster/api/version"] = (200, the_version(pins=["in the paper"], retired="torn rows"))
     page.get_by_role("button", name="hide it").click()
     expect(page.get_by_text("Retired, so no selector finds it: torn rows")).to_be_visible()
     expect(page.get_by_role("button", name="reinstate")).to_be_visible()
@@ -839,6 +838,15 @@ def test_a_version_is_pinned_and_hidden_after_a_second_question(page: Page, serv
     address = "address=volume%3A%2F%2Fflights%2Fmodel%407"
     assert f"/muster/api/version/retire?{address}&reason=torn+rows" in server.queries
     assert f"/muster/api/version/unpin?{address}&reason=in+the+paper" in server.queries
+
+
+def test_a_version_that_is_served_is_neither_unpinned_nor_hidden(page: Page, server: Server) -> None:
+    server.answers["/muster/api/version"] = (200, the_version())
+    page.goto(f"{HOST}/muster/#/volumes/flights/model@7")
+    expect(page.get_by_text("to retire it, release another version first")).to_be_visible()
+    expect(page.get_by_role("button", name="unpin: in the paper")).to_be_visible()
+    expect(page.get_by_role("button", name="unpin: deployment/flights")).to_have_count(0)
+    expect(page.get_by_role("button", name="retire")).to_have_count(0)
 
 
 def test_who_may_not_change_a_version_sees_no_button(page: Page, server: Server) -> None:

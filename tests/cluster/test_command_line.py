@@ -37,7 +37,13 @@ def test_arguments_of_another_program_are_its_own(given: str, ours: str, words: 
 def test_the_makefile_says_which_tests_are_soaked() -> None:
     said = subprocess.run(["make", "--dry-run", "soak"], cwd=ROOT, capture_output=True, text=True, check=True)
     (line,) = re.findall(r"-m tests\.cluster (.*)", said.stdout)
-    words = ["-m", "soak and cluster", "--dist=load"]  # one file holds most of them
+    words = [
+        "-o",
+        "faulthandler_timeout=0",
+        "-m",
+        "soak and cluster",
+        "--dist=load",
+    ]  # one file holds most of them
     assert split(shlex.split(line)) == (["test", "--clusters", "2"], words)
 
 
