@@ -103,7 +103,7 @@ def test_a_database_that_exists_is_migrated_and_used(tmp_path: Path, elsewhere: 
         site.write("many", dags(2))
         url = elsewhere.url.replace("+psycopg2", "")
         _asked(url, _ENDS_WHAT_MIGRATES)
-        refused = site.muster("up", "--port", str(site.port), "--database", url)
+        refused = site.muster("up", "--port", str(site.port), "--metrics-port", "0", "--database", url)
         assert refused.returncode == 1
         assert "is it what --database or own.cfg should name?" in refused.stderr
         _asked(url, _LETS_IT_MIGRATE)
@@ -113,7 +113,9 @@ def test_a_database_that_exists_is_migrated_and_used(tmp_path: Path, elsewhere: 
         assert _asked(url, "SELECT count(*) FROM pg_proc WHERE proname LIKE 'muster%'") == 0
         site.stop()
         site.set("database", sql_alchemy_conn=elsewhere.url)
-        refused = site.muster("up", "--database", "postgresql://other@127.0.0.1/airflow")
+        refused = site.muster(
+            "up", "--metrics-port", "0", "--database", "postgresql://other@127.0.0.1/airflow"
+        )
         assert refused.returncode == 1
         assert "own.cfg another under sql_alchemy_conn: leave one of them out" in refused.stderr
 
@@ -125,7 +127,7 @@ def test_a_database_that_does_not_answer_is_said(tmp_path: Path) -> None:
             (f"postgresql://airflow:secret@127.0.0.1:{port}/airflow", "timeout expired"),
             (f"postgresql://airflow:secret@127.0.0.1:{free_port()}/airflow", "Connection refused"),
         ):
-            refused = site.muster("up", "--port", str(site.port), "--database", url)
+            refused = site.muster("up", "--port", str(site.port), "--metrics-port", "0", "--database", url)
             assert refused.returncode == 1
             assert why in refused.stderr
             assert "--database" in refused.stderr

@@ -39,7 +39,12 @@ class Rows:
     def __init__(self, database: Path) -> None:
         self._airflow = sqlite3.connect(database, timeout=30, isolation_level=None)
         self._airflow.row_factory = sqlite3.Row
-        self._of = {name: dict(self._one(name)) for name in ("dag_run", "task_instance", "xcom")}
+        self._ids = {"dag_run": "id", "task_instance": "id"}
+        if self.count(
+            "sqlite_master", "name = 'xcom'"
+        ):  # those of Airflow 3.4 go with their task's row, by a foreign key
+            self._ids["xcom"] = "dag_run_id"
+        self._of = {name: dict(self._one(name)) for name in self._ids}
         self._next = 1000
 
     def _one(self, table: str) -> sqlite3.Row:
@@ -58,18 +63,18 @@ class Rows:
         self.add("dag_run", id=self._next, start_date=began, logical_date=None, state=state, **of)
         at = task_began or began
         self.add("task_instance", id=f"{self._next:032x}", start_date=at, **of)
-        self.add("xcom", dag_run_id=self._next, timestamp=at, **of)
+        if "xcom" in self._ids:
+            self.add("xcom", dag_run_id=self._next, timestamp=at, **of)
         return self._next
 
     def left(self) -> dict[str, set[int]]:
         """The runs that are there, by the table that has a row of them."""
-        ids = {"dag_run": "id", "task_instance": "id", "xcom": "dag_run_id"}
         return {
             table: {
                 row[0] if isinstance(row[0], int) else int(row[0], 16)
                 for row in self._airflow.execute(f"SELECT {name} FROM {table} WHERE run_id LIKE 'run-%'")
             }
-            for table, name in ids.items()
+            for table, name in self._ids.items()
         }
 
     def count(self, table: str, where: str) -> int:

@@ -47,7 +47,7 @@ def plan_context(
     from airflow.sdk.execution_time.context import MacrosAccessor
 
     now = datetime.now(tz=timezone.utc)
-    instance = _Instance(dag_id=dag.dag_id, task_id=operator.task_id, results=results)
+    instance = _Instance(dag_id=dag.dag_id, task=operator, results=results)
     found: dict[str, Any] = {
         "dag": dag,
         "task": operator,
@@ -77,9 +77,10 @@ class _Instance:
     map_index = -1
     run_id = RUN_ID
 
-    def __init__(self, *, dag_id: str, task_id: str, results: Mapping[str, Any]) -> None:
+    def __init__(self, *, dag_id: str, task: MusterOperator, results: Mapping[str, Any]) -> None:
         self.dag_id = dag_id
-        self.task_id = task_id
+        self.task = task
+        self.task_id = task.task_id
         self._results = results
 
     def xcom_pull(self, task_ids: str | Iterable[str] | None = None, **_: Any) -> Any:

@@ -88,7 +88,7 @@ class Runs:
         """
         from airflow.models.dag_version import DagVersion
         from airflow.models.taskinstance import clear_task_instances
-        from airflow.utils.state import DagRunState
+        from airflow.utils.state import DagRunState, TaskInstanceState
 
         scheduled = self._loaded.scheduled
         latest = DagVersion.get_latest_version(scheduled.dag_id, session=self._session)
@@ -101,11 +101,11 @@ class Runs:
         left = [ti for ti in tasks if ti.task_id in names]
         for ti in left:
             if ti.state not in FINISHED:
-                ti.state = None
+                # A task whose inputs have changed must not adopt the job that it began: that try has ended.
+                ti.state = TaskInstanceState.FAILED if ti.task_id in anew and ti.start_date else None
             if latest is not None:
                 ti.dag_version_id = latest.id
         clear_task_instances(
-            # A task whose inputs have changed must not adopt the job that it began.
             [ti for ti in left if ti.state in FINISHED or ti.task_id in anew],
             self._session,
             dag_run_state=DagRunState.RUNNING,
