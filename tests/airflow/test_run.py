@@ -497,7 +497,6 @@ def test_a_mapped_task_is_a_job_for_each(
         sum(each.overhead_seconds or 0 for each in result.stages[0].instances)
         == result.stages[0].overhead_seconds
     )
-    assert {"a[0] count=4", "a[1] count=7"} <= {task for task, _, _ in seen.jobs}  # its states pass unseen
     specs = [store.ledger.spec(job_id) for job_id in store.ledger.jobs()]
     ours = sorted(
         (spec.origin.task_id, spec.params["count"], spec.queue, spec.roles[0].resources.memory_gib)
