@@ -68,12 +68,12 @@ lint: $(READY)  ## Lint, types and layers
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 
-# What differs between two Airflows: their tables, the API in a run's process, assets, clears. Some three minutes.
+# What differs between two Airflows: their tables, the API in a run's process, assets, clears, resumes, plans. Some four minutes.
 test-airflow-34:  ## What differs between Airflow 3.3 and 3.4, on 3.4
 	@$(MAKE) --no-print-directory AIRFLOW=3.4 other-airflow
 
 other-airflow: $(READY)
-	$(PYTEST) -m "$(HERE)" -n 2 --dist loadfile tests/unit/airflow --ignore tests/unit/airflow/authoring/test_values.py tests/airflow/test_triggering.py tests/airflow/test_assets.py tests/airflow/test_foreign_tasks.py tests/airflow/test_links.py tests/airflow/test_listener.py "tests/airflow/test_deferral.py::test_a_search_that_is_marked_failed_stops_its_trials_and_goes_on_when_it_is_cleared"
+	$(PYTEST) -m "$(HERE)" -n 2 --dist loadfile tests/unit/airflow --ignore tests/unit/airflow/authoring/test_values.py tests/airflow/test_interruption.py tests/airflow/test_plan.py tests/airflow/test_triggering.py tests/airflow/test_assets.py tests/airflow/test_foreign_tasks.py tests/airflow/test_links.py tests/airflow/test_listener.py "tests/airflow/test_deferral.py::test_a_search_that_is_marked_failed_stops_its_trials_and_goes_on_when_it_is_cleared"
 
 soak: $(READY)  ## Many faults and long loads, those of a cluster too (root; some hours)
 	$(PYTEST) -o faulthandler_timeout=0 -m "soak and not cluster and not data"
