@@ -32,7 +32,7 @@ DAG = """
     def many():
         @task(retries={retries}, retry_delay=timedelta(seconds=1))
         def one(number):
-            sleep(1)
+            sleep(1)  # a task that runs while the database is killed
             with Path("{lines}").open("a") as file:
                 file.write(f"{{get_current_context()['run_id']}} {{number}}\\n")
 

@@ -171,9 +171,9 @@ def refusal_text(
 
 
 def made_again(maker: Origin | None, again: str, *, of: str) -> str:
-    """Say how a version is made again once what made it is mended, and how to go on where it was right; empty if nobody made it.
+    """Return the commands that make a version again after its task is mended, or go on with it; empty if no run made it.
 
-    :param of: what is mended in the second case.
+    :param of: what is mended where the version stays as it is.
     """
     if maker is None or not maker.run_id:
         return ""

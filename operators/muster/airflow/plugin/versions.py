@@ -142,9 +142,9 @@ _OF_SEARCH = re.compile(r"(?:the best trial of )?search ([^\s:]+)(?:: (volume://
 
 
 def _search_of(record: Record, searches: Container[str]) -> dict[str, Any] | None:
-    """Return the search that made a version, and which trial: it names both in the note of what it commits.
+    """Return the search that made a version, and which trial: a search names both in the note of the version that it commits.
 
-    :param searches: the ids of those that there are: whoever puts a version may write any note.
+    :param searches: the ids of the searches in the store; a note that names another was written by a person.
     """
     told = _OF_SEARCH.fullmatch(record.note)
     if told is None or told[1] not in searches:

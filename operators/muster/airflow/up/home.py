@@ -219,7 +219,7 @@ class UpHome:
             "muster": {
                 "instance": f"{kept_name(self.settings)}-up",  # `muster run` is another Airflow
                 "plan_on_page": "True",  # all its processes are one person's, Dags included
-                # Nobody's server loses rows that he did not say.
+                # A server that `muster up` does not own is cleaned only if own.cfg sets run_days.
                 "run_days": "0" if self.names_database() else f"{cleaning.DAYS:g}",
             },
         }
