@@ -29,16 +29,19 @@ def admin() -> Client:
 
 @pytest.fixture(scope="module", autouse=True)
 def priority() -> Iterator[None]:
-    """Without Kueue a job's priority is a PriorityClass; the examples ask for one called ``high``."""
-    document = {
-        "apiVersion": "scheduling.k8s.io/v1",
-        "kind": "PriorityClass",
-        "metadata": {"name": "high", "labels": {MADE: "yes"}},
-        "value": 1000,
-    }
-    kubectl.apply(layout(), [document])
+    """Without Kueue a job's priority is a PriorityClass: the one that an example names, else ``normal``."""
+    documents = [
+        {
+            "apiVersion": "scheduling.k8s.io/v1",
+            "kind": "PriorityClass",
+            "metadata": {"name": name, "labels": {MADE: "yes"}},
+            "value": value,
+        }
+        for name, value in (("normal", 500), ("high", 1000))
+    ]
+    kubectl.apply(layout(), documents)
     yield
-    kubectl.delete(layout(), [document])
+    kubectl.delete(layout(), documents)
 
 
 def made(name: str) -> Documents:

@@ -16,6 +16,7 @@ from tests.cluster.inside import NAMESPACE, layout
 from tests.cluster.scripted import SMALL, WAIT, Jobs, job, jobs, record
 
 from muster.backends.kubernetes.api.kinds import POD_GROUP, Document
+from muster.backends.kubernetes.cluster.facts import Cluster
 from muster.backends.kubernetes.labels import MAIN
 from muster.backends.kubernetes.state.observe import ObservedJob, observe
 from muster.backends.kubernetes.state.seen import Seen
@@ -301,16 +302,19 @@ class TestWhatGoesOn:
 
 
 class TestPodGroups:
-    """Without Kueue: Kubernetes' own gangs."""
+    """Without Kueue: Kubernetes' own gangs. A priority is a PriorityClass there, and nobody made one."""
 
-    def test_running(self, here: Jobs) -> None:
-        spec, groups = job("group"), replace(here.cluster, kueue=False)
+    @pytest.fixture
+    def groups(self, here: Jobs) -> Cluster:
+        return replace(here.cluster, kueue=False, priorities=frozenset())
+
+    def test_running(self, here: Jobs, groups: Cluster) -> None:
+        spec = job("group")
         here.start("group", spec, WAIT, queue=None, cluster=groups)
         here.until("group", "it runs", lambda seen: observe(seen, spec).state is JobState.RUNNING)
         assert verdict(here.seen("group"), spec, now=time.time() + LATER, cluster=here.cluster) is None
 
-    def test_no_room(self, here: Jobs) -> None:
-        groups = replace(here.cluster, kueue=False)
+    def test_no_room(self, here: Jobs, groups: Cluster) -> None:
         resources = Resources(cpus=12, memory_gib=0.0625)
         spec = job("crowd", Role(replicas=5, entrypoint="probe:run", resources=resources))
         here.start("crowd", spec, WAIT, queue=None, cluster=groups)
@@ -326,8 +330,7 @@ class TestPodGroups:
         assert (never.cause, never.rank) == (Cause.UNSCHEDULABLE, None)
         assert "have room for 4 even when they are empty" in never.message
 
-    def test_a_group_that_is_missing(self, here: Jobs) -> None:
-        groups = replace(here.cluster, kueue=False)
+    def test_a_group_that_is_missing(self, here: Jobs, groups: Cluster) -> None:
         resources = Resources(cpus=12, memory_gib=0.0625)
         spec = job("orphan", Role(replicas=5, entrypoint="probe:run", resources=resources))
         here.start("orphan", spec, WAIT, queue=None, cluster=groups, without=POD_GROUP)
