@@ -138,7 +138,7 @@ class Fault:
 
     :param again: the gang has to start again, once.
     :param counts: that is one of its job's `max_restarts`. What is promised to be free has none of them to spare:
-        eviction, preemption and the loss of a node.
+        eviction, preemption, a deleted pod and the loss of a node.
     :param in_place: it does so in the pods that it has.
     :param heal: what is done when it has ended.
     :param soak: not even one of it in make test-cluster: it takes too long.
@@ -162,7 +162,7 @@ def faults() -> dict[str, Fault]:
         "API server restarted": Fault(strike=restart("kube-apiserver"), again=False),
         "API server away for 60 s": Fault(strike=leave_for_a_minute, again=False, soak=True),
         "rank killed": Fault(strike=kill_a_rank, counts=True, in_place=True),
-        "pod deleted": Fault(strike=delete_a_pod, counts=True),
+        "pod deleted": Fault(strike=delete_a_pod),
         "node without power": Fault(strike=lost.strike, heal=lost.heal, within_seconds=NODE_SECONDS),
         "node without network": Fault(strike=cut.strike, heal=cut.heal, within_seconds=NODE_SECONDS),
         "only node of its class": Fault(strike=only.strike, nightly=True),

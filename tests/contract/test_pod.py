@@ -388,8 +388,31 @@ def test_a_replica_that_only_lost_its_peer_lets_the_culprit_end_first(pods_of):
     with pytest.raises(subprocess.TimeoutExpired):
         process.wait(0.5)
     process.send_signal(signal.SIGTERM)
-    assert process.wait(SECONDS) == ExitCode.RANK_LOST
+    assert (
+        process.wait(SECONDS) == ExitCode.STOPPED
+    )  # else a queue that puts the gang back would cost it a restart
     assert "Connection closed by peer" in pods.said().verdict.message
+
+
+@pytest.mark.slow
+def test_a_pod_whose_ranks_do_not_end_says_that_it_was_told_to_stop_before_it_is_killed(pods_of):
+    """A disk that hangs holds them; a kubelet's kill would count as a lost rank."""
+    pods = pods_of(
+        """
+        import os, signal, time
+        def f(out, checkpoints):
+            os.kill(os.getppid(), signal.SIGSTOP)
+            (checkpoints / "there").touch()
+            time.sleep(600)
+        """,
+        grace_seconds=0.5,
+    )
+    process = pods.start()
+    until((pods.gang.root() / "checkpoints" / "there").exists, bool)
+    until(lambda: handles(process.pid, signal.SIGTERM), bool)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(SECONDS) == ExitCode.STOPPED
+    assert pods.said().verdict.message == "replica main-0 was told to stop"
 
 
 def test_a_worker_that_is_killed_is_a_lost_rank(pods_of):
@@ -541,7 +564,7 @@ def test_a_user_error_is_told_by_the_pod_that_it_hit(pods_of):
     culprit, follower = pods.start(0), pods.start(1)
     assert culprit.wait(SECONDS) == ExitCode.USER_ERROR
     follower.send_signal(signal.SIGTERM)
-    assert follower.wait(SECONDS) == ExitCode.RANK_LOST
+    assert follower.wait(SECONDS) == ExitCode.STOPPED
     assert pods.status().restarts == 0
 
 

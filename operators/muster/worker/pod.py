@@ -51,6 +51,7 @@ ANSWER_SECONDS = 90.0  # how long a replica that is gone waits until it hears ho
 WORD_SECONDS = 2.0  # for the last word of a replica whose pod ends
 GONE_SECONDS = 5.0  # for killed processes to be gone
 OWN_SECONDS = 4.0  # of the time that a pod has to end beyond its ranks' grace
+_LOST = (ExitCode.RANK_LOST, ExitCode.HANG)
 _OF_MEMORY = (ExitCode.RANK_LOST, ExitCode.USER_ERROR)  # a rank or its helper was killed
 _READ_BYTES = 1 << 20
 _LONGEST_BYTES = 256 * 1024  # a worker's lines are shorter
@@ -196,11 +197,17 @@ class Pod:
             os.kill(self._worker, signal.SIGTERM)
         if over and self._kill_at is None:
             self._kill_at = time.monotonic() + self._replica.ending_seconds()
-        if self._kill_at is not None and self._stop_at is None and time.monotonic() >= self._kill_at:
+        if (due := self._killed_in()) is not None and due <= 0:
             os.kill(self._worker, signal.SIGKILL)
 
+    def _killed_in(self) -> float | None:
+        """Seconds until the worker is killed: where its ranks do not end, as on a disk that hangs, this process still says why."""
+        if self._stop_at is not None:
+            return self._left() - OWN_SECONDS / 2
+        return None if self._kill_at is None else self._kill_at - time.monotonic()
+
     def _patience(self) -> float | None:
-        return None if self._kill_at is None else max(0.05, self._kill_at - time.monotonic())
+        return None if (due := self._killed_in()) is None else max(0.05, due)
 
     @property
     def _is_stale(self) -> str:
@@ -256,11 +263,12 @@ class Pod:
             report = self._fail(Cause.CANCELLED, f"this start of the gang is over: {self._is_stale}")
             code = report.exit_code
         self._leave_word(report)
-        return code
+        # Who deletes a pod has decided before how the gang goes on, and a queue that puts a gang back does so for nothing.
+        return ExitCode.STOPPED if self._stop_at is not None and code in _LOST else code
 
     def _regroup(self, report: Report) -> int:
         """Say that nothing of this replica is left; return its exit code, unless it goes on in the next attempt."""
-        if not end_all(seconds=GONE_SECONDS):
+        if not end_all(seconds=min(GONE_SECONDS, self._left())):
             return report.exit_code
         stays = (
             self._stop_at is None and report.verdict is not None and _may_start_again(report.verdict.cause)
@@ -285,11 +293,8 @@ class Pod:
             self._let_culprit_go_first(seconds=ANSWER_SECONDS)
         elif answer is not None and _lost_peer(report):
             self._let_culprit_go_first()
-        return self._given_up(report) if answer is not None and answer.given_up else report.exit_code
-
-    def _given_up(self, report: Report) -> int:
-        lost = report.exit_code in (ExitCode.RANK_LOST, ExitCode.HANG)
-        return ExitCode.GIVEN_UP if lost else report.exit_code
+        given_up = answer is not None and answer.given_up and report.exit_code in _LOST
+        return ExitCode.GIVEN_UP if given_up else report.exit_code
 
     def _begin_anew(self, attempt: int) -> NoReturn:
         """Become the first process of this replica in the next attempt."""

@@ -28,6 +28,8 @@ _FINAL = (
     ExitCode.SEAL_FAILED,
     ExitCode.GIVEN_UP,
 )
+# Of a pod whose ranks did well, or that was told to stop. Pods of a Job that Kueue puts back count nowhere but in its rules.
+_UNFAILED = [int(ExitCode.SEALED), int(ExitCode.STOPPED), 128 + signal.SIGTERM]
 _FREE = "RestartJobSetAndIgnoreMaxRestarts"
 # By what a pod says that the cluster ended it. Kueue's is of one that waits for a node which is lost.
 _DISRUPTIONS = ("DisruptionTarget", "TerminatedByKueue")
@@ -140,8 +142,8 @@ def _job_set(submission: Submission, templates: Mapping[str, Document], longest:
 def _gang_rules() -> list[Document]:
     """The first that matches decides, and what none matches is a restart that counts: a rank began, and ended badly.
 
-    A Job that failed without the exit code of a container had a pod that never started, or was deleted: where each new
-    start ends so at once, all restarts would be used up within seconds (:mod:`~..lifecycle.restarts` ends that).
+    A Job that failed without the exit code of a container had a pod that never started, or was told to stop: where each
+    new start ends so at once, all restarts would be used up within seconds (:mod:`~..lifecycle.restarts` ends that).
     From jobset/pkg/controllers/failure_policy.go; the messages are those of Kubernetes' Job
     (pkg/controller/job/pod_failure_policy.go), which gives all of them the same reason.
     """
@@ -153,7 +155,7 @@ def _gang_rules() -> list[Document]:
         _rule("unbootable", "FailJobSet", first),
         {"name": "overdue", "action": "FailJobSet", "onJobFailureReasons": ["DeadlineExceeded"]},
         _rule("disruption", _FREE, f" has condition ({'|'.join(_DISRUPTIONS)}) matching "),
-        {"name": "unstarted", "action": _FREE, "onJobFailureReasons": ["BackoffLimitExceeded"]},
+        {"name": "outside", "action": _FREE, "onJobFailureReasons": ["BackoffLimitExceeded"]},
     ]
 
 
@@ -172,7 +174,7 @@ def _role(submission: Submission, role: Role, template: Document, longest: int) 
         **_replicas(role, template, longest),
         "backoffLimit": 0,
         "podFailurePolicy": {
-            "rules": [*_final(), _disrupted("FailJob"), _ended("FailJob", labels.MAIN, "NotIn", [0])]
+            "rules": [*_final(), _disrupted("FailJob"), _ended("FailJob", labels.MAIN, "NotIn", _UNFAILED)]
         },
     }
     return {"metadata": {"labels": _labels(submission, role)}, "spec": spec}

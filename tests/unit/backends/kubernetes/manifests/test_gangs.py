@@ -109,3 +109,23 @@ def test_only_a_rank_that_began_and_ended_badly_uses_up_a_restart(
         and any(re.search(each, message) for each in rule.get("onJobFailureMessagePatterns", [""]))
     ]
     assert found[:1] == ([] if counts else ["RestartJobSetAndIgnoreMaxRestarts"])
+
+
+@pytest.mark.parametrize(
+    ("code", "matches"),
+    [(66, True), (68, True), (1, True), (137, True), (0, False), (70, False), (143, False)],
+)
+def test_a_pod_that_was_told_to_stop_matches_no_rule_of_its_job(code: int, *, matches: bool) -> None:
+    """Kubernetes holds a Job's rules against the pods that Kueue takes from it, too (getFailJobMessage), and nothing else."""
+    (job, *_) = EXAMPLES["tensorflow"].documents().owner["spec"]["replicatedJobs"]
+    asked = [
+        rule["onExitCodes"]
+        for rule in job["template"]["spec"]["podFailurePolicy"]["rules"]
+        if "onExitCodes" in rule
+    ]
+    found = [
+        rule
+        for rule in asked
+        if rule["containerName"] == "base" and (code in rule["values"]) == (rule["operator"] == "In")
+    ]
+    assert bool(found) == matches
