@@ -266,7 +266,7 @@ def test_the_weights_are_the_same_after(
         fault.heal(training)
     seconds = time.monotonic() - began
 
-    assert ended.state is JobState.SUCCEEDED, (ended, training.lines[-20:])
+    assert ended.state is JobState.SUCCEEDED, (ended.verdict, training.lines[-20:])
     first, *later = training.began_at()
     assert (first, bool(later), ended.restarts) == (0, fault.again, int(fault.again))
     assert all(step > 0 for step in later)
