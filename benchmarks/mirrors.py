@@ -25,10 +25,10 @@ from pathlib import Path
 from tests.unit.volumes.service.process import Service
 
 from benchmarks.pairs import LEFT_OUT, Ratio, compare, ratio, show
+from muster.ext.mirrors.copying import Copying
+from muster.ext.mirrors.folder import FolderHome
 from muster.volumes.durability import sync_all
 from muster.volumes.folder import FolderStore
-from muster.volumes.mirrors.copying import Copying
-from muster.volumes.mirrors.folder import FolderHome
 from muster.volumes.service.homes import ServiceHome
 from muster.volumes.tree import remove
 

@@ -19,10 +19,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from muster.backends.search.simulation import Costs, Played, play
-from muster.backends.search.state import SearchState
 from muster.core.search import Sampler, SearchSpec, What
 from muster.core.space import choice, loguniform
+from muster.ext.search.simulation import Costs, Played, play
+from muster.ext.search.state import SearchState
 
 RECORDED = Path(__file__).parent / "recorded" / "digits.json"
 SEEDS, WORKERS, MANY, TRIALS = 20, 4, 64, 6_000

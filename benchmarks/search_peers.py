@@ -28,14 +28,14 @@ from typing import Any
 from benchmarks.pairs import LEFT_OUT
 from benchmarks.search import RECORDED, SEEDS
 from benchmarks.stages_peers import peers_python
-from muster.backends.search.sampling import Sampling
-from muster.backends.search.simulation import Costs, Played, play
-from muster.backends.search.state import SearchState
 from muster.core.patience import Patience
 from muster.core.search import Event, Sampler, SearchSpec, What
 from muster.core.settings import Settings
 from muster.core.space import choice
 from muster.core.wire import dumps
+from muster.ext.search.sampling import Sampling
+from muster.ext.search.simulation import Costs, Played, play
+from muster.ext.search.state import SearchState
 
 OURS = (sys.executable, "-m", "benchmarks.search_run")
 CGROUPS = Path("/sys/fs/cgroup")  # or below it, where the first version is there, too

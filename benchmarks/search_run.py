@@ -13,7 +13,6 @@ from pathlib import Path
 
 from muster.backends.local.backend import LocalBackend
 from muster.backends.local.machine import Machine
-from muster.backends.search.driver import Driver
 from muster.core.data import Output
 from muster.core.job import JobSpec, Role
 from muster.core.origin import Origin
@@ -23,6 +22,7 @@ from muster.core.search import Search, SearchSpec
 from muster.core.settings import Settings
 from muster.core.shipped import shipped
 from muster.core.wire import loads
+from muster.ext.search.driver import Driver
 from muster.images.folders import find_image, put_image
 
 LONGEST_SECONDS, LOOK_SECONDS = 1200.0, 0.25

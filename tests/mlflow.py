@@ -1,4 +1,4 @@
-"""An MLflow in memory: it answers the calls of muster.backends.mlflow as a server does, and can be away."""
+"""An MLflow in memory: it answers the calls of muster.ext.search.mlflow as a server does, and can be away."""
 
 from __future__ import annotations
 

@@ -7,12 +7,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from muster.backends.search.simulation import Played, play
 from muster.core.data import Output
 from muster.core.job import JobSpec, Role
 from muster.core.origin import Origin
 from muster.core.search import Event, Search, SearchSpec, What
 from muster.core.space import choice, loguniform, uniform
+from muster.ext.search.simulation import Played, play
 from muster.volumes.protocols import Searches
 
 SPACE = {

@@ -9,9 +9,9 @@ from tests.waiting import until
 
 from muster.backends.local.places import Places
 from muster.backends.local.processes import marked
-from muster.backends.search.driver import look_up
-from muster.backends.search.state import SearchState
 from muster.core.search import What
+from muster.ext.search.driver import look_up
+from muster.ext.search.state import SearchState
 from muster.volumes.folder import FolderStore
 
 HILLS = """

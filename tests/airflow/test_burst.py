@@ -18,7 +18,7 @@ from tests.ports import free_port
 from tests.site import Site
 from tests.waiting import until
 
-from muster.airflow.up.postgres import Postgres
+from muster.ext.up.postgres import Postgres
 
 MANY, CLICKS = 24, 32  # benchmarks/up.py has more
 

@@ -11,8 +11,8 @@ import pytest
 from muster.airflow.embedded.home import EmbeddedHome
 from muster.airflow.embedded.result import RunResult
 from muster.core.errors import SpecError
+from muster.ext.mirrors.folder import FolderHome
 from muster.volumes.folder import FolderStore
-from muster.volumes.mirrors.folder import FolderHome
 
 
 @pytest.mark.parametrize(

@@ -705,7 +705,7 @@ class TestDeployments:
         self, api_server: Any, made: dict[str, Version], monkeypatch: pytest.MonkeyPatch
     ) -> list[tuple[str, ...]]:
         """Have a deployment of the hidden version; note what is asked of it."""
-        from muster.airflow.plugin import routes_serving
+        from muster.ext.page import routes_serving
 
         revision = Revision(
             name="r1", model=made["hidden"].pinned, state=RevisionState.SERVING, percent=100, ready=1
@@ -1145,7 +1145,7 @@ class TestPage:
             imported = re.findall(r'\bfrom "\./(.*)";$', answer.text, re.MULTILINE)
             assert len(imported) == len(re.findall(r"\bimport\b", answer.text)), name
             waiting += imported
-        from muster.airflow.plugin.app import STATIC
+        from muster.ext.page.app import STATIC
 
         assert seen == {path.name for path in STATIC.glob("*.js")}
 
@@ -1376,10 +1376,10 @@ def over(api_server: Any) -> Iterator[Sites]:
     """Have the page read other stores from then on, each from when it opens one anew."""
     from starlette.routing import Mount
 
-    from muster.airflow.plugin.answering import Answering
-    from muster.airflow.plugin.asked import Site
-    from muster.airflow.plugin.board import Board
-    from muster.airflow.plugin.opening import Opening
+    from muster.ext.page.answering import Answering
+    from muster.ext.page.asked import Site
+    from muster.ext.page.board import Board
+    from muster.ext.page.opening import Opening
 
     (mount,) = [r for r in api_server.routes if isinstance(r, Mount) and r.path == "/muster"]
 
@@ -1475,7 +1475,7 @@ def test_the_plugin_loads_nothing_heavy(tmp_path: Path) -> None:
     """Every process of Airflow's loads it, each parse of a Dag among them."""
     told = printed(
         "import sys, airflow.sdk, airflow.plugins_manager; before = set(sys.modules)\n"
-        "import muster.airflow.plugin.entry\n"
+        "import muster.ext.page.entry\n"
         "print(sorted(n for n in set(sys.modules) - before if n.split('.')[0] != 'muster'))\n"
         "print('fastapi' in set(sys.modules) - before)",
         home=tmp_path,

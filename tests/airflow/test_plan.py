@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from muster.airflow.embedded.home import EmbeddedHome
-from muster.airflow.embedded.plan import Does, PlannedStage, RunPlan, When
-from muster.airflow.embedded.planning import plan_dag
 from muster.core.errors import SpecError
+from muster.ext.plan.plan import Does, PlannedStage, RunPlan, When
+from muster.ext.plan.planning import plan_dag
 from muster.volumes.folder import FolderStore
 
 Write = Callable[..., None]

@@ -29,7 +29,7 @@ def client(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("client")
 def test_it_is_stored_without_what_is_at_its_default() -> None:
-    path = "muster.airflow.topic.TopicTrigger"
+    path = "muster.ext.ingest.topic.TopicTrigger"
     watched = AssetWatcher(name="a", trigger=TopicTrigger("kafka://broker/clicks"))
     assert watched.trigger.serialize() == (path, {"source": "kafka://broker/clicks"})
     assert TopicTrigger("kafka://broker/clicks", every=5).serialize()[1]["every"] == 5

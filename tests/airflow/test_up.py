@@ -14,13 +14,13 @@ import httpx
 import pytest
 from tests.ports import free_port
 from tests.site import COMPONENTS, Site
-from tests.unit.backends.metrics.conftest import Values, values
+from tests.unit.ext.metrics.conftest import Values, values
 from tests.waiting import GUARD_SECONDS, until
 
 import muster
 from muster.airflow.embedded.cleaning import MARKER
 from muster.backends.local.processes import Process
-from muster.backends.metrics.table import MetricsPart
+from muster.ext.metrics.table import MetricsPart
 from muster.volumes.base import UpkeepKind
 from muster.volumes.folder import FolderStore
 

@@ -16,12 +16,12 @@ from tests.browser.chromium import PATIENCE
 from tests.browser.person import keep
 
 import muster
-from muster.airflow.plugin import trials
-from muster.airflow.plugin.searches import Searches, described
-from muster.airflow.plugin.trial_curves import TrialCurves
 from muster.core.search import Event, What
 from muster.core.series import Series
 from muster.core.space import choice, integers
+from muster.ext.page import trials
+from muster.ext.search.page import Searches, described
+from muster.ext.search.trial_curves import TrialCurves
 from muster.volumes.folder import FolderStore
 
 pytestmark = pytest.mark.slow

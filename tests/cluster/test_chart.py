@@ -18,11 +18,11 @@ import pytest
 from tests.cluster import kubectl
 from tests.cluster.chart import NAME, VALUES, Release, asked, release
 from tests.cluster.inside import layout
-from tests.unit.backends.metrics.conftest import values
+from tests.unit.ext.metrics.conftest import values
 from tests.waiting import eventually
 
 from muster.backends.kubernetes.cluster.facts import holds
-from muster.backends.metrics.table import MetricsPart
+from muster.ext.metrics.table import MetricsPart
 
 pytestmark = pytest.mark.cluster
 

@@ -15,9 +15,9 @@ from tests.contract.mirror_kills import KilledMirrorContract
 from tests.contract.mirrored import assert_restores
 from tests.contract.test_mirrors import MirrorContract, Open, Served
 
+from muster.ext.mirrors.copying import Copying
+from muster.ext.mirrors.folder import FolderHome
 from muster.volumes.folder import FolderStore
-from muster.volumes.mirrors.copying import Copying
-from muster.volumes.mirrors.folder import FolderHome
 from muster.volumes.service.client import ServiceStore
 
 pytestmark = [pytest.mark.cluster, pytest.mark.nightly]

@@ -19,11 +19,11 @@ from pathlib import Path
 import pytest
 from tests.contract.mirrored import bytes_of, facts, mirror, put
 
+from muster.ext.mirrors.base import Home
+from muster.ext.mirrors.folder import FolderHome
+from muster.ext.mirrors.open_layout import OpenHome
 from muster.volumes import fsck
 from muster.volumes.folder import FolderStore
-from muster.volumes.mirrors.base import Home
-from muster.volumes.mirrors.folder import FolderHome
-from muster.volumes.mirrors.open_layout import OpenHome
 from muster.volumes.service.client import ServiceStore
 from muster.volumes.service.homes import ServiceHome
 

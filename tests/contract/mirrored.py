@@ -6,11 +6,11 @@ import os
 import random
 from pathlib import Path
 
+from muster.ext.mirrors.base import Home
+from muster.ext.mirrors.copying import Copying, Mirrored
+from muster.ext.mirrors.folder import FolderHome
 from muster.volumes import fsck
 from muster.volumes.folder import FolderStore
-from muster.volumes.mirrors.base import Home
-from muster.volumes.mirrors.copying import Copying, Mirrored
-from muster.volumes.mirrors.folder import FolderHome
 
 BIG_BYTES = 3 << 20
 

@@ -17,14 +17,14 @@ from tests.contract.test_mirrors import MirrorContract
 from tests.ingest.s3 import USER, WORD, ObjectStore
 
 from muster.core.errors import StoreError
+from muster.ext.mirrors import open_files
+from muster.ext.mirrors.base import Home
+from muster.ext.mirrors.delta import Stretch
+from muster.ext.mirrors.folder import FolderHome
+from muster.ext.mirrors.objects import Objects
+from muster.ext.mirrors.open_layout import OpenHome
+from muster.ext.mirrors.patching import MOST_PARTS
 from muster.volumes.folder import FolderStore
-from muster.volumes.mirrors import open_files
-from muster.volumes.mirrors.base import Home
-from muster.volumes.mirrors.delta import Stretch
-from muster.volumes.mirrors.folder import FolderHome
-from muster.volumes.mirrors.objects import Objects
-from muster.volumes.mirrors.open_layout import OpenHome
-from muster.volumes.mirrors.patching import MOST_PARTS
 
 _BUCKETS = itertools.count()
 SECRET = "not-to-be-shown"

@@ -30,7 +30,6 @@ from muster.backends.base import Backend
 from muster.backends.local import processes
 from muster.backends.local.places import Places
 from muster.cli.foreground import python_of_image, serve
-from muster.cli.spark import SERVER
 from muster.core.data import Output
 from muster.core.errors import ImageError
 from muster.core.job import JobSpec, Launcher, Role
@@ -38,6 +37,7 @@ from muster.core.resources import Resources
 from muster.core.settings import Settings
 from muster.core.status import JobState, JobStatus
 from muster.core.verdict import Cause
+from muster.ext.engines.commands import SERVER
 from muster.images.folders import find_image, image_folders, put_image
 
 pytestmark = [pytest.mark.slow, pytest.mark.data, pytest.mark.smoke]

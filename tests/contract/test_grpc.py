@@ -18,11 +18,11 @@ from tests.contract.test_predictions import find
 from tests.serving.grpc_users import Asker, asking, raw, typed, users, values
 from tests.waiting import eventually
 
-from muster.backends.predictions import Predictions
 from muster.backends.releases.decision import Ending
 from muster.backends.releases.manual import roll_back
 from muster.core.deployment import RequestLog
 from muster.core.settings import Settings
+from muster.ext.predictions.collecting import Predictions
 from muster.images.environment import Environments
 from muster.volumes.folder import FolderStore
 

@@ -22,17 +22,18 @@ from tests.unit.volumes.service.inside import Inside
 from tests.unit.volumes.service.process import Service
 
 from muster.core.errors import Conflict, Corrupt, NotFound, SpecError, StoreError
+from muster.ext.mirrors import copying, delta, publishing
+from muster.ext.mirrors import service as mirroring
+from muster.ext.mirrors.base import Documents, Holding, Home
+from muster.ext.mirrors.copying import Copying
+from muster.ext.mirrors.folder import FolderHome
+from muster.ext.mirrors.open_layout import OpenHome
+from muster.ext.mirrors.repair import repair
 from muster.volumes import fsck, retention
 from muster.volumes.commit_records import Place, read_commit, write_commit
 from muster.volumes.folder import FolderStore
 from muster.volumes.manifest import render
-from muster.volumes.mirrors import copying, delta, publishing
-from muster.volumes.mirrors.base import Documents, Holding, Home
-from muster.volumes.mirrors.copying import Copying
-from muster.volumes.mirrors.folder import FolderHome
-from muster.volumes.mirrors.open_layout import OpenHome
-from muster.volumes.mirrors.repair import repair
-from muster.volumes.service import homes, mirroring
+from muster.volumes.service import homes
 from muster.volumes.service.homes import ServiceHome
 from muster.volumes.tree import remove
 

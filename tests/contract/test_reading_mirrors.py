@@ -13,15 +13,15 @@ import pytest
 from tests.contract.mirrored import damage, facts, fill, mirror, put
 from tests.unit.volumes.service.inside import Inside
 
-from muster.backends.mirrors import open_home
 from muster.backends.stores import folder_store, mirrored_service
 from muster.core.errors import Conflict, Corrupt, NotFound
 from muster.core.settings import Settings
+from muster.ext.mirrors.folder import FolderHome
+from muster.ext.mirrors.opening import open_home
+from muster.ext.mirrors.repair import repair
 from muster.volumes import fsck
 from muster.volumes.commit_records import read_commit, write_commit
 from muster.volumes.folder import FolderStore
-from muster.volumes.mirrors.folder import FolderHome
-from muster.volumes.mirrors.repair import repair
 from muster.volumes.service.client import ServiceStore
 from muster.volumes.tree import remove
 

@@ -19,9 +19,6 @@ from tests.waiting import GUARD_SECONDS, eventually
 
 from muster.backends.base import Backend
 from muster.backends.local.places import Places
-from muster.backends.search.driver import Driver, Ended, look_up
-from muster.backends.search.results import earlier_of, write_results
-from muster.backends.search.state import Phase
 from muster.core.cancelling import by_command
 from muster.core.data import Output
 from muster.core.errors import SpecError
@@ -32,6 +29,9 @@ from muster.core.search import Sampler, Search, SearchSpec, What
 from muster.core.settings import Settings
 from muster.core.space import choice, uniform
 from muster.core.status import JobState
+from muster.ext.search.driver import Driver, Ended, look_up
+from muster.ext.search.results import earlier_of, write_results
+from muster.ext.search.state import Phase
 from muster.images.folders import find_image, image_folders, put_image
 
 # Trains to `epochs` from its checkpoint; the nearer `rate` is to 0.6 the better it is, and more so with each epoch.

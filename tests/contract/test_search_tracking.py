@@ -21,10 +21,6 @@ from tests.waiting import GUARD_SECONDS, eventually, until
 from muster.backends.local.backend import LocalBackend
 from muster.backends.local.places import Places
 from muster.backends.local.variables import NO_TELEMETRY
-from muster.backends.mlflow import helper
-from muster.backends.mlflow.reach import Beside, reach
-from muster.backends.mlflow.runs import Run, Runs
-from muster.backends.search.driver import Driver
 from muster.backends.tracking import shown_run, tracking_database, tracking_uri
 from muster.core.job import JobSpec, Role
 from muster.core.origin import Origin
@@ -32,6 +28,10 @@ from muster.core.resources import Resources
 from muster.core.search import Search, SearchSpec
 from muster.core.settings import Settings
 from muster.core.space import uniform
+from muster.ext.search.driver import Driver
+from muster.ext.search.mlflow import helper
+from muster.ext.search.mlflow.reach import Beside, reach
+from muster.ext.search.mlflow.runs import Run, Runs
 from muster.images.environment import Environments
 from muster.images.folders import find_image, image_folders, put_image
 from muster.volumes.folder import FolderStore

@@ -18,7 +18,6 @@ from tests.contract.test_keepers import kill_keeper
 from tests.waiting import eventually
 
 from muster.backends.local.serving.folder import DeploymentFolder
-from muster.backends.predictions import Predictions
 from muster.backends.releases.decision import Ending
 from muster.backends.releases.plan import Plan, Rules
 from muster.backends.releases.tokens import ENDED_KEPT, MOST_CLIENTS, Token, Tokens, digest_of, ended, made
@@ -26,6 +25,7 @@ from muster.core.deployment import RequestLimits, RequestLog
 from muster.core.errors import NotFound, SpecError
 from muster.core.prediction import PredictionId
 from muster.core.settings import Settings
+from muster.ext.predictions.collecting import Predictions
 from muster.volumes.folder import FolderStore
 
 pytestmark = pytest.mark.slow

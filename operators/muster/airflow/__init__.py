@@ -9,33 +9,27 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from muster.core.extensions import added, problems
+
 if TYPE_CHECKING:
     from muster.airflow.authoring.smoke_rows import SmokeRows as SmokeRows
     from muster.airflow.authoring.triggering import triggering as triggering
     from muster.airflow.authoring.values import Output as Output
-    from muster.airflow.operators.compact import CompactOperator as CompactOperator
     from muster.airflow.operators.decorators import gang as gang
     from muster.airflow.operators.decorators import job as job
     from muster.airflow.operators.decorators import search as search
     from muster.airflow.operators.deploy import DeployOperator as DeployOperator
-    from muster.airflow.operators.drift import DriftOperator as DriftOperator
     from muster.airflow.operators.gate import GateOperator as GateOperator
-    from muster.airflow.operators.ingest import IngestOperator as IngestOperator
     from muster.airflow.operators.job import GangOperator as GangOperator
     from muster.airflow.operators.job import JobOperator as JobOperator
-    from muster.airflow.operators.mirror import MirrorOperator as MirrorOperator
     from muster.airflow.operators.retention import RetentionOperator as RetentionOperator
     from muster.airflow.operators.rollback import RollbackOperator as RollbackOperator
-    from muster.airflow.operators.score import ScoreOperator as ScoreOperator
-    from muster.airflow.operators.search import SearchOperator as SearchOperator
     from muster.airflow.operators.sweep import SweepOperator as SweepOperator
     from muster.airflow.operators.validate import ValidateOperator as ValidateOperator
-    from muster.airflow.topic import TopicTrigger as TopicTrigger
     from muster.backends.releases.plan import Rules as Rules
     from muster.core.deployment import Batch as Batch
     from muster.core.deployment import RequestLimits as RequestLimits
     from muster.core.deployment import RequestLog as RequestLog
-    from muster.core.drift import DriftLimits as DriftLimits
     from muster.core.job import Role as Role
     from muster.core.job import SecretRef as SecretRef
     from muster.core.resources import Resources as Resources
@@ -44,19 +38,22 @@ if TYPE_CHECKING:
     from muster.core.space import integers as integers
     from muster.core.space import loguniform as loguniform
     from muster.core.space import uniform as uniform
+    from muster.ext.ingest.compact import CompactOperator as CompactOperator
+    from muster.ext.ingest.operator import IngestOperator as IngestOperator
+    from muster.ext.ingest.topic import TopicTrigger as TopicTrigger
+    from muster.ext.mirrors.operator import MirrorOperator as MirrorOperator
+    from muster.ext.predictions.drift import DriftOperator as DriftOperator
+    from muster.ext.predictions.limits import DriftLimits as DriftLimits
+    from muster.ext.predictions.score import ScoreOperator as ScoreOperator
+    from muster.ext.search.operator import SearchOperator as SearchOperator
 
 MODULES = {
     "Batch": "muster.core.deployment",
     "Budget": "muster.core.search",
-    "CompactOperator": "muster.airflow.operators.compact",
     "DeployOperator": "muster.airflow.operators.deploy",
-    "DriftLimits": "muster.core.drift",
-    "DriftOperator": "muster.airflow.operators.drift",
     "GangOperator": "muster.airflow.operators.job",
     "GateOperator": "muster.airflow.operators.gate",
-    "IngestOperator": "muster.airflow.operators.ingest",
     "JobOperator": "muster.airflow.operators.job",
-    "MirrorOperator": "muster.airflow.operators.mirror",
     "Output": "muster.airflow.authoring.values",
     "RequestLimits": "muster.core.deployment",
     "RequestLog": "muster.core.deployment",
@@ -65,12 +62,9 @@ MODULES = {
     "Role": "muster.core.job",
     "RollbackOperator": "muster.airflow.operators.rollback",
     "Rules": "muster.backends.releases.plan",
-    "ScoreOperator": "muster.airflow.operators.score",
-    "SearchOperator": "muster.airflow.operators.search",
     "SecretRef": "muster.core.job",
     "SmokeRows": "muster.airflow.authoring.smoke_rows",
     "SweepOperator": "muster.airflow.operators.sweep",
-    "TopicTrigger": "muster.airflow.topic",
     "ValidateOperator": "muster.airflow.operators.validate",
     "choice": "muster.core.space",
     "gang": "muster.airflow.operators.decorators",
@@ -81,12 +75,18 @@ MODULES = {
     "triggering": "muster.airflow.authoring.triggering",
     "uniform": "muster.core.space",
 }
-"""The module of each public name."""
+"""The module of each public name; those of extensions are in :func:`modules`."""
 
-__all__ = [*MODULES]  # typed above
+
+def modules() -> dict[str, str]:
+    """Return the module of each public name, those of extensions among them, sorted by name."""
+    return dict(sorted({**added(lambda each: each.operators), **MODULES}.items()))
 
 
 def __getattr__(name: str) -> Any:
-    if name not in MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(MODULES[name]), name)
+    if name == "__all__":  # for `import *` and tests alone: it is the names of every extension, too
+        return [*modules()]
+    module = MODULES.get(name) or (None if name.startswith("_") else modules().get(name))
+    if module is None:
+        raise AttributeError("\n".join((f"module {__name__!r} has no attribute {name!r}", *problems())))
+    return getattr(import_module(module), name)

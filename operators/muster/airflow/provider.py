@@ -5,7 +5,21 @@ from __future__ import annotations
 from typing import Any
 
 from muster import __version__
-from muster.airflow import MODULES
+from muster.airflow import modules
+from muster.core.extensions import added, extensions
+
+DECORATORS = dict.fromkeys(("job", "gang"), "muster.airflow.operators.decorators")
+LINKS = (
+    "JobLink",
+    "CandidateLink",
+    "ChampionLink",
+    "VersionsLink",
+    "ReportLink",
+    "DataDocsLink",
+    "TrackingLink",
+    "DeploymentLink",
+    "EndpointLink",
+)
 
 
 def get_provider_info() -> dict[str, Any]:
@@ -21,26 +35,17 @@ def get_provider_info() -> dict[str, Any]:
             {
                 "integration-name": "muster",
                 "python-modules": sorted(
-                    {module for name, module in MODULES.items() if name.endswith("Operator")}
+                    {module for name, module in modules().items() if name.endswith("Operator")}
                 ),
             }
         ],
         "task-decorators": [
-            {"name": "job", "class-name": "muster.airflow.operators.decorators.job"},
-            {"name": "gang", "class-name": "muster.airflow.operators.decorators.gang"},
-            {"name": "search", "class-name": "muster.airflow.operators.decorators.search"},
+            {"name": name, "class-name": f"{module}.{name}"}
+            for name, module in {**DECORATORS, **added(lambda each: each.decorators)}.items()
         ],
         "extra-links": [
-            "muster.airflow.links.JobLink",
-            "muster.airflow.links.SearchLink",
-            "muster.airflow.links.CandidateLink",
-            "muster.airflow.links.ChampionLink",
-            "muster.airflow.links.VersionsLink",
-            "muster.airflow.links.ReportLink",
-            "muster.airflow.links.DataDocsLink",
-            "muster.airflow.links.TrackingLink",
-            "muster.airflow.links.DeploymentLink",
-            "muster.airflow.links.EndpointLink",
+            *(f"muster.airflow.links.{name}" for name in LINKS),
+            *(link for each in extensions().values() for link in each.links),
         ],
         "config": {
             "muster": {

@@ -17,7 +17,7 @@ from muster.volumes.listing import Listing
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from muster.volumes.mirrors.base import Home
+    from muster.ext.mirrors.base import Home
     from muster.volumes.service.client import ServiceStore
 
     Base = FolderStore
@@ -29,7 +29,7 @@ class ReadsMirror(Base):
     """Makes a store read versions from its mirror that it lacks, by number or digest; nothing is written there."""
 
     def __init__(self, *args: Any, settings: Settings, **rules: Any) -> None:
-        from muster.volumes.mirrors.elsewhere import Elsewhere
+        from muster.ext.mirrors.elsewhere import Elsewhere
 
         super().__init__(*args, **rules)
         self._settings = settings
@@ -37,8 +37,8 @@ class ReadsMirror(Base):
 
     def _open_mirror(self) -> Home:
         """Open the mirror. :raises Conflict: it is another store's, which gives the same numbers to other data."""
-        from muster.backends.mirrors import home_of, open_home
-        from muster.volumes.mirrors.base import check_mirror
+        from muster.ext.mirrors.base import check_mirror
+        from muster.ext.mirrors.opening import home_of, open_home
 
         mirror = open_home(self._settings.mirror, self._settings)
         try:
@@ -54,7 +54,7 @@ class ReadsMirror(Base):
 
     def resolve(self, address: str) -> tuple[Version, ...]:
         """Return the versions that an address names now."""
-        from muster.volumes.mirrors.elsewhere import version_of
+        from muster.ext.mirrors.elsewhere import version_of
 
         try:
             return super().resolve(address)

@@ -22,21 +22,16 @@ from typing import Annotated
 import typer
 
 from muster import __version__
-from muster.cli import cache, capacity, deployments, images, jobs, predictions, runs, search, volumes, warm
+from muster.cli import cache, capacity, deployments, images, jobs, runs, volumes, warm
 from muster.cli.command import Commands, example
 from muster.cli.demo import demo
 from muster.cli.doctor import doctor
 from muster.cli.init import init
 from muster.cli.leaving import leave
-from muster.cli.metrics import metrics
-from muster.cli.mlflow import mlflow
-from muster.cli.notebook import notebook
-from muster.cli.plan import plan
 from muster.cli.run import Resumable, run
 from muster.cli.screen import complain
-from muster.cli.spark import spark
 from muster.cli.tensorboard import tensorboard
-from muster.cli.up import up
+from muster.core.extensions import extensions, load, problems
 
 HELP = """The whole road of a model in one Airflow Dag, on this machine or a cluster.
 
@@ -73,42 +68,29 @@ app.command(
         "muster run flights --json",
     ),
 )(run)
-app.command(
-    "plan",
-    epilog=example("muster plan flights --param epochs=6", "muster plan flights --json | jq .gpu_hours"),
-)(plan)
-app.command("up", epilog=example("muster up", "muster up --dags pipelines --port 8090"))(up)
 app.command("gpus", epilog=example("muster gpus", "muster gpus --json | jq '.classes[] | {name, free}'"))(
     capacity.gpus
 )
 app.command("queue", epilog=example("muster queue", "muster queue --json | jq '.waiting[0].why'"))(
     capacity.queue
 )
-app.command(
-    "metrics",
-    epilog=example("muster metrics", "muster metrics --serve --port 9471", "muster metrics --alerts"),
-)(metrics)
 app.command("doctor", epilog=example("muster doctor", "muster doctor --json"))(doctor)
 app.command(
     "tensorboard", epilog=example("muster tensorboard flights/model", "muster tensorboard flights-train")
 )(tensorboard)
-app.command("spark", epilog=example("muster spark counts-count", "muster spark 3f2a --port 18081"))(spark)
-app.command("mlflow", epilog=example("muster mlflow", "muster mlflow --port 5001"))(mlflow)
-app.command(
-    "notebook",
-    epilog=example(
-        "muster notebook --image train --inputs flights/features@latest",
-        "muster notebook --inputs rows=flights/features@2013-03 --execute report.ipynb",
-    ),
-)(notebook)
-app.add_typer(jobs.app, name="jobs")
-app.add_typer(runs.app, name="runs")
-app.add_typer(search.app, name="search")
-app.add_typer(volumes.app, name="volumes")
-app.add_typer(deployments.app, name="deployments")
-app.add_typer(predictions.app, name="predictions")
-app.add_typer(images.app, name="images")
-app.add_typer(cache.app, name="cache")
+GROUPS = {
+    "jobs": jobs.app,
+    "runs": runs.app,
+    "volumes": volumes.app,
+    "deployments": deployments.app,
+    "images": images.app,
+    "cache": cache.app,
+}
+for _name, _group in GROUPS.items():
+    app.add_typer(_group, name=_name)
+for _extension in extensions().values():
+    if _extension.commands is not None:
+        load(_extension.commands)({"": app, **GROUPS})
 
 
 def _version(wanted: bool) -> None:
@@ -147,6 +129,8 @@ def main() -> None:
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:  # it was closed by who started this, `>&-`
             setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: PTH123, SIM115 - until the end
+    for problem in problems():
+        complain(problem)
     try:
         named(warm.arguments)(warm.arguments, prog_name="muster")
     except OSError as error:

@@ -11,11 +11,11 @@ import typer
 
 from muster.cli import boot, tokens
 from muster.cli.command import Json, example, group, open_deployments, open_store, person
-from muster.cli.predictions import tell_unread
 from muster.cli.screen import Table, complain, digest, emit, fields, note, safe, say, when
 from muster.core.errors import DeploymentError, MusterError, NotFound, SpecError
 from muster.core.names import check_label
 from muster.core.wire import plain
+from muster.ext.predictions.commands import tell_unread
 
 if TYPE_CHECKING:
     from muster.backends.releases.deployments import Deployments

@@ -78,8 +78,8 @@ def fsck(
 
 def _name_again(mirror: str) -> None:
     """Write VOLUME.json of this machine's store after a mirror where it is gone or damaged: without it no store opens."""
-    from muster.backends.mirrors import open_home
-    from muster.volumes.mirrors.repair import name_again
+    from muster.ext.mirrors.opening import open_home
+    from muster.ext.mirrors.repair import name_again
 
     settings = Settings.load()
     if settings.cluster is None and settings.store.is_dir():
@@ -90,8 +90,8 @@ def _name_again(mirror: str) -> None:
 
 def _check_mirror(store: LocalStore, mirror: str) -> None:
     """Refuse what is no mirror of this store, also while nothing needs it: a wrong name is found on a schedule's first day."""
-    from muster.backends.mirrors import home_of, open_home
-    from muster.volumes.mirrors.base import check_mirror
+    from muster.ext.mirrors.base import check_mirror
+    from muster.ext.mirrors.opening import home_of, open_home
 
     with closing(home_of(store)) as target, closing(open_home(mirror, Settings.load())) as source:
         check_mirror(source, target)
@@ -99,8 +99,8 @@ def _check_mirror(store: LocalStore, mirror: str) -> None:
 
 def _repair(store: LocalStore, mirror: str, report: Report) -> bool:
     """Replace what is damaged by the same versions of a mirror, and say so on stderr; return whether some is left."""
-    from muster.backends.mirrors import home_of, open_home
-    from muster.volumes.mirrors.repair import repair
+    from muster.ext.mirrors.opening import home_of, open_home
+    from muster.ext.mirrors.repair import repair
 
     with (
         closing(home_of(store)) as target,

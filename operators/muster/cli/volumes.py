@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from muster.cli import code, mirror, transfer, upkeep
+from muster.cli import code, transfer, upkeep
 from muster.cli.command import Json, Where, example, group, open_store, store_is_here
 from muster.cli.diff import diff
 from muster.cli.screen import Table, emit, note, safe, say, size, when
@@ -235,21 +235,6 @@ app.command(
         "muster volumes get flights/model@7 s3://lake/models/7 --connection lake",
     ),
 )(transfer.get)
-app.command(
-    "mirror",
-    epilog=example(
-        "muster volumes mirror /backup/muster/store",
-        "muster volumes mirror s3://bucket/muster --volumes flights/model --keep-deleted",
-        "muster volumes mirror http://muster-store.other:8470 --watch",
-    ),
-)(mirror.mirror)
-app.command(
-    "restore",
-    epilog=example(
-        "muster volumes restore --from /backup/muster/store",
-        "muster volumes restore --from s3://bucket/muster",
-    ),
-)(mirror.restore)
 app.command(
     "fsck",
     epilog=example(

@@ -19,7 +19,7 @@
         STORE/trash/                           deleted, to be unlinked later
     STORE/predictions/<deployment>/        requests that model servers of a cluster keep (:mod:`muster.volumes.spool`)
     STORE/searches/<search_id>/            what searches look for, and their events (:mod:`muster.volumes.searches`)
-    STORE/MIRROR.json                      of which store this one is a mirror (:mod:`muster.volumes.mirrors.folder`)
+    STORE/MIRROR.json                      of which store this one is a mirror (:mod:`muster.ext.mirrors.folder`)
     STORE/mirror/                          what a mirror has received and not yet made visible
     STORE/upkeep/                          when fsck, gc and a sweep last ran (:mod:`muster.volumes.upkeep`); may be deleted
 

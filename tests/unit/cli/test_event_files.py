@@ -6,11 +6,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from muster.cli.event_files import Following
-from muster.cli.spark import BEGINS
 from muster.core.data import Output
 from muster.core.job import EVENTS, JobSpec, Role
 from muster.core.status import JobState, JobStatus
 from muster.core.verdict import Cause, Verdict
+from muster.ext.engines.commands import BEGINS
 from muster.volumes import held
 from muster.volumes.folder import FolderStore
 

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 import yaml
 from tests.unit.backends.kubernetes.site_api import SiteApi, kubeconfig, site_api
-from tests.unit.backends.metrics.conftest import values
+from tests.unit.ext.metrics.conftest import values
 
 from muster.backends import choose
-from muster.backends.metrics.table import NAMED, MetricsPart
 from muster.core.job import JobSpec, Role
+from muster.ext.metrics.table import NAMED, MetricsPart
 from muster.volumes.folder import FolderStore
 
 Run = Callable[..., Any]

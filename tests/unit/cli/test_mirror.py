@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from muster.backends import mirrors
 from muster.core.errors import SpecError
+from muster.ext.mirrors import opening as mirrors
 from muster.volumes.folder import FolderStore
 
 Run = Callable[..., Any]
@@ -126,7 +126,7 @@ def test_a_watch_goes_on_after_an_error(
 
     open_home = mirrors.open_home
     monkeypatch.setattr(mirrors, "open_home", opened)
-    monkeypatch.setattr("muster.cli.mirror.time.sleep", lambda _: None)
+    monkeypatch.setattr("muster.ext.mirrors.commands.time.sleep", lambda _: None)
     answer = muster("volumes", "mirror", tmp_path / "copy", "--watch")
     assert "the disk is unplugged; the next look is in 60 s" in answer.err
     assert "versions brought" in answer.out

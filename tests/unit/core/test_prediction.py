@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from muster.core.deployment import RequestLog
-from muster.core.drift import DriftLimits
 from muster.core.errors import SpecError
 from muster.core.prediction import PredictionId, hour_of, predictions_volume
+from muster.ext.predictions.limits import DriftLimits
 
 
 def test_an_id_names_deployment_and_hour() -> None:

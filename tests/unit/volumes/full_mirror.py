@@ -10,10 +10,10 @@ from tests.contract.mirrored import facts, mirror, put
 from tests.unit.volumes.full_disk import fill
 
 from muster.core.errors import StoreError
+from muster.ext.mirrors.folder import FolderHome
+from muster.ext.mirrors.open_layout import OpenHome
 from muster.volumes import fsck
 from muster.volumes.folder import FolderStore
-from muster.volumes.mirrors.folder import FolderHome
-from muster.volumes.mirrors.open_layout import OpenHome
 
 
 def main(folder):

@@ -20,10 +20,10 @@ from tests.forks import forks
 from tests.unit.volumes.commit_faults import fate
 
 from muster.core.address import pinned
+from muster.ext.mirrors.folder import FolderHome
+from muster.ext.mirrors.open_layout import OpenHome
 from muster.volumes import fsck
 from muster.volumes.folder import FolderStore
-from muster.volumes.mirrors.folder import FolderHome
-from muster.volumes.mirrors.open_layout import OpenHome
 
 # A clean process is forked for each run: threads that have hashed a large file do not outlive a fork.
 _FORKS = forks("tests.unit.volumes.mirror_faults")

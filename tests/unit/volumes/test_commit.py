@@ -17,8 +17,8 @@ from muster.core.data import CARRIED, CHECKPOINTS, Output
 from muster.core.errors import BadOutput, Conflict, StoreError
 from muster.core.job import Role
 from muster.core.replica import PartManifest
+from muster.ext.mirrors.scan import scan
 from muster.volumes import commit, fsck
-from muster.volumes.mirrors.scan import scan
 from muster.volumes.retention import collect
 from muster.volumes.tree import make_folders, remove
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import random
 
-from muster.volumes.mirrors.delta import Stretch
-from muster.volumes.mirrors.patching import (
+from muster.ext.mirrors.delta import Stretch
+from muster.ext.mirrors.patching import (
     COPIED_PART_BYTES,
     LEAST_PART_BYTES,
     SENT_PART_BYTES,

@@ -279,7 +279,7 @@ class SearchTrigger(DrivingTrigger):
     async def drive(self) -> Mapping[str, Any]:
         """Drive the search; how it ended is among its events."""
         from muster.airflow.attempts.driving_hub import driving_hub
-        from muster.backends.search.driver import Driver
+        from muster.ext.search.driver import Driver
 
         ours = driving_hub("search")
         async with ours.joined() as backend:
@@ -295,9 +295,9 @@ class SearchTrigger(DrivingTrigger):
         """Pause the trials where the task was ended or cleared: nothing would drive the search any more."""
         from muster.airflow.attempts.task_state import ask, ended_by_hand
         from muster.airflow.site import open_backend
-        from muster.backends.search.driver import Driver
         from muster.core.origin import Origin
         from muster.core.wire import loads
+        from muster.ext.search.driver import Driver
 
         state = ask(loads(Origin, self.origin))
         if state is not None and not ended_by_hand(state):

@@ -27,7 +27,7 @@ SHARED = (
     "muster.airflow.operators.gate",
     "muster.airflow.operators.job",
     "muster.airflow.operators.validate",
-    "muster.airflow.plugin.entry",
+    "muster.ext.page.entry",
 )
 """What a run, and two or more of Airflow's own processes, import at their start or at their first task."""
 # What else a run imports of others when it needs it, from its first line to the end of its first job.
@@ -41,7 +41,7 @@ _MODULES = (
 
 
 # Rooms that no process of a run imports: other programs, and Airflow's components.
-_OTHERS = ("muster.airflow.plugin", "muster.airflow.up", "muster.cli", "muster.worker")
+_OTHERS = ("muster.ext.page", "muster.ext.up", "muster.cli", "muster.worker")
 
 
 @cache

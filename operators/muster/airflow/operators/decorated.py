@@ -17,10 +17,10 @@ from muster.airflow.authoring.keywords import refusing
 from muster.airflow.authoring.references import VersionReference
 from muster.airflow.authoring.source import Source, source_of
 from muster.airflow.operators.job import FunctionOperator, JobOperator
-from muster.airflow.operators.search import SearchOperator
 from muster.core.address import SCHEME
 from muster.core.errors import SpecError
 from muster.core.job import Launcher, Role
+from muster.ext.search.operator import SearchOperator
 
 if TYPE_CHECKING:
     from muster.airflow.authoring.code import Code, DagFolder

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from muster.airflow.authoring.keywords import keyword
     from muster.airflow.operators.job import FunctionOperator
-    from muster.airflow.operators.search import SearchOperator
+    from muster.ext.search.operator import SearchOperator
 
 P = ParamSpec("P")
 Function = Callable[..., Mapping[str, float] | None]
@@ -214,7 +214,7 @@ def gang(python_callable: Function | None = None, **keywords: Any) -> Any:
 def search(python_callable: Function | None = None, **keywords: Any) -> Any:
     """Make a function of the Dag file what a search trains in each of its trials.
 
-    Like :func:`gang`, with the keywords of a :class:`~muster.airflow.operators.search.SearchOperator`. The params of the space, and the
+    Like :func:`gang`, with the keywords of a :class:`~muster.ext.search.operator.SearchOperator`. The params of the space, and the
     one that ``until`` names, are not given where it is called.
 
     ::

@@ -42,7 +42,6 @@ from muster.airflow.operators.releasing import (
     short,
     smoke_digest,
 )
-from muster.airflow.operators.score import SERVE
 from muster.airflow.operators.smoke import Smoke, check_smoke_file, smoke_of
 from muster.core.comparison import files_changed
 from muster.core.deployment import (
@@ -59,6 +58,7 @@ from muster.core.deployment import (
 )
 from muster.core.errors import SpecError
 from muster.core.resources import Resources
+from muster.ext.predictions.score import SERVE
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

@@ -8,10 +8,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from muster.airflow.operators.releasing import read_smoke, read_smoke_text
-from muster.airflow.operators.score import SERVE, serving_code
 from muster.core.data import Input, Output
 from muster.core.errors import SpecError
 from muster.core.job import JobSpec, Role
+from muster.ext.predictions.score import SERVE, serving_code
 
 if TYPE_CHECKING:
     from muster.airflow.attempts.run import TaskRun

@@ -14,8 +14,9 @@ from starlette.routing import BaseRoute, Match, Route
 from starlette.types import Receive, Scope, Send
 
 from muster.core.errors import SpecError, StoreError
+from muster.ext.mirrors import service as mirroring
 from muster.volumes.folder import FolderStore
-from muster.volumes.service import answers, checks, mirroring, pods, reading, spooling, writing
+from muster.volumes.service import answers, checks, pods, reading, spooling, writing
 from muster.volumes.service.bells import Bells
 from muster.volumes.service.calls import refusal
 from muster.volumes.service.committer import Committer

@@ -14,8 +14,8 @@ from typing import BinaryIO
 from muster.core.errors import SpecError
 from muster.core.names import check_volume
 from muster.core.wire import parsed
+from muster.ext.mirrors.base import Documents, Holding
 from muster.volumes.commit_records import Place
-from muster.volumes.mirrors.base import Documents, Holding
 
 CHUNK_BYTES = 1 << 20
 _LONGEST_LINE_BYTES = 64 << 10

@@ -10,11 +10,11 @@ from contextlib import suppress
 from pathlib import Path
 
 from muster.core.errors import Corrupt, MusterError, NotFound, Unavailable
+from muster.ext.mirrors.base import Busy, Documents, Holding, Source, Tell, read_at_source
+from muster.ext.mirrors.delta import LEAST_BYTES, Stretch, delta
 from muster.volumes.changes import files_below
 from muster.volumes.commit_records import Place
 from muster.volumes.manifest import Entry
-from muster.volumes.mirrors.base import Busy, Documents, Holding, Source, Tell, read_at_source
-from muster.volumes.mirrors.delta import LEAST_BYTES, Stretch, delta
 from muster.volumes.service.archives import in_chunks
 from muster.volumes.service.arriving import Piece, document_of, documents_of, listed, marks_of, wire_of
 from muster.volumes.service.client import ServiceStore

@@ -6,13 +6,13 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from muster.airflow.operators.compact import CompactOperator
-from muster.airflow.operators.drift import DriftOperator
-from muster.airflow.operators.ingest import IngestOperator
-from muster.airflow.operators.score import ScoreOperator
 from muster.airflow.operators.validate import ValidateOperator
 from muster.core.resources import Resources
 from muster.core.wire import dumps
+from muster.ext.ingest.compact import CompactOperator
+from muster.ext.ingest.operator import IngestOperator
+from muster.ext.predictions.drift import DriftOperator
+from muster.ext.predictions.score import ScoreOperator
 
 STORED = Path(__file__).with_name("drafts.txt")
 """As they were stored when each of the five operators still built its own: not to be written anew."""

@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 
 from muster.airflow.authoring.code import DagFolder
-from muster.airflow.operators.compact import CompactOperator
-from muster.airflow.operators.drift import DriftOperator
-from muster.airflow.operators.ingest import IngestOperator
 from muster.airflow.operators.program import Program, ProgramOperator
-from muster.airflow.operators.score import ScoreOperator
 from muster.airflow.operators.validate import ValidateOperator
 from muster.core.errors import SpecError
 from muster.core.settings import Settings
+from muster.ext.ingest.compact import CompactOperator
+from muster.ext.ingest.operator import IngestOperator
+from muster.ext.predictions.drift import DriftOperator
+from muster.ext.predictions.score import ScoreOperator
 from muster.images.folders import find_image
 
 FILE = Program(

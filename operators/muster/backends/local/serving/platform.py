@@ -21,7 +21,6 @@ from muster.backends.local.serving import door
 from muster.backends.local.serving.folder import DeploymentFolder
 from muster.backends.local.serving.kept import start_keeper
 from muster.backends.local.serving.state import Change, DeploymentState
-from muster.backends.predictions import Predictions
 from muster.backends.releases.book import Book, Entry, pin_reason
 from muster.backends.releases.deployments import Deployments
 from muster.backends.releases.figures import added, if_known, read_counts
@@ -33,6 +32,7 @@ from muster.core.errors import BackendError, Conflict, Corrupt, DeploymentError,
 from muster.core.locks import locked
 from muster.core.settings import Settings
 from muster.core.shipped import shipped
+from muster.ext.predictions.collecting import Predictions
 from muster.images.lock import LOCK
 from muster.volumes.protocols import LocalStore
 

@@ -1,0 +1,12 @@
+"""Mirrors: second homes of a store's versions, with the same numbers and the same digests."""
+
+from __future__ import annotations
+
+from muster.core.extensions import Extension
+
+EXTENSION = Extension(
+    operators={
+        "MirrorOperator": "muster.ext.mirrors.operator",
+    },
+    commands="muster.ext.mirrors.commands:add",
+)

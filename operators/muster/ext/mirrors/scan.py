@@ -1,0 +1,70 @@
+"""Lists every committed version of a folder store with its digest and marks, without parsing any record."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection
+from pathlib import Path
+
+from muster.core.errors import NotFound
+from muster.ext.mirrors.base import Holding
+from muster.volumes.catalog import pins
+from muster.volumes.commit_records import REPLACED, Place, is_committed, retired
+from muster.volumes.layout import Layout
+
+_DIGEST_BYTES = len("b3:") + 64
+
+
+def scan(layout: Layout, volumes: Collection[str] = ()) -> dict[Place, Holding]:
+    """Return every committed version by its place, at two system calls for most of them.
+
+    :param volumes: only those of these volumes. :raises NotFound: one of them does not exist.
+    """
+    there = sorted(layout.volumes())
+    for name in volumes:
+        if name not in there:
+            raise NotFound(
+                f"no volume {name!r:.120} in {layout.root}; there are {', '.join(there[:8]) or 'none'}"
+            )
+    found = dict[Place, Holding]()
+    for volume in sorted(volumes) or there:
+        folder = str(layout.volume(volume))
+        names = os.listdir(folder)  # noqa: PTH208 - half the time of iterdir
+        marked = {name[1:] for name in names if name[0] == "." and name[1:].isdigit()}
+        for number in sorted(int(name) for name in names if name.isdigit()):
+            if str(number) in marked and not is_committed(layout, volume, number):
+                continue
+            if (holding := look(layout, f"{folder}/{number}")) is not None:
+                found[volume, number] = holding
+    return found
+
+
+def look(layout: Layout, folder: str) -> Holding | None:
+    """Return what is in a committed version's folder; None where it is empty."""
+    try:
+        names = set(os.listdir(folder))  # noqa: PTH208 - half the time of iterdir
+    except FileNotFoundError:
+        return None
+    if not names:
+        return None
+    deleted = "data" not in names and "TOMBSTONE" in names
+    whole = "data" in names or deleted
+    return Holding(
+        digest=_digest(f"{folder}/MANIFEST") if whole else "",
+        deleted=deleted,
+        retired=retired(layout, Path(folder)) if names & {"RETIRED", REPLACED} else None,
+        pins=pins(Path(folder)) if "pins" in names else (),
+    )
+
+
+def _digest(path: str) -> str:
+    """Return the digest that a manifest begins with; empty where it is damaged."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return ""
+    try:
+        text = os.read(fd, _DIGEST_BYTES).decode(errors="replace")
+    finally:
+        os.close(fd)
+    return text if len(text) == _DIGEST_BYTES and text.startswith("b3:") else ""

@@ -1,0 +1,172 @@
+"""The page as an application that Airflow's api-server mounts at ``/muster``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from airflow.api_fastapi.app import get_auth_manager
+from fastapi import Depends, FastAPI, HTTPException, Request
+from fastapi.exception_handlers import http_exception_handler
+from fastapi.responses import FileResponse, PlainTextResponse, RedirectResponse, Response
+from starlette.datastructures import MutableHeaders
+from starlette.exceptions import HTTPException as RoutingError
+
+from muster.core.errors import Conflict, Corrupt, MusterError, NotFound, SpecError
+from muster.core.job import SecretRef
+from muster.ext.page.access import plugins
+from muster.ext.page.answering import Answering, Past
+from muster.ext.page.asked import Json, Site
+from muster.ext.page.board import Board
+from muster.ext.page.opening import Opening
+from muster.ext.page.routes import api, documents
+from muster.ext.page.sampling import Sampling
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+STATIC = Path(__file__).parent / "static"
+TYPES = {
+    ".html": "text/html; charset=utf-8",
+    ".css": "text/css",
+    ".js": "text/javascript",
+    ".svg": "image/svg+xml",
+}
+# The page may run and load the files beside it, and be framed by Airflow.
+HEADERS = {
+    "content-security-policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
+        "frame-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'self'"
+    ),
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "SAMEORIGIN",
+    "referrer-policy": "no-referrer",
+    "cross-origin-resource-policy": "same-origin",
+    "cache-control": "no-store",
+}
+NOT_LET_IN = (
+    "Airflow does not let you see muster's page, where this link leads: ask an administrator for the permission to read "
+    "plugins. With FAB's auth manager that is 'can read on Plugins', in Security, List Roles.\n"
+)
+_STATUS = ((NotFound, 404), (SpecError, 400), (Conflict, 409))
+
+
+def create_app() -> FastAPI:
+    """Build the page. It opens its store with the first request, not before."""
+    app = FastAPI(
+        title="muster",
+        dependencies=[plugins],
+        docs_url=None,
+        redoc_url=None,
+        openapi_url=None,
+        redirect_slashes=False,
+    )
+    past = Past()
+    app.state.opening = Opening(lambda: open_site(past))
+    app.state.sampling = Sampling(app.state.opening)
+    app.add_middleware(Headers)
+    app.add_exception_handler(MusterError, _refused)
+    app.add_exception_handler(OSError, _refused)
+    app.add_exception_handler(HTTPException, _http)
+    app.add_exception_handler(RoutingError, _lost)
+    app.include_router(api, dependencies=[Depends(_begin)])
+    app.include_router(documents)
+    static = {path.name: path for path in STATIC.iterdir() if path.suffix in TYPES}
+
+    @app.get("/")
+    def page() -> FileResponse:
+        return _static(static["index.html"])
+
+    @app.get("/static/{name}")
+    def beside(name: str) -> FileResponse:
+        if name not in static:
+            raise HTTPException(404, f"the page has no file {name!r:.80}")
+        return _static(static[name])
+
+    return app
+
+
+def open_site(past: Past) -> Site:
+    """Open the backend. The page has no secrets, so it cannot take over a job that needs some."""
+    from muster.airflow.site import open_backend, open_capacity
+
+    backend = open_backend(resolve=_no_secret)
+    return Site(backend, Board(backend), Answering(backend.deployments, past), open_capacity)
+
+
+def _begin(request: Request) -> None:
+    request.app.state.sampling.begin()
+
+
+def _no_secret(secret: SecretRef) -> str:
+    raise KeyError(secret.name)
+
+
+def _static(path: Path) -> FileResponse:
+    return FileResponse(path, media_type=TYPES[path.suffix], headers={"cache-control": "no-cache"})
+
+
+class Headers:
+    """Puts the headers of the page on every response that does not bring its own.
+
+    A response that the browser has already, by its ETag, is sent as 304 without its body.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass the request on, and mark its response."""
+        known = Request(scope).headers.get("if-none-match") if scope["type"] == "http" else None
+        same = False
+
+        async def marked(message: Message) -> None:
+            nonlocal same
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                for name, value in HEADERS.items():
+                    headers.setdefault(name, value)
+                if known and message["status"] == 200 and headers.get("etag") == known.removeprefix("W/"):
+                    same = True
+                    message["status"] = 304
+                    del headers["content-length"]
+            elif same:
+                if message.get("more_body"):
+                    return
+                message = {"type": "http.response.body", "body": b""}
+            await send(message)
+
+        await self._app(scope, receive, marked)
+
+
+async def _refused(request: Request, error: Exception) -> Response:
+    """Answer with the error's message; errors of the store are 5xx.
+
+    After an error of the store the next request opens it anew: its token may have been renewed.
+    """
+    status = next((status for kind, status in _STATUS if isinstance(error, kind)), 503)
+    site = getattr(request.state, "site", None)  # None if it could not be opened
+    if status == 503 and site is not None and not isinstance(error, (Corrupt, OSError)):
+        request.app.state.opening.replace(site)
+    return Json({"detail": str(error)}, status_code=status)
+
+
+async def _http(request: Request, error: Any) -> Response:
+    """Redirect a person without a session to Airflow's login, tell one without the right who gives it; pass on other errors."""
+    if request.scope["path"].endswith("/muster/"):
+        if error.status_code == 401:
+            return RedirectResponse(
+                get_auth_manager().get_url_login(next_url=str(request.url)), status_code=307
+            )
+        if error.status_code == 403:
+            return PlainTextResponse(NOT_LET_IN, status_code=403)
+    return await http_exception_handler(request, error)
+
+
+async def _lost(request: Request, error: Any) -> Response:
+    """Name an address that the page does not have, and where the page is."""
+    if error.status_code != 404:
+        return await http_exception_handler(request, error)
+    root = request.scope.get("root_path", "") or "/muster"
+    detail = f"the page has nothing at {request.scope['path']!r:.200}: it is at {root}/"
+    return Json({"detail": detail}, status_code=404)

@@ -1,0 +1,194 @@
+"""The page's routes of deployments and of what there is to run on: figures, promote and roll back, queue and GPUs."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity
+from fastapi import APIRouter, Depends, Query
+
+from muster.airflow.operators.releasing import curl_line, example_of
+from muster.backends.capacity import Waiting
+from muster.backends.releases.book import Book
+from muster.backends.releases.manual import promote as give_everything
+from muster.backends.releases.manual import repair as bring_back
+from muster.backends.releases.manual import roll_back, to_be_rolled_back
+from muster.core.deployment import DeploymentStatus
+from muster.core.errors import MusterError, NotFound
+from muster.core.names import check_label
+from muster.core.text import one_line
+from muster.core.wire import plain
+from muster.ext.page import audit
+from muster.ext.page.access import Reader, Who, assets, same_site
+from muster.ext.page.asked import Here, Json, Site
+from muster.ext.page.described import drift_reports
+from muster.ext.plan.page import runs_waiting
+
+api = APIRouter(default_response_class=Json)
+
+Revision = Annotated[str, Query(max_length=60)]
+Reason = Annotated[str, Query(max_length=400)]
+
+
+@api.get("/deployments", dependencies=[assets])
+def deployments(here: Here, who: Who) -> Json:
+    """Return every deployment, with its revisions, their figures and its newest drift report."""
+    reports = drift_reports(job for job in here.board.jobs() if who.may(job.dag_id))
+    return Json(
+        {"deployments": [{**each, "report": reports.get(each["name"])} for each in here.answering.all()]}
+    )
+
+
+@api.get("/deployments/{name}", dependencies=[assets])
+def deployment(here: Here, who: Who, name: str) -> Json:
+    """Return one deployment: its revisions with their figures, a request to try, and what the user may do."""
+    known = here.backend.deployments.names()
+    if check_label("deployment", name) not in known:
+        raise NotFound(f"no deployment {name!r}; there is {', '.join(sorted(known)) or 'none yet'}")
+    found = here.answering.one(name)
+    status = next(each for each in here.answering.statuses() if each.name == name)
+    changing = _may(here, who, status)
+    reports = drift_reports(job for job in here.board.jobs() if who.may(job.dag_id))
+    return Json(
+        {
+            **found,
+            "report": reports.get(name),
+            "curl": _curl(here, status),
+            "may": {"change": changing},
+            "back": _back(status),
+            "warnings": {
+                each.name: warning
+                for each in status.revisions
+                if not each.state.over and (warning := here.backend.deployments.warning(each.model.address))
+            },
+        }
+    )
+
+
+@api.get("/deployments/{name}/history", dependencies=[assets])
+def history(here: Here, name: str) -> Json:
+    """Return what a deployment answered over time, as long as this api-server has looked."""
+    return Json({"intervals": here.answering.past.of(check_label("deployment", name))})
+
+
+@api.post("/deployments/{name}/promote", dependencies=[assets, Depends(same_site)])
+def promote(here: Here, who: Who, name: str, revision: Revision) -> Json:
+    """Give a revision all traffic at once; Airflow's audit log says who asked."""
+    _need(here, who, here.backend.deployments.deployment(check_label("deployment", name)))
+    audit.note_release(who.name, audit.PROMOTE, name, revision)
+    give_everything(here.backend.deployments, name, revision, by=_by(who))
+    return Json({"serves": revision})
+
+
+@api.post("/deployments/{name}/rollback", dependencies=[assets, Depends(same_site)])
+def rollback(here: Here, who: Who, name: str, revision: Revision, reason: Reason = "") -> Json:
+    """Take a revision back, in force with one write; Airflow's audit log says who asked.
+
+    :param revision: what the user saw to be taken back; if it has gone since, nothing happens.
+    """
+    _need(here, who, here.backend.deployments.deployment(check_label("deployment", name)))
+    audit.note_release(who.name, audit.ROLL_BACK, name, revision)
+    serves = roll_back(
+        here.backend.deployments, name, by=_by(who), reason=one_line(reason), revision=revision
+    )
+    return Json({"serves": serves})
+
+
+@api.post("/deployments/{name}/repair", dependencies=[assets, Depends(same_site)])
+def repair(here: Here, who: Who, name: str) -> Json:
+    """Bring a deployment back to how muster left it; return what was done, when all that have traffic answer.
+
+    That takes three minutes at most.
+    """
+    _need(here, who, here.backend.deployments.deployment(check_label("deployment", name)))
+    audit.note_release(who.name, audit.REPAIR, name)
+    return Json({"done": list(bring_back(here.backend.deployments, name))})
+
+
+@api.post("/deployments/{name}/retire", dependencies=[assets, Depends(same_site)])
+def retire(here: Here, who: Who, name: str) -> Json:
+    """End a deployment; its model versions stay."""
+    _need(here, who, here.backend.deployments.deployment(check_label("deployment", name)))
+    audit.note_release(who.name, audit.RETIRE_DEPLOYMENT, name)
+    here.backend.deployments.retire(name)
+    return Json({"retired": name})
+
+
+@api.get("/queue")
+def queue(here: Here, who: Who) -> Json:
+    """Return every queue, what waits in it and why, and the GPUs by class, node and team."""
+    queues = here.capacity.queues()
+    dags = {job.job_id: job.dag_id for job in here.board.jobs() if not job.ended}
+    waiting = [_waiting(each, who, dags) for each in queues.waiting]
+    gpus = here.capacity.gpus()
+    cards = {
+        name: [_cards(each) for each in getattr(gpus, name)] for name in ("by_class", "by_node", "by_team")
+    }
+    return Json(
+        {
+            "queues": plain(queues.lines),
+            "waiting": waiting,
+            "gpus": {**cards, "shares": plain(gpus.shares), "unseen": gpus.unseen},
+            "airflow": runs_waiting(here.board.dags(), permitted=who.may),
+            "warning": here.board.warning(),
+        }
+    )
+
+
+def _cards(cards: Any) -> dict[str, Any]:
+    return {**plain(cards), "free": cards.free}
+
+
+def _waiting(each: Waiting, who: Reader, dags: dict[str, str]) -> dict[str, Any]:
+    """Return what waits; of another Dag's job only its place and its needs."""
+    shown: dict[str, Any] = plain(each)
+    if each.job_id is not None and each.job_id in dags and not who.may(dags[each.job_id]):
+        shown |= {"job_id": None, "name": "", "title": "a Dag that Airflow does not let you see"}
+    return shown
+
+
+def _by(who: Reader) -> str:
+    return f"{who.name} on muster's page in Airflow"
+
+
+def _dags(here: Site, status: DeploymentStatus) -> set[str]:
+    """Return the Dags that made what the deployment serves or keeps; empty text where no Dag made it."""
+    dags = set()
+    for each in status.revisions:
+        if not each.state.over:
+            try:
+                dags.add(here.backend.store.record(each.model.address).origin.dag_id)
+            except MusterError:  # another store's, or damaged: as what no Dag made
+                dags.add("")
+    return dags or {""}
+
+
+def _may(here: Site, who: Reader, status: DeploymentStatus) -> bool:
+    return all(who.may(dag_id, method="PUT") for dag_id in _dags(here, status))
+
+
+def _need(here: Site, who: Reader, status: DeploymentStatus) -> None:
+    """Refuse who may not mark tasks of each Dag whose model serves."""
+    for dag_id in sorted(_dags(here, status)):
+        who.need(dag_id, DagAccessEntity.TASK_INSTANCE, method="PUT")
+
+
+def _back(status: DeploymentStatus) -> dict[str, str] | None:
+    """Return what a rollback would take back now and what serves then, or why there is nothing to be taken back."""
+    try:
+        back = to_be_rolled_back(status)
+        return {"revision": back.revision, "serves": back.champion or "", "why": ""}
+    except NotFound as error:
+        return {"revision": "", "serves": "", "why": str(error)}
+
+
+def _curl(here: Site, status: DeploymentStatus) -> str:
+    """Return a line that asks the deployment for a prediction, with its first smoke request or its model's example."""
+    if not status.url:
+        return ""
+    book = here.backend.deployments.platform.load([status.name]).get(status.name)
+    champion = status.champion
+    entry = book.entry(champion.name) if isinstance(book, Book) and champion else None
+    smoke, token = (entry.spec.smoke, entry.spec.tokens) if entry else ((), False)
+    example = example_of(here.backend.store, champion.model.address) if champion and not smoke else ""
+    return curl_line(status, smoke, token=token, example=example)

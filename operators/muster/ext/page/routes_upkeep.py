@@ -1,0 +1,23 @@
+"""The page's routes of upkeep: images, what ended jobs keep, and what the store's last check found."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter
+
+from muster.ext.page import upkeep
+from muster.ext.page.access import Who, assets
+from muster.ext.page.asked import Here, Json
+
+api = APIRouter(default_response_class=Json, dependencies=[assets])
+
+
+@api.get("/images")
+def images() -> Json:
+    """Return every image that a Dag here may name: its lock, and whether it is built."""
+    return Json(upkeep.images())
+
+
+@api.get("/upkeep")
+def kept(here: Here, who: Who) -> Json:
+    """Return the room of the store, its last check, and the files that ended jobs keep."""
+    return Json(upkeep.upkeep(here.backend.store, here.board, permitted=who.may))

@@ -1,0 +1,65 @@
+"""What the store and this machine keep for jobs: images, files of ended jobs, room, and what the last check found."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from airflow.configuration import conf
+
+from muster.airflow.connection import connection_id
+from muster.core.errors import MusterError
+from muster.core.settings import Settings
+from muster.core.wire import plain
+from muster.ext.page.board import Board
+from muster.ext.page.graph import Permitted
+from muster.volumes.base import UpkeepKind
+from muster.volumes.protocols import Store
+
+
+def images() -> dict[str, Any]:
+    """Return every image that a Dag here may name, as ``muster images ls`` does.
+
+    ``here`` is whether jobs run on this machine; else they run in containers, and what is built here says nothing.
+    """
+    from muster.images.folders import images_of  # not needed for the first answer
+
+    settings = Settings.load()
+    project = Path(conf.get("core", "dags_folder")).parent
+    here = settings.cluster is None and not connection_id()
+    return {"here": here, "images": plain(list(images_of(settings, project)))}
+
+
+def upkeep(store: Store, board: Board, *, permitted: Permitted) -> dict[str, Any]:
+    """Return the room of the store, what its last check found, and the files that ended jobs keep.
+
+    :param permitted: whether the user may see the jobs of a Dag; what other jobs keep is a sum.
+    """
+    dags = {job.job_id: job.dag_id for job in board.jobs()}
+    held = store.held()
+    shown = [each for each in held if permitted(dags.get(each.job_id, ""))]
+    return {
+        "room": _room(store),
+        "checked": _checked(store),
+        "held": plain(shown),
+        "held_by_others_bytes": sum(
+            each.outputs_bytes + each.checkpoints_bytes for each in held if each not in shown
+        ),
+    }
+
+
+def _checked(store: Store) -> dict[str, Any] | None:
+    """Return what the last check found; None where there was none."""
+    notes = [note for note in store.upkept() if note.checked is not None]
+    if not notes:
+        return None
+    last = max(notes, key=lambda note: note.at)
+    return {**plain(last.checked), "at": last.at, "deep": last.work is UpkeepKind.FSCK_DEEP}
+
+
+def _room(store: Store) -> dict[str, Any]:
+    try:
+        room = store.room()
+    except MusterError as error:  # such as a service of an older release
+        return {"text": f"how much room the store has is not known: {error}", "comfortable": True}
+    return {"text": str(room), "comfortable": room.comfortable}

@@ -1,0 +1,22 @@
+"""Searches: which params are tried next, which trial stops at a rung, and which one is the best.
+
+``state`` is what the events of a search say, ``rules`` decides what comes next, ``sampling`` chooses the params of a new
+trial, and ``simulation`` plays a search without jobs. None of them does I/O. ``driver`` does; ``cost`` says what a search
+would cost, and ``tracking`` tells MLflow.
+"""
+
+from __future__ import annotations
+
+from muster.core.extensions import Extension
+
+EXTENSION = Extension(
+    operators={
+        "SearchOperator": "muster.ext.search.operator",
+    },
+    decorators={
+        "search": "muster.airflow.operators.decorators",
+    },
+    links=("muster.airflow.links.SearchLink",),
+    commands="muster.ext.search.commands:add",
+    routes=("muster.ext.search.routes:api",),
+)

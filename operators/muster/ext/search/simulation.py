@@ -1,0 +1,223 @@
+"""Plays a search with workers that take no time: by the same state, rules and sampling as a real one.
+
+For tests and benchmarks, and to see what a search would cost before it is run.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from muster.core.search import Event, SearchSpec, What
+from muster.ext.search.rules import Ask, Close, Spent, Take, next_move, passes
+from muster.ext.search.sampling import Sampling
+from muster.ext.search.state import SearchState, Trial
+
+
+class Points(Protocol):
+    """What chooses the params of new trials; see :class:`muster.ext.search.sampling.Sampling`."""
+
+    def ask(self, state: SearchState) -> dict[str, Any] | None:
+        """Return the params of the next trial; None where there is no further point."""
+
+
+Curve = Callable[[Mapping[str, Any], float], float | None]
+"""What a trial with these params tells at this value of the resource; None is NaN."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Costs:
+    """Seconds that a simulated worker takes.
+
+    :param unit: for one of what rungs count, of a trial with these params.
+    :param start: from a free place to a trial's first step.
+    :param stop: from a rung at which a trial pauses to a free place.
+    :param anew: a trial that is taken up again trains from its beginning: it has no checkpoint.
+    :param gpus: that each worker holds, for a budget of them.
+    """
+
+    unit: Callable[[Mapping[str, Any]], float] = lambda _: 1.0
+    start: float = 0.0
+    stop: float = 0.0
+    anew: bool = False
+    gpus: float = 1.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Played:
+    """How a simulated search went.
+
+    :param seconds: from its beginning to its end.
+    :param busy: worker-seconds in which trials trained, started or stopped.
+    :param trained: of what rungs count, what all trials have trained; `repeated` is what was trained before.
+    :param best: the trial that it ended with, and its value.
+    """
+
+    state: SearchState
+    events: list[Event] = field(default_factory=list)
+    seconds: float = 0.0
+    busy: float = 0.0
+    trained: float = 0.0
+    repeated: float = 0.0
+    best: int = -1
+    value: float | None = None
+
+
+def play(
+    spec: SearchSpec,
+    curve: Curve,
+    *,
+    workers: int,
+    costs: Costs | None = None,
+    fails: Callable[[Trial], bool] = lambda _: False,
+    preempts: Callable[[Trial], bool] = lambda _: False,
+    restart: Callable[[int], bool] = lambda _: False,
+    sampling: Callable[[SearchSpec], Points] = Sampling,
+) -> Played:
+    """Play a search to its end.
+
+    :param fails: whether the job that a trial has just been given fails at once.
+    :param preempts: whether a stretch from one rung to the next, which a trial begins, is stopped halfway for a job of higher
+        priority. The half is lost, the place is free for other trials at once, and the trial goes on from its last rung.
+    :param restart: asked after each event, by its number: whether state and sampling are built anew from the events, as by a
+        process that begins where another was killed.
+    :param sampling: makes what chooses the params of new trials.
+    """
+    return _Play(spec, curve, workers, costs or Costs(), fails, preempts, restart, sampling).run()
+
+
+class _Play:
+    def __init__(
+        self,
+        spec: SearchSpec,
+        curve: Curve,
+        workers: int,
+        costs: Costs,
+        fails: Callable[[Trial], bool],
+        preempts: Callable[[Trial], bool],
+        restart: Callable[[int], bool],
+        sampling: Callable[[SearchSpec], Points],
+    ) -> None:
+        self._spec, self._curve, self._costs = spec, curve, costs
+        self._fails, self._preempts, self._restart = fails, preempts, restart
+        self._free = min(workers, spec.at_once or workers)
+        self._now = self._busy = self._trained = self._repeated = 0.0
+        self._events: list[Event] = []
+        self._coming: list[tuple[float, int, Callable[[], None]]] = []
+        self._exhausted = False
+        self._choose = sampling
+        self._state, self._sampling = SearchState(spec), sampling(spec)
+
+    def run(self) -> Played:
+        """Play it."""
+        while True:
+            closed = self._start()
+            if closed is not None:
+                self._tell(What.CLOSED, closed.best, reason=closed.reason)
+                break
+            self._now, _, happen = heapq.heappop(self._coming)
+            happen()
+        value = self._state.trials[closed.best].value if closed.best >= 0 else None
+        return Played(
+            state=self._state,
+            events=self._events,
+            seconds=self._now,
+            busy=self._busy,
+            trained=self._trained,
+            repeated=self._repeated,
+            best=closed.best,
+            value=value,
+        )
+
+    def _start(self) -> Close | None:
+        """Fill the free places; return the end of the search, if it is over."""
+        while self._free:
+            move = next_move(self._state, self._spent())
+            if isinstance(move, Close):
+                return move
+            if isinstance(move, Ask):
+                params = self._sampling.ask(self._state)
+                if params is None:
+                    self._exhausted = True
+                else:
+                    self._tell(What.ASKED, len(self._state.trials), params=params)
+            elif isinstance(move, Take):
+                self._take(self._state.trials[move.trial], move.rung)
+            else:
+                return None
+        return None
+
+    def _spent(self) -> Spent:
+        hours = self._busy * self._costs.gpus / 3600
+        return Spent(seconds=self._now, gpu_hours=hours, exhausted=self._exhausted)
+
+    def _take(self, trial: Trial, rung: int) -> None:
+        self._free -= 1
+        self._tell(What.STARTED, trial.number, job_id=f"{trial.number}-{len(trial.jobs)}", rung=rung)
+        trial = self._state.trials[trial.number]
+        if self._fails(trial):
+            self._later(self._costs.start, lambda: self._fail(trial.number))
+            return
+        again = self._again(trial)
+        if trial.is_finishing:
+            self._later(self._costs.start + again, lambda: self._end(trial.number))
+        else:
+            self._train(trial.number, rung, before=self._costs.start + again)
+
+    def _again(self, trial: Trial) -> float:
+        """The seconds in which a trial trains what it has trained before."""
+        if not self._costs.anew or not trial.values:
+            return 0.0
+        units = self._spec.rungs[trial.rung]
+        self._trained += units
+        self._repeated += units
+        return units * self._costs.unit(trial.params)
+
+    def _train(self, number: int, rung: int, *, before: float = 0.0) -> None:
+        trial = self._state.trials[number]
+        units = self._spec.rungs[rung] - (self._spec.rungs[trial.rung] if trial.values else 0.0)
+        preempted = self._preempts(trial)
+        units = units / 2 if preempted else units
+        self._trained += units
+        happen = (lambda: self._preempt(number)) if preempted else (lambda: self._reach(number, rung))
+        self._later(before + units * self._costs.unit(trial.params), happen)
+
+    def _preempt(self, number: int) -> None:
+        self._tell(What.PAUSED, number)
+        self._leave()
+
+    def _reach(self, number: int, rung: int) -> None:
+        trial = self._state.trials[number]
+        self._tell(What.REACHED, number, rung=rung, value=self._curve(trial.params, self._spec.rungs[rung]))
+        if rung == self._spec.last:
+            self._end(number)
+        elif passes(self._state, self._state.trials[number], rung, self._spent()):
+            self._train(number, rung + 1)
+        else:
+            self._tell(What.PAUSED, number, rung=rung)
+            self._later(self._costs.stop, self._leave)
+
+    def _end(self, number: int) -> None:
+        self._tell(What.ENDED, number, value=self._state.trials[number].value)
+        self._leave()
+
+    def _fail(self, number: int) -> None:
+        final = self._state.trials[number].failures >= self._spec.retries
+        self._tell(What.FAILED, number, reason="it raises", final=final)
+        self._leave()
+
+    def _leave(self) -> None:
+        self._free += 1
+
+    def _later(self, seconds: float, happen: Callable[[], None]) -> None:
+        self._busy += seconds
+        heapq.heappush(self._coming, (self._now + seconds, len(self._events), happen))
+
+    def _tell(self, what: What, trial: int, **fields: Any) -> None:
+        event = Event(what=what, at=self._now, trial=trial, **fields)
+        self._events.append(event)
+        self._state.apply(event)
+        if self._restart(len(self._events)):
+            self._state, self._sampling = SearchState(self._spec, self._events), self._choose(self._spec)

@@ -1,0 +1,115 @@
+"""A process of Airflow's as a fork of this one, with what a program would have: a session, streams, signals of its own."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from io import TextIOWrapper
+from typing import NoReturn, Protocol
+
+from muster.core.linux import die_with
+from muster.core.locks import leave_to_parent
+from muster.ext.up.ending import do_and_end
+
+
+class Child(Protocol):
+    """What :class:`subprocess.Popen` and :class:`Forked` both are."""
+
+    @property
+    def pid(self) -> int:
+        """Its number."""
+
+    def poll(self) -> int | None:
+        """Return how it ended, below 0 by which signal; None where it has not."""
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Return how it ended, once it has."""
+
+    def send_signal(self, sig: int) -> None:
+        """Send it a signal, if it has not ended."""
+
+    def kill(self) -> None:
+        """End it."""
+
+
+class Forked:
+    """A fork of this process that does one thing and ends.
+
+    It must be made by the main thread, which is the only one: what another holds would stay held in the fork for ever.
+
+    :param work: all that it does.
+    :param log: an open file for what it prints.
+    """
+
+    def __init__(self, work: Callable[[], None], *, log: int) -> None:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        parent = os.getpid()
+        self.pid = os.fork()
+        if self.pid == 0:
+            _become(work, parent, log)
+        self._code: int | None = None
+
+    def poll(self) -> int | None:
+        """Return how it ended, below 0 by which signal; None where it has not."""
+        if self._code is None:
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            self._code = os.waitstatus_to_exitcode(status) if pid else None
+        return self._code
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Return how it ended, once it has. :raises subprocess.TimeoutExpired: it has not in time."""
+        if timeout is None and self._code is None:
+            self._code = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+        deadline = time.monotonic() + (timeout or 0)
+        while (code := self.poll()) is None:
+            if time.monotonic() > deadline:
+                raise subprocess.TimeoutExpired([str(self.pid)], timeout or 0)
+            time.sleep(0.02)  # waitpid has no timeout, and a signal's handler must get its turn
+        return code
+
+    def send_signal(self, sig: int) -> None:
+        """Send it a signal, if it has not ended."""
+        if self.poll() is None:  # else its number may be another's by now
+            os.kill(self.pid, sig)
+
+    def kill(self) -> None:
+        """End it."""
+        self.send_signal(signal.SIGKILL)
+
+
+def _become(work: Callable[[], None], parent: int, log: int) -> NoReturn:
+    """Be what a program is that was started by `parent`, and never return to its code."""
+
+    def begin() -> None:
+        die_with(parent)
+        leave_to_parent()  # the home is locked as long as its `muster up` lives
+        os.setsid()
+        _take_streams(log)
+        _forget_signals()
+        work()
+
+    do_and_end(begin)
+
+
+def _take_streams(log: int) -> None:
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.close(nothing)
+    for handle in (1, 2):
+        os.dup2(log, handle)
+    for stream in (sys.stdout, sys.stderr):  # the same objects: loggers hold them
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(encoding="utf-8", errors="backslashreplace", line_buffering=True)
+
+
+def _forget_signals() -> None:
+    for number in signal.valid_signals():
+        if callable(signal.getsignal(number)):
+            signal.signal(number, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())

@@ -1,0 +1,288 @@
+"""``muster up``: an Airflow on loopback from its first process to its last, and metrics beside it."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import Protocol
+
+from muster.airflow.embedded.cleaning import DAY_SECONDS, due_in
+from muster.core.errors import BackendError, MusterError, SpecError
+from muster.core.interpreters import python_command
+from muster.core.locks import locked_if_free
+from muster.core.settings import Settings
+from muster.ext.up.api import Api, FoundDags
+from muster.ext.up.component import CLEANING
+from muster.ext.up.components import Component, stop
+from muster.ext.up.database import served
+from muster.ext.up.home import ADDRESS, UpHome
+from muster.ext.up.preload import Origin, preload
+
+HEALTHY_SECONDS = 45.0
+EARLY_DEATHS = 3
+LOOK_SECONDS = 0.5
+_SETTLED_SECONDS = 3.0
+_LONGEST_PARSE_SECONDS = 30.0
+_TRIM_SECONDS = 60.0
+COMPONENT = python_command("-m", "muster.ext.up.component")
+METRICS = python_command("-m", "muster", "metrics", "--serve")
+_STOPS = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
+
+COMMANDS = {
+    "api-server": ("api-server",),
+    "scheduler": ("scheduler", "--skip-serve-logs"),
+    "dag-processor": ("dag-processor",),
+    "triggerer": ("triggerer", "--skip-serve-logs"),
+}
+
+
+class Audience(Protocol):
+    """Shows the progress of ``muster up``."""
+
+    def note(self, text: str) -> None:
+        """Something happened."""
+
+    def warning(self, text: str, lines: list[str]) -> None:
+        """Show a problem that is being mended; `lines` are the log's last ones, if they help."""
+
+    def ready(self, home: UpHome, found: FoundDags, *, new_password: bool) -> None:
+        """Show that all components are healthy and the Dags have been read."""
+
+
+def run(
+    *,
+    dags: Path,
+    port: int,
+    audience: Audience,
+    metrics_port: int = 0,
+    database: str = "",
+    settings: Settings | None = None,
+) -> None:
+    """Keep an Airflow running until SIGINT, SIGTERM or SIGHUP; none of its processes is left afterwards.
+
+    Airflow's processes that die are restarted. If this process is killed, the kernel
+    kills all of them. Jobs and deployments have supervisors of their own and go on.
+
+    :param metrics_port: where metrics are served for Prometheus, on loopback too; 0: nowhere.
+    :param database: Airflow's database, as SQLAlchemy writes its address; empty: that of ``own.cfg``, else a PostgreSQL of its own.
+    :raises SpecError: no Dags, a home that cannot be written, a port that is taken.
+    :raises MusterError: this home has an Airflow already, or a process of it does not stay alive.
+    """
+    home = UpHome(
+        settings=settings or Settings.load(),
+        dags=dags.absolute(),
+        port=port,
+        metrics_port=metrics_port,
+        database=database.replace(
+            "postgresql://", "postgresql+psycopg2://", 1
+        ),  # SQLAlchemy 2.1 means psycopg 3
+    )
+    home.make()
+    with locked_if_free(home.lock) as mine:
+        if not mine:
+            raise MusterError(
+                f"an Airflow of {home.settings.home} is up already{_where(home)}: use that one, end it with "
+                "Ctrl-C, or set MUSTER_HOME to another folder"
+            )
+        check_port(port)
+        if metrics_port:
+            check_port(metrics_port, option="--metrics-port")
+        new_password = home.prepare()
+        with served(home, audience.note) as server:
+            origin = preload(home)
+            with _signals_waited_for():
+                _Site(home, audience, origin, server).run(new_password=new_password)
+
+
+def check_port(port: int, *, option: str = "--port") -> None:
+    """Check that a port of loopback is free. :raises SpecError: it is not."""
+    try:
+        socket.create_server((ADDRESS, port)).close()
+    except OSError as error:
+        raise SpecError(
+            f"port {port} of {ADDRESS} cannot be had ({error.strerror}): end what listens there, or name "
+            f"another with {option}"
+        ) from error
+
+
+class _Site:
+    """One running Airflow."""
+
+    def __init__(
+        self, home: UpHome, audience: Audience, origin: Origin | None, server: Component | None
+    ) -> None:
+        self._server = [] if server is None else [server]
+        self._home = home
+        self._audience = audience
+        self._api = Api(home)
+        environment = home.environment()
+        self._components = [
+            Component(
+                name=name,
+                command=[*COMPONENT, *words],
+                log=home.log(name),
+                environment=environment,
+                fork=None if origin is None else partial(origin.fork, words),
+            )
+            for name, words in COMMANDS.items()
+        ]
+        if home.metrics_port:  # it is no part of Airflow: nothing waits for it
+            command = [*METRICS, "--host", ADDRESS, "--port", str(home.metrics_port)]
+            log = home.log("metrics")
+            self._components.append(
+                Component(name="metrics", command=command, log=log, environment=environment)
+            )
+        self._began = time.monotonic()
+        self._since = datetime.now(UTC)
+        self._well: set[str] = set()
+        self._warned = False
+        self._trim = self._began + _TRIM_SECONDS
+        self._cleaning = Component(
+            name=CLEANING,
+            command=[*COMPONENT, CLEANING],
+            log=home.log(CLEANING),
+            environment=environment,
+            fork=None if origin is None else partial(origin.fork, [CLEANING]),
+        )
+        self._clean = self._began + due_in(home.root)
+
+    def run(self, *, new_password: bool) -> None:
+        try:
+            for component in self._components:
+                component.start()
+            if self._become_healthy() and self._read_dags(new_password):
+                while not _told_to_stop(LOOK_SECONDS):
+                    self._look_after()
+                    self._keep_clean()
+            self._audience.note("stopping")
+        finally:
+            stop([*self._components, self._cleaning])
+
+    def _become_healthy(self) -> bool:
+        """Wait for every component; return whether all came before the stop."""
+        while len(self._well) < len(COMMANDS):
+            if _told_to_stop(LOOK_SECONDS):
+                return False
+            self._look_after()
+            self._say_who_is_new()
+            self._warn_if_late()
+        return True
+
+    def _say_who_is_new(self) -> None:
+        try:
+            now = self._api.well(since=self._since)
+        except OSError:
+            return
+        for name in (name for name in COMMANDS if name in now - self._well):
+            self._audience.note(f"{name} is well after {self._seconds():.1f} s")
+        self._well |= now
+
+    def _warn_if_late(self) -> None:
+        if self._warned or self._seconds() < HEALTHY_SECONDS:
+            return
+        self._warned = True
+        missing = ", ".join(name for name in COMMANDS if name not in self._well)
+        logs = self._components[0].log.parent
+        self._audience.warning(f"still waiting for {missing} after {HEALTHY_SECONDS:.0f} s; see {logs}", [])
+
+    def _read_dags(self, new_password: bool) -> bool:
+        """Wait until the folder has been read; return whether that came before the stop."""
+        found, changed = FoundDags(dags=(), errors={}), time.monotonic()
+        deadline = changed + _LONGEST_PARSE_SECONDS
+        while time.monotonic() < min(changed + _SETTLED_SECONDS, deadline):
+            if _told_to_stop(LOOK_SECONDS):
+                return False
+            self._look_after()
+            now = self._found(found)
+            if now != found:
+                found, changed = now, time.monotonic()
+        self._audience.ready(self._home, found, new_password=new_password)
+        return True
+
+    def _found(self, before: FoundDags) -> FoundDags:
+        try:
+            return self._api.found(since=self._since)
+        except OSError:  # the API server has just died and is being restarted
+            return before
+
+    def _look_after(self) -> None:
+        """Restart components that have died, and keep the logs small."""
+        if time.monotonic() >= self._trim:
+            self._trim = time.monotonic() + _TRIM_SECONDS
+            for component in (*self._server, *self._components):
+                component.trim_log()
+        for component in (*self._server, *self._components):
+            if (how := component.ended()) is not None:
+                self._again(component, how)
+            elif component.process is None and time.monotonic() >= component.due:
+                self._start_again(component)
+            elif component.name == "scheduler" and component.lost_worker():
+                # It may have died with the lock of the queue that the others wait for.
+                component.kill()
+                self._again(component, "lost a worker")
+
+    def _keep_clean(self) -> None:
+        """Once a day, have rows and logs of old runs deleted."""
+        if (how := self._cleaning.ended()) is not None:
+            if how != "ended with exit code 0":
+                what = f"rows and logs of old runs were not deleted, which is tried again in a day: {CLEANING} {how}"
+                self._audience.warning(what, self._cleaning.tail())
+            self._cleaning.process = None
+        elif time.monotonic() >= self._clean and self._cleaning.process is None and self._home.run_days() > 0:
+            self._clean = time.monotonic() + DAY_SECONDS
+            self._cleaning.start()
+
+    def _start_again(self, component: Component) -> None:
+        try:
+            component.start()
+        except OSError as error:  # no process or file can be created now: try again later
+            self._again(component, f"cannot be started ({error})")
+
+    def _again(self, component: Component, how: str) -> None:
+        pause = component.plan_restart()
+        if component.deaths >= EARLY_DEATHS and component.name in COMMANDS.keys() - self._well:
+            tail = "\n".join(component.tail())
+            raise BackendError(
+                f"{component.name} does not stay alive: it {how} {component.deaths} times; "
+                f"{component.log} ends with:\n{tail}"
+            )
+        self._audience.warning(
+            f"{component.name} {how}: it is started again in {pause:.0f} s",
+            component.tail() if component.deaths >= EARLY_DEATHS else [],
+        )
+
+    def _seconds(self) -> float:
+        return time.monotonic() - self._began
+
+
+@contextmanager
+def _signals_waited_for() -> Iterator[None]:
+    """Block the signals that end this process, and SIGCHLD, so that they arrive only where this waits for them."""
+    # A blocked signal stays pending even if it is ignored, so nohup must be checked.
+    ignored = {signal.SIGHUP} if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else set()
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, (_STOPS | {signal.SIGCHLD}) - ignored)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _told_to_stop(wait_seconds: float) -> bool:
+    """Wait, or less if a child ends; return whether a signal asked for the end."""
+    came = signal.sigtimedwait(_STOPS | {signal.SIGCHLD}, wait_seconds)
+    return came is not None and came.si_signo in _STOPS
+
+
+def _where(home: UpHome) -> str:
+    """Return the address of the Airflow that holds the lock, from its settings."""
+    from configparser import RawConfigParser
+
+    parser = RawConfigParser()
+    parser.read(home.root / "airflow.cfg", encoding="utf-8")
+    return f" at {parser['api']['base_url']}" if "api" in parser else ""

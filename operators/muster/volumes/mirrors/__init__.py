@@ -1,1 +1,0 @@
-"""Mirrors: second homes of a store's versions, with the same numbers and the same digests."""

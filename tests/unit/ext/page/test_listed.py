@@ -1,0 +1,260 @@
+"""The first screen and the runs, from jobs of many states."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+from muster.core.job import JobSpec, Role
+from muster.core.origin import Origin
+from muster.core.status import JobResult, JobState, JobStatus
+from muster.ext.page import listed, runs
+from muster.ext.page.board import Job
+from muster.ext.page.described import VALIDATION
+from muster.volumes.base import TaskEnd
+
+NAMES = ("failed", "succeeded", "cancelled")
+
+
+def job(
+    job_id: str,
+    state: str,
+    *,
+    task: str = "train",
+    run: str = "r1",
+    at: float = 1.0,
+    dag: str = "d",
+    trial: int = -1,
+) -> Job:
+    spec = JobSpec(
+        name=f"{dag}.{task}",
+        image="etl",
+        image_digest="b3:" + "0" * 64,
+        roles=(Role(entrypoint="a.b:c"),),
+        origin=Origin(dag_id=dag, run_id=run, task_id=task, trial=trial),
+    )
+    owner = "search-1" if trial >= 0 else None
+    ended = at + 10 if state in NAMES else None
+    status = JobStatus(
+        job_id=job_id, state=JobState(state), submitted=at, started=at + 1, ended=ended, owner=owner
+    )
+    return Job(job_id=job_id, status=status, spec=spec)
+
+
+def end(
+    task: str, *, state: str = "succeeded", run: str = "r1", at: float, kept_of: str = "", dag: str = "d"
+) -> TaskEnd:
+    origin = Origin(dag_id=dag, run_id=run, task_id=task)
+    return TaskEnd(
+        origin=origin, began=at - 1, at=at, state=JobState(state), line=f"{task} said so", kept_of=kept_of
+    )
+
+
+def board(*jobs: Job, ends: Sequence[TaskEnd] = ()) -> Any:
+    """A board of jobs, newest first, that counts what it is asked about now."""
+    asked: list[str] = []
+
+    def now(some: Sequence[Job]) -> list[Job]:
+        asked.extend(each.job_id for each in some)
+        return list(some)
+
+    return SimpleNamespace(
+        jobs=lambda: list(jobs),
+        now=now,
+        warning=lambda: "",
+        asked=asked,
+        ends=lambda runs: list(ends),
+        noted=dict,
+    )
+
+
+def validation(job_id: str, *, failed: int) -> Job:
+    """A validation that ran: its job succeeds, and the data need not."""
+    done = job(job_id, "succeeded", task="validate")
+    assert done.spec
+    assert done.status
+    result = JobResult(metrics={"failed": float(failed), "expectations": 3.0})
+    return replace(
+        done,
+        spec=replace(done.spec, roles=(Role(entrypoint=VALIDATION),)),
+        status=replace(done.status, result=result),
+    )
+
+
+def everyone(dag_id: str) -> bool:
+    return True
+
+
+def test_what_waits_is_listed_first_in_line_first_and_only_what_is_shown_is_asked_for() -> None:
+    many = board(*(job(f"w{n}", "queued") for n in reversed(range(100))), job("r", "running"))
+    found = listed.first_screen(many, permitted=everyone)
+    assert [each["job_id"] for each in found["waiting"]] == [f"w{n}" for n in range(listed.MOST)]
+    assert found["in_all"] == {"running": 1, "waiting": 100, "failed": 0}
+    assert len(many.asked) == listed.MOST + 1
+
+
+def test_a_failure_is_mended_when_its_task_has_succeeded_since() -> None:
+    found = listed.first_screen(
+        board(
+            job("later", "succeeded", task="train", run="r2", at=4.0),
+            job("mended", "failed", task="train", at=3.0),
+            job("open", "failed", task="score", at=2.0),
+            job("before", "succeeded", task="score", run="r0", at=1.0),
+        ),
+        permitted=everyone,
+    )
+    assert [(each["job_id"], each["mended"]) for each in found["failed"]] == [
+        ("mended", True),
+        ("open", False),
+    ]
+
+
+def test_what_failed_last_is_one_entry_a_task_with_a_job_or_without() -> None:
+    tries = [job(f"t{n}", "failed", task="train", at=float(n)) for n in (3, 2, 1)]
+    again = [job("s2", "succeeded", task="score", at=5.0), job("s1", "failed", task="score", at=4.0)]
+    trial = job("trial", "failed", task="search", at=6.0, trial=0)
+    closed = end("gate", state="failed", at=30.0)
+    found = listed.first_screen(
+        board(trial, *again, *tries, ends=[closed, end("deploy", at=20.0)]), permitted=everyone
+    )
+    assert [(each["job_id"], each["name"], each["state"]) for each in found["failed"]] == [
+        ("", "d.gate", "failed"),
+        ("t3", "d.train", "failed"),
+    ]
+    assert found["failed"][0]["error"] == "gate said so"
+    assert found["in_all"]["failed"] == len(found["failed"])
+
+
+def test_a_failed_validation_is_failed_and_tells_what_its_job_found() -> None:
+    checked = validation("v1", failed=2)
+    found = listed.first_screen(
+        board(checked, ends=[end("validate", state="failed", at=40.0)]), permitted=everyone
+    )
+    ((only),) = found["failed"]
+    assert (only["job_id"], only["state"], only["failed_expectations"], only["ended"]) == (
+        "v1",
+        "failed",
+        "the data failed: 2 of 3 expectations",
+        40.0,
+    )
+
+
+def test_nothing_of_a_dag_that_the_user_may_not_see() -> None:
+    found = listed.first_screen(board(job("x", "failed", dag="secret")), permitted=lambda dag_id: not dag_id)
+    assert (found["failed"], found["runs"], dict(found["states"])) == ([], [], {})
+
+
+def test_a_run_has_its_stages_in_order_and_the_state_of_the_one_that_needs_a_look() -> None:
+    tries = [
+        job("t2", "succeeded", task="train", at=5.0),
+        job("g1", "failed", task="gate", at=4.0),
+        job("t1", "failed", task="train", at=3.0),
+        job("f1", "succeeded", task="features", at=1.0),
+        job("other", "running", run="r0"),
+    ]
+    first, second = map(runs.brief, runs.of_jobs(tries))
+    assert [(each["stage"], each["job_id"]) for each in first["stages"]] == [
+        ("features", "f1"),
+        ("train", "t2"),
+        ("gate", "g1"),
+    ]
+    assert (first["state"], first["began"], first["ended"]) == ("failed", 1.0, 15.0)
+    assert (second["state"], second["ended"]) == ("running", None)
+
+
+def test_a_run_that_is_noted_as_going_on_has_not_ended_between_two_stages() -> None:
+    noted = {("d", "r1"): JobState.RUNNING, ("d", "r0"): JobState.FAILED}
+    jobs = [job("f1", "succeeded", at=1.0), job("f0", "succeeded", run="r0")]
+    found = {run.run_id: runs.brief(run) for run in runs.of_jobs(jobs, noted=noted)}
+    assert [(each["state"], each["ended"]) for each in found.values()] == [
+        ("running", None),
+        ("failed", 11.0),
+    ]
+
+
+def test_a_gate_a_release_and_a_kept_stage_are_stages_of_their_run() -> None:
+    ends = [
+        end("deploy", state="failed", at=22.0),
+        end("gate", at=20.0),
+        end("features", at=4.0, kept_of="f0"),
+        end("etl", run="r9", at=30.0, kept_of="e0"),
+    ]
+    kept, first = map(runs.brief, runs.of_jobs([job("t1", "succeeded", at=5.0)], ends))
+    assert [(each["stage"], each["job_id"], each["state"]) for each in first["stages"]] == [
+        ("features", "f0", "kept"),
+        ("train", "t1", "succeeded"),
+        ("gate", "", "succeeded"),
+        ("deploy", "", "failed"),
+    ]
+    assert (first["state"], first["began"], first["ended"]) == ("failed", 3.0, 22.0)
+    assert (kept["run_id"], kept["state"], kept["began"], kept["ended"]) == ("r9", "succeeded", 29.0, 30.0)
+    (found,) = runs.of_jobs([job("t1", "succeeded", at=5.0)], ends[:3])
+    whole = runs.whole(found, now=found.jobs)
+    assert [each["job_id"] for each in whole["jobs"]] == ["t1"]
+    assert [(each["stage"], each["line"], each["kept_of"]) for each in whole["ends"]] == [
+        ("features", "features said so", "f0"),
+        ("gate", "gate said so", ""),
+        ("deploy", "deploy said so", ""),
+    ]
+
+
+def test_a_task_that_was_tried_again_is_told_by_its_newest_job() -> None:
+    tries = [job("t2", "running", at=9.0), job("t1", "succeeded", at=1.0)]
+    (run,) = map(runs.brief, runs.of_jobs(tries, [end("train", state="failed", at=5.0)]))
+    assert (run["state"], run["stages"]) == (
+        "running",
+        [{"job_id": "t2", "stage": "train", "state": "running"}],
+    )
+
+
+def test_trials_are_one_stage_of_their_run_that_leads_to_their_search() -> None:
+    """A trial that its search has paused is a cancelled job: neither the stage nor the run is cancelled for it."""
+    trials = [
+        job("s3", "cancelled", task="search", at=9.0, trial=1),
+        job("s2", "running", task="search", at=8.0, trial=0),
+        job("t1", "succeeded", at=1.0),
+    ]
+    (found,) = runs.of_jobs(trials)
+    goes_on = runs.whole(found, now=found.jobs)
+    assert [each["job_id"] for each in goes_on["jobs"]] == ["t1"]
+    assert (goes_on["state"], goes_on["ended"]) == ("running", None)
+    assert goes_on["stages"][1] == {
+        "job_id": "",
+        "search_id": "search-1",
+        "stage": "search",
+        "state": "running",
+    }
+    (searching,) = goes_on["searching"]
+    assert (searching["search_id"], searching["submitted"], searching["ended"]) == ("search-1", 8.0, None)
+    over = [
+        replace(each, status=replace(each.status, state=JobState.SUCCEEDED, ended=30.0))
+        for each in trials[:2]
+    ]  # type: ignore[type-var]
+    (found,) = runs.of_jobs([*over, trials[2]], [end("search", at=40.0)])
+    whole = runs.whole(found, now=found.jobs)
+    assert (whole["state"], whole["ended"], whole["searching"]) == ("succeeded", 40.0, [])
+    assert [(each["stage"], each["search_id"]) for each in whole["ends"]] == [("search", "search-1")]
+    (stopped,) = map(runs.brief, runs.of_jobs(over, []))
+    assert (stopped["state"], stopped["ended"]) == ("cancelled", 30.0)
+
+
+def test_what_tasks_of_another_dag_did_is_not_shown() -> None:
+    seen = listed.first_screen(
+        board(ends=[end("gate", at=1.0, dag="secret")]), permitted=lambda dag_id: dag_id != "secret"
+    )
+    assert seen["runs"] == []
+
+
+def test_jobs_are_searched_by_dag_run_text_and_state() -> None:
+    all_of_them = board(job("a", "failed"), job("b", "succeeded", dag="e"), job("c", "failed", run="r2"))
+
+    def found(**wanted: str) -> list[str]:
+        told = listed.search(all_of_them, listed.Search(**wanted), permitted=everyone)
+        return [each["job_id"] for each in told["jobs"]]
+
+    assert found(dag="d") == ["a", "c"]
+    assert found(dag="d", run="r2") == ["c"]
+    assert found(text="E.TRAIN") == ["b"]
+    assert found(state="failed") == ["a", "c"]

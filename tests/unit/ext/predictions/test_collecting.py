@@ -1,0 +1,121 @@
+"""Two that commit the same requests at once, each in a home of its own: no row is lost, and none is there twice."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from muster.core.errors import BackendError
+from muster.core.settings import Settings
+from muster.ext.predictions.collecting import Predictions, unread
+from muster.volumes.base import Version
+from muster.volumes.folder import FolderStore
+from muster.volumes.spool import Spool
+
+HOUR = "2026-11-26T07"
+VOLUME = "flights/predictions"
+
+
+class Reader:
+    """A decoder whose rows are the names of the files. :param then: is called once, when it has read."""
+
+    def __init__(self, then: Callable[[], object] = lambda: None) -> None:
+        self._then: Callable[[], object] | None = then
+        self.unread = 0
+
+    def __call__(self, _module: str, *_: Any, order: Mapping[str, Any] | None = None, **__: Any) -> Any:
+        assert order is not None
+        before = set(rows(Path(order["earlier"]))) if order["earlier"] else set()
+        names = {Path(file).name for file in order["spool"]}
+        (Path(order["out"]) / "rows.json").write_text(json.dumps(sorted(before | names)))
+        then, self._then = self._then, None
+        if then:
+            then()
+        return {"rows": len(names - before), "read": dict.fromkeys(sorted(names), 1), "unread": self.unread}
+
+
+def rows(folder: Path) -> list[str]:
+    found: list[str] = json.loads((folder / "rows.json").read_text())
+    return found
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> FolderStore:
+    return FolderStore(tmp_path / "store")
+
+
+@pytest.fixture
+def commit(store: FolderStore, tmp_path: Path) -> Callable[..., tuple[Version, ...]]:
+    """Commits files that were fetched into a home of its own, as on a cluster."""
+
+    def commit(home: str, *names: str, then: Callable[[], object] = lambda: None) -> tuple[Version, ...]:
+        settings = replace(Settings.load(), home=tmp_path / home)
+        spool = Spool(settings.home, "flights")
+        spool.path.mkdir(parents=True, exist_ok=True)
+        for name in names:
+            (spool.path / f"{HOUR}.1-{name}.spool").touch()
+        made = Predictions(settings, store, decoder=Reader(then)).commit("flights")
+        assert not list(spool.path.glob("*.spool"))  # it may be dropped: a version has it
+        return made
+
+    return commit
+
+
+def held(store: FolderStore) -> list[str]:
+    """The rows of the version that readers find."""
+    (version,) = store.resolve(f"volume://{VOLUME}@{HOUR}")
+    return [name.split("-")[-1].removesuffix(".spool") for name in rows(store.path(version.address))]
+
+
+def test_one_that_was_overtaken_adds_what_the_other_lacks(store: FolderStore, commit: Any) -> None:
+    """The first has read `a` when the second commits `a` and `b`, and drops both."""
+    commit("slow", "a", then=lambda: commit("fast", "a", "b"))
+    assert held(store) == ["a", "b"]
+    assert [one.retired is None for one in store.newest(VOLUME, limit=9)] == [False, True]
+
+
+def test_one_that_was_overtaken_by_others_files_holds_both(store: FolderStore, commit: Any) -> None:
+    commit("before", "0")
+    made = commit("slow", "a", then=lambda: commit("fast", "b"))
+    assert held(store) == ["0", "a", "b"]
+    assert [one.address for one in made] == [store.resolve(f"volume://{VOLUME}@{HOUR}")[0].address]
+
+
+def test_an_hour_that_cannot_be_committed_stops_no_other_and_what_cannot_be_read_is_told(
+    store: FolderStore, tmp_path: Path
+) -> None:
+    class Failing(Reader):
+        def __call__(
+            self, module: str, *words: Any, order: Mapping[str, Any] | None = None, **more: Any
+        ) -> Any:
+            if order and "T07" in order["spool"][0]:
+                raise BackendError("the disk is full")
+            return super().__call__(module, *words, order=order, **more)
+
+    settings, reader = replace(Settings.load(), home=tmp_path / "home"), Failing()
+    spool = Spool(settings.home, "flights")
+    spool.path.mkdir(parents=True)
+    reader.unread = 2
+    for hour in ("2026-11-26T06", HOUR, "2026-11-26T08"):
+        (spool.path / f"{hour}.1-a.spool").touch()
+    with pytest.raises(BackendError, match=r"T07 are not committed .the disk is full"):
+        Predictions(settings, store, decoder=reader).commit("flights")
+    (spool.path / "2026-11-26T08.1-b.spool").touch()
+    (spool.path / f"{HOUR}.1-a.spool").unlink()
+    Predictions(settings, store, decoder=reader).commit("flights")
+    assert unread(store, "flights") == {f"volume://{VOLUME}@3": 4, f"volume://{VOLUME}@1": 2}
+    assert unread(store, "other") == {}
+
+
+def test_another_hour_is_no_other(store: FolderStore, commit: Any) -> None:
+    def elsewhere() -> None:
+        store.add(VOLUME, Path(__file__), partition="2026-11-26T08")
+
+    commit("slow", "a", then=elsewhere)
+    assert [one.retired for one in store.newest(VOLUME, limit=9)] == [None, None]
+    assert held(store) == ["a"]
