@@ -25,6 +25,7 @@ from tests.serving import onnx_graph
 
 from benchmarks.engines_equal import memory_mib
 from benchmarks.serving_site import await_answer, ours, serve_image
+from muster.airflow.authoring.code import serving_code
 from muster.backends.local import processes
 from muster.backends.local.backend import LocalBackend
 from muster.backends.local.places import Places
@@ -33,7 +34,7 @@ from muster.core.job import JobSpec, Role
 from muster.core.resources import Resources
 from muster.core.settings import Settings
 from muster.core.shipped import shipped
-from muster.ext.predictions.score import ENTRYPOINT, serving_code
+from muster.ext.predictions.score import ENTRYPOINT
 from muster.images.folders import find_image, image_folders, put_image
 
 MEMORY_GIB, CPUS = 4, 2

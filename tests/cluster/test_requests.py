@@ -21,10 +21,10 @@ from tests.cluster.test_deployments import OnTheCluster
 from tests.contract.test_deployments import tensor
 from tests.waiting import eventually
 
+from muster.backends.request_log import Predictions
 from muster.core.deployment import RequestLog
 from muster.core.prediction import PredictionId, hour_of, predictions_volume
 from muster.core.settings import Settings
-from muster.ext.predictions.collecting import Predictions
 
 pytestmark = pytest.mark.cluster
 

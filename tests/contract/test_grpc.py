@@ -20,9 +20,9 @@ from tests.waiting import eventually
 
 from muster.backends.releases.decision import Ending
 from muster.backends.releases.manual import roll_back
+from muster.backends.request_log import Predictions
 from muster.core.deployment import RequestLog
 from muster.core.settings import Settings
-from muster.ext.predictions.collecting import Predictions
 from muster.images.environment import Environments
 from muster.volumes.folder import FolderStore
 

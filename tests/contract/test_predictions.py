@@ -17,12 +17,12 @@ from tests.contract.test_deployments import Lines, OnThisMachine, servers, tenso
 from tests.waiting import eventually
 
 from muster.backends.local.serving.folder import DeploymentFolder
+from muster.backends.request_log import Predictions
 from muster.core.deployment import DeploymentSpec, RequestLog
 from muster.core.errors import NotFound
 from muster.core.prediction import PredictionId, hour_of, predictions_volume
 from muster.core.settings import Settings
 from muster.core.shipped import shipped
-from muster.ext.predictions.collecting import Predictions
 from muster.images.environment import Environments
 from muster.images.folders import image_digest
 from muster.volumes.base import Version

@@ -21,11 +21,11 @@ from muster.backends.local.serving.folder import DeploymentFolder
 from muster.backends.releases.decision import Ending
 from muster.backends.releases.plan import Plan, Rules
 from muster.backends.releases.tokens import ENDED_KEPT, MOST_CLIENTS, Token, Tokens, digest_of, ended, made
+from muster.backends.request_log import Predictions
 from muster.core.deployment import RequestLimits, RequestLog
 from muster.core.errors import NotFound, SpecError
 from muster.core.prediction import PredictionId
 from muster.core.settings import Settings
-from muster.ext.predictions.collecting import Predictions
 from muster.volumes.folder import FolderStore
 
 pytestmark = pytest.mark.slow

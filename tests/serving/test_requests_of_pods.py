@@ -28,10 +28,10 @@ from tests.waiting import eventually
 from muster.backends.kubernetes import collecting
 from muster.backends.kubernetes.serving.kinds import inference_service
 from muster.backends.kubernetes.serving.server import PORT, PROGRAM, READY, archive
+from muster.backends.request_log import Predictions, unread
 from muster.core.deployment import RequestLog
 from muster.core.prediction import PredictionId, hour_of, predictions_volume
 from muster.core.settings import Settings
-from muster.ext.predictions.collecting import Predictions, unread
 from muster.volumes.base import Version
 from muster.volumes.service.client import ServiceStore
 from muster.volumes.service.spools import ServiceSpools

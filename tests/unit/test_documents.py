@@ -75,7 +75,7 @@ BY_HAND = {
     "ext.mirrors.opening": "which layout a mirror has",
     "ext.search.mlflow.reach": "of a process of the same release, which answers with MLflow's own values",
     "ext.search.mlflow.helper": "calls, of the process that starts it",
-    "ext.predictions.collecting": "a process of the same release's, in the model server's image",
+    "backends.request_log": "a process of the same release's, in the model server's image",
     "ext.search.tracking": "tags for MLflow, which an author may give",
     "ext.notebook.commands": "what its own --check prints",
     "cli.object_stores": "of the program in an image of the same release, in a process of its own",

@@ -15,7 +15,6 @@ from muster.cli.screen import Table, complain, digest, emit, fields, note, safe,
 from muster.core.errors import DeploymentError, MusterError, NotFound, SpecError
 from muster.core.names import check_label
 from muster.core.wire import plain
-from muster.ext.predictions.commands import tell_unread
 
 if TYPE_CHECKING:
     from muster.backends.releases.deployments import Deployments
@@ -85,14 +84,22 @@ def show(name: Name, *, watch: Watch = False, as_json: Json = False) -> None:
         else:
             _show_one(seen)
     if not (watch or as_json):
-        _tell_unread(name)
+        tell_unread(name)
 
 
-def _tell_unread(name: str) -> None:
+def tell_unread(name: str) -> None:
+    """Say how many of the last hours' requests of a deployment are no rows, and where they are."""
+    from muster.backends.request_log import unread
+
     try:
-        tell_unread(open_store(), name)
-    except MusterError as error:  # the deployment is shown all the same
+        found = unread(open_store(), name)
+    except MusterError as error:  # what was asked for is shown all the same
         note(f"whether there are requests that cannot be read is not known: {error}")
+        return
+    for address, number in found.items():
+        note(
+            f"{number:,} requests cannot be read, and are no rows: they lie as they came in _unread of {address}"
+        )
 
 
 def _show_one(seen: Seen) -> None:

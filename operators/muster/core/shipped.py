@@ -8,6 +8,8 @@ from pathlib import Path
 
 from muster.core.errors import SpecError
 
+SERVE = "serve"
+"""The image of the model server."""
 _PACKAGE = Path(__file__).resolve().parent.parent  # a notebook's kernel reaches it by a link
 
 

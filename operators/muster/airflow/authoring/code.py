@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from muster.core.errors import NotFound, SpecError
+from muster.core.shipped import shipped
 from muster.volumes.changes import changed, files_below, read_below
 
 if TYPE_CHECKING:
@@ -137,6 +138,15 @@ class DagFolder:
             raise SpecError(f"code {name!r} must lie below {root}, the import path of the job")
         below = path.relative_to(root).as_posix()
         return [below] if path.is_file() else [f"{below}/{file}" for file in collect(path)]
+
+
+def serving_code() -> Code:
+    """The model server's code, which makes smoke requests and scores. :raises SpecError: this installation lacks it."""
+    root = shipped("serving")
+    found = tuple(sorted(str(file.relative_to(root)) for file in root.glob("muster_serving/**/*.py")))
+    if not found:
+        raise SpecError(f"{root} holds no muster_serving: install muster again")
+    return Code(root=root, files=found)
 
 
 def records(result: Mapping[str, Any], store: LocalStore) -> Iterator[Record]:

@@ -58,7 +58,7 @@ from muster.core.deployment import (
 )
 from muster.core.errors import SpecError
 from muster.core.resources import Resources
-from muster.ext.predictions.score import SERVE
+from muster.core.shipped import SERVE
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -73,7 +73,7 @@ if TYPE_CHECKING:
     from muster.volumes.base import Version
     from muster.volumes.protocols import LocalStore
 
-_SERVER_IMAGES = {"kserve": "serve"}  # of the shipped images; any other server's has its name
+_SERVER_IMAGES = {"kserve": SERVE}  # of the shipped images; any other server's has its name
 
 
 class DeployOperator(ReleasingOperator):

@@ -7,11 +7,12 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from muster.airflow.authoring.code import serving_code
 from muster.airflow.operators.releasing import read_smoke, read_smoke_text
 from muster.core.data import Input, Output
 from muster.core.errors import SpecError
 from muster.core.job import JobSpec, Role
-from muster.ext.predictions.score import SERVE, serving_code
+from muster.core.shipped import SERVE
 
 if TYPE_CHECKING:
     from muster.airflow.attempts.run import TaskRun

@@ -24,10 +24,10 @@ from typing import Any
 
 from muster.backends.kubernetes.cluster_file import read_file
 from muster.backends.kubernetes.serving.server import archive
+from muster.backends.request_log import Decoder, LocalDecoder, Predictions
 from muster.core.errors import BackendError, MusterError, NotFound, SpecError
 from muster.core.patience import Patience
 from muster.core.settings import Settings
-from muster.ext.predictions.collecting import Decoder, LocalDecoder, Predictions
 from muster.volumes.base import Version
 from muster.volumes.durability import translated
 from muster.volumes.service.client import ServiceStore
@@ -83,7 +83,7 @@ class Collecting:
 
 
 class SocketDecoder:
-    """A :class:`~muster.ext.predictions.collecting.Decoder` in another container: ``muster_serving.collect --listen``.
+    """A :class:`~muster.backends.request_log.Decoder` in another container: ``muster_serving.collect --listen``.
 
     :raises BackendError: nothing listens.
     """

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from muster.cli.command import Json, example, group, open_deployments, open_store
+from muster.cli.deployments import tell_unread
 from muster.cli.screen import emit, fields, note, safe, say, when
 from muster.core.errors import BackendError, Corrupt, NotFound
 from muster.core.names import check_label
@@ -15,7 +16,7 @@ from muster.core.prediction import PredictionId, predictions_volume
 from muster.core.settings import Settings
 
 if TYPE_CHECKING:
-    from muster.ext.predictions.collecting import Predictions
+    from muster.backends.request_log import Predictions
     from muster.volumes.base import Record, Version
     from muster.volumes.protocols import LocalStore
 
@@ -94,19 +95,9 @@ def commit(
             say(f"{each.partition}  {each.address}")
         if not made and not troubles:
             note(f"nothing new of {name}")
-        tell_unread(open_store(), name)
+        tell_unread(name)
     if troubles:
         raise BackendError("\n".join(troubles))
-
-
-def tell_unread(store: LocalStore, name: str) -> None:
-    """Say how many of the last hours' requests of a deployment are no rows, and where they are."""
-    from muster.ext.predictions.collecting import unread
-
-    for address, number in unread(store, name).items():
-        note(
-            f"{number:,} requests cannot be read, and are no rows: they lie as they came in _unread of {address}"
-        )
 
 
 def _committed(name: str) -> tuple[list[Version], list[str]]:
@@ -138,7 +129,7 @@ def _check_known(name: str, store: LocalStore, settings: Settings) -> None:
 
 
 def _predictions(store: LocalStore) -> Predictions:
-    from muster.ext.predictions.collecting import Predictions
+    from muster.backends.request_log import Predictions
 
     return Predictions(Settings.load(), store)
 

@@ -167,7 +167,7 @@ class DriftOperator(ProgramOperator):
 
     def _commit(self, task: TaskRun) -> None:
         """Commit what the deployment's servers on this machine have answered until now."""
-        from muster.ext.predictions.collecting import Predictions
+        from muster.backends.request_log import Predictions
 
         Predictions(task.settings, task.backend.store).commit_answered(
             self.deployment, progress=self.log.info

@@ -29,6 +29,7 @@ from muster.core.data import Input
 from muster.core.deployment import needs_workers
 from muster.core.errors import NotFound, SpecError
 from muster.core.job import JobSpec
+from muster.core.shipped import SERVE
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -41,7 +42,6 @@ if TYPE_CHECKING:
 
 ENTRYPOINT = "muster_serving.scoring:score"
 OUTPUT = "predictions"
-SERVE = "serve"
 ANSWERING = ("workers", "cpus", "trusted")  # what of a worker's setup its answers depend on
 
 check_names = rule(
@@ -137,6 +137,8 @@ class ScoreOperator(CachedOperator, ProgramOperator):
 
     def travelling(self, folder: DagFolder, settings: Settings) -> Code:  # noqa: ARG002 - it lies in no image
         """The code that scores: the model server's."""
+        from muster.airflow.authoring.code import serving_code
+
         return serving_code()
 
     def check_files(self, folder: DagFolder, settings: Settings) -> None:
@@ -262,15 +264,3 @@ class ScoreOperator(CachedOperator, ProgramOperator):
             **({} if self.bad_rows == "fail" else {"bad_rows": self.bad_rows}),
             **({} if setup is None else {"setup": dict(setup)}),
         }
-
-
-def serving_code() -> Code:
-    """The model server's code, which scores. :raises SpecError: this installation lacks it."""
-    from muster.airflow.authoring.code import Code
-    from muster.core.shipped import shipped
-
-    root = shipped("serving")
-    found = tuple(sorted(str(file.relative_to(root)) for file in root.glob("muster_serving/**/*.py")))
-    if not found:
-        raise SpecError(f"{root} holds no muster_serving: install muster again")
-    return Code(root=root, files=found)

@@ -106,7 +106,9 @@ def test_each_has_one_output_one_image_and_one_process(
 def test_the_code_that_scores_is_looked_for_in_no_image(
     folder: DagFolder, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("muster.core.shipped.shipped", lambda _: folder.bundle)  # it holds no muster_serving
+    monkeypatch.setattr(
+        "muster.airflow.authoring.code.shipped", lambda _: folder.bundle
+    )  # it holds no muster_serving
     operator = ScoreOperator(task_id="t", model="a/b@1", rows="a/c@1", outputs="a/d")
     with pytest.raises(SpecError, match="holds no muster_serving"):
         operator.travelling(folder, settings)

@@ -13,11 +13,11 @@ from functools import partial
 from os import getpid
 from pathlib import Path
 
+from muster.backends.request_log import Predictions
 from muster.core.errors import MusterError
 from muster.core.interpreters import python_command
 from muster.core.linux import die_with
 from muster.core.settings import Settings
-from muster.ext.predictions.collecting import Predictions
 from muster.volumes.folder import FolderStore
 from muster.volumes.spool import Spool
 

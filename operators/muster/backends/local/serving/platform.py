@@ -27,12 +27,12 @@ from muster.backends.releases.figures import added, if_known, read_counts
 from muster.backends.releases.inference import infer_request, read_answer
 from muster.backends.releases.platform import Limits, Observed
 from muster.backends.releases.tokens import Tokens
+from muster.backends.request_log import Predictions
 from muster.core.deployment import FINISH_SECONDS, LOOPBACK, Answer, Counts, SmokeRequest
 from muster.core.errors import BackendError, Conflict, Corrupt, DeploymentError, NotFound, SpecError
 from muster.core.locks import locked
 from muster.core.settings import Settings
 from muster.core.shipped import shipped
-from muster.ext.predictions.collecting import Predictions
 from muster.images.lock import LOCK
 from muster.volumes.protocols import LocalStore
 

@@ -25,14 +25,13 @@ from muster.core.interpreters import python_command
 from muster.core.locks import is_locked, locked
 from muster.core.prediction import PredictionId, hour_of, predictions_volume
 from muster.core.settings import Settings
-from muster.core.shipped import shipped
+from muster.core.shipped import SERVE, shipped
 from muster.images.environment import Environments
 from muster.images.folders import find_image, image_digest, image_folders
 from muster.volumes.base import Version
 from muster.volumes.protocols import LocalStore
 from muster.volumes.spool import WRITTEN_SECONDS, Spool
 
-IMAGE = "serve"
 _UNREAD = "; in _unread, since they cannot be read: "  # a note's end, before their number
 _PAGE_VERSIONS = 20
 
@@ -254,8 +253,8 @@ class LocalDecoder:
 
     def prepare(self, progress: Callable[[str], None] = lambda _line: None) -> Path:
         """Make the image's environment, if there is none yet; return its Python."""
-        folder = find_image(IMAGE, image_folders(self._settings))
-        return Environments(self._settings.cache).ensure(IMAGE, folder, image_digest(folder), progress)
+        folder = find_image(SERVE, image_folders(self._settings))
+        return Environments(self._settings.cache).ensure(SERVE, folder, image_digest(folder), progress)
 
 
 def unread(store: LocalStore, name: str, *, limit: int = 24) -> Mapping[str, int]:

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
+from muster.backends.request_log import Predictions, unread
 from muster.core.errors import BackendError
 from muster.core.settings import Settings
-from muster.ext.predictions.collecting import Predictions, unread
 from muster.volumes.base import Version
 from muster.volumes.folder import FolderStore
 from muster.volumes.spool import Spool
