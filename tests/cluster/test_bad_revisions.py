@@ -63,8 +63,8 @@ def refused(line: Line, spec: DeploymentSpec, plan: Plan, show: Show, what: str)
     return outcome, load
 
 
-ANYWHERE = {"500", "wrong", "shape"}
-"""What the smoke requests find, as on one machine: ``tests/contract/test_deployments.py``, ``tests/airflow/test_release_faults.py``."""
+ANYWHERE = {"500", "wrong", "shape", "slow to load", "too small"}
+"""What the smoke requests find, as on one machine: ``tests/contract/test_deployments.py``, ``tests/airflow/test_release_faults.py``; and what others show."""
 REFUSED: dict[str, tuple[Callable[[Path], Path] | None, dict[str, Any], tuple[str, ...]]] = {
     "crashes": (crashes, {}, ("before it had any traffic",)),
     "500": (answers_500, {}, ("smoke request 'two': HTTP 500",)),
@@ -184,6 +184,7 @@ def told_by_the_gateway(load: Load) -> int:
     return sum(number for what, number in answers.items() if what.startswith(("HTTP 502", "HTTP 504")))
 
 
+@pytest.mark.nightly  # a revision that does not load is refused above
 def test_a_version_that_is_gone(line: Line, record_property: Show) -> None:
     spec = line.spec(load_timeout_seconds=15.0)
     gone = replace(spec, model=replace(spec.model, address=f"volume://lines/{line.name}@99"))
@@ -233,6 +234,7 @@ def all_pods(line: Line) -> list[dict[str, Any]]:
     return found
 
 
+@pytest.mark.nightly  # test_deployments.py edits one
 def test_a_route_that_somebody_else_has_edited(line: Line) -> None:
     before = line.champion
     status = line.deployments.deployment(line.name)
@@ -349,6 +351,7 @@ def test_a_gateway_that_is_down_is_told_and_the_next_one_goes_on(line: Line, rec
     eventually(lambda: line.answers() == (new, 4.0))
 
 
+@pytest.mark.nightly  # without KServe's controller, above
 def test_a_rollback_by_hand_is_in_force_within_two_seconds(line: Line, record_property: Show) -> None:
     before = line.champion
     assert line.release(line.spec()).ending is Ending.DONE

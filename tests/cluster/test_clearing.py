@@ -17,7 +17,7 @@ from tests.cluster.layout import Layout
 
 from muster.core.errors import BackendError
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.nightly]  # each run of the tests begins and clears clusters
 
 # Tests that were killed in the midst of a fault.
 KILLED = """
@@ -107,7 +107,6 @@ def groups_called(name: str) -> list[str]:
     return [f"{top}/{each}" for top, folders, _ in walked for each in folders if each.startswith(name)]
 
 
-@pytest.mark.nightly  # the two below clear one away
 def test_two_clusters_and_one_goes_after_half_of_it_was_killed(second: Layout) -> None:
     before = links()
     run("up", second)

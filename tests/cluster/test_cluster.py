@@ -41,6 +41,7 @@ def here() -> Iterator[Layout]:
         path.unlink()
 
 
+@pytest.mark.nightly  # test_gangs.py has gangs of two classes
 def test_a_gang_runs_on_the_cards_that_are_preferred(here: Layout) -> None:
     kubectl.apply(here, [gang("meets", pods=3, gpus=4, script=RENDEZVOUS.format(name="meets"))])
     kubectl.until("the gang is done", lambda: phases(here, "meets") == ["Succeeded"] * 3)
@@ -57,6 +58,7 @@ def test_a_gang_runs_on_the_cards_that_are_preferred(here: Layout) -> None:
     assert sorted(path.name for path in here.claim.glob("probe-*")) == ["probe-0", "probe-1", "probe-2"]
 
 
+@pytest.mark.nightly  # test_verdicts.py has a class without room
 def test_a_gang_without_room_on_the_nodes_stays_whole_and_unstarted(here: Layout) -> None:
     """15 GPUs are within the quota and within what is free, but only two nodes have five of them."""
     kubectl.apply(here, [gang("waits", pods=3, gpus=5, script=WAIT)])
@@ -74,6 +76,7 @@ def test_a_gang_without_room_on_the_nodes_stays_whole_and_unstarted(here: Layout
     assert workload in pending
 
 
+@pytest.mark.nightly  # test_faults.py has a gang that is preempted
 def test_a_higher_priority_takes_the_place_of_a_whole_gang(here: Layout) -> None:
     kubectl.apply(here, [gang("low", pods=2, gpus=8, script=WAIT, priority="low")])
     kubectl.until("the low gang runs", lambda: phases(here, "low") == ["Running"] * 2)
@@ -82,6 +85,7 @@ def test_a_higher_priority_takes_the_place_of_a_whole_gang(here: Layout) -> None
     assert condition(here, "jobset", "low", "Suspended")["status"] == "True"
 
 
+@pytest.mark.nightly  # test_manifests.py is on guard
 def test_the_namespace_of_jobs_is_restricted(here: Layout) -> None:
     document = gang("root", pods=1, gpus=0, script=WAIT)
     pod = document["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]
@@ -91,6 +95,7 @@ def test_the_namespace_of_jobs_is_restricted(here: Layout) -> None:
         kubectl.apply(here, [bare | {"spec": pod}])
 
 
+@pytest.mark.nightly  # test_faults.py loses one
 def test_a_node_without_power_is_lost_and_comes_back_with_its_gpus(here: Layout) -> None:
     node = node_called("k80-0")
     nodes.power_off(here, node)
@@ -128,7 +133,9 @@ def test_pods_of_a_node_without_network_go_on(here: Layout) -> None:
     nodes.wait_ready(here, node)
 
 
-@pytest.mark.parametrize("name", ["kube-apiserver", "kueue", "etcd"])
+@pytest.mark.parametrize(  # test_client.py kills the API server, and has Kueue away
+    "name", [*(pytest.param(name, marks=pytest.mark.nightly) for name in ("kube-apiserver", "kueue")), "etcd"]
+)
 def test_a_program_of_the_control_plane_is_killed_and_started_again(here: Layout, name: str) -> None:
     daemons.stop(here, name)
     assert not cluster.is_up(here)
@@ -147,6 +154,7 @@ def served(here: Layout, tmp_path: Path) -> Iterator[ServiceStore]:
         yield service
 
 
+@pytest.mark.nightly  # test_gangs.py kills one
 def test_the_store_service_outlives_a_kill(here: Layout, served: ServiceStore, tmp_path: Path) -> None:
     (tmp_path / "hello.py").write_text("print('hello')")
     digest = served.put(tmp_path, ["hello.py"])

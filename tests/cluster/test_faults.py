@@ -142,7 +142,8 @@ class Fault:
     :param in_place: it does so in the pods that it has.
     :param heal: what is done when it has ended.
     :param soak: not even one of it in make test-cluster: it takes too long.
-    :param nightly: left out of CI: it takes long, and others show in part what it does.
+    :param nightly: left out of CI: it takes long, and others show what it does: test_gangs.py deletes a pod and kills the store,
+        contract/test_backend.py loses a rank, test_client.py kills the API server and Kueue, test_cluster.py cuts a node off.
     :param within_seconds: of the fault the whole gang is to run again; held in soak.
     """
 
@@ -159,16 +160,18 @@ class Fault:
 def faults() -> dict[str, Fault]:
     lost, cut, only = LoseANode(NEW), LoseANode(NEW, cut=True), LoseANode(OLD)
     return {
-        "API server restarted": Fault(strike=restart("kube-apiserver"), again=False),
+        "API server restarted": Fault(strike=restart("kube-apiserver"), again=False, nightly=True),
         "API server away for 60 s": Fault(strike=leave_for_a_minute, again=False, soak=True),
-        "rank killed": Fault(strike=kill_a_rank, counts=True, in_place=True),
-        "pod deleted": Fault(strike=delete_a_pod),
+        "rank killed": Fault(strike=kill_a_rank, counts=True, in_place=True, nightly=True),
+        "pod deleted": Fault(strike=delete_a_pod, nightly=True),
         "node without power": Fault(strike=lost.strike, heal=lost.heal, within_seconds=NODE_SECONDS),
-        "node without network": Fault(strike=cut.strike, heal=cut.heal, within_seconds=NODE_SECONDS),
+        "node without network": Fault(
+            strike=cut.strike, heal=cut.heal, within_seconds=NODE_SECONDS, nightly=True
+        ),
         "only node of its class": Fault(strike=only.strike, nightly=True),
         "preempted": Fault(strike=preempt, heal=sweep_up),
-        "Kueue restarted": Fault(strike=restart("kueue"), again=False),
-        "store service killed": Fault(strike=kill_the_store, again=False),
+        "Kueue restarted": Fault(strike=restart("kueue"), again=False, nightly=True),
+        "store service killed": Fault(strike=kill_the_store, again=False, nightly=True),
     }
 
 

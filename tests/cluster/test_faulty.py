@@ -11,7 +11,8 @@ from tests.cluster.backend import backend
 from tests.cluster.faulty import FAULTS, Ended, Faulty
 from tests.cluster.inside import layout
 
-pytestmark = pytest.mark.cluster
+# Of each verdict test_verdicts.py has the cause, and test_airflow.py has one at the end of a task's log.
+pytestmark = [pytest.mark.cluster, pytest.mark.nightly]
 
 SOAKED = "no_image"  # a registry that is away is given minutes
 SAID = {

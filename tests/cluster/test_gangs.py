@@ -409,6 +409,7 @@ def test_a_job_of_one_pod_reads_its_input_and_goes_on_when_its_rank_is_killed(si
     assert said == ["[rank 0] begins", "[rank 0] goes on", "[rank 0] not changed: Read-only file system"]
 
 
+@pytest.mark.nightly  # contract/test_backend.py has it
 def test_memory_that_outgrows_its_limit_is_final(site: Site) -> None:
     code = """
         import os, time
@@ -427,6 +428,7 @@ def test_memory_that_outgrows_its_limit_is_final(site: Site) -> None:
     assert "[rank 0] begun" in site.log(job_id)
 
 
+@pytest.mark.nightly  # contract/test_backend.py has it
 def test_an_authors_error_is_final_and_whole_in_the_log(site: Site) -> None:
     code = "def run(out):\n    raise KeyError('day')\n"
     role = Role(replicas=2, entrypoint="t:run", resources=SMALL)

@@ -52,6 +52,7 @@ def delete(here: Jobs, pod: dict[str, Any], *how: str) -> None:
     kubectl.run(here.layout, "delete", "pod", name, f"--namespace={NAMESPACE}", "--wait=false", *how)
 
 
+@pytest.mark.nightly  # test_faults.py loses a node, whose pods it frees
 def test_to_delete_a_lost_pod_is_not_enough_and_the_reaper_frees_it(here: Jobs) -> None:
     """Hence its right to patch pods/status: where this fails, Kubernetes has learned better."""
     cards = replace(SMALL, gpus=1, gpu_class=("gpu-a100",))

@@ -140,6 +140,7 @@ def test_a_queue_that_is_short_is_told_and_how_long_was_waited(runs: Runs) -> No
     assert "it waited longer than its queue_timeout of 15 s" in message
 
 
+@pytest.mark.nightly  # test_verdicts.py has the words
 def test_an_image_that_cannot_be_had_is_told_in_the_kubelet_s_words(runs: Runs) -> None:
     """In seconds; the verdict is `no_image`'s of test_faulty: the registry has minutes to come back."""
     runs.start("unbuilt", gpus=1, gpu_class=K80, image="elsewhere")

@@ -16,7 +16,8 @@ from tests.cluster.inside import layout
 
 from muster.volumes.service.client import ServiceStore
 
-pytestmark = pytest.mark.cluster
+# test_gangs.py kills one under a gang, and test_chart.py each of two.
+pytestmark = [pytest.mark.cluster, pytest.mark.nightly]
 
 KILLS = 10
 

@@ -234,6 +234,7 @@ class TestWhatGoesOn:
         assert verdict(here.seen(name), spec, now=time.time(), cluster=here.cluster) is None
         return found
 
+    @pytest.mark.nightly  # contract/test_backend.py has jobs that run and end
     def test_running_and_done(self, here: Jobs) -> None:
         spec = job("well")
         here.start("well", spec, UNTIL_TOLD)
@@ -251,6 +252,7 @@ class TestWhatGoesOn:
         found = self.shown(here, "well", spec, JobState.COMMITTING)
         assert (found.sealed, found.running) == (2, 0)
 
+    @pytest.mark.nightly  # test_gangs.py deletes one
     def test_a_deleted_pod(self, here: Jobs) -> None:
         spec = job("deleted")
         here.start("deleted", spec, WAIT)

@@ -168,6 +168,7 @@ class ElasticContract(Named):
         self.wait(lambda: backend.store.staging(self.own("gang")))
         self.wait(told)
 
+    @pytest.mark.nightly  # the next one grows to all
     def test_it_starts_with_all_where_there_is_room(self, backend: Backend, training: Made) -> None:
         backend.submit(training(), job_id=self.own("gang"))
         self.end(backend)
@@ -425,6 +426,7 @@ class TestElasticOnCluster(ElasticContract):
         self.finish(backend, self.own("gang"))
         assert sizes(backend, self.own("gang")) == before
 
+    @pytest.mark.nightly  # unit/volumes/service/test_regrouping.py
     def test_it_goes_on_as_it_was_where_who_had_it_stop_is_gone(
         self, backend: Backend, training: Made
     ) -> None:

@@ -286,6 +286,7 @@ class EnginesContract(Named):
         (made,) = status.result.outputs["made"]
         assert len(list((backend.store.path(made) / "rows").glob("*.parquet"))) == 20
 
+    @pytest.mark.nightly  # a gang of Ray is above, a script that runs as it is, too
     def test_a_script_for_ray_runs_as_it_is(self, backend: Backend, gang: Made) -> None:
         backend.submit(gang(Launcher.RAY, script("ray")), job_id=self.own("ray-script"))
         status, log = finish(backend, self.own("ray-script"))
@@ -348,6 +349,7 @@ class TestEnginesOnThisMachine(EnginesContract):
         assert names_lost(status.verdict.message, rank, "killed by SIGKILL")
         assert status.verdict.message in log
 
+    @pytest.mark.nightly  # unit/worker/test_engines.py kills a head; below one ends at its start
     def test_a_lost_head_starts_the_gang_again(
         self, backend: Backend, gang: Made, places: Places, tmp_path: Path
     ) -> None:

@@ -99,6 +99,7 @@ def under_torchrun(author: Author, rows: str, *, out: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.data  # that a torchrun script runs unmodified is also the tutorial's, without a second run to compare with
 def test_a_torchrun_script_runs_unmodified_and_ends_with_the_same_weights(author: Author) -> None:
     author.write("plain", DAG, train=SCRIPT)

@@ -75,6 +75,7 @@ class GpuContract:
         assert f"[rank 0] visible={place.cards[0]} cards={seen}" in one
         assert "[rank 0] visible= cards=0" in none
 
+    @pytest.mark.nightly  # contract/test_backend.py has jobs that wait
     def test_a_second_job_waits_for_the_card(self, backend: LocalBackend, job: Make, tmp_path: Path) -> None:
         over = tmp_path / "over"
         backend.submit(job("hold", "--until", str(over)), job_id="first")
@@ -101,6 +102,7 @@ class GpuContract:
         assert re.search(r"Tried to allocate [\d.]+ [MG]iB.*GPU 0.*[\d.]+ GiB", status.verdict.message)
         figure("out of memory", status.verdict.message)
 
+    @pytest.mark.nightly  # contract/test_backend.py has a hang
     def test_a_hang_inside_a_kernel_ends_and_leaves_the_card_free(
         self, backend: LocalBackend, job: Make, place: Place
     ) -> None:
@@ -116,6 +118,7 @@ class GpuContract:
         status, lines = finish(backend, "after")
         assert status.state is JobState.SUCCEEDED, lines
 
+    @pytest.mark.nightly  # contract/test_backend.py has a gang that goes on from its checkpoint
     def test_what_was_on_the_card_comes_back_after_a_restart(
         self, backend: LocalBackend, job: Make, place: Place, figure: Figure
     ) -> None:

@@ -168,6 +168,7 @@ def rows_of(store: ServiceStore, name: str, identity: str) -> Rows:
     return Predictions(Settings.load(), store).find(wanted)
 
 
+@pytest.mark.nightly  # contract/test_predictions.py kills a server, cluster/test_requests.py has two pods that end
 def test_two_pods_that_end_lose_nothing_and_one_that_is_killed_a_second(
     serve: Serve, collect: Any, spool: Spool, store: ServiceStore, name: str
 ) -> None:

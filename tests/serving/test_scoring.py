@@ -110,7 +110,9 @@ def _write_predict(folder: Path) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("name", ["sklearn", "pickle", "predict"])
+@pytest.mark.parametrize(  # serving/test_predictors.py has the kinds
+    "name", ["sklearn", *(pytest.param(name, marks=pytest.mark.nightly) for name in ("pickle", "predict"))]
+)
 def test_a_python_model_is_scored_in_its_authors_image_as_its_workers_answer(
     fitted: Path, python: Callable[[str], Path], run_server: Callable[..., Any], tmp_path: Path, name: str
 ) -> None:

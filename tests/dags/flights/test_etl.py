@@ -94,6 +94,7 @@ def test_every_flight_of_the_year_that_landed_is_there_and_outcomes_are_known_in
 
 
 @pytest.mark.data  # the ETL of a month, three times
+@pytest.mark.nightly  # airflow/test_backfill.py makes months again
 def test_a_month_is_the_same_bytes_alone_in_a_range_and_again(probe: Probe) -> None:
     found = probe("etl", "etl", "months")["months"]
     assert set(found["files"]) == {"2013-02/part-0.parquet", "2013-03/part-0.parquet"}
