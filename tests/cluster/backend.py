@@ -60,8 +60,13 @@ def connected(
     :param folder: for what is kept on this side.
     """
     service = ServiceStore(store.URL, token=store.operator_token(of), cache=folder / "cache")
+    return on(service, client(connection(of)), folder, site=site)
+
+
+def on(service: ServiceStore, client: Client, folder: Path, *, site: ClusterSite) -> KubernetesBackend:
+    """Return a backend. :param folder: for what is kept on this side."""
     return KubernetesBackend(
-        client(connection(of)),
+        client,
         site=site,
         store=service,
         deployments=local_deployments(Settings(home=folder, cache=folder), service),

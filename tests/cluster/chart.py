@@ -19,16 +19,19 @@ import tempfile
 import threading
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import yaml
-from tests.cluster import images, kubectl
+from tests.cluster import backend, images, kubectl
 from tests.cluster.authority import Authority
 from tests.cluster.layout import CLAIM, Layout
 
+from muster.backends.kubernetes.api.client import Client
+from muster.backends.kubernetes.api.connection import connect
+from muster.backends.kubernetes.backend import KubernetesBackend
 from muster.core.errors import MusterError
 from muster.volumes.service.client import ServiceStore
 from muster.volumes.service.tokens import operator_token, read_keys
@@ -103,6 +106,21 @@ class Release:
     def store(self, *, token: str | None = None) -> ServiceStore:
         """Open the store as an operator."""
         return ServiceStore(self.url(), token=token or self.token(), cache=self.folder / "cache")
+
+    @contextmanager
+    def backend(self) -> Iterator[KubernetesBackend]:
+        """Run jobs in its namespace, with its operator's rights."""
+        site = replace(
+            backend.SITE,
+            namespace=NAME,
+            claim=f"{NAME}-store",
+            store_url=self.url(),
+            queue=NAME,
+            service_account=f"{NAME}-job",
+        )
+        client = Client(connect(kubeconfig=self.kubeconfig("operator")))
+        with closing(backend.on(self.store(), client, self.folder, site=site)) as made:
+            yield made
 
     def kubeconfig(self, account: str) -> Path:
         """Write the kubeconfig of an account of the release, good for a day, and return it."""

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +21,15 @@ from tests.cluster.inside import layout
 from tests.unit.ext.metrics.conftest import values
 from tests.waiting import eventually
 
+from muster.backends.kubernetes.backend import KubernetesBackend
 from muster.backends.kubernetes.cluster.facts import holds
+from muster.core.data import Output
+from muster.core.job import JobSpec, Role
+from muster.core.resources import Resources
+from muster.core.shipped import shipped
+from muster.core.status import JobState
 from muster.ext.metrics.table import MetricsPart
+from muster.images.folders import find_image, put_image
 
 pytestmark = pytest.mark.cluster
 
@@ -211,13 +218,69 @@ def _stores(installed: Release) -> list[str]:
     return [each["metadata"]["name"] for each in found if holds(each, "Ready")]
 
 
-def test_upgrade_and_rollback_keep_keys_and_store_and_lose_no_call(
+COUNTS = """
+import os, time
+from pathlib import Path
+
+def run(out: Path, checkpoints: Path):
+    number = 0
+    while not (checkpoints / "ends").exists():
+        os.write(1, f"line {number}\\n".encode())
+        number += 1
+        time.sleep(0.1)
+    (out / os.environ["MUSTER_RANK"]).write_text(str(number))
+"""
+
+
+@contextmanager
+def a_gang(backend: KubernetesBackend, installed: Release, folder: Path) -> Iterator[None]:
+    """Have a gang of two that counts all the while, and loses nothing by what happens."""
+    (folder / "t.py").write_text(COUNTS)
+    job = JobSpec(
+        name="chart.counts",
+        image="python",
+        image_digest=put_image(backend.store, find_image("python", [shipped("images")])),
+        code=backend.store.put(folder, ["t.py"]),
+        roles=(Role(replicas=2, entrypoint="t:run", resources=Resources(cpus=0.1, memory_gib=0.25)),),
+        outputs={"out": Output(volume="chart/counts")},
+        max_restarts=0,
+    )
+    backend.submit(job, job_id="counts")
+    try:
+        kubectl.until("both count", lambda: lines(backend, 0) and lines(backend, 1), seconds=240)
+        yield
+        staging = backend.store.staging("counts")
+        assert staging is not None
+        (installed.layout.claim / NAME / staging.checkpoints.relative_to("/claim") / "ends").touch()
+        kubectl.until("it has ended", lambda: backend.status("counts").state.ended, seconds=240)
+        status = backend.status("counts")
+        assert (status.state, status.restarts) == (JobState.SUCCEEDED, 0), status.verdict
+        assert status.result is not None
+        (made,) = status.result.outputs["out"]
+        for rank in (0, 1):
+            said = int((backend.store.path(made) / str(rank)).read_text())
+            assert lines(backend, rank) == list(range(said))
+    finally:
+        backend.cancel("counts")
+
+
+def lines(backend: KubernetesBackend, rank: int) -> list[int]:
+    """What a rank has counted, as the log has it."""
+    text, after = b"", 0
+    while (more := backend.store.ledger.read("counts", after=after))[0]:
+        text, after = text + more[0], more[1]
+    return [
+        int(number) for number in re.findall(rf"^\[rank {rank}\] line (\d+)$", text.decode(), re.MULTILINE)
+    ]
+
+
+def test_upgrade_and_rollback_keep_keys_and_store_and_lose_no_call_and_no_gang(
     installed: Release, tmp_path: Path
 ) -> None:
-    """Who uses the store all the while waits for it, and is refused nothing."""
+    """Who uses the store all the while waits for it, and is refused nothing; a gang that runs goes on."""
     keys = installed.secret()
     (tmp_path / "hello").write_text("hello")
-    with installed.store() as store:
+    with installed.store() as store, installed.backend() as backend, a_gang(backend, installed, tmp_path):
         version = store.add("chart/kept", tmp_path / "hello")
         with asked(store, "chart/kept@latest") as said:
             requests = {"requests": {"cpu": "90m", "memory": "200Mi"}, "limits": {"memory": "1Gi"}}
