@@ -113,6 +113,36 @@ def lines_of_tests(checkout: Checkout) -> int:
     return sum(_lines(checkout, "tests"))
 
 
+def lines_of_core(checkout: Checkout) -> int:
+    """Count lines of Python below operators/muster/ but those of extensions, ``ext/``."""
+    return sum(_lines(checkout, "operators")) - sum(
+        lines for room, lines in lines_by_room(checkout).items() if f"{room}/".startswith("ext/")
+    )
+
+
+def names_in_1000_lines(checkout: Checkout) -> int:
+    """Count classes and functions at the top of a module without an underscore, in 1,000 lines of the package."""
+    named = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    public = sum(
+        isinstance(node, named) and not node.name.startswith("_")
+        for tree in checkout.modules.values()
+        for node in tree.body
+    )
+    return round(1000 * public / sum(_lines(checkout, "operators")))
+
+
+def words_of_docs(checkout: Checkout) -> int:
+    """Count words below docs/, without the two pages that are generated and decisions of the past."""
+    return sum(
+        len((checkout.folder / path).read_text().split())
+        for path in checkout.files
+        if path.parts[0] == "docs"
+        and path.suffix == ".md"
+        and path.name not in ("reference.md", "command.md")
+        and "past" not in path.parts
+    )
+
+
 def modules(checkout: Checkout) -> int:
     """Count modules of the package that have more than a docstring."""
     return sum(len(tree.body) > 1 for tree in checkout.modules.values())
@@ -176,7 +206,10 @@ def dialect_lines(checkout: Checkout) -> int:
 
 COUNTS: dict[str, Callable[[Checkout], int]] = {
     "lines of source": lines_of_source,
+    "lines of the core": lines_of_core,
     "lines of tests": lines_of_tests,
+    "words of docs": words_of_docs,
+    "public names in 1,000 lines": names_in_1000_lines,
     "modules": modules,
     "public classes": public_classes,
     "class names with two meanings": names_with_two_meanings,

@@ -44,9 +44,7 @@ class Typed:
 
 def pages() -> list[Path]:
     """Every page that a person wrote; the two references are written by tests."""
-    return sorted(
-        page for page in DOCS.rglob("*.md") if page.parent.name != "adr" and not _is_generated(page)
-    )
+    return sorted(page for page in DOCS.rglob("*.md") if "adr" not in page.parts and not _is_generated(page))
 
 
 def steps(page: Path) -> Iterator[File | Typed]:

@@ -1,4 +1,4 @@
-"""What every document promises to the release before and the one after (docs/adr/0022-two-releases.md)."""
+"""What every document promises to the release before and the one after (docs/adr/past/0022-two-releases.md)."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@
         commits/<job>.json                     renamed last: it makes all of them visible at once
 
 Every step can be repeated, so after a crash at any point the next call completes the commit:
-before PLAN it prepares again, after PLAN it only renames. Why so: docs/adr/0004-all-or-none.md.
+before PLAN it prepares again, after PLAN it only renames. Why so: docs/adr/past/0004-all-or-none.md.
 """
 
 from __future__ import annotations

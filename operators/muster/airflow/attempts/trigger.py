@@ -32,7 +32,7 @@ class StoredTrigger(BaseTrigger):
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """Return the trigger's path and its keywords, without those at their default.
 
-        The triggerer of an earlier release refuses a keyword that it does not know (docs/adr/0022-two-releases.md).
+        The triggerer of an earlier release refuses a keyword that it does not know (docs/adr/past/0022-two-releases.md).
         """
         kind = type(self)
         values = {

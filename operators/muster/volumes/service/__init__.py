@@ -13,5 +13,5 @@ the service   ``serve`` runs ``app``; ``answers`` serves the table, ``reading`` 
 the client    ``client`` over ``connection``, which retries; ``downloads`` on its disk
 ============  =====================================================================================
 
-Why so: docs/adr/0011-the-store-service.md and docs/adr/0023-the-calls-of-the-store.md.
+Why so: docs/adr/past/0011-the-store-service.md and docs/adr/past/0023-the-calls-of-the-store.md.
 """
