@@ -35,7 +35,7 @@ from muster.core.status import JobState
 from muster.volumes.base import Staging
 from muster.volumes.durability import link_text, rename, symlink, temporary, translated, write_whole
 from muster.volumes.folder import FolderStore
-from muster.volumes.handing_over import GANG, PODS, all_gone
+from muster.volumes.handing_over import GANG, PODS, said_by
 from muster.volumes.service.committer import Committer
 from muster.volumes.service.refusals import ServiceBusy
 from muster.volumes.sizes import as_begun
@@ -142,7 +142,8 @@ class GangStarts:
             f"job {job_id}, attempt {attempt}: another pod is replica {replica}, and may "
             "live on: the whole gang has to start again"
         )
-        if not all_gone(staging, self.store.ledger.spec(job_id)):
+        # A pod that never took a place has no worker: its gang was taken away again before all of it had begun.
+        if any(said_by(staging, each.name) is None for each in (staging.root / PODS).iterdir()):
             raise taken
         with self.committer.alone(job_id):
             self.committer.check_going_on(job_id)

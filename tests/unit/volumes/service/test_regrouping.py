@@ -352,6 +352,23 @@ def test_pods_that_the_cluster_replaced_uncounted_begin_the_next_attempt_if_thos
         assert gang.bundle(0, pod="another-0").is_success
 
 
+@pytest.mark.parametrize("began", [1, 2])
+def test_pods_that_are_replaced_uncounted_again_go_on_too_if_all_that_began_are_gone(
+    begun: Callable[..., Gang], began: int
+) -> None:
+    """The gang was preempted again, before or after the last of its new pods had begun."""
+    gang = begun()
+    for index in range(2):
+        gone(gang, index, STOPPED, stays=False)
+    for index in range(began):
+        gang.bundle(index, pod=f"another-{index}").raise_for_status()
+        gone(gang, index, STOPPED, stays=False, attempt=2)
+    for index in range(2):
+        assert gang.bundle(index, pod=f"a-third-{index}").headers.get("muster-attempt") == "3"
+    assert (gang.root() / "checkpoints" / "step").read_bytes() == b"weights"
+    assert gang.bundle(1, pod="another-1").status_code == 409
+
+
 @pytest.mark.slow
 def test_a_service_that_is_killed_anywhere_goes_on(
     begun: Callable[..., Gang], service: Inside, monkeypatch: pytest.MonkeyPatch
