@@ -55,12 +55,12 @@ test: $(READY)  ## Run the tests, slow ones included (below 13 minutes warm)
 	$(PYTEST) -m "$(HERE)" -n 6 --dist loadfile --no-loadscope-reorder
 
 # Beside each other: mypy keeps one core busy.
-check: $(READY)  ## Lint, types, layers and the fast tests
+check: $(READY)  ## Lint, types, layers and the fast tests; of one extension: make check EXT=search
 	@$(MAKE) --no-print-directory -j 2 --output-sync=target lint fast
 
-fast: $(READY)  ## The fast tests, or some of them: make fast T=tests/unit/cli
+fast: $(READY)  ## The fast tests, or some of them: make fast T=tests/unit/cli, EXT=search
 	$(IN_MEMORY) $(PYTEST) -q -m "not slow and $(HERE)" -n 4 --dist loadfile \
-	  -o tmp_path_retention_policy=failed -o tmp_path_retention_count=1 $(T)
+	  -o tmp_path_retention_policy=failed -o tmp_path_retention_count=1 $(T) $(EXT:%=tests/unit/ext/%)
 
 lint: $(READY)  ## Lint, types and layers
 	$(BIN)/ruff check --no-cache .
