@@ -26,7 +26,7 @@ IN_MEMORY = $(shell awk '$$2 == "/dev/shm" && $$4 !~ /noexec/ {found = 1} END {e
   df -k --output=avail /dev/shm | awk 'NR == 2 && $$1 > 8 * 2^20 {print "TMPDIR=/dev/shm"}')
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo up test test-airflow-34 other-airflow check fast lint soak cluster-up cluster-down test-cluster bench compiler test-horovod test-gpu test-chart test-nfs test-releases test-data lock wheel clean
+.PHONY: help setup demo up test test-airflow-34 other-airflow check fast lint soak cluster-up cluster-down test-cluster bench compiler test-nightly test-horovod test-gpu test-chart test-nfs test-releases test-data lock wheel clean
 
 help:  ## Say what can be made
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -51,8 +51,11 @@ up: $(READY)  ## Airflow on 127.0.0.1:8080, or PORT=…, with the Dags of dags/,
 
 # Files with slow tests come first (tests/conftest.py): begun last, one long file keeps a core idle. Six at a time on two
 # cores, since most of the slow tests wait for processes of Airflow and of jobs.
-test: $(READY)  ## Run the tests, slow ones included (below 13 minutes warm)
-	$(PYTEST) -m "$(HERE)" -n 6 --dist loadfile --no-loadscope-reorder
+test: $(READY)  ## Run the tests, slow ones included (below 11 minutes warm)
+	$(PYTEST) -m "$(HERE) and not nightly" -n 6 --dist loadfile --no-loadscope-reorder
+
+test-nightly: $(READY)  ## Long and rare forms of what `make test` shows, on this machine: every page of docs/ typed, many kills
+	$(PYTEST) -m "$(HERE) and nightly" -n 4 --dist loadfile --durations=15
 
 # Beside each other: mypy keeps one core busy.
 check: $(READY)  ## Lint, types, layers and the fast tests; of one extension: make check EXT=search

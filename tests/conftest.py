@@ -52,6 +52,12 @@ def _interrupt(*_: object) -> None:
     raise KeyboardInterrupt
 
 
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Leave for the night what a contract shows more quickly in another place."""
+    if any(item.get_closest_marker(each.args[0]) for each in item.iter_markers("nightly_on")):
+        item.add_marker(pytest.mark.nightly)
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Begin the files that hold a slow test first: begun last, one of them keeps a core idle while it waits."""

@@ -54,6 +54,7 @@ def nothing_goes_on(site: Waiting) -> Iterator[None]:
     site.end_runs()
 
 
+@pytest.mark.nightly  # test_authoring.py runs it without a scheduler, test_lineage.py maps with one
 def test_decorated_mapped_gathered_and_a_gang_of_two(site: Waiting) -> None:
     run_id = site.trigger("authored", {"epochs": 5, "note": "from the form"})
     assert site.wait("authored", run_id) == "success"
@@ -67,6 +68,7 @@ def test_decorated_mapped_gathered_and_a_gang_of_two(site: Waiting) -> None:
         assert (given["epochs"], given["note"], given["rows"]) == (5, "from the form", 6)
 
 
+@pytest.mark.nightly
 def test_what_a_failing_test_leaves_is_ended(site: Waiting) -> None:
     runs = [site.begin("inline", "running"), site.begin("later", "deferred")]
     site.end_runs()
@@ -93,6 +95,7 @@ def test_a_triggerer_that_is_killed_takes_its_jobs_up_again(site: Waiting) -> No
     assert len(run.ends_well()) == 1
 
 
+@pytest.mark.nightly  # unit/airflow/attempts/test_reconciling.py
 def test_a_job_whose_dag_is_renamed_goes_on_and_is_taken_once_the_dag_is_back(site: Waiting) -> None:
     run = site.begin("renamed", "deferred")
     (job_id,) = run.jobs()
@@ -106,6 +109,7 @@ def test_a_job_whose_dag_is_renamed_goes_on_and_is_taken_once_the_dag_is_back(si
     assert run.ends_well() == [job_id]
 
 
+@pytest.mark.nightly
 def test_a_trigger_that_timed_out_loses_nothing(site: Waiting) -> None:
     run = site.begin("later", "deferred")
     with site.database() as database:
@@ -134,7 +138,10 @@ def test_a_task_that_is_marked_ends_its_job(site: Waiting, dag_id: str, stands: 
     assert run.jobs() == [job_id]
 
 
-@pytest.mark.parametrize(("dag_id", "stands"), [("later", "deferred"), ("inline", "running")])
+@pytest.mark.parametrize(
+    ("dag_id", "stands"),
+    [("later", "deferred"), pytest.param("inline", "running", marks=pytest.mark.nightly)],
+)
 def test_a_task_that_is_cleared_runs_again(site: Waiting, dag_id: str, stands: str) -> None:
     run = site.begin(dag_id, stands)
     (first,) = run.jobs()
@@ -146,7 +153,7 @@ def test_a_task_that_is_cleared_runs_again(site: Waiting, dag_id: str, stands: s
     assert [run.state(job_id) for job_id in jobs] == [JobState.CANCELLED, JobState.SUCCEEDED]
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize("number", [pytest.param(signal.SIGTERM, marks=pytest.mark.nightly), signal.SIGKILL])
 def test_a_process_that_is_stopped_or_killed_leaves_its_job_to_the_next(
     site: Waiting, number: signal.Signals
 ) -> None:
@@ -157,7 +164,7 @@ def test_a_process_that_is_stopped_or_killed_leaves_its_job_to_the_next(
     assert len(run.ends_well()) == 1
 
 
-@pytest.mark.parametrize("dag_id", ["dies_before", "dies_after"])
+@pytest.mark.parametrize("dag_id", [pytest.param("dies_before", marks=pytest.mark.nightly), "dies_after"])
 def test_killed_around_the_submit_there_is_one_job(site: Waiting, dag_id: str) -> None:
     run = site.begin(dag_id, "running")
     assert until(lambda: site.task(dag_id, run.run_id, "slow")["try_number"] == 2)
@@ -165,7 +172,7 @@ def test_killed_around_the_submit_there_is_one_job(site: Waiting, dag_id: str) -
 
 
 @pytest.mark.parametrize("rounds", [1, pytest.param(20, marks=pytest.mark.soak)])
-@pytest.mark.parametrize("how", ["marked", "cleared"])
+@pytest.mark.parametrize("how", ["marked", pytest.param("cleared", marks=pytest.mark.nightly)])
 def test_a_task_that_is_ended_at_the_hand_over_to_the_triggerer_ends_its_job(
     site: Waiting, how: str, rounds: int
 ) -> None:
@@ -202,6 +209,7 @@ def test_what_is_committed_after_its_task_was_marked_failed_is_retired(site: Wai
     assert {version.address for version in run.versions() if version.retired is None} == before
 
 
+@pytest.mark.nightly
 def test_a_task_that_is_cleared_while_its_scheduler_is_dead_runs_again(site: Waiting) -> None:
     run = site.begin("inline", "running")
     (first,) = run.jobs()
@@ -270,7 +278,13 @@ def test_a_deferred_search_ends_with_its_best_model(site: Waiting) -> None:
 
 
 @pytest.mark.parametrize(
-    "number", [0, *(pytest.param(number, marks=pytest.mark.soak) for number in range(1, 10))]
+    "number",
+    [
+        pytest.param(
+            0, marks=pytest.mark.nightly
+        ),  # contract/test_search.py kills a driver after every event
+        *(pytest.param(number, marks=pytest.mark.soak) for number in range(1, 10)),
+    ],
 )
 def test_a_triggerer_that_is_killed_loses_nothing_of_a_search(site: Waiting, number: int) -> None:
     run = Searching(site, 0.3)
@@ -298,6 +312,7 @@ def test_a_search_that_is_marked_failed_stops_its_trials_and_goes_on_when_it_is_
     assert "0" not in begun[1:], "it goes on from its checkpoint"
 
 
+@pytest.mark.nightly  # contract/test_search.py closes one
 def test_a_search_that_is_cancelled_fails_its_task(site: Waiting, tmp_path: Path) -> None:
     run = Searching(site, 0.5)
     said = site.muster("search", "cancel", run.search_id)

@@ -243,7 +243,7 @@ def test_nobody_answers_in_time(write_dag: Write, run: Run, seen: Any) -> None:
     assert states(run()) == {"open": "failed", "told": "success"}
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [pytest.param(signal.SIGINT, marks=pytest.mark.nightly), signal.SIGTERM])
 def test_a_plain_function_that_is_stopped_is_killed(
     number: int, write_dag: Write, dag_folder: Path, home: EmbeddedHome, tmp_path: Path
 ) -> None:

@@ -306,6 +306,7 @@ runner.run_dag(dag_id, params={"word": "meant"}, settings=Settings(home=Path(hom
 """
 
 
+@pytest.mark.nightly
 def test_a_run_that_was_killed_before_it_began_is_not_taken_for_the_one_before(
     home: EmbeddedHome, dag_folder: Path, write_dag: Write, run: Run, seen: Any
 ) -> None:

@@ -15,8 +15,9 @@ from airflow.sdk import AssetWatcher
 from airflow.sdk.exceptions import AirflowNotFoundException, AirflowRuntimeError, ErrorType
 from airflow.sdk.execution_time.comms import ErrorResponse
 
-from muster.airflow import TopicTrigger, topic
+from muster.airflow import TopicTrigger
 from muster.core.errors import SpecError
+from muster.ext.ingest import topic
 
 pytestmark = pytest.mark.slow
 

@@ -19,7 +19,7 @@ import muster
 from muster.core.search import Event, What
 from muster.core.series import Series
 from muster.core.space import choice, integers
-from muster.ext.page import trials
+from muster.ext.search import trials
 from muster.ext.search.page import Searches, described
 from muster.ext.search.trial_curves import TrialCurves
 from muster.volumes.folder import FolderStore

@@ -142,6 +142,7 @@ def test_a_fork_is_what_a_process_of_its_own_is_and_misses_no_edit(
     assert said.splitlines()[-1].startswith("muster: Dag look has no param 'odd'")
 
 
+@pytest.mark.nightly  # unit/cli/warm/test_place.py
 def test_a_module_that_was_imported_and_is_edited_is_read_again(
     start: Callable[..., subprocess.Popen[str]], folder: Path, tmp_path: Path
 ) -> None:

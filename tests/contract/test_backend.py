@@ -194,7 +194,7 @@ class BackendContract(Named):
         assert told["epoch"].values == (1.0, 1.0, 3.0)
         assert (told["loss"].values, told["loss"].steps, told["loss"].not_finite) == ((0.5,), (1.0,), 1)
 
-    @pytest.mark.nightly  # on one machine always: a worker's clock
+    @pytest.mark.nightly_on("cluster")  # on one machine always: a worker's clock
     def test_one_rank_that_talks_is_enough_for_a_gang_not_to_hang(
         self, backend: Backend, job: Callable[..., JobSpec]
     ) -> None:
@@ -352,7 +352,7 @@ class BackendContract(Named):
         assert (status.verdict.cause, status.verdict.rank) == (Cause.RANK_LOST, 0)
         assert status.restarts == 1
 
-    @pytest.mark.nightly  # on one machine always: a worker's look
+    @pytest.mark.nightly_on("cluster")  # on one machine always: a worker's look
     def test_a_rank_that_leaves_while_another_waits_for_it_is_named_and_nothing_starts_again(
         self, backend: Backend, job: Callable[..., JobSpec]
     ) -> None:
@@ -638,7 +638,7 @@ class BackendContract(Named):
         assert "[rank 0] leaks [] for" in finish(backend, clean)[1]
 
     @pytest.mark.slow
-    @pytest.mark.nightly  # on one machine always; cluster/test_hundred_gangs.py has 20 at once
+    @pytest.mark.nightly  # more jobs than fit are below; cluster/test_hundred_gangs.py has 20 at once
     def test_ten_at_once(self, backend: Backend, job: Callable[..., JobSpec]) -> None:
         made = self.own("a/made")
         for number in range(10):

@@ -211,6 +211,7 @@ class DeploymentsContract(Lines):
         with pytest.raises(NotFound, match="r99"):
             deployments.ask(name, "r99", smoke(of_two=1)[0])
 
+    @pytest.mark.nightly_on("slow")
     def test_the_same_one_again_goes_on_and_changes_nothing(
         self, deployments: Any, spec: Any, name: str
     ) -> None:
@@ -296,7 +297,8 @@ class DeploymentsContract(Lines):
         assert again.champion is not None
         assert again.champion.name not in {one.name for one in status.revisions}  # a name is given once
 
-    @pytest.mark.nightly  # kept is back at once, above
+    @pytest.mark.nightly_on("cluster")
+    @pytest.mark.nightly_on("slow")
     def test_a_kept_revision_is_promoted_without_a_start(
         self, deployments: Any, spec: Any, name: str
     ) -> None:
@@ -334,14 +336,15 @@ class DeploymentsContract(Lines):
         with pytest.raises((OSError, KeyError)):
             self.infer(deployments, name, 2)
 
-    @pytest.mark.nightly  # of the rules of a release, on one machine always
+    @pytest.mark.nightly_on("cluster")
+    @pytest.mark.nightly_on("slow")
     def test_a_refused_version_may_be_tried_again(self, deployments: Any, spec: Any, name: str) -> None:
         bad = spec(3, of_two=4)
         self.release(deployments, bad)
         self.serve(deployments, replace(bad, smoke=smoke(of_two=6)))
         assert [one.state for one in deployments.deployment(name).revisions] == [SERVING, REFUSED]
 
-    @pytest.mark.nightly  # the next two break a rule, too
+    @pytest.mark.nightly_on("cluster")  # the next two break a rule, too
     def test_the_rule_that_a_share_breaks_gives_the_traffic_back(
         self, deployments: Any, spec: Any, name: str, volume: str, store: Any, tmp_path: Path
     ) -> None:
@@ -407,7 +410,8 @@ class DeploymentsContract(Lines):
         assert "'above 2.5' has 100% of the requests and 10% of the training rows" in outcome.reason
         assert deployments.deployment(name).shares == {good.name: 100}
 
-    @pytest.mark.nightly  # of two that write, below
+    @pytest.mark.nightly_on("cluster")
+    @pytest.mark.nightly_on("slow")
     def test_what_was_decided_on_another_route_is_not_begun(
         self, deployments: Any, spec: Any, name: str
     ) -> None:
@@ -417,7 +421,8 @@ class DeploymentsContract(Lines):
             deployments.prepare(spec(4), by="other", token=token)
         assert deployments.deployment(name).release.revision == begun.name
 
-    @pytest.mark.nightly  # of the rules of a release, on one machine always
+    @pytest.mark.nightly_on("cluster")
+    @pytest.mark.nightly_on("slow")
     def test_a_shift_that_must_not_be_changes_nothing(self, deployments: Any, spec: Any, name: str) -> None:
         old = self.serve(deployments, spec(2)).champion
         begun = deployments.prepare(spec(3), by="test")
@@ -439,6 +444,7 @@ class DeploymentsContract(Lines):
                 status.release,
             )
 
+    @pytest.mark.nightly_on("slow")
     def test_of_two_that_write_on_the_same_look_one_wins(
         self, deployments: Any, spec: Any, name: str
     ) -> None:
@@ -459,7 +465,8 @@ class DeploymentsContract(Lines):
         assert won.count(True) == 1
         assert deployments.deployment(name).called(new.name).percent == (won.index(True) + 1) * 10
 
-    @pytest.mark.nightly  # of the rules of a release, on one machine always
+    @pytest.mark.nightly_on("cluster")
+    @pytest.mark.nightly_on("slow")
     def test_what_has_traffic_or_is_under_way_is_not_withdrawn(
         self, deployments: Any, spec: Any, name: str
     ) -> None:
@@ -478,7 +485,8 @@ class DeploymentsContract(Lines):
         assert (found.state, found.reason, found.ready) == (RETIRED, "by hand", 0)
         assert self.infer(deployments, name, 3) == (old.name, 6.0)
 
-    @pytest.mark.nightly  # of the rules of a release, on one machine always
+    @pytest.mark.nightly_on("cluster")
+    @pytest.mark.nightly_on("slow")
     def test_a_release_is_superseded_and_its_champion_has_everything_first(
         self, deployments: Any, spec: Any, name: str
     ) -> None:
@@ -496,14 +504,16 @@ class DeploymentsContract(Lines):
         assert self.infer(deployments, name, 3) == (other.revision, 12.0)
         assert deployments.deployment(name).called(one.revision).state is RETIRED
 
-    @pytest.mark.nightly  # of the rules of a release, on one machine always
+    @pytest.mark.nightly_on("cluster")
+    @pytest.mark.nightly_on("slow")
     def test_going_back_is_a_release_like_any_other(self, deployments: Any, spec: Any, name: str) -> None:
         old, new = spec(2), spec(3)
         for one in (old, new, old):
             self.serve(deployments, one)
         eventually(lambda: self.infer(deployments, name, 3)[1] == 6.0)
 
-    @pytest.mark.nightly  # of the rules of a release, on one machine always
+    @pytest.mark.nightly_on("cluster")
+    @pytest.mark.nightly_on("slow")
     def test_an_older_version_does_not_take_over_from_what_serves_or_will(
         self, deployments: Any, spec: Any, name: str
     ) -> None:
@@ -517,6 +527,7 @@ class DeploymentsContract(Lines):
         assert [one.model for one in deployments.deployment(name).revisions] == [new.model]
         deployments.prepare(new, by="other", allow_older=False)
 
+    @pytest.mark.nightly_on("slow")
     def test_of_several_that_are_released_at_once_the_newest_serves(
         self, deployments: Any, spec: Any, name: str
     ) -> None:

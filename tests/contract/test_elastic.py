@@ -114,7 +114,7 @@ class ElasticContract(Named):
     :cvar pace: how much longer everything may take than on one machine.
     :cvar epoch_seconds: how long an epoch takes: a checkpoint is whole once it has stayed as it is for a look.
 
-    What is marked nightly is left out on a cluster where it has to be quick; on one machine it is not.
+    What is marked nightly_on("cluster") takes a minute there, and is left out where it has to be quick.
     """
 
     pace = 1.0
@@ -168,7 +168,7 @@ class ElasticContract(Named):
         self.wait(lambda: backend.store.staging(self.own("gang")))
         self.wait(told)
 
-    @pytest.mark.nightly  # the next one grows to all
+    @pytest.mark.nightly_on("cluster")  # the next one grows to all
     def test_it_starts_with_all_where_there_is_room(self, backend: Backend, training: Made) -> None:
         backend.submit(training(), job_id=self.own("gang"))
         self.end(backend)
@@ -199,7 +199,7 @@ class ElasticContract(Named):
             in log_of(backend, self.own("gang"))
         )
 
-    @pytest.mark.nightly
+    @pytest.mark.nightly_on("cluster")
     def test_it_gives_to_a_job_that_waits_what_it_can_do_without(
         self, backend: Backend, training: Made
     ) -> None:
@@ -219,7 +219,7 @@ class ElasticContract(Named):
             backend, self.own("gang")
         )
 
-    @pytest.mark.nightly
+    @pytest.mark.nightly_on("cluster")
     def test_what_it_has_given_room_outlives_it(self, backend: Backend, training: Made) -> None:
         backend.submit(training(), job_id=self.own("gang"))
         self.wait(lambda: trains(backend, self.own("gang"), ranks=4))
@@ -231,7 +231,7 @@ class ElasticContract(Named):
         status = backend.status(self.own("other"))
         assert (status.state, status.alive) == (JobState.RUNNING, True), status
 
-    @pytest.mark.nightly
+    @pytest.mark.nightly_on("cluster")
     def test_one_gang_alone_makes_room_for_a_job_that_waits(self, backend: Backend, training: Made) -> None:
         role = replace(training().roles[0], replicas=2, least_replicas=1)
         names = [self.own("gang"), self.own("second")]
@@ -250,7 +250,7 @@ class ElasticContract(Named):
         )
         assert sorted(sizes(backend, name) for name in names) == [[2], [2, 1]]
 
-    @pytest.mark.nightly
+    @pytest.mark.nightly_on("cluster")
     def test_it_never_has_fewer_than_its_least_number(self, backend: Backend, training: Made) -> None:
         backend.submit(training(), job_id=self.own("gang"))
         self.wait(lambda: trains(backend, self.own("gang"), ranks=4))

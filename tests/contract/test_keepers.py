@@ -63,6 +63,7 @@ class TestKeepers(OnThisMachine):
         eventually(lambda: not running(name))
         assert not settings.home.exists()
 
+    @pytest.mark.nightly
     def test_gc_and_a_lost_cache_take_no_deployment_down(
         self, store: FolderStore, settings: Settings, name: str, spec: Any, folder: DeploymentFolder
     ) -> None:
@@ -83,6 +84,7 @@ class TestKeepers(OnThisMachine):
         finally:
             deployments.retire(name)
 
+    @pytest.mark.nightly
     def test_a_release_whose_keeper_was_killed_goes_on(
         self, deployments: Any, spec: Any, name: str, folder: DeploymentFolder
     ) -> None:
@@ -133,6 +135,7 @@ class TestKeepers(OnThisMachine):
         eventually(lambda: deployments.deployment(name).ready)
         eventually(lambda: deployments.deployment(name).reason == "")
 
+    @pytest.mark.nightly
     def test_each_deployment_has_its_port(self, deployments: Any, spec: Any) -> None:
         specs = [replace(spec(2), name=f"{letter}{spec(2).name}") for letter in "ab"]
         for one in specs:
@@ -166,7 +169,7 @@ class TestKeepers(OnThisMachine):
         (tmp_path / "image" / "requirements.txt").write_text(f"{lock}# the same packages, another lock\n")
         return put_image(store, tmp_path / "image")
 
-    @pytest.mark.parametrize("percent", [20, 60])
+    @pytest.mark.parametrize("percent", [pytest.param(20, marks=pytest.mark.nightly), 60])
     def test_a_revision_whose_process_dies_is_taken_back_and_its_share_is_answered(
         self, deployments: Any, spec: Any, name: str, elsewhere: str, percent: int
     ) -> None:
@@ -211,6 +214,7 @@ class TestKeepers(OnThisMachine):
         os.kill(hung, signal.SIGCONT)
         eventually(lambda: {self.infer(deployments, name, 3)[0] for _ in range(40)} == {"r1", "r2"})
 
+    @pytest.mark.nightly
     def test_what_died_together_comes_back_apart(
         self, deployments: Any, spec: Any, name: str, folder: DeploymentFolder
     ) -> None:
@@ -345,7 +349,7 @@ class TestOneKeeper(OnThisMachine):
         """Users notice nothing: the server goes on, and the next keeper commands it."""
         before, said, kept = deployments.deployment(name), keeper_log(folder), servers(name)
         with self.load(deployments, name) as load:
-            for _ in range(5):
+            for _ in range(2):
                 killed, sent = kill_keeper(folder), load.sent
                 eventually(lambda: folder.keeper() != killed and load.sent > sent + 50)  # noqa: B023
                 after = deployments.deployment(name)
@@ -359,7 +363,7 @@ class TestOneKeeper(OnThisMachine):
         assert servers(name) == kept
         eventually(
             lambda: (
-                keeper_log(folder).removeprefix(said).count("the keeper is gone; it is started again") == 5
+                keeper_log(folder).removeprefix(said).count("the keeper is gone; it is started again") == 2
             )
         )
 

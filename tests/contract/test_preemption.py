@@ -160,6 +160,7 @@ def made(job_id: str) -> dict[str, Output]:
     return {"made": Output(volume=f"a/made-{job_id}")}
 
 
+@pytest.mark.nightly
 def test_many_small_jobs_neither_keep_the_gang_waiting_nor_are_lost(
     backend: LocalBackend, job: Callable[..., JobSpec]
 ) -> None:
@@ -219,6 +220,7 @@ def test_a_supervisor_that_is_killed_on_the_way_loses_nothing(
     assert not any("preempted" in line for line in lines)
 
 
+@pytest.mark.nightly  # a supervisor is killed on the way above
 def test_killed_at_any_moment_of_it_the_job_ends_with_one_version(
     backend: LocalBackend, job: Callable[..., JobSpec], places: Places
 ) -> None:

@@ -67,7 +67,7 @@ class SearchContract(Named):
     :cvar trial: what a trial asks for.
     :cvar whole: what a job asks for beside which no trial has room.
 
-    What is marked nightly takes a minute on a cluster, and is left out there where it has to be quick.
+    What is marked nightly_on("cluster") takes a minute there, and is left out where it has to be quick.
     """
 
     pace = 1.0
@@ -122,7 +122,7 @@ class SearchContract(Named):
             lambda: (driver.step(), any("epoch=2/" in _log(backend, job) for job in _running(driver)))[1]
         )
 
-    @pytest.mark.nightly
+    @pytest.mark.nightly_on("cluster")
     def test_the_best_trial_trains_to_the_end_and_the_others_stop_early(
         self, backend: Backend, begin: Begin
     ) -> None:
@@ -141,7 +141,7 @@ class SearchContract(Named):
         assert backend.store.record(model).origin.trial == best.number
         assert any(f"trial {best.number} ended with auc=" in line for line in said), said
 
-    @pytest.mark.nightly
+    @pytest.mark.nightly_on("cluster")
     def test_a_trial_goes_on_from_its_checkpoint_when_it_is_taken_up_again(
         self, backend: Backend, begin: Begin
     ) -> None:
@@ -156,7 +156,7 @@ class SearchContract(Named):
         follows = backend.store.ledger.spec(again[0].jobs[1]).follows
         assert follows == again[0].jobs[0]
 
-    @pytest.mark.nightly
+    @pytest.mark.nightly_on("cluster")
     def test_a_driver_that_is_killed_after_any_event_is_replaced_and_nothing_is_done_twice(
         self, backend: Backend, begin: Begin, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -187,7 +187,7 @@ class SearchContract(Named):
         best = min(driver.state.trials, key=lambda trial: abs(trial.params["rate"] - 0.6))
         assert ended.trial == best.number
 
-    @pytest.mark.nightly
+    @pytest.mark.nightly_on("cluster")
     def test_a_paused_search_has_no_job_and_goes_on(self, backend: Backend, begin: Begin) -> None:
         stays = "if epoch == 3 and not Path(sys.argv[3], 'k').exists(): Path(sys.argv[3], 'k').touch(); time.sleep(600)"
         search_id = begin(replace(SPEC, trials=1, rungs=(9,)), before=stays)
@@ -251,6 +251,7 @@ class TestSearchOnThisMachine(SearchContract):
     def backend(self, tmp_path: Path, cache: Path) -> Iterator[Backend]:
         yield from one_machine(Places(tmp_path / "home"), cache, memory_gib=1)
 
+    @pytest.mark.nightly
     def test_two_drivers_at_once_make_one_search(self, backend: Backend, begin: Begin) -> None:
         search_id = begin(pause="time.sleep(0.1)")
         one, other = Driver(backend, search_id), Driver(backend, search_id)

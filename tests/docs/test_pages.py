@@ -21,19 +21,28 @@ RUN = [
     and any(isinstance(s, Typed) and not s.note.startswith("not") for s in steps(page))
 ]
 
-LONG = {  # seconds of CPU each; what they type is run by these tests, too, and `make test-data` types it, CI does not
+LONG = {  # seconds of CPU each; what they type is run by these tests, too, and `make test-nightly` types it
+    "howto/ask.md": "serving/test_kserve.py, serving/test_grpc.py, unit/client/test_deployments.py",
     "howto/cache.md": "airflow/test_cache.py, unit/cli/test_cache.py",
+    "howto/check-the-store.md": "contract/test_store.py, unit/cli/test_volumes.py",
     "howto/elastic.md": "contract/test_elastic.py",
+    "howto/from-csv.md": "docs/test_tutorial.py, dags/flights/test_etl.py, serving/test_nulls.py, serving/test_predictors.py",
     "howto/functions.md": "airflow/test_authoring.py, airflow/test_decorators.py",
+    "howto/gangs.md": "contract/test_backend.py, airflow/test_run.py, unit/worker/test_torch.py",
     "howto/gate-and-deploy.md": "airflow/test_gate.py, contract/test_deployments.py",
     "howto/install.md": "cli/test_readme.py, unit/cli/test_init.py, e2e/test_wheel.py",
     "howto/jobs.md": "cli/test_readme.py, cli/test_run.py",
     "howto/keep-and-delete.md": "airflow/test_retention.py, unit/cli/test_volumes.py",
+    "howto/mirrors.md": "contract/test_mirrors.py, airflow/test_mirror.py",
+    "howto/mlflow.md": "cli/test_mlflow.py",
     "howto/models.md": "dags/flights/test_train.py, contract/test_deployments.py",
+    "howto/python.md": "unit/client/test_versions.py, cli/test_notebook.py",
     "howto/release.md": "airflow/test_releases.py, unit/cli/test_deployments.py",
     "howto/resume.md": "airflow/test_run.py, cli/test_run.py",
+    "howto/runs.md": "cli/test_run.py, unit/cli/test_runs.py",
     "howto/schedules.md": "airflow/test_backfill.py",
     "howto/search.md": "contract/test_search.py, airflow/test_search_results.py",
+    "howto/secrets.md": "contract/test_backend.py, airflow/test_run.py",
     "howto/validate.md": "airflow/test_cache.py, airflow/test_validate.py, dags/flights/test_validate.py",
 }
 
@@ -48,10 +57,7 @@ def reader(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Author]:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
-    [
-        pytest.param(name, marks=[pytest.mark.data, pytest.mark.nightly] if name in LONG else [])
-        for name in RUN
-    ],
+    [pytest.param(name, marks=[pytest.mark.nightly] if name in LONG else []) for name in RUN],
 )
 def test_the_examples_run(name: str, reader: Author) -> None:
     try:
@@ -72,7 +78,7 @@ def commands() -> dict[str, set[str]]:
 
 @pytest.mark.parametrize("name", PAGES)
 def test_each_command_of_muster_that_a_page_types_exists(name: str, commands: dict[str, set[str]]) -> None:
-    """Also on the pages that only `make test-data` follows, and in blocks that are not run."""
+    """Also on the pages that only `make test-nightly` follows, and in blocks that are not run."""
     typed = "\n".join(each.commands for each in steps(PAGES[name]) if isinstance(each, Typed))
     for words in re.findall(r"(?:^|[\s/])(muster(?= [a-z][a-z-]*(?:\s|$))(?: [^\s#|;&)]+)+)", typed):
         found = max((each for each in commands if f"{words} ".startswith(f"{each} ")), key=len)

@@ -17,13 +17,13 @@ TUTORIAL = DOCS / "tutorial.md"
 
 
 @pytest.mark.slow
+@pytest.mark.nightly  # cli/test_readme.py types a shorter way
 def test_the_examples_run(tmp_path: Path) -> None:
     with Author(tmp_path, **WARM) as author:
         follow(author, TUTORIAL)
 
 
 @pytest.mark.slow
-@pytest.mark.data
 @pytest.mark.nightly  # tests/e2e/test_faults.py kills a rank of a gang that imports no torch
 def test_a_rank_is_killed_at_the_end(tmp_path: Path) -> None:
     """The run is in one terminal, and in the other who looks for the pid of rank 1 and kills it."""

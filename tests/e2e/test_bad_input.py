@@ -272,6 +272,7 @@ def measures() -> dict[str, float]:
 """
 
 
+@pytest.mark.nightly  # contract/test_backend.py has one, test_task_log.py looks for one in every file
 def test_a_secret_is_never_printed_or_stored(tmp_path: Path) -> None:
     token, lines = "tok-hunter2-9d81", ["MIIBhunterLine1abcd", "MIIBhunterLine2efgh"]
     key = "\n".join(["-----BEGIN KEY-----", *lines, "-----END KEY-----", ""])
@@ -313,6 +314,7 @@ def holding(root: Path, texts: list[str]) -> list[Any]:
     ]
 
 
+@pytest.mark.nightly  # contract/test_backend.py fills one
 def test_a_full_disk_is_one_error_and_a_resume_goes_on_when_there_is_room(tmp_path: Path) -> None:
     home = tmp_path / ".muster"
     home.mkdir()

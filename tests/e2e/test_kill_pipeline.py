@@ -118,6 +118,7 @@ def killed_and_run_again(author: Author, dag: str, *, moment: float) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.nightly  # airflow/test_interruption.py kills all of a run
 def test_killed_once_and_run_again(chain: Author) -> None:
     killed_and_run_again(chain, "chain", moment=random.uniform(3, 8))
 

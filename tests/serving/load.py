@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Any
 
 CONNECTIONS = 8
-PAUSE_SECONDS = 0.01  # of each user after an answer: users without a pause keep a core busy
+PAUSE_SECONDS = 0.03  # of each user after an answer: users without a pause keep a core busy
 
 
 @dataclass

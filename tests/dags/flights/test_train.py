@@ -13,7 +13,13 @@ pytestmark = pytest.mark.slow
 @pytest.fixture(scope="module")
 def trained(probe: Probe, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     folder = tmp_path_factory.mktemp("trained")
-    return dict(probe("train", "train", "everything", folder, says="going on after epoch 2 of 4"))
+    return dict(probe("train", "train", "learned", folder))
+
+
+@pytest.fixture(scope="module")
+def disturbed(probe: Probe, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    folder = tmp_path_factory.mktemp("disturbed")
+    return dict(probe("train", "train", "disturbed", folder, says="going on after epoch 2 of 4"))
 
 
 @pytest.fixture(scope="module")
@@ -21,11 +27,12 @@ def served(trained: dict[str, Any]) -> dict[str, Any]:
     return dict(trained["served"])
 
 
-def test_a_gang_killed_and_started_again_ends_with_the_same_model(trained: dict[str, Any]) -> None:
-    assert trained["killed"]["exits"][0] == 9
-    assert not trained["killed"]["left"]
-    assert trained["again"] == trained["undisturbed"]
-    assert trained["again"]["exits"] == [0, 0]
+@pytest.mark.nightly  # contract/test_backend.py starts a gang again from its checkpoint
+def test_a_gang_killed_and_started_again_ends_with_the_same_model(disturbed: dict[str, Any]) -> None:
+    assert disturbed["killed"]["exits"][0] == 9
+    assert not disturbed["killed"]["left"]
+    assert disturbed["again"] == disturbed["undisturbed"]
+    assert disturbed["again"]["exits"] == [0, 0]
 
 
 def test_it_learns_what_is_there_and_beats_the_baseline_where_it_is_not_linear(
@@ -36,8 +43,9 @@ def test_it_learns_what_is_there_and_beats_the_baseline_where_it_is_not_linear(
     assert trained["undisturbed"]["files"] == ["model.onnx", "report.json", "signature.json", "tensorboard"]
 
 
-def test_where_nothing_is_to_be_learned_it_learns_nothing(trained: dict[str, Any]) -> None:
-    metrics = trained["blind"]["metrics"]
+@pytest.mark.nightly
+def test_where_nothing_is_to_be_learned_it_learns_nothing(disturbed: dict[str, Any]) -> None:
+    metrics = disturbed["blind"]["metrics"]
     assert metrics["auc"] == pytest.approx(0.5, abs=0.05)
     assert metrics["auc_baseline"] == pytest.approx(0.5, abs=0.05)
 

@@ -130,16 +130,19 @@ def every(probe: Probe, tmp_path_factory: pytest.TempPathFactory) -> dict[str, A
     return dict(probe("validate", "expectations", tmp_path_factory.mktemp("every")))
 
 
+@pytest.mark.nightly
 def test_every_expectation_of_the_library_runs_or_is_refused_by_name(every: dict[str, Any]) -> None:
     """Another version of the library has other ones: each needs a case in probes/expectations.py, or a reason in REFUSED."""
     assert every["cases"] == every["known"]
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(("data", "held"), [("good", True), ("good texts of csv", True), ("bad", False)])
 def test_every_expectation_is_evaluated(every: dict[str, Any], data: str, held: bool) -> None:
     assert {kind: found for kind, found in every[data].items() if found != [held, None]} == {}
 
 
+@pytest.mark.nightly
 def test_what_cannot_be_evaluated_says_why_and_hides_no_other(every: dict[str, Any]) -> None:
     found = dict(every["impossible"])
     assert found.pop("expect_column_values_to_be_between") == [False, None]

@@ -15,7 +15,7 @@ from muster.core.errors import Corrupt, NotFound, SpecError
 from muster.core.search import Event, EventPage, Search, SearchSpec, What
 from muster.core.series import Curve, Series
 from muster.core.space import choice
-from muster.ext.page import trials
+from muster.ext.search import trials
 from muster.ext.search.overview import SearchOverview
 from muster.ext.search.page import MOST_KNOWN, Searches
 from muster.ext.search.trial_curves import TrialCurves
