@@ -1376,10 +1376,9 @@ def over(api_server: Any) -> Iterator[Sites]:
     """Have the page read other stores from then on, each from when it opens one anew."""
     from starlette.routing import Mount
 
+    from muster.airflow.page.opening import Opening
+    from muster.airflow.page.route import Site
     from muster.ext.page.answering import Answering
-    from muster.ext.page.asked import Site
-    from muster.ext.page.board import Board
-    from muster.ext.page.opening import Opening
 
     (mount,) = [r for r in api_server.routes if isinstance(r, Mount) and r.path == "/muster"]
 
@@ -1389,9 +1388,7 @@ def over(api_server: Any) -> Iterator[Sites]:
 
     def go(*stores: ServiceStore) -> None:
         backends: Iterator[Any] = map(Served, stores)
-        mount.app.state.opening = Opening(
-            lambda: Site(at := next(backends), Board(at), Answering(at), lambda: capacity)
-        )
+        mount.app.state.opening = Opening(lambda: Site(at := next(backends), lambda: capacity, Answering(at)))
 
     yield go
     mount.app.state.opening = before

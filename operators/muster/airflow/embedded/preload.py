@@ -41,7 +41,7 @@ _MODULES = (
 
 
 # Rooms that no process of a run imports: other programs, and Airflow's components.
-_OTHERS = ("muster.ext.page", "muster.ext.up", "muster.cli", "muster.worker")
+_OTHERS = ("muster.airflow.page", "muster.ext.page", "muster.ext.up", "muster.cli", "muster.worker")
 
 
 @cache

@@ -12,13 +12,12 @@ from fastapi.responses import FileResponse, PlainTextResponse, RedirectResponse,
 from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException as RoutingError
 
+from muster.airflow.page.access import plugins
+from muster.airflow.page.opening import Opening
+from muster.airflow.page.route import Json, Site
 from muster.core.errors import Conflict, Corrupt, MusterError, NotFound, SpecError
 from muster.core.job import SecretRef
-from muster.ext.page.access import plugins
 from muster.ext.page.answering import Answering, Past
-from muster.ext.page.asked import Json, Site
-from muster.ext.page.board import Board
-from muster.ext.page.opening import Opening
 from muster.ext.page.routes import api, documents
 from muster.ext.page.sampling import Sampling
 
@@ -91,7 +90,7 @@ def open_site(past: Past) -> Site:
     from muster.airflow.site import open_backend, open_capacity
 
     backend = open_backend(resolve=_no_secret)
-    return Site(backend, Board(backend), Answering(backend.deployments, past), open_capacity)
+    return Site(backend, open_capacity, Answering(backend.deployments, past))
 
 
 def _begin(request: Request) -> None:

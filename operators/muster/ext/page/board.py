@@ -6,6 +6,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from muster.airflow.page.task import UNREADABLE
 from muster.backends.base import Backend
 from muster.core.errors import MusterError, NotFound
 from muster.core.job import JobSpec
@@ -15,7 +16,6 @@ from muster.volumes.protocols import Ledger
 from muster.volumes.runs import noted
 
 ROOM_SECONDS = 30.0
-UNREADABLE = "unreadable"
 STATES = (*(state.value for state in JobState), UNREADABLE)
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from muster.airflow.page.task import task
 from muster.core.job import JobSpec
 from muster.core.status import JobStatus
 from muster.core.wire import plain
 from muster.ext.page.board import Job
-from muster.ext.page.task import task
 
 MADE = 3
 VALIDATION = "muster_validate:validate"  # what a ValidateOperator's job runs

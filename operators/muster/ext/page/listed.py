@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from muster.airflow.page.task import UNREADABLE, task
 from muster.core.origin import Origin
 from muster.core.status import JobState
 from muster.core.wire import plain
 from muster.ext.page import runs
-from muster.ext.page.board import UNREADABLE, Board, Job
+from muster.ext.page.board import Board, Job
 from muster.ext.page.described import failed_expectations, row
-from muster.ext.page.task import task
 from muster.volumes.base import TaskEnd
 
 MOST = 8

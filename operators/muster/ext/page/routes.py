@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from fastapi import APIRouter
 
+from muster.airflow.page.route import Json
 from muster.core.extensions import extensions, load
 from muster.ext.page import routes_jobs, routes_serving, routes_upkeep, routes_volumes
-from muster.ext.page.asked import Json
 
 api = APIRouter(prefix="/api", default_response_class=Json)
 for part in (routes_jobs, routes_volumes, routes_serving, routes_upkeep):

@@ -9,50 +9,54 @@ from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessE
 from fastapi import APIRouter, Depends, Query
 from fastapi.responses import StreamingResponse
 
+from muster.airflow.page import audit
+from muster.airflow.page.access import Reader, Who, same_site
+from muster.airflow.page.route import MOST_ROWS, Here, Json, Limit, Name, Offset, Text
 from muster.core.cancelling import on_page
 from muster.core.names import check_job_id
 from muster.core.origin import Origin
 from muster.core.wire import plain
-from muster.ext.page import audit, board, described, listed, logs, runs
-from muster.ext.page.access import Who, same_site
-from muster.ext.page.asked import MOST_ROWS, Here, Json, Limit, Number, Offset, Site, State, Text
+from muster.ext.page import described, listed, logs, runs
+from muster.ext.page.board import STATES, Board, Job
+from muster.ext.page.parts import Jobs
+from muster.ext.page.queued import runs_waiting
 from muster.ext.page.run_diff import differences
-from muster.ext.plan.page import runs_waiting
 from muster.volumes import runs as recorded
 
 api = APIRouter(default_response_class=Json)
 
-RunId = Annotated[str, Query(max_length=250)]
+State = Annotated[str, Query(pattern=f"^({'|'.join(STATES)})?$")]
+Number = Annotated[int | None, Query(ge=0, le=10**15)]
 
 
 @api.get("/first")
-def first(here: Here, who: Who) -> Json:
+def first(board: Jobs, who: Who) -> Json:
     """Return the first screen: what runs, waits and failed last, of what the user may see."""
-    found = listed.first_screen(here.board, permitted=who.may)
-    return Json({**found, "airflow": runs_waiting(here.board.dags(), permitted=who.may)})
+    found = listed.first_screen(board, permitted=who.may)
+    return Json({**found, "airflow": runs_waiting(board.dags(), permitted=who.may)})
 
 
 @api.get("/jobs")
 def jobs(
-    here: Here,
+    board: Jobs,
     who: Who,
     state: State = "",
     text: Text = "",
-    dag: RunId = "",
-    run: RunId = "",
+    dag: Name = "",
+    run: Name = "",
     trials: bool = False,
     offset: Offset = 0,
     limit: Limit = 50,
 ) -> Json:
     """Return the jobs that the user may see, newest first; those of a search's trials only where they are asked for."""
     wanted = listed.Search(state=state, text=text, dag=dag, run=run, trials=trials)
-    return Json(listed.search(here.board, wanted, permitted=who.may, offset=offset, limit=limit))
+    return Json(listed.search(board, wanted, permitted=who.may, offset=offset, limit=limit))
 
 
 @api.get("/jobs/{job_id}")
-def job(here: Here, who: Who, job_id: str) -> Json:
+def job(here: Here, board: Jobs, who: Who, job_id: str) -> Json:
     """Return one job, and the user's rights on it."""
-    found = _job(here, who, job_id, DagAccessEntity.TASK_INSTANCE)
+    found = _job(board, who, job_id, DagAccessEntity.TASK_INSTANCE)
     may = {
         "log": who.may(found.dag_id, DagAccessEntity.TASK_LOGS),
         "cancel": not found.ended and who.may(found.dag_id, method="PUT"),
@@ -62,25 +66,25 @@ def job(here: Here, who: Who, job_id: str) -> Json:
 
 
 @api.get("/jobs/{job_id}/log")
-def log(here: Here, who: Who, job_id: str, after: Number = None) -> Json:
+def log(here: Here, board: Jobs, who: Who, job_id: str, after: Number = None) -> Json:
     """Return the end of a job's log, or the part after byte `after`."""
-    found = _job(here, who, job_id, DagAccessEntity.TASK_LOGS)
+    found = _job(board, who, job_id, DagAccessEntity.TASK_LOGS)
     return Json({**logs.part(here.backend.store.ledger, job_id, after=after), "ended": found.ended})
 
 
 @api.get("/jobs/{job_id}/found")
-def find(here: Here, who: Who, job_id: str, text: Text = "", rank: Number = None) -> Json:
+def find(here: Here, board: Jobs, who: Who, job_id: str, text: Text = "", rank: Number = None) -> Json:
     """Return the lines of a job's log that hold a text, or come from a rank."""
-    _job(here, who, job_id, DagAccessEntity.TASK_LOGS)
+    _job(board, who, job_id, DagAccessEntity.TASK_LOGS)
     return Json(logs.found(here.backend.store.ledger, job_id, text=text, rank=rank))
 
 
 @api.get("/jobs/{job_id}/whole.log")
 def whole(
-    here: Here, who: Who, job_id: str, text: Text = "", rank: Number = None, times: bool = False
+    here: Here, board: Jobs, who: Who, job_id: str, text: Text = "", rank: Number = None, times: bool = False
 ) -> StreamingResponse:
     """Send all of a job's log as a file, as it was written, or only lines that hold a text or come from a rank."""
-    _job(here, who, job_id, DagAccessEntity.TASK_LOGS)
+    _job(board, who, job_id, DagAccessEntity.TASK_LOGS)
     headers = {"content-disposition": f'attachment; filename="{job_id}.log"', "content-encoding": "identity"}
     return StreamingResponse(
         logs.chosen(here.backend.store.ledger, job_id, text=text, rank=rank, timed=times),
@@ -90,37 +94,38 @@ def whole(
 
 
 @api.get("/jobs/{job_id}/series")
-def series(here: Here, who: Who, job_id: str) -> Json:
+def series(here: Here, board: Jobs, who: Who, job_id: str) -> Json:
     """Return what a job's ranks told and its replicas used over time; user code printed it, so it is as the log."""
-    _job(here, who, job_id, DagAccessEntity.TASK_LOGS)
+    _job(board, who, job_id, DagAccessEntity.TASK_LOGS)
     return Json(plain(here.backend.store.ledger.series(job_id)))
 
 
 @api.post("/jobs/{job_id}/cancel", dependencies=[Depends(same_site)])
-def cancel(here: Here, who: Who, job_id: str) -> Json:
+def cancel(here: Here, board: Jobs, who: Who, job_id: str) -> Json:
     """Cancel a job: its ranks get time to save, and Airflow's audit log says who asked."""
-    found = _job(here, who, job_id, DagAccessEntity.TASK_INSTANCE)
+    found = _job(board, who, job_id, DagAccessEntity.TASK_INSTANCE)
     who.need(found.dag_id, DagAccessEntity.TASK_INSTANCE, method="PUT")
     if not found.ended:
-        audit.note_cancel(who.name, job_id, found.spec.origin if found.spec else Origin())
+        origin = found.spec.origin if found.spec else Origin()
+        audit.note(who.name, "muster_cancel_job", origin, job_id=job_id)
         here.backend.cancel(job_id, wait=False, why=on_page(who.name))
-    return Json(described.row(here.board.one(job_id)))
+    return Json(described.row(board.one(job_id)))
 
 
 @api.get("/runs")
 def all_runs(
-    here: Here, who: Who, dag: RunId = "", state: State = "", offset: Offset = 0, limit: Limit = 50
+    board: Jobs, who: Who, dag: Name = "", state: State = "", offset: Offset = 0, limit: Limit = 50
 ) -> Json:
     """Return the runs of Dags that the user may see, newest first; all, or those in one state."""
-    mine = [job for job in here.board.jobs() if who.may(job.dag_id)]
+    mine = [job for job in board.jobs() if who.may(job.dag_id)]
     ends = [
         end
-        for end in here.board.ends(dag_id=dag, runs=offset + (MOST_ROWS if state else limit))
+        for end in board.ends(dag_id=dag, runs=offset + (MOST_ROWS if state else limit))
         if who.may(end.origin.dag_id)
     ]
     found = [
         run
-        for run in runs.of_jobs(mine, ends, here.board.noted())
+        for run in runs.of_jobs(mine, ends, board.noted())
         if dag in ("", run.dag_id) and (not state or runs.brief(run)["state"] == state)
     ]
     shown = [runs.brief(run) for run in found[offset : offset + limit]]
@@ -129,17 +134,17 @@ def all_runs(
 
 
 @api.get("/run")
-def one_run(here: Here, who: Who, dag: RunId, run: RunId) -> Json:
+def one_run(here: Here, board: Jobs, who: Who, dag: Name, run: Name) -> Json:
     """Return one run of a Dag with all its jobs."""
     who.need(dag, DagAccessEntity.TASK_INSTANCE)
-    wanted = [job for job in here.board.jobs() if (job.dag_id, job.run_id) == (dag, run)]
-    for found in runs.of_jobs(wanted, here.board.ends(dag_id=dag, run_id=run, runs=1), here.board.noted()):
-        return Json(runs.whole(found, now=here.board.now(found.jobs)))
+    wanted = [job for job in board.jobs() if (job.dag_id, job.run_id) == (dag, run)]
+    for found in runs.of_jobs(wanted, board.ends(dag_id=dag, run_id=run, runs=1), board.noted()):
+        return Json(runs.whole(found, now=board.now(found.jobs)))
     return Json(runs.of_records(recorded.run(here.backend.store, dag, run)))
 
 
 @api.get("/run_diff")
-def run_diff(here: Here, who: Who, old_dag: RunId, old: RunId, new_dag: RunId, new: RunId) -> Json:
+def run_diff(here: Here, who: Who, old_dag: Name, old: Name, new_dag: Name, new: Name) -> Json:
     """Return what differs between two runs, stage by stage."""
     for dag_id in dict.fromkeys((old_dag, new_dag)):
         who.need(dag_id, DagAccessEntity.TASK_INSTANCE)
@@ -147,7 +152,7 @@ def run_diff(here: Here, who: Who, old_dag: RunId, old: RunId, new_dag: RunId, n
     return Json(differences(here.backend.store, (old_dag, old), (new_dag, new), readable=readable))
 
 
-def _job(here: Site, who: Who, job_id: str, entity: DagAccessEntity) -> board.Job:
-    found = here.board.one(check_job_id(job_id))
+def _job(board: Board, who: Reader, job_id: str, entity: DagAccessEntity) -> Job:
+    found = board.one(check_job_id(job_id))
     who.need(found.dag_id, entity)
     return found

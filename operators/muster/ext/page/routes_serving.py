@@ -8,6 +8,9 @@ from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessE
 from fastapi import APIRouter, Depends, Query
 
 from muster.airflow.operators.releasing import curl_line, example_of
+from muster.airflow.page import audit
+from muster.airflow.page.access import Reader, Who, assets, same_site
+from muster.airflow.page.route import Here, Json, Site
 from muster.backends.capacity import Waiting
 from muster.backends.releases.book import Book
 from muster.backends.releases.manual import promote as give_everything
@@ -18,11 +21,9 @@ from muster.core.errors import MusterError, NotFound
 from muster.core.names import check_label
 from muster.core.text import one_line
 from muster.core.wire import plain
-from muster.ext.page import audit
-from muster.ext.page.access import Reader, Who, assets, same_site
-from muster.ext.page.asked import Here, Json, Site
 from muster.ext.page.described import drift_reports
-from muster.ext.plan.page import runs_waiting
+from muster.ext.page.parts import Jobs, Served
+from muster.ext.page.queued import runs_waiting
 
 api = APIRouter(default_response_class=Json)
 
@@ -31,24 +32,22 @@ Reason = Annotated[str, Query(max_length=400)]
 
 
 @api.get("/deployments", dependencies=[assets])
-def deployments(here: Here, who: Who) -> Json:
+def deployments(jobs: Jobs, served: Served, who: Who) -> Json:
     """Return every deployment, with its revisions, their figures and its newest drift report."""
-    reports = drift_reports(job for job in here.board.jobs() if who.may(job.dag_id))
-    return Json(
-        {"deployments": [{**each, "report": reports.get(each["name"])} for each in here.answering.all()]}
-    )
+    reports = drift_reports(job for job in jobs.jobs() if who.may(job.dag_id))
+    return Json({"deployments": [{**each, "report": reports.get(each["name"])} for each in served.all()]})
 
 
 @api.get("/deployments/{name}", dependencies=[assets])
-def deployment(here: Here, who: Who, name: str) -> Json:
+def deployment(here: Here, jobs: Jobs, served: Served, who: Who, name: str) -> Json:
     """Return one deployment: its revisions with their figures, a request to try, and what the user may do."""
     known = here.backend.deployments.names()
     if check_label("deployment", name) not in known:
         raise NotFound(f"no deployment {name!r}; there is {', '.join(sorted(known)) or 'none yet'}")
-    found = here.answering.one(name)
-    status = next(each for each in here.answering.statuses() if each.name == name)
+    found = served.one(name)
+    status = next(each for each in served.statuses() if each.name == name)
     changing = _may(here, who, status)
-    reports = drift_reports(job for job in here.board.jobs() if who.may(job.dag_id))
+    reports = drift_reports(job for job in jobs.jobs() if who.may(job.dag_id))
     return Json(
         {
             **found,
@@ -66,16 +65,16 @@ def deployment(here: Here, who: Who, name: str) -> Json:
 
 
 @api.get("/deployments/{name}/history", dependencies=[assets])
-def history(here: Here, name: str) -> Json:
+def history(served: Served, name: str) -> Json:
     """Return what a deployment answered over time, as long as this api-server has looked."""
-    return Json({"intervals": here.answering.past.of(check_label("deployment", name))})
+    return Json({"intervals": served.past.of(check_label("deployment", name))})
 
 
 @api.post("/deployments/{name}/promote", dependencies=[assets, Depends(same_site)])
 def promote(here: Here, who: Who, name: str, revision: Revision) -> Json:
     """Give a revision all traffic at once; Airflow's audit log says who asked."""
     _need(here, who, here.backend.deployments.deployment(check_label("deployment", name)))
-    audit.note_release(who.name, audit.PROMOTE, name, revision)
+    audit.note(who.name, "muster_promote", deployment=name, revision=revision)
     give_everything(here.backend.deployments, name, revision, by=_by(who))
     return Json({"serves": revision})
 
@@ -87,7 +86,7 @@ def rollback(here: Here, who: Who, name: str, revision: Revision, reason: Reason
     :param revision: what the user saw to be taken back; if it has gone since, nothing happens.
     """
     _need(here, who, here.backend.deployments.deployment(check_label("deployment", name)))
-    audit.note_release(who.name, audit.ROLL_BACK, name, revision)
+    audit.note(who.name, "muster_roll_back", deployment=name, revision=revision)
     serves = roll_back(
         here.backend.deployments, name, by=_by(who), reason=one_line(reason), revision=revision
     )
@@ -101,7 +100,7 @@ def repair(here: Here, who: Who, name: str) -> Json:
     That takes three minutes at most.
     """
     _need(here, who, here.backend.deployments.deployment(check_label("deployment", name)))
-    audit.note_release(who.name, audit.REPAIR, name)
+    audit.note(who.name, "muster_repair", deployment=name)
     return Json({"done": list(bring_back(here.backend.deployments, name))})
 
 
@@ -109,16 +108,16 @@ def repair(here: Here, who: Who, name: str) -> Json:
 def retire(here: Here, who: Who, name: str) -> Json:
     """End a deployment; its model versions stay."""
     _need(here, who, here.backend.deployments.deployment(check_label("deployment", name)))
-    audit.note_release(who.name, audit.RETIRE_DEPLOYMENT, name)
+    audit.note(who.name, "muster_retire_deployment", deployment=name)
     here.backend.deployments.retire(name)
     return Json({"retired": name})
 
 
 @api.get("/queue")
-def queue(here: Here, who: Who) -> Json:
+def queue(here: Here, jobs: Jobs, who: Who) -> Json:
     """Return every queue, what waits in it and why, and the GPUs by class, node and team."""
     queues = here.capacity.queues()
-    dags = {job.job_id: job.dag_id for job in here.board.jobs() if not job.ended}
+    dags = {job.job_id: job.dag_id for job in jobs.jobs() if not job.ended}
     waiting = [_waiting(each, who, dags) for each in queues.waiting]
     gpus = here.capacity.gpus()
     cards = {
@@ -129,8 +128,8 @@ def queue(here: Here, who: Who) -> Json:
             "queues": plain(queues.lines),
             "waiting": waiting,
             "gpus": {**cards, "shares": plain(gpus.shares), "unseen": gpus.unseen},
-            "airflow": runs_waiting(here.board.dags(), permitted=who.may),
-            "warning": here.board.warning(),
+            "airflow": runs_waiting(jobs.dags(), permitted=who.may),
+            "warning": jobs.warning(),
         }
     )
 

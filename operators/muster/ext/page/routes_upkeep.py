@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from fastapi import APIRouter
 
+from muster.airflow.page.access import Who, assets
+from muster.airflow.page.route import Here, Json
 from muster.ext.page import upkeep
-from muster.ext.page.access import Who, assets
-from muster.ext.page.asked import Here, Json
+from muster.ext.page.parts import Jobs
 
 api = APIRouter(default_response_class=Json, dependencies=[assets])
 
@@ -18,6 +19,6 @@ def images() -> Json:
 
 
 @api.get("/upkeep")
-def kept(here: Here, who: Who) -> Json:
+def kept(here: Here, jobs: Jobs, who: Who) -> Json:
     """Return the room of the store, its last check, and the files that ended jobs keep."""
-    return Json(upkeep.upkeep(here.backend.store, here.board, permitted=who.may))
+    return Json(upkeep.upkeep(here.backend.store, jobs, permitted=who.may))

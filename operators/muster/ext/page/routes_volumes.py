@@ -11,6 +11,9 @@ from fastapi import APIRouter, Depends, Query
 from fastapi import Path as PathParameter
 from fastapi.responses import HTMLResponse, Response
 
+from muster.airflow.page import audit
+from muster.airflow.page.access import Reader, Who, assets, same_site
+from muster.airflow.page.route import Here, Json, Limit, Offset, Site, Text
 from muster.airflow.site import mlflow_url
 from muster.backends.releases.book import check_marks
 from muster.backends.tracking import run_link, shown_run
@@ -18,12 +21,13 @@ from muster.core.address import pinned
 from muster.core.deployment import DeploymentStatus
 from muster.core.errors import Conflict, NotFound
 from muster.core.names import check_digest, check_volume
+from muster.core.origin import Origin
 from muster.core.settings import Settings
 from muster.core.text import one_line
-from muster.ext.page import audit, beside, comparing, snapshots, versions
-from muster.ext.page.access import Reader, Who, assets, same_site
-from muster.ext.page.asked import Here, Json, Limit, Number, Offset, Several, Site, Text
+from muster.ext.page import beside, comparing, snapshots, versions
+from muster.ext.page.board import Board
 from muster.ext.page.graph import Permitted
+from muster.ext.page.parts import Jobs, Served
 from muster.ext.page.preview import markdown, preview
 from muster.ext.page.uses import Uses
 from muster.volumes.base import Record
@@ -32,8 +36,8 @@ from muster.volumes.documents import HEADERS, parse, show
 api = APIRouter(default_response_class=Json, dependencies=[assets])
 documents = APIRouter(prefix="/files", dependencies=[assets])
 
-MARKS = {"pin": audit.PIN, "unpin": audit.UNPIN, "retire": audit.RETIRE, "reinstate": audit.REINSTATE}
-"""What a person may do to a version, by the call of the store, and its name in the audit log."""
+MARKS = ("pin", "unpin", "retire", "reinstate")
+"""What a person may do to a version, by the call of the store."""
 
 OF_DEPLOYMENT = "deployment/"
 """What begins the pin of a version that a deployment keeps."""
@@ -42,6 +46,8 @@ Act = Annotated[str, PathParameter(pattern=f"^({'|'.join(MARKS)})$")]
 Reason = Annotated[str, Query(max_length=400)]
 Path = Annotated[str, Query(max_length=1000)]
 Columns = Annotated[str, Query(max_length=4000)]
+Several = Annotated[list[str] | None, Query(max_length=8)]
+Before = Annotated[int | None, Query(ge=0, le=10**15)]
 
 
 @api.get("/volumes")
@@ -55,7 +61,7 @@ def volume(
     here: Here,
     who: Who,
     name: str,
-    before: Number = None,
+    before: Before = None,
     limit: Limit = 50,
     by: Annotated[str, Query(pattern="^(number|partition)$")] = "number",
     columns: Columns = "",
@@ -71,11 +77,11 @@ def volume(
 
 
 @api.get("/version")
-def version(here: Here, who: Who, address: Text) -> Json:
+def version(here: Here, jobs: Jobs, served: Served, who: Who, address: Text) -> Json:
     """Return one version, by any address that names one, the deployments that serve it, and what belongs to it."""
     store, readable = here.backend.store, _readable(who)
     found = versions.version(store, address, permitted=who.may, readable=readable)
-    exact, uses = found["address"], _uses(here, who)
+    exact, uses = found["address"], _uses(jobs, who)
     record = store.record(exact)
     return Json(
         {
@@ -83,7 +89,7 @@ def version(here: Here, who: Who, address: Text) -> Json:
             "lineage": versions.lineage(store, exact, uses, permitted=who.may),
             "documents": beside.documents(store, uses, exact, record, readable=readable),
             "used_by": beside.used_by(uses, exact),
-            "served_by": [each.name for each in here.answering.statuses() if _serves(each, exact)],
+            "served_by": [each.name for each in served.statuses() if _serves(each, exact)],
             **(_tracked(here, record.job_id) if who.may(record.origin.dag_id) else {}),
             "may": {"change": _may_change(who, record)},
         }
@@ -102,15 +108,15 @@ def mark(here: Here, who: Who, act: Act, address: Text, reason: Reason = "") -> 
         raise Conflict(f"deployment {name} keeps {exact} itself: retire that, or release another version")
     if act in ("retire", "unpin"):
         check_marks(store, exact, retires=act == "retire", unpins=why if act == "unpin" else None)
-    audit.note_version(who.name, MARKS[act], exact, why, record.origin)
+    audit.note(who.name, f"muster_{act}", Origin(dag_id=record.origin.dag_id), version=exact, reason=why)
     changed = store.reinstate(exact) if act == "reinstate" else getattr(store, act)(exact, reason=why)
     return Json({"pins": list(changed.pins), "retired": changed.retired})
 
 
 @api.get("/lineage")
-def lineage(here: Here, who: Who, address: Text) -> Json:
+def lineage(here: Here, jobs: Jobs, who: Who, address: Text) -> Json:
     """Return a version's lineage, as a picture's nodes and edges."""
-    return Json(versions.lineage(here.backend.store, address, _uses(here, who), permitted=who.may))
+    return Json(versions.lineage(here.backend.store, address, _uses(jobs, who), permitted=who.may))
 
 
 @api.get("/compare")
@@ -179,8 +185,8 @@ def _readable(who: Reader) -> Permitted:
     return partial(who.may, entity=DagAccessEntity.XCOM)
 
 
-def _uses(here: Site, who: Reader) -> Uses:
-    return Uses(job for job in here.board.jobs() if who.may(job.dag_id))
+def _uses(board: Board, who: Reader) -> Uses:
+    return Uses(job for job in board.jobs() if who.may(job.dag_id))
 
 
 def _code(record: Record) -> str:

@@ -8,10 +8,11 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from muster.core.errors import MusterError
+from muster.ext.page.answering import Answering
 from muster.ext.page.history import EVERY_SECONDS
 
 if TYPE_CHECKING:
-    from muster.ext.page.opening import Opening
+    from muster.airflow.page.opening import Opening
 
 log = logging.getLogger(__name__)
 
@@ -45,4 +46,4 @@ class Sampling:
         while not self._over.wait(self._seconds):
             # What is away leaves a gap in the curves; the page itself says why.
             with suppress(MusterError, OSError), self._opening.lent() as site:
-                site.answering.remember()
+                site.part(Answering).remember()

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
+from muster.airflow.page.task import task
 from muster.core.address import pinned
 from muster.core.errors import MusterError, NotFound
 from muster.core.wire import plain
 from muster.ext.page.graph import Permitted, draw, draw_forward
-from muster.ext.page.task import task
 from muster.ext.page.uses import Descendant, Uses
 from muster.volumes.base import Record, Version
 from muster.volumes.lineage import Ancestor, ancestors

@@ -8,14 +8,13 @@ from typing import Annotated, Any
 from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity
 from fastapi import APIRouter, Depends, Query
 
+from muster.airflow.page.access import Who, same_site
+from muster.airflow.page.route import Json, Name
 from muster.core.errors import SpecError
-from muster.ext.page.access import Who, same_site
-from muster.ext.page.asked import Json
 from muster.ext.plan import page as planning
 
 api = APIRouter(default_response_class=Json)
 
-DagId = Annotated[str, Query(max_length=250)]
 Given = Annotated[str, Query(max_length=8000)]
 
 
@@ -27,7 +26,7 @@ def dags(who: Who) -> Json:
 
 
 @api.post("/plan", dependencies=[Depends(same_site)])
-def plan(who: Who, dag: DagId, params: Given = "{}") -> Json:
+def plan(who: Who, dag: Name, params: Given = "{}") -> Json:
     """Return what a run of a Dag would do now; it needs the right to trigger it.
 
     :param params: an object as JSON; its values may be texts, as on the command line.

@@ -7,13 +7,12 @@ from collections import OrderedDict
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from muster.airflow.page.task import UNREADABLE, task
 from muster.core.errors import Corrupt, MusterError, NotFound, SpecError
 from muster.core.names import check_job_id
 from muster.core.origin import Origin
 from muster.core.search import Search
 from muster.core.wire import plain
-from muster.ext.page.board import UNREADABLE
-from muster.ext.page.task import task
 from muster.ext.search.importance import Importance, importance
 from muster.ext.search.overview import SearchOverview, overview, waits
 from muster.ext.search.state import SearchState

@@ -7,35 +7,36 @@ from typing import Annotated, Any
 from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity
 from fastapi import APIRouter, Depends, Query
 
+from muster.airflow.page import audit
+from muster.airflow.page.access import Reader, Who, same_site
+from muster.airflow.page.route import Here, Json, Limit, Name, Offset, Site, Text
+from muster.airflow.page.task import task
 from muster.core.errors import MusterError, SpecError
 from muster.core.wire import plain
-from muster.ext.page import audit
-from muster.ext.page.access import Reader, Who, same_site
-from muster.ext.page.asked import Here, Json, Limit, Offset, Site, Text
-from muster.ext.page.task import task
 from muster.ext.search import trials
 from muster.ext.search.driver import Driver
-from muster.ext.search.page import Known, brief, described
+from muster.ext.search.page import Known, Searches, brief, described
 from muster.ext.search.state import Phase
+from muster.ext.search.trial_curves import TrialCurves
 
 api = APIRouter(default_response_class=Json)
 
 MOST_AXES = 8
 ROWS = 20
 
-RunId = Annotated[str, Query(max_length=250)]
 Names = Annotated[list[str] | None, Query(max_length=MOST_AXES)]
 PhaseName = Annotated[str, Query(pattern=f"^({'|'.join(phase.value for phase in Phase)})?$")]
 
 
 @api.get("/searches")
 def searches(
-    here: Here, who: Who, dag: RunId = "", run: RunId = "", offset: Offset = 0, limit: Limit = ROWS
+    here: Here, who: Who, dag: Name = "", run: Name = "", offset: Offset = 0, limit: Limit = ROWS
 ) -> Json:
     """Return the searches that the user may see, newest first."""
-    mine = [head for head in here.searches.heads() if who.may(head.origin.dag_id)]
+    known = _known(here)
+    mine = [head for head in known.heads() if who.may(head.origin.dag_id)]
     found = [head for head in mine if dag in ("", head.origin.dag_id) and run in ("", head.origin.run_id)]
-    lines = [{**here.searches.brief(head), **task(head.origin)} for head in found[offset : offset + limit]]
+    lines = [{**known.brief(head), **task(head.origin)} for head in found[offset : offset + limit]]
     dags = sorted({head.origin.dag_id for head in mine if head.origin.dag_id})
     return Json({"searches": lines, "total": len(found), "dags": dags})
 
@@ -99,7 +100,7 @@ def points(here: Here, who: Who, search_id: str, param: Names = None) -> Json:
 def curves(here: Here, who: Who, search_id: str) -> Json:
     """Return the curves of the trials; of one who may not see what jobs print, only what the search knows."""
     known = _search(here, who, search_id)
-    return Json(here.curves.of(known.overview, told=_told(who, known)))
+    return Json(here.part(TrialCurves, here.backend.store.ledger).of(known.overview, told=_told(who, known)))
 
 
 @api.post("/searches/{search_id}/cancel", dependencies=[Depends(same_site)])
@@ -108,13 +109,17 @@ def cancel(here: Here, who: Who, search_id: str) -> Json:
     known = _search(here, who, search_id)
     who.need(known.origin.dag_id, DagAccessEntity.TASK_INSTANCE, method="PUT")
     if known.overview.ended is None:
-        audit.note_cancel_search(who.name, search_id, known.origin)
+        audit.note(who.name, "muster_cancel_search", known.origin, search_id=search_id)
         Driver(here.backend, search_id).cancel(f"{who.name} cancelled it on muster's page in Airflow")
-    return Json(brief(here.searches.of(search_id).overview))
+    return Json(brief(_known(here).of(search_id).overview))
+
+
+def _known(here: Site) -> Searches:
+    return here.part(Searches, here.backend.store)
 
 
 def _search(here: Site, who: Reader, search_id: str) -> Known:
-    known = here.searches.of(search_id)
+    known = _known(here).of(search_id)
     who.need(known.origin.dag_id, DagAccessEntity.TASK_INSTANCE)
     return known
 
@@ -136,12 +141,15 @@ def _made(here: Site, known: Known) -> dict[str, Any]:
     best = known.overview.best_row
     if best is None or not best.jobs:
         return {"job_id": "", "metrics": {}, "outputs": {}, "kept": {}}
+    ledger = here.backend.store.ledger
     try:
-        result = here.backend.store.ledger.status(best.jobs[-1]).result
+        result = ledger.status(best.jobs[-1]).result
     except MusterError:  # gc deleted it
         result = None
     origin = known.origin
-    ends = here.board.ends(dag_id=origin.dag_id, run_id=origin.run_id, runs=1) if known.overview.ended else []
+    ends = (
+        ledger.task_ends(dag_id=origin.dag_id, run_id=origin.run_id, runs=1) if known.overview.ended else []
+    )
     mine = [end for end in ends if end.origin.stage == origin.stage and end.outputs]
     return {
         "job_id": best.jobs[-1],

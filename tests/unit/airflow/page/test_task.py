@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from muster.airflow.page.task import task
 from muster.core.origin import Origin
-from muster.ext.page.task import task
 
 
 def test_a_mapped_task_and_what_an_address_may_not_hold() -> None:

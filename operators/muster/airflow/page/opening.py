@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from muster.ext.page.asked import Site
+    from muster.airflow.page.route import Site
 
 
 @dataclass(eq=False)

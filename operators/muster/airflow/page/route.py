@@ -1,35 +1,31 @@
-"""What the routes of the page share: its sources, the form of its answers, and the limits of what may be asked."""
+"""What a route of the page takes and answers: the opened store, limits of what may be asked, and JSON."""
 
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import cached_property
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 from fastapi import Depends, Query, Request
 from fastapi.responses import JSONResponse
 
 from muster.backends.base import Backend
 from muster.backends.capacity import Capacity
-from muster.ext.page.answering import Answering
-from muster.ext.page.board import STATES, Board
-from muster.ext.search.page import Searches
-from muster.ext.search.trial_curves import TrialCurves
 
 if TYPE_CHECKING:
-    from muster.ext.page.opening import Opening
+    from muster.airflow.page.opening import Opening
 
 MOST_ROWS = 200
 
 Limit = Annotated[int, Query(ge=1, le=MOST_ROWS)]
 Offset = Annotated[int, Query(ge=0, le=10**9)]
 Text = Annotated[str, Query(max_length=200)]
-Several = Annotated[list[str] | None, Query(max_length=8)]
-State = Annotated[str, Query(pattern=f"^({'|'.join(STATES)})?$")]
-Number = Annotated[int | None, Query(ge=0, le=10**15)]
+Name = Annotated[str, Query(max_length=250)]
+"""The id of a Dag, or of a run."""
+Part = TypeVar("Part")
 
 
 class Json(JSONResponse):
@@ -49,29 +45,31 @@ class Json(JSONResponse):
         return json.dumps(content, allow_nan=False, separators=(",", ":")).encode()
 
 
-@dataclass(frozen=True)
 class Site:
-    """The page's sources: a backend with its store, the known jobs, and the deployments."""
+    """An opened backend with its store, and what extensions remember of it. Safe to share between threads.
 
-    backend: Backend
-    board: Board
-    answering: Answering
-    open_capacity: Callable[[], Capacity]
+    :param open_capacity: opens what says who has what.
+    :param parts: those that are not made by :meth:`part`.
+    """
+
+    def __init__(self, backend: Backend, open_capacity: Callable[[], Capacity], *parts: object) -> None:
+        self.backend = backend
+        self._open_capacity = open_capacity
+        self._lock = threading.Lock()
+        self._parts: dict[object, Any] = {type(each): each for each in parts}
 
     @cached_property
     def capacity(self) -> Capacity:
         """Who has what, opened when it is first asked: the first screen needs none."""
-        return self.open_capacity()
+        return self._open_capacity()
 
-    @cached_property
-    def searches(self) -> Searches:
-        """What is known of every search."""
-        return Searches(self.backend.store)
-
-    @cached_property
-    def curves(self) -> TrialCurves:
-        """The curves of trials."""
-        return TrialCurves(self.backend.store.ledger)
+    def part(self, kind: Callable[..., Part], *made_of: object) -> Part:
+        """Return the part of this type, such as what an extension has read already; it is made when it is first asked for."""
+        with self._lock:
+            if kind not in self._parts:
+                self._parts[kind] = kind(*made_of)
+            found: Part = self._parts[kind]
+            return found
 
 
 def site(request: Request) -> Iterator[Site]:

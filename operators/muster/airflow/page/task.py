@@ -1,4 +1,4 @@
-"""The task behind a job or version: its name on the page, and its address in Airflow's UI."""
+"""The task behind a job, a search or a version: its name on the page, and its address in Airflow's UI."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ from typing import Any
 from urllib.parse import quote
 
 from muster.core.origin import Origin
+
+UNREADABLE = "unreadable"
+"""The state on the page of a job or search whose documents cannot be read."""
 
 
 def task(origin: Origin) -> dict[str, Any]:

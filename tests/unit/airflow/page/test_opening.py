@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any
 
-from muster.ext.page.opening import Opening
+from muster.airflow.page.opening import Opening
 
 
 class Opened:

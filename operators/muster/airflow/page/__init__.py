@@ -1,0 +1,1 @@
+"""What a route on muster's page in Airflow needs, whichever extension adds it."""
