@@ -1129,8 +1129,13 @@ class TestPage:
 
     def test_its_modules_import_each_other_and_nothing_else(self, viewer: Client) -> None:
         import re
+        from posixpath import join, normpath
 
-        waiting, seen = ["app.js"], set()
+        from muster.ext.page.files import files
+
+        names = {name for name in files() if name.endswith(".js")}
+        tabs = re.findall(r'href="static/(.*)" data-room', viewer.get("/muster/").text)
+        waiting, seen = ["app.js", *tabs], set()
         while waiting:
             name = waiting.pop()
             if name in seen:
@@ -1142,12 +1147,10 @@ class TestPage:
                 r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(", answer.text
             ), name
             assert not re.search(r"https?://(?!www\.w3\.org/)", answer.text), name
-            imported = re.findall(r'\bfrom "\./(.*)";$', answer.text, re.MULTILINE)
-            assert len(imported) == len(re.findall(r"\bimport\b", answer.text)), name
-            waiting += imported
-        from muster.ext.page.app import STATIC
-
-        assert seen == {path.name for path in STATIC.glob("*.js")}
+            imported = re.findall(r'\bfrom "(\..*)";$', answer.text, re.MULTILINE)
+            assert len(imported) == len(re.findall(r"\bimport\b(?!\(found\.href|\(href)", answer.text)), name
+            waiting += [normpath(join(name, "..", each)) for each in imported]
+        assert seen == names
 
     def test_airflow_shows_it(self, let: Let) -> None:
         """As Airflow's UI asks for what stands in its navigation; and no plugin failed to load."""

@@ -15,10 +15,10 @@ from tests import searched
 from tests.browser.chromium import PATIENCE
 from tests.browser.person import keep
 
-import muster
 from muster.core.search import Event, What
 from muster.core.series import Series
 from muster.core.space import choice, integers
+from muster.ext.page.files import document, files
 from muster.ext.search import trials
 from muster.ext.search.page import Searches, described
 from muster.ext.search.trial_curves import TrialCurves
@@ -26,7 +26,6 @@ from muster.volumes.folder import FolderStore
 
 pytestmark = pytest.mark.slow
 
-STATIC = Path(muster.__file__).parent / "airflow" / "plugin" / "static"
 HOST = "http://airflow.test"
 SCRIPT = "<script>document.title = 'mine'</script><b>"
 NO_JOBS: dict[str, Any] = {"jobs": [], "total": 0, "states": {}, "dags": [], "warning": ""}
@@ -54,9 +53,9 @@ class Server:
         self.asked.append(path)
         self.queries.append(f"{path}?{urlsplit(route.request.url).query}")
         if path == "/muster/":
-            route.fulfill(path=STATIC / "index.html")
+            route.fulfill(body=document(), content_type="text/html")
         elif path.startswith("/muster/static/"):
-            route.fulfill(path=STATIC / path.rpartition("/")[2])
+            route.fulfill(path=files()[path.removeprefix("/muster/static/")])
         elif (said := self.answers.get(path, (404, {"detail": "not there"}))) is None:
             route.abort()
         else:

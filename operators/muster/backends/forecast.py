@@ -11,6 +11,7 @@ import random
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from muster.core.job import TRIAL
 from muster.core.status import JobState
@@ -47,6 +48,24 @@ class Demand:
     after: tuple[str, ...] = ()
     job_id: str | None = None
     gpus: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskCost:
+    """What a task costs that runs many jobs, such as a search.
+
+    :param facts: a dataclass of its own, for JSON.
+    :param lines: the same for people. `warnings`: what they should know before it runs.
+    :param durations: seconds from its beginning to its end, one for each play; empty where nobody knows.
+    :param cpu_hours: at the median, as `gpu_hours`; None where nobody knows.
+    """
+
+    facts: Any
+    lines: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+    durations: tuple[float, ...] = ()
+    cpu_hours: float | None = None
+    gpu_hours: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -31,7 +31,7 @@ from muster.cli.leaving import leave
 from muster.cli.run import Resumable, run
 from muster.cli.screen import complain
 from muster.cli.tensorboard import tensorboard
-from muster.core.extensions import extensions, load, problems
+from muster.core.extensions import problems, used
 
 HELP = """The whole road of a model in one Airflow Dag, on this machine or a cluster.
 
@@ -88,9 +88,8 @@ GROUPS = {
 }
 for _name, _group in GROUPS.items():
     app.add_typer(_group, name=_name)
-for _extension in extensions().values():
-    if _extension.commands is not None:
-        load(_extension.commands)({"": app, **GROUPS})
+for _add in used(lambda each: (each.commands,) if each.commands else ()):
+    _add({"": app, **GROUPS})
 
 
 def _version(wanted: bool) -> None:

@@ -6,9 +6,10 @@ from collections.abc import Iterator
 
 import typer
 
-from muster.cli.checks.check import Check
+from muster.cli.checks.check import Check, bad
 from muster.cli.command import Json
 from muster.cli.screen import Table, emit, safe, say
+from muster.core.extensions import problems, used
 from muster.core.settings import Settings
 
 
@@ -35,14 +36,19 @@ def doctor(*, as_json: Json = False) -> None:
 
 
 def all_checks(settings: Settings) -> Iterator[Check]:
-    """Yield the checks of this machine, or of the cluster of its jobs; each runs when it is requested."""
+    """Yield the checks of this machine, or of the cluster of its jobs, and of extensions; each runs when it is requested."""
+    for problem in problems():
+        found, _, advice = problem.rpartition(": ")
+        yield bad("extension", found, advice)
     if settings.cluster is None:
         from muster.cli.checks.machine import machine_checks
 
         yield from machine_checks(settings)
-        return
-    from muster.cli.checks.cluster import cluster_checks
-    from muster.cli.checks.machine import client_checks
+    else:
+        from muster.cli.checks.cluster import cluster_checks
+        from muster.cli.checks.machine import client_checks
 
-    yield from client_checks(settings)
-    yield from cluster_checks(settings)
+        yield from client_checks(settings)
+        yield from cluster_checks(settings)
+    for check in used(lambda each: each.checks):
+        yield from check(settings)

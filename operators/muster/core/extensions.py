@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
@@ -17,6 +17,21 @@ from pathlib import Path
 from typing import Any
 
 GROUP = "muster.extensions"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tab:
+    """A tab of the page in Airflow, at ``#/ROOM``.
+
+    :param script: a file in the extension's folder `static`. It exports ``choose(name, asked)``, which is given what
+        follows the room in the address, and returns the entry of the navigation, a function that draws, and its arguments.
+    :param listed: whether the navigation has an entry for it.
+    """
+
+    room: str
+    title: str
+    script: str
+    listed: bool = True
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,14 +43,20 @@ class Extension:
     :param links: the classes of its links on a task, ``module.Class``.
     :param commands: ``module:function``, called with the groups of the command ``muster`` by name: the command itself
         is ``""``. The function adds to them.
+    :param checks: ``module:function`` of ``muster doctor``, called with the settings; yields each
+        :class:`muster.cli.checks.check.Check`.
     :param routes: ``module:router``, a FastAPI router of the page's JSON, in the order in which they are asked.
+    :param static: its folder of files for the page, which has them at ``static/NAME/``, where NAME is the extension's.
     """
 
     operators: Mapping[str, str] = field(default_factory=dict)
     decorators: Mapping[str, str] = field(default_factory=dict)
     links: tuple[str, ...] = ()
     commands: str | None = None
+    checks: tuple[str, ...] = ()
     routes: tuple[str, ...] = ()
+    static: Path | None = None
+    tabs: tuple[Tab, ...] = ()
 
 
 def extensions() -> Mapping[str, Extension]:
@@ -44,31 +65,46 @@ def extensions() -> Mapping[str, Extension]:
 
 
 def problems() -> tuple[str, ...]:
-    """Return why an extension that is installed cannot be used, a message for each."""
-    return _found()[1]
+    """Return why an extension that is installed cannot be used, or a part of it that :func:`used` was asked for."""
+    return tuple(_found()[1])
 
 
 @cache
-def _found() -> tuple[Mapping[str, Extension], tuple[str, ...]]:
+def _found() -> tuple[Mapping[str, Extension], dict[str, None]]:
     found: dict[str, Extension] = {}
-    wrong = []
+    wrong: dict[str, None] = {}
     for name, place in sorted(_entries()):
         try:
             extension = load(place)
         except Exception as error:  # whatever its module raises: the rest of muster goes on without it
-            problem = f"cannot be loaded ({type(error).__name__}: {error})"
+            wrong[_problem(name, place, error)] = None
+            continue
+        if name in found:
+            wrong[_problem(name, place, "has the name of another extension")] = None
+        elif isinstance(extension, Extension):
+            found[name] = extension
         else:
-            if name in found:
-                problem = "has the name of another extension"
-            elif isinstance(extension, Extension):
-                found[name] = extension
+            kind = type(extension).__name__
+            wrong[_problem(name, place, f"is a {kind}, not a muster.core.extensions.Extension")] = None
+    return found, wrong
+
+
+def _problem(name: str, place: str, why: str | Exception) -> str:
+    if isinstance(why, Exception):
+        why = f"cannot be loaded ({type(why).__name__}: {why})"
+    return f"the extension {name!r} ({place}) {why}: upgrade the distribution that has it, or uninstall it"
+
+
+def used(what: Callable[[Extension], Iterable[str]]) -> Iterator[Any]:
+    """Yield what the extensions name there, imported; what cannot be imported is among :func:`problems` from then on."""
+    for name, extension in extensions().items():
+        for place in what(extension):
+            try:
+                found = load(place)
+            except Exception as error:  # as above
+                _found()[1][_problem(name, place, error)] = None
                 continue
-            else:
-                problem = f"is a {type(extension).__name__}, not a muster.core.extensions.Extension"
-        wrong.append(
-            f"the extension {name!r} ({place}) {problem}: upgrade the distribution that has it, or uninstall it"
-        )
-    return found, tuple(wrong)
+            yield found
 
 
 def load(place: str) -> Any:

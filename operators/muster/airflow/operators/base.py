@@ -31,11 +31,13 @@ if TYPE_CHECKING:
     from airflow.triggers.base import BaseTrigger
     from jinja2 import Environment
 
+    from muster.airflow.attempts.keeping import Wish
     from muster.airflow.attempts.run import TaskRun
     from muster.airflow.attempts.watcher import LineListener
     from muster.airflow.authoring.code import DagFolder
     from muster.airflow.lineage import Lineage, TaskLineage
     from muster.backends.base import Backend
+    from muster.backends.forecast import Demand, Outlook, TaskCost
     from muster.core.job import JobSpec
     from muster.core.settings import Settings
     from muster.volumes.protocols import LocalStore
@@ -371,6 +373,24 @@ class MusterOperator(BaseOperator, metaclass=AuthorKeywords):
 
     def job_draft(self, name: str) -> JobSpec | None:  # noqa: ARG002
         """Return such a job as far as the Dag file tells it, with stand-ins for the rest; None likewise."""
+        return None
+
+    def wish(self) -> Wish | None:
+        """Which earlier versions the task may keep; None: none."""
+        return None
+
+    def cost(
+        self,
+        job: JobSpec,  # noqa: ARG002 - for those below
+        demand: Demand,  # noqa: ARG002
+        outlook: Outlook,  # noqa: ARG002
+        backend: Backend,  # noqa: ARG002
+        folder: DagFolder,  # noqa: ARG002
+    ) -> TaskCost | None:
+        """Return what the task costs where it runs many such jobs; None where the one job is all.
+
+        :param demand: what one of them needs, of what `outlook` has.
+        """
         return None
 
     def written(self, spec: JobSpec) -> set[str]:

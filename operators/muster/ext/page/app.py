@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow.api_fastapi.app import get_auth_manager
 from fastapi import Depends, FastAPI, HTTPException, Request
 from fastapi.exception_handlers import http_exception_handler
-from fastapi.responses import FileResponse, PlainTextResponse, RedirectResponse, Response
+from fastapi.responses import FileResponse, HTMLResponse, PlainTextResponse, RedirectResponse, Response
 from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException as RoutingError
 
@@ -18,19 +17,13 @@ from muster.airflow.page.route import Json, Site
 from muster.core.errors import Conflict, Corrupt, MusterError, NotFound, SpecError
 from muster.core.job import SecretRef
 from muster.ext.page.answering import Answering, Past
+from muster.ext.page.files import TYPES, document, files
 from muster.ext.page.routes import api, documents
 from muster.ext.page.sampling import Sampling
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-STATIC = Path(__file__).parent / "static"
-TYPES = {
-    ".html": "text/html; charset=utf-8",
-    ".css": "text/css",
-    ".js": "text/javascript",
-    ".svg": "image/svg+xml",
-}
 # The page may run and load the files beside it, and be framed by Airflow.
 HEADERS = {
     "content-security-policy": (
@@ -43,6 +36,7 @@ HEADERS = {
     "cross-origin-resource-policy": "same-origin",
     "cache-control": "no-store",
 }
+CHECKED = {"cache-control": "no-cache"}
 NOT_LET_IN = (
     "Airflow does not let you see muster's page, where this link leads: ask an administrator for the permission to read "
     "plugins. With FAB's auth manager that is 'can read on Plugins', in Security, List Roles.\n"
@@ -70,17 +64,17 @@ def create_app() -> FastAPI:
     app.add_exception_handler(RoutingError, _lost)
     app.include_router(api, dependencies=[Depends(_begin)])
     app.include_router(documents)
-    static = {path.name: path for path in STATIC.iterdir() if path.suffix in TYPES}
+    static, html = files(), document()
 
     @app.get("/")
-    def page() -> FileResponse:
-        return _static(static["index.html"])
+    def page() -> HTMLResponse:
+        return HTMLResponse(html, headers=CHECKED)
 
-    @app.get("/static/{name}")
+    @app.get("/static/{name:path}")
     def beside(name: str) -> FileResponse:
         if name not in static:
             raise HTTPException(404, f"the page has no file {name!r:.80}")
-        return _static(static[name])
+        return FileResponse(static[name], media_type=TYPES[static[name].suffix], headers=CHECKED)
 
     return app
 
@@ -99,10 +93,6 @@ def _begin(request: Request) -> None:
 
 def _no_secret(secret: SecretRef) -> str:
     raise KeyError(secret.name)
-
-
-def _static(path: Path) -> FileResponse:
-    return FileResponse(path, media_type=TYPES[path.suffix], headers={"cache-control": "no-cache"})
 
 
 class Headers:

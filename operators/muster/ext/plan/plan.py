@@ -8,7 +8,6 @@ from enum import Enum
 from typing import Any
 
 from muster.backends.forecast import Span
-from muster.ext.search.cost import SearchCost
 
 
 class Does(str, Enum):
@@ -74,7 +73,7 @@ class PlannedStage:
     :param needs: cores, GiB and cards of all replicas together; of a search, of one trial.
     :param warnings: where the run differs from what was asked for.
     :param cpu_hours: at its median duration, like `gpu_hours`; None if it does not run, or that is not known.
-    :param search: what a search costs; None of other stages.
+    :param search: what a search costs, as its operator says; None of other stages.
     """
 
     task_id: str
@@ -90,7 +89,7 @@ class PlannedStage:
     cpu_hours: float | None = None
     gpu_hours: float | None = None
     deploys: Deploys | None = None
-    search: SearchCost | None = None
+    search: Any = None
 
 
 @dataclass(frozen=True, kw_only=True)

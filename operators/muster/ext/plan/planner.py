@@ -19,14 +19,13 @@ from muster.airflow.authoring.code import DagFolder
 from muster.airflow.connection import connection_id
 from muster.airflow.embedded.rendering import Unknown, plan_context, render
 from muster.airflow.operators.base import MusterOperator
-from muster.airflow.operators.cached import CachedOperator
 from muster.airflow.operators.deploy import DeployOperator
 from muster.airflow.operators.gate import GateOperator
 from muster.airflow.operators.mapping import Mapped
 from muster.airflow.operators.spec import arrives_as_list
 from muster.airflow.operators.validate import ValidateOperator
 from muster.airflow.site import interpreter_path
-from muster.backends.forecast import Demand, Forecast, Outlook, durations, forecast
+from muster.backends.forecast import Demand, Forecast, Outlook, TaskCost, durations, forecast
 from muster.core.address import Address
 from muster.core.data import EVERY_PARTITION
 from muster.core.errors import MusterError, NotFound, SpecError
@@ -34,8 +33,6 @@ from muster.core.job import JobSpec
 from muster.core.settings import Settings
 from muster.core.text import one_line
 from muster.ext.plan.plan import Deploys, Does, PlannedStage, RunPlan, Starts, When
-from muster.ext.search.operator import SearchOperator
-from muster.ext.search.planned import search_cost, with_search
 from muster.images.environment import Environments
 from muster.images.folders import image_digest
 
@@ -45,7 +42,6 @@ if TYPE_CHECKING:
     from muster.airflow.attempts.run import TaskRun
     from muster.backends.base import Backend
     from muster.backends.capacity import Capacity
-    from muster.ext.search.cost import Estimate
     from muster.volumes.base import Made
 
 GIB = 1 << 30
@@ -76,8 +72,10 @@ class Planner:
         self._cache = cache
         self._folder = DagFolder.of(dag)
         self._results: dict[str, Any] = {}
-        self._specs: dict[str, JobSpec] = {}  # of the stages that run, by label; of a search, of a trial
-        self._searches: dict[str, SearchOperator] = {}  # of those that search, by label
+        self._specs: dict[
+            str, JobSpec
+        ] = {}  # of the stages that run, by label; of those that run many jobs, of one of them
+        self._operators: dict[str, MusterOperator] = {}  # of the same
         self._writes: dict[str, set[str]] = {}  # volumes by the stage that would write them
 
     def plan(self) -> RunPlan:
@@ -165,7 +163,7 @@ class Planner:
         spec = operator.job_draft(f"{self._dag.dag_id}.{operator.task_id}")
         if spec is None:
             return replace(stage, does=Does.RUNS)
-        kept = self._cache and isinstance(operator, CachedOperator) and operator.wish() is not None
+        kept = self._cache and operator.wish() is not None
         why = f"runs, or is kept if {before} comes out the same" if kept else ""
         made = self._runs(replace(stage, why=why), operator, spec)
         inputs = dict.fromkeys(spec.inputs, (f"what {before} makes",))
@@ -206,8 +204,7 @@ class Planner:
             return replace(about, does=Does.RUNS, start=never)
         self._specs[stage.label] = spec
         self._writes.setdefault(stage.task_id, set()).update(operator.written(spec))
-        if isinstance(operator, SearchOperator):
-            self._searches[stage.label] = operator
+        self._operators[stage.label] = operator
         return replace(about, does=Does.RUNS, warnings=(*operator.doubts(), *warnings))
 
     def _about(self, stage: PlannedStage, spec: JobSpec, operator: MusterOperator) -> PlannedStage:
@@ -249,7 +246,7 @@ class Planner:
 
     def _kept(self, operator: MusterOperator, spec: JobSpec) -> tuple[Mapping[str, Any] | None, str]:
         """Return the result that a stage would keep, if any, and the line for its log."""
-        wish = operator.wish() if self._cache and isinstance(operator, CachedOperator) else None
+        wish = operator.wish() if self._cache else None
         if wish is None:
             return None, ""
         found = look(spec, self._backend.store, wish)
@@ -279,14 +276,17 @@ class Planner:
             for label, demand in zip(self._specs, outlook.planned, strict=True)
         }
         costs = {
-            label: search_cost(
-                operator, self._specs[label], demands[label], outlook, self._backend, self._folder
+            label: cost
+            for label, operator in self._operators.items()
+            if (
+                cost := operator.cost(
+                    self._specs[label], demands[label], outlook, self._backend, self._folder
+                )
             )
-            for label, operator in self._searches.items()
         }
         took = dict(durations(self._backend.store.ledger))
-        for label, cost in costs.items():  # a job of the task is one trial of many
-            demands[label] = replace(demands[label], history=f"search {label}")
+        for label, cost in costs.items():
+            demands[label] = replace(demands[label], history=f"all of {label}")
             took[demands[label].history] = cost.durations
         told = forecast(list(demands.values()), outlook, took, now=time.time())
         return [self._costed(stage, told, demands, costs, outlook) for stage in stages]
@@ -296,7 +296,7 @@ class Planner:
         stage: PlannedStage,
         told: Mapping[str, Forecast],
         demands: Mapping[str, Demand],
-        costs: Mapping[str, Estimate],
+        costs: Mapping[str, TaskCost],
         outlook: Outlook,
     ) -> PlannedStage:
         """Add start and cost to a stage, if it runs."""
@@ -318,7 +318,16 @@ class Planner:
             why = f"how long {unknown[0]} takes is not known: no run of it has ended here"
             found = replace(found, start=Starts(when=When.UNKNOWN, why=why))
         cost = costs.get(stage.label)
-        return found if cost is None else with_search(found, cost)
+        if cost is None:
+            return found
+        return replace(
+            found,
+            search=cost.facts,
+            why="; ".join(filter(None, (found.why, *cost.lines))),
+            warnings=(*found.warnings, *cost.warnings),
+            cpu_hours=cost.cpu_hours,
+            gpu_hours=cost.gpu_hours,
+        )
 
     def _before(self, task_id: str, by_task: Mapping[str, list[str]]) -> Iterator[str]:
         for name in sorted(self._dag.get_task(task_id).get_flat_relative_ids(upstream=True)):

@@ -7,7 +7,9 @@ would cost, and ``tracking`` tells MLflow.
 
 from __future__ import annotations
 
-from muster.core.extensions import Extension
+from pathlib import Path
+
+from muster.core.extensions import Extension, Tab
 
 EXTENSION = Extension(
     operators={
@@ -19,4 +21,6 @@ EXTENSION = Extension(
     links=("muster.airflow.links.SearchLink",),
     commands="muster.ext.search.commands:add",
     routes=("muster.ext.search.routes:api",),
+    static=Path(__file__).parent / "static",
+    tabs=(Tab(room="searches", title="Searches", script="searches.js"),),
 )

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from muster.airflow.authoring.entrypoints import uses_checkpoints
 from muster.airflow.authoring.references import is_known
+from muster.backends.forecast import TaskCost
 from muster.core.text import lasting
-from muster.ext.search.cost import Estimate, SearchCost, estimate, pace
+from muster.ext.search.cost import SearchCost, estimate, pace
 
 if TYPE_CHECKING:
     from muster.airflow.authoring.code import DagFolder
     from muster.backends.base import Backend
     from muster.backends.forecast import Demand, Outlook
     from muster.core.job import JobSpec
-    from muster.ext.plan.plan import PlannedStage
     from muster.ext.search.operator import SearchOperator
 
 
@@ -27,13 +26,13 @@ def search_cost(
     outlook: Outlook,
     backend: Backend,
     folder: DagFolder,
-) -> Estimate:
+) -> TaskCost:
     """Return what a search costs. :param demand: of one trial."""
     spec, dag_id = operator.search_spec(), operator.dag.dag_id
     known = is_known([operator.entrypoint, operator.command])
     roles = operator.gang(folder) if known else ()
     room = _room(demand, outlook, spec.points)
-    return estimate(
+    found = estimate(
         spec,
         workers=max(1, min(room, backend.side_by_side(trial) or room)),
         pace=pace(backend.store.ledger, dag_id, operator.task_id, spec.metric),
@@ -41,17 +40,12 @@ def search_cost(
         cpus=sum(role.replicas * role.resources.cpus for role in trial.roles),
         gpus=demand.gpus,
     )
-
-
-def with_search(stage: PlannedStage, found: Estimate) -> PlannedStage:
-    """Add a search's cost to its stage, in figures and in lines."""
     cost = found.cost
-    lines = (stage.why, *_lines(cost))
-    return replace(
-        stage,
-        search=cost,
-        why="; ".join(filter(None, lines)),
-        warnings=(*stage.warnings, *_warnings(cost)),
+    return TaskCost(
+        facts=cost,
+        lines=tuple(_lines(cost)),
+        warnings=tuple(_warnings(cost)),
+        durations=found.durations,
         cpu_hours=cost.cpu_hours,
         gpu_hours=cost.gpu_hours,
     )

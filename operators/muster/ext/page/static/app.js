@@ -5,17 +5,15 @@ import { compare } from "./compare.js";
 import { deployment } from "./deployment.js";
 import { deployments } from "./deployments.js";
 import { h } from "./dom.js";
+import { tab } from "./extensions.js";
 import { file } from "./file.js";
 import { home } from "./home.js";
 import { job } from "./job.js";
 import { jobs } from "./jobs.js";
 import { listed, nowhere } from "./lost.js";
-import { plan, plans } from "./plan.js";
 import { queue } from "./queue.js";
 import { runDiff } from "./run_diff.js";
 import { run, runs } from "./runs.js";
-import { oneSearch } from "./search.js";
-import { searches } from "./searches.js";
 import { store } from "./store.js";
 import { version } from "./version.js";
 import { volume } from "./volume.js";
@@ -27,7 +25,7 @@ let leave = new AbortController();
 
 const decoded = (text) => { try { return decodeURIComponent(text); } catch { return text; } };
 
-function choose(hash) {
+async function choose(hash) {
   const [where, search] = hash.replace(/^#\/?/, "").split("?", 2);
   const [room, ...rest] = where.split("/").map(decoded);
   const name = rest.join("/");
@@ -40,24 +38,18 @@ function choose(hash) {
   if (room === "deployments") return name ? [room, deployment, name] : [room, deployments];
   if (room === "runs") return rest.length > 1 ? [room, run, rest[0], rest.slice(1).join("/")] : [room, runs, { ...asked, dag: asked.dag ?? rest[0] }];
   if (room === "jobs") return name ? [room, job, name] : [room, jobs, asked];
-  if (room === "searches") return name ? [room, oneSearch, name] : [room, searches, asked];
   if (room === "diff") return ["runs", runDiff, asked];
   if (room === "store") return [room, store, asked];
-  if (room === "plan") return ["runs", ...(name ? [plan, name, asked] : [plans])];
   if (room === "queue") return [room, queue];
   if (room === "" || room === "now") return ["now", home];
-  return [room, nowhere, where];
+  return (await tab(room))?.choose(name, asked) ?? [room, nowhere, where];
 }
 
 async function show() {
   leave.abort();
   leave = new AbortController();
   const { signal } = leave;
-  const [room, view, ...words] = choose(location.hash);
-  for (const link of document.querySelectorAll("nav a[href^='#']"))
-    link.ariaCurrent = link.hash === `#/${room}` ? "page" : null;
-  document.body.classList.toggle("document", view === file);
-  remember();
+  let room = "";
   let shown = false;
   const put = (...children) => {
     if (signal.aborted) return;
@@ -71,6 +63,13 @@ async function show() {
     fail(error, more, again);
   };
   try {
+    const [entry, view, ...words] = await choose(location.hash);
+    if (signal.aborted) return;
+    room = entry;
+    for (const link of document.querySelectorAll("nav a[href^='#']"))
+      link.ariaCurrent = link.hash === `#/${room}` ? "page" : null;
+    document.body.classList.toggle("document", view === file);
+    remember();
     await view({ put, signal, fail: say, mended }, ...words);
   } catch (error) {
     say(error, error.status === 404 ? listed(room) : " ", error instanceof NoAnswer || error.status >= 500 ? show : null);

@@ -1,10 +1,11 @@
 // What is not there: its name, and what there is instead.
 
 import { h, spaced } from "./dom.js";
+import { tabs } from "./extensions.js";
 
 const ROOMS = [
-  ["now", "Now"], ["runs", "Runs"], ["plan", "Plans"], ["jobs", "Jobs"], ["searches", "Searches"],
-  ["queue", "Queue"], ["volumes", "Volumes"], ["deployments", "Deployments"], ["store", "Store"],
+  ["now", "Now"], ["runs", "Runs"], ["jobs", "Jobs"], ["queue", "Queue"], ["volumes", "Volumes"], ["deployments", "Deployments"],
+  ["store", "Store"], ...tabs,
 ];
 
 const link = ([room, text]) => h("a", { href: `#/${room}` }, text);

@@ -1,12 +1,12 @@
 // The runs of Dags, and one run: its stages over time, and what each was given and made.
 
-import { get, Refused } from "./api.js";
+import { get } from "./api.js";
 import { crumbs, facts, h, quiet, spaced, state, under, value } from "./dom.js";
+import { ofRun } from "./extensions.js";
 import { cell, span } from "./format.js";
 import { jobTable } from "./job_cells.js";
 import { diffPlace } from "./run_diff.js";
 import { outward, query, several, toJob, toRun, toSearch } from "./links.js";
-import { searchTable } from "./search_cells.js";
 import { table, turn } from "./table.js";
 import { ago, runWords, when } from "./time.js";
 import { timeline } from "./timeline.js";
@@ -71,17 +71,17 @@ function list(found, { dag, state: chosenState, offset }, ticked) {
 export async function run(screen, dag, id) {
   let last;
   let before;
-  let searches = null;
+  let added = null; // by extensions
   await watch(screen, 3, async () => {
     const found = await get("run", { dag, run: id }, screen.signal);
     const now = JSON.stringify(found);
     const live = found.ended === null;
-    const draw = () => { if (!reading(document.body)) screen.put(...describe(found, before, searches ?? [])); };
+    const draw = () => { if (!reading(document.body)) screen.put(...describe(found, before, added ?? [])); };
     if (now !== last || live) draw();
     last = now;
-    if (live || searches === null) {
-      searches = await searchesOf(dag, id, screen.signal);
-      if (searches.length) draw();
+    if (live || added === null) {
+      added = await ofRun(dag, id, screen.signal);
+      if (added.length) draw();
     }
     if (before === undefined) {
       const { runs: others } = await get("runs", { dag, limit: ROWS }, screen.signal);
@@ -92,16 +92,7 @@ export async function run(screen, dag, id) {
   });
 }
 
-async function searchesOf(dag, run, signal) {
-  try {
-    return (await get("searches", { dag, run }, signal)).searches;
-  } catch (error) { // a store service of an earlier release has none: the run is shown nevertheless
-    if (!(error instanceof Refused)) throw error;
-    return [];
-  }
-}
-
-function describe(found, before, searches) {
+function describe(found, before, added) {
   const newest = new Map(found.jobs.map((job) => [job.stage, job]));
   const told = new Set(found.ends.map((end) => end.stage));
   const order = new Map(found.stages.map((each, n) => [each.stage, n]));
@@ -128,7 +119,7 @@ function describe(found, before, searches) {
     under("What each made", table("Stages", [["Stage", "name"], ["Params", "name"], ["Metrics", "name"], ["From", "tight"], ["Made", "tight"]],
       inOrder([...[...newest.values()].filter((job) => !told.has(job.stage)), ...found.ends]).map((each) => [each.job_id === undefined ? ended(each) : stage(each)]), "")),
     newest.size > 0 && !found.jobs[0].job_id && quiet("Its jobs were deleted by gc; the records of their versions are kept."),
-    searches.length > 0 && under("Searches", searchTable("Searches of this run", searches, "")),
+    ...added,
     found.jobs[0]?.job_id && under("Jobs", jobTable("Jobs of this run", [...found.jobs].reverse(), "")),
   ].filter(Boolean);
 }

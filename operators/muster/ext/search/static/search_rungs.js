@@ -1,8 +1,8 @@
 // Draws how many trials reached each rung of a search and what became of them there, and how much each param explains.
 
-import { h, quiet, s } from "./dom.js";
-import { count, number } from "./format.js";
-import { table } from "./table.js";
+import { h, quiet, s } from "../dom.js";
+import { count, number } from "../format.js";
+import { table } from "../table.js";
 
 const KINDS = [["passed", "went on"], ["going", "run on"], ["paused", "paused"], ["left", "failed or ended there"]];
 

@@ -1,12 +1,12 @@
 // The table of a search's trials, a page at a time: sorted and chosen by the server, since all may be ten thousand.
 
-import { get } from "./api.js";
-import { h, note, quiet, state, tag } from "./dom.js";
-import { inline, number } from "./format.js";
-import { told } from "./job_cells.js";
-import { toJob } from "./links.js";
-import { chooser, table } from "./table.js";
-import { reading, redraw } from "./watch.js";
+import { get } from "../api.js";
+import { h, note, quiet, state, tag } from "../dom.js";
+import { inline, number } from "../format.js";
+import { told } from "../job_cells.js";
+import { toJob } from "../links.js";
+import { chooser, table } from "../table.js";
+import { reading, redraw } from "../watch.js";
 
 const ROWS = 50;
 const MOST_PARAMS = 8; // columns, before a person chooses

@@ -1,11 +1,11 @@
 // Draws the learning curves of a search's trials over its rungs: the best one stands out, the one under the pointer is named.
 
-import { get } from "./api.js";
-import { range, scale } from "./chart.js";
-import { h, quiet, s } from "./dom.js";
-import { count, number } from "./format.js";
+import { get } from "../api.js";
+import { range, scale } from "../chart.js";
+import { h, quiet, s } from "../dom.js";
+import { count, number } from "../format.js";
 import { drawnOf } from "./search_rungs.js";
-import { redraw } from "./watch.js";
+import { redraw } from "../watch.js";
 
 const [TALL, TOP, RIGHT, BOTTOM, DIGIT, NEAR] = [280, 10, 16, 24, 6.6, 24];
 const FAR = 3; // times the distance of the quartiles from these: Tukey's "far out"

@@ -1,10 +1,10 @@
 // What a run of a Dag would do now, said before it is triggered: each stage, when it starts, what it costs and deploys.
 
-import { get, post } from "./api.js";
-import { crumbs, facts, h, note, quiet, state, under } from "./dom.js";
-import { count, gib, number, span } from "./format.js";
-import { outward, query, several, short, toDeployment, toVersion } from "./links.js";
-import { table } from "./table.js";
+import { get, post } from "../api.js";
+import { crumbs, facts, h, note, quiet, state, under } from "../dom.js";
+import { count, gib, number, span } from "../format.js";
+import { outward, query, several, short, toDeployment, toVersion } from "../links.js";
+import { table } from "../table.js";
 
 const COLUMNS = [
   ["Stage", "name"], ["Does", "tight"], ["Image", "tight"], ["Inputs", "name"], ["Needs", "tight"],
@@ -15,7 +15,9 @@ const SHOWN = 3; // of the jobs ahead
 const ADDRESS = "volume://";
 const place = (dag, params) => `#/plan/${encodeURIComponent(dag)}${query({ params })}`;
 
-export async function plans({ put, signal }) {
+export const choose = (name, asked) => ["runs", ...(name ? [plan, name, asked] : [plans])];
+
+async function plans({ put, signal }) {
   const { dags, why_not: refused } = await get("dags", {}, signal);
   const rows = dags.map((dag) => [[refused ? dag : h("a", { href: place(dag) }, dag)]]);
   put(
@@ -26,7 +28,7 @@ export async function plans({ put, signal }) {
   );
 }
 
-export async function plan({ put, signal }, dag, asked) {
+async function plan({ put, signal }, dag, asked) {
   const head = [crumbs(h("a", { href: "#/runs" }, "Runs"), " / ", h("a", { href: "#/plan" }, "Plan a run")), h("h1", { tabindex: -1 }, dag, quiet(" what a run would do now"))];
   put(head, h("p", { class: "quiet", role: "status" }, "Planning: the Dag's file is read, nothing is submitted …"));
   const again = () => h("p", {}, h("a", { href: place(dag) }, "Plan it with the Dag's own params"));

@@ -1,11 +1,11 @@
 // Draws the params of a search's trials as parallel coordinates: one axis a param, one line a trial, its colour by the metric.
 
-import { get } from "./api.js";
-import { h, s } from "./dom.js";
-import { inline, number } from "./format.js";
+import { get } from "../api.js";
+import { h, s } from "../dom.js";
+import { inline, number } from "../format.js";
 import { middle } from "./search_curves.js";
 import { drawnOf } from "./search_rungs.js";
-import { redraw } from "./watch.js";
+import { redraw } from "../watch.js";
 
 const [TALL, TOP, BOTTOM, SIDE, NONE, NEAR, LEAST] = [304, 40, 34, 46, 18, 10, 92];
 export const SHADES = 5;

@@ -1,10 +1,10 @@
 // What a search says of itself in a few words: for the list, and for the run that it is part of.
 
-import { h, state } from "./dom.js";
-import { cell, number, span } from "./format.js";
-import { toSearch, toTask } from "./links.js";
-import { table } from "./table.js";
-import { ago, runWords } from "./time.js";
+import { h, state } from "../dom.js";
+import { cell, number, span } from "../format.js";
+import { toSearch, toTask } from "../links.js";
+import { table } from "../table.js";
+import { ago, runWords } from "../time.js";
 
 const COLUMNS = [
   ["State", "tight"], ["Search", "tight"], ["Task", "name"], ["Began", "tight"], ["Took", "number"], ["Trials", "number"],

@@ -1,15 +1,15 @@
 // One search for params: what it is, how far its rungs are, its trials and their curves, which params matter, and the best one.
 
-import { get, post } from "./api.js";
-import { crumbs, facts, h, quiet, state, twice, under, value } from "./dom.js";
-import { cell, count, number, span } from "./format.js";
-import { several, toJob, toRun, toTask } from "./links.js";
+import { get, post } from "../api.js";
+import { crumbs, facts, h, quiet, state, twice, under, value } from "../dom.js";
+import { cell, count, number, span } from "../format.js";
+import { several, toJob, toRun, toTask } from "../links.js";
 import { Curves } from "./search_curves.js";
 import { Points } from "./search_points.js";
 import { matters, rungs } from "./search_rungs.js";
 import { Trials } from "./search_trials.js";
-import { runWords, when } from "./time.js";
-import { reading, redraw, watch } from "./watch.js";
+import { runWords, when } from "../time.js";
+import { reading, redraw, watch } from "../watch.js";
 
 const CURVES_EVERY = 4; // looks: the curves of trials that run are read from their jobs
 const STOPPING = {
