@@ -76,22 +76,19 @@ def _found() -> tuple[Mapping[str, Extension], dict[str, None]]:
     for name, place in sorted(_entries()):
         try:
             extension = load(place)
+            if name in found:
+                raise ValueError("another extension has its name")
+            if not isinstance(extension, Extension):
+                raise TypeError(f"it is a {type(extension).__name__}, not a muster.core.extensions.Extension")
         except Exception as error:  # whatever its module raises: the rest of muster goes on without it
             wrong[_problem(name, place, error)] = None
-            continue
-        if name in found:
-            wrong[_problem(name, place, "has the name of another extension")] = None
-        elif isinstance(extension, Extension):
-            found[name] = extension
         else:
-            kind = type(extension).__name__
-            wrong[_problem(name, place, f"is a {kind}, not a muster.core.extensions.Extension")] = None
+            found[name] = extension
     return found, wrong
 
 
-def _problem(name: str, place: str, why: str | Exception) -> str:
-    if isinstance(why, Exception):
-        why = f"cannot be loaded ({type(why).__name__}: {why})"
+def _problem(name: str, place: str, error: Exception) -> str:
+    why = f"cannot be loaded ({type(error).__name__}: {error})"
     return f"the extension {name!r} ({place}) {why}: upgrade the distribution that has it, or uninstall it"
 
 
@@ -103,8 +100,8 @@ def used(what: Callable[[Extension], Iterable[str]]) -> Iterator[Any]:
                 found = load(place)
             except Exception as error:  # as above
                 _found()[1][_problem(name, place, error)] = None
-                continue
-            yield found
+            else:
+                yield found
 
 
 def load(place: str) -> Any:

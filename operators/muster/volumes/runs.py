@@ -53,6 +53,7 @@ class RunStage:
     :param line: what a task without a job says of itself, such as a gate or a release; else empty.
     :param kept_of: the job that made its versions, where the task kept them and ran nothing; params, inputs and code
         are those of that job. Empty where the task made them.
+    :param search_id: the search whose trials the task trains; empty of another task.
     """
 
     task_id: str
@@ -72,6 +73,7 @@ class RunStage:
     verdict: str = ""
     line: str = ""
     kept_of: str = ""
+    search_id: str = ""
     interpreter: Interpreter | None = None
 
     @property
@@ -235,26 +237,58 @@ def _seen(
     specs = store.ledger.specs(asked)
     statuses = {status.job_id: status for status in store.ledger.statuses(asked)}
     for key in chosen:
-        stages: dict[tuple[str, int], list[tuple[JobSpec, JobStatus]]] = defaultdict(list)
-        searches: dict[tuple[str, int], list[tuple[JobSpec, JobStatus]]] = defaultdict(list)
-        for job_id in jobs.get(key, ()):
-            if job_id in specs and job_id in statuses:  # else it is damaged, or gc deleted it just now
-                origin = specs[job_id].origin
-                of = stages if origin.trial < 0 else searches
-                of[origin.task_id, origin.map_index].append((specs[job_id], statuses[job_id]))
-        tried = {task: _of_ledger(tries) for task, tries in stages.items()}
-        ended = _of_ends(store, ends.get(key, ()), tried)
-        going_on = {task: _of_search(tries) for task, tries in searches.items()}
-        ended = {
-            task: seen
-            for task, seen in ended.items()
-            if task not in going_on or seen.last >= going_on[task].last
-        }
-        yield list({**going_on, **tried, **ended}.values())
+        tried = [
+            (specs[job_id], statuses[job_id])
+            for job_id in jobs.get(key, ())
+            if job_id in specs and job_id in statuses  # else it is damaged, or gc deleted it just now
+        ]
+        yield _of_run(tried, ends.get(key, ()), store)
+
+
+def of_jobs(
+    jobs: Iterable[tuple[JobSpec, JobStatus]],
+    ends: Iterable[TaskEnd] = (),
+    told: Mapping[tuple[str, str], JobState] | None = None,
+) -> list[Run]:
+    """Return the runs of these jobs, oldest first, and of tasks without one, newest first. The run that began last is the first.
+
+    It reads nothing: of what a task kept it has the addresses alone.
+
+    :param told: see :func:`noted`.
+    """
+    tried: dict[_Key, list[tuple[JobSpec, JobStatus]]] = defaultdict(list)
+    for spec, status in jobs:
+        if spec.origin.dag_id and spec.origin.run_id:
+            tried[_key(spec.origin)].append((spec, status))
+    ended = _ends_by_run(ends)
+    keys = dict.fromkeys([*reversed(tried), *ended])
+    found = [_of_stages(key, _of_run(tried.get(key, ()), ended.get(key, ())), told) for key in keys]
+    return sorted(found, key=lambda run: run.began, reverse=True)
+
+
+def _of_run(
+    tried: Sequence[tuple[JobSpec, JobStatus]], ends: Sequence[TaskEnd], store: Store | None = None
+) -> list[_Seen]:
+    """Return the stages of a run by its jobs, oldest first, and its tasks without one, newest first."""
+    stages: dict[tuple[str, int], list[tuple[JobSpec, JobStatus]]] = defaultdict(list)
+    searches: dict[tuple[str, int], list[tuple[JobSpec, JobStatus]]] = defaultdict(list)
+    for spec, status in tried:
+        of = stages if spec.origin.trial < 0 else searches
+        of[spec.origin.task_id, spec.origin.map_index].append((spec, status))
+    by_job = {task: _of_ledger(tries) for task, tries in stages.items()}
+    searching = {task: _of_search(tries) for task, tries in searches.items()}
+    found = {**searching, **by_job}
+    for task, seen in _of_ends(store, ends, by_job).items():
+        search = searching.get(task)
+        if search is None:
+            found[task] = seen
+        elif seen.last >= search.last:
+            found[task] = seen._replace(stage=replace(seen.stage, search_id=search.stage.search_id))
+    return list(found.values())
 
 
 def _of_ends(
-    store: Store, ends: Sequence[TaskEnd], tried: Mapping[tuple[str, int], _Seen]
+    store: Store | None, ends: Sequence[TaskEnd], tried: Mapping[tuple[str, int], _Seen]
 ) -> dict[tuple[str, int], _Seen]:
     """Return the stages whose end is told by no job, by task: those without one, and those that tell more than theirs."""
     newest: dict[tuple[str, int], TaskEnd] = {}
@@ -264,7 +298,7 @@ def _of_ends(
         if seen is None or tells_more(end, state=seen.stage.state, submitted=seen.last):
             newest[task] = end
     kept = [_first(end) for end in newest.values() if end.outputs]
-    records = {pinned(each.volume, each.number): each for each in _known(store, kept)}
+    records = {pinned(each.volume, each.number): each for each in (_known(store, kept) if store else ())}
     return {task: _of_end(end, records.get(_first(end)), tried.get(task)) for task, end in newest.items()}
 
 
@@ -329,6 +363,7 @@ def _of_search(trials: Sequence[tuple[JobSpec, JobStatus]]) -> _Seen:
         map_index=spec.origin.map_index,
         state=JobState.RUNNING if going_on else JobState.CANCELLED,
         name=spec.name,
+        search_id=newest.owner or "",
         line=f"{len({each.origin.trial for each, _ in trials})} trials so far, {len(going_on)} of them running: muster search show",
     )
     return _Seen(stage, trials[0][1].submitted, None if going_on else newest.ended, newest.submitted)

@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from muster.airflow.authoring.code import DagFolder
     from muster.airflow.lineage import Lineage, TaskLineage
     from muster.backends.base import Backend
-    from muster.backends.forecast import Demand, Outlook, TaskCost
     from muster.core.job import JobSpec
     from muster.core.settings import Settings
     from muster.volumes.protocols import LocalStore
@@ -75,10 +74,13 @@ class MusterOperator(BaseOperator, metaclass=AuthorKeywords):
     into a failed task, and what must not be retried (an author's error) never is.
 
     :cvar keywords: what the operator takes, by the author's word.
+    :cvar costs: ``module:function`` that tells a plan what the many jobs of a task cost, see
+        :class:`muster.backends.forecast.TaskCost`; empty of an operator that runs one job.
     :cvar runs_a_job: whether its work is one job, so that it has started when that has.
     """
 
     keywords: ClassVar[Mapping[str, Keyword]]
+    costs: ClassVar[str] = ""
     runs_a_job: ClassVar[bool] = False
 
     retries: int | None = keyword(default=RETRIES, check=optional(check_retries), airflow="retries")
@@ -377,20 +379,6 @@ class MusterOperator(BaseOperator, metaclass=AuthorKeywords):
 
     def wish(self) -> Wish | None:
         """Which earlier versions the task may keep; None: none."""
-        return None
-
-    def cost(
-        self,
-        job: JobSpec,  # noqa: ARG002 - for those below
-        demand: Demand,  # noqa: ARG002
-        outlook: Outlook,  # noqa: ARG002
-        backend: Backend,  # noqa: ARG002
-        folder: DagFolder,  # noqa: ARG002
-    ) -> TaskCost | None:
-        """Return what the task costs where it runs many such jobs; None where the one job is all.
-
-        :param demand: what one of them needs, of what `outlook` has.
-        """
         return None
 
     def written(self, spec: JobSpec) -> set[str]:

@@ -1,7 +1,9 @@
-"""The page as an application that Airflow's api-server mounts at ``/muster``."""
+"""The page as an application that Airflow's api-server mounts at ``/muster``: JSON under ``api``, users' files under ``files``."""
 
 from __future__ import annotations
 
+import logging
+from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
 from airflow.api_fastapi.app import get_auth_manager
@@ -15,10 +17,11 @@ from muster.airflow.page.access import plugins
 from muster.airflow.page.opening import Opening
 from muster.airflow.page.route import Json, Site
 from muster.core.errors import Conflict, Corrupt, MusterError, NotFound, SpecError
+from muster.core.extensions import problems, used
 from muster.core.job import SecretRef
+from muster.ext.page import routes_jobs, routes_serving, routes_upkeep, routes_volumes
 from muster.ext.page.answering import Answering, Past
 from muster.ext.page.files import TYPES, document, files
-from muster.ext.page.routes import api, documents
 from muster.ext.page.sampling import Sampling
 
 if TYPE_CHECKING:
@@ -36,6 +39,7 @@ HEADERS = {
     "cross-origin-resource-policy": "same-origin",
     "cache-control": "no-store",
 }
+log = logging.getLogger(__name__)
 CHECKED = {"cache-control": "no-cache"}
 NOT_LET_IN = (
     "Airflow does not let you see muster's page, where this link leads: ask an administrator for the permission to read "
@@ -62,13 +66,18 @@ def create_app() -> FastAPI:
     app.add_exception_handler(OSError, _refused)
     app.add_exception_handler(HTTPException, _http)
     app.add_exception_handler(RoutingError, _lost)
-    app.include_router(api, dependencies=[Depends(_begin)])
-    app.include_router(documents)
+    own = [each.api for each in (routes_jobs, routes_volumes, routes_serving, routes_upkeep)]
+    for router in (*own, *used(lambda each: each.routes)):
+        app.include_router(router, prefix="/api", dependencies=[Depends(_begin)])
+    for problem in problems():
+        log.warning("%s", problem)
+    app.include_router(routes_volumes.documents)
     static, html = files(), document()
+    mark = blake2b(html.encode(), digest_size=12).hexdigest()
 
     @app.get("/")
     def page() -> HTMLResponse:
-        return HTMLResponse(html, headers=CHECKED)
+        return HTMLResponse(html, headers={**CHECKED, "etag": f'"{mark}"'})
 
     @app.get("/static/{name:path}")
     def beside(name: str) -> FileResponse:

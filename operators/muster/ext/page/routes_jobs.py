@@ -137,9 +137,11 @@ def all_runs(
 def one_run(here: Here, board: Jobs, who: Who, dag: Name, run: Name) -> Json:
     """Return one run of a Dag with all its jobs."""
     who.need(dag, DagAccessEntity.TASK_INSTANCE)
-    wanted = [job for job in board.jobs() if (job.dag_id, job.run_id) == (dag, run)]
-    for found in runs.of_jobs(wanted, board.ends(dag_id=dag, run_id=run, runs=1), board.noted()):
-        return Json(runs.whole(found, now=board.now(found.jobs)))
+    mine = [job for job in board.jobs() if (job.dag_id, job.run_id) == (dag, run)]
+    live = {job.job_id: job for job in board.now([job for job in mine if not job.is_trial])}
+    jobs, ends = [live.get(job.job_id, job) for job in mine], board.ends(dag_id=dag, run_id=run, runs=1)
+    for found in runs.of_jobs(jobs, ends, board.noted()):
+        return Json(runs.whole(found, jobs, ends))
     return Json(runs.of_records(recorded.run(here.backend.store, dag, run)))
 
 

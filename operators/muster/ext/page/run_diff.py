@@ -8,10 +8,10 @@ from typing import Any
 from muster.core.origin import stage_title
 from muster.core.wire import plain
 from muster.ext.page import snapshots
+from muster.ext.page.runs import brief
 from muster.volumes import runs
 from muster.volumes.differences import StageDifference, stages
 from muster.volumes.protocols import LocalStore
-from muster.volumes.runs import Run
 
 RunName = tuple[str, str]
 """A Dag's id and a run's."""
@@ -28,19 +28,9 @@ def differences(
     before, after = runs.run(store, *old), runs.run(store, *new)
     with_code = all(readable(dag_id) for dag_id, _ in (old, new))
     return {
-        "old": _named(before),
-        "new": _named(after),
+        "old": brief(before),
+        "new": brief(after),
         "stages": [_stage(store, each, with_code=with_code) for each in stages(before, after)],
-    }
-
-
-def _named(run: Run) -> dict[str, Any]:
-    return {
-        "dag_id": run.dag_id,
-        "run_id": run.run_id,
-        "state": run.state.value,
-        "began": run.began,
-        "ended": run.ended,
     }
 
 

@@ -29,6 +29,7 @@ from muster.backends.forecast import Demand, Forecast, Outlook, TaskCost, durati
 from muster.core.address import Address
 from muster.core.data import EVERY_PARTITION
 from muster.core.errors import MusterError, NotFound, SpecError
+from muster.core.extensions import load
 from muster.core.job import JobSpec
 from muster.core.settings import Settings
 from muster.core.text import one_line
@@ -275,14 +276,12 @@ class Planner:
             )
             for label, demand in zip(self._specs, outlook.planned, strict=True)
         }
-        costs = {
-            label: cost
-            for label, operator in self._operators.items()
-            if (
-                cost := operator.cost(
-                    self._specs[label], demands[label], outlook, self._backend, self._folder
-                )
+        costs: dict[str, TaskCost] = {
+            label: load(operator.costs)(
+                operator, self._specs[label], demands[label], outlook, self._backend, self._folder
             )
+            for label, operator in self._operators.items()
+            if operator.costs
         }
         took = dict(durations(self._backend.store.ledger))
         for label, cost in costs.items():

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from muster.backends.forecast import Span
+from muster.backends.forecast import Span, TaskCost
 from muster.core.errors import NotFound
 from muster.core.search import Budget, Mode, SearchSpec
 from muster.ext.search.simulation import Costs, Played, play
@@ -80,14 +80,6 @@ class SearchCost:
     known: int = 0
 
 
-@dataclass(frozen=True, kw_only=True)
-class Estimate:
-    """The cost of a search. :param durations: the seconds that it took in each play; empty where its pace is not known."""
-
-    cost: SearchCost
-    durations: tuple[float, ...] = ()
-
-
 def pace(ledger: Ledger, dag_id: str, task_id: str, metric: str) -> Pace:
     """Read how fast the newest jobs of a task trained, by the steps with which they told the metric."""
     mine = [job for job, origin in ledger.origins(dag_id=dag_id).items() if origin.task_id == task_id]
@@ -124,7 +116,7 @@ def estimate(
     checkpoints: bool | None = None,
     cpus: float = 0.0,
     gpus: float = 0.0,
-) -> Estimate:
+) -> TaskCost:
     """Play a search some times, each with other trials, and return what it costs. The same arguments give the same.
 
     :param workers: how many trials there is room for at once.
@@ -176,7 +168,7 @@ def estimate(
         gpu_hours=hours * gpus if known else None,
         known=len(pace.units),
     )
-    return Estimate(cost=cost, durations=seconds)
+    return TaskCost(facts=cost, durations=seconds, cpu_hours=cost.cpu_hours, gpu_hours=cost.gpu_hours)
 
 
 def _unit(curve: Curve) -> float | None:

@@ -53,10 +53,8 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from muster.airflow.attempts.run import TaskRun
-    from muster.airflow.authoring.code import DagFolder
     from muster.airflow.authoring.references import VersionsReference
     from muster.backends.base import Backend
-    from muster.backends.forecast import Demand, Outlook, TaskCost
     from muster.ext.search.driver import Driver, Ended
     from muster.volumes.protocols import LocalStore
 
@@ -85,6 +83,7 @@ class SearchOperator(GangOperator):
         )
     """  # fmt: skip
 
+    costs = "muster.ext.search.planned:search_cost"
     runs_a_job = False
     ui_color = "#e6f4ea"
     operator_extra_links = (SearchLink(), JobLink(), VersionsLink(), ReportLink(), TrackingLink())
@@ -185,14 +184,6 @@ class SearchOperator(GangOperator):
         """The volumes that the task writes, with those of its trials."""
         own = {name.removesuffix(TRIALS) for name in super().written(spec)}
         return super().written(spec) | own | ({self.results} if self.results is not None else set())
-
-    def cost(
-        self, job: JobSpec, demand: Demand, outlook: Outlook, backend: Backend, folder: DagFolder
-    ) -> TaskCost:
-        """Return what all trials cost, played by the search's own rules."""
-        from muster.ext.search.planned import search_cost
-
-        return search_cost(self, job, demand, outlook, backend, folder)
 
     def wish(self) -> None:
         """None: a search always searches."""

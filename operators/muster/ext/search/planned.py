@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from muster.airflow.authoring.entrypoints import uses_checkpoints
 from muster.airflow.authoring.references import is_known
-from muster.backends.forecast import TaskCost
 from muster.core.text import lasting
 from muster.ext.search.cost import SearchCost, estimate, pace
 
 if TYPE_CHECKING:
     from muster.airflow.authoring.code import DagFolder
     from muster.backends.base import Backend
-    from muster.backends.forecast import Demand, Outlook
+    from muster.backends.forecast import Demand, Outlook, TaskCost
     from muster.core.job import JobSpec
     from muster.ext.search.operator import SearchOperator
 
@@ -40,15 +40,7 @@ def search_cost(
         cpus=sum(role.replicas * role.resources.cpus for role in trial.roles),
         gpus=demand.gpus,
     )
-    cost = found.cost
-    return TaskCost(
-        facts=cost,
-        lines=tuple(_lines(cost)),
-        warnings=tuple(_warnings(cost)),
-        durations=found.durations,
-        cpu_hours=cost.cpu_hours,
-        gpu_hours=cost.gpu_hours,
-    )
+    return replace(found, lines=tuple(_lines(found.facts)), warnings=tuple(_warnings(found.facts)))
 
 
 def _lines(cost: SearchCost) -> Iterator[str]:

@@ -190,8 +190,9 @@ def test_a_gate_a_release_and_a_kept_stage_are_stages_of_their_run() -> None:
     ]
     assert (first["state"], first["began"], first["ended"]) == ("failed", 3.0, 22.0)
     assert (kept["run_id"], kept["state"], kept["began"], kept["ended"]) == ("r9", "succeeded", 29.0, 30.0)
-    (found,) = runs.of_jobs([job("t1", "succeeded", at=5.0)], ends[:3])
-    whole = runs.whole(found, now=found.jobs)
+    jobs = [job("t1", "succeeded", at=5.0)]
+    (found,) = runs.of_jobs(jobs, ends[:3])
+    whole = runs.whole(found, jobs, ends[:3])
     assert [each["job_id"] for each in whole["jobs"]] == ["t1"]
     assert [(each["stage"], each["line"], each["kept_of"]) for each in whole["ends"]] == [
         ("features", "features said so", "f0"),
@@ -217,7 +218,7 @@ def test_trials_are_one_stage_of_their_run_that_leads_to_their_search() -> None:
         job("t1", "succeeded", at=1.0),
     ]
     (found,) = runs.of_jobs(trials)
-    goes_on = runs.whole(found, now=found.jobs)
+    goes_on = runs.whole(found, trials, [])
     assert [each["job_id"] for each in goes_on["jobs"]] == ["t1"]
     assert (goes_on["state"], goes_on["ended"]) == ("running", None)
     assert goes_on["stages"][1] == {
@@ -232,8 +233,9 @@ def test_trials_are_one_stage_of_their_run_that_leads_to_their_search() -> None:
         replace(each, status=replace(each.status, state=JobState.SUCCEEDED, ended=30.0))
         for each in trials[:2]
     ]  # type: ignore[type-var]
-    (found,) = runs.of_jobs([*over, trials[2]], [end("search", at=40.0)])
-    whole = runs.whole(found, now=found.jobs)
+    jobs, ends = [*over, trials[2]], [end("search", at=40.0)]
+    (found,) = runs.of_jobs(jobs, ends)
+    whole = runs.whole(found, jobs, ends)
     assert (whole["state"], whole["ended"], whole["searching"]) == ("succeeded", 40.0, [])
     assert [(each["stage"], each["search_id"]) for each in whole["ends"]] == [("search", "search-1")]
     (stopped,) = map(runs.brief, runs.of_jobs(over, []))
