@@ -18,7 +18,7 @@ from muster.airflow.embedded.result import RunResult, Silent, Stage
 from muster.airflow.embedded.runner import run_dag
 from muster.backends.local.backend import LocalBackend
 from muster.core.status import JobStatus
-from muster.volumes import damage
+from muster.volumes import fsck
 from muster.volumes.folder import FolderStore
 
 
@@ -40,7 +40,8 @@ def store(home: EmbeddedHome) -> FolderStore:
 def undamaged(home: EmbeddedHome) -> Iterator[None]:
     """Fail in the file that damaged the store: all files share it, and gc refuses a damaged one."""
     yield
-    damage.refuse(FolderStore(home.settings.store))
+    store = FolderStore(home.settings.store)
+    fsck.refuse(store.layout, store.marks)
 
 
 @pytest.fixture

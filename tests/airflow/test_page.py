@@ -24,7 +24,6 @@ from muster.core.status import JobResult, JobState, JobStatus
 from muster.core.verdict import Cause, Verdict
 from muster.volumes.base import Version
 from muster.volumes.folder import FolderStore
-from muster.volumes.retention import collect
 from muster.volumes.service.client import ServiceStore
 from muster.worker.seal import seal
 
@@ -683,7 +682,7 @@ class TestWhatIsSaid:
     def test_a_version_whose_data_is_gone(self, viewer: Client, store: FolderStore) -> None:
         make_job(store, "page-gone-1", {"x": b"1"}, volume="pages/gone")
         make_job(store, "page-gone-2", {"x": b"2"}, volume="pages/gone")
-        collect(store, volumes=["pages/gone"], keep_last=1)
+        store.collect(volumes=["pages/gone"], keep_last=1)
         found = viewer.get("/muster/api/version?address=pages/gone@1").json()
         assert (found["deleted"], found["total_files"]) == (True, 1)
         assert found["record"]["job_id"] == "page-gone-1"

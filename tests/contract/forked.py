@@ -43,7 +43,6 @@ from muster.core.wire import dumps, loads
 from muster.images.environment import Environments
 from muster.images.worker_archive import worker_folder
 from muster.volumes.folder import FolderStore
-from muster.volumes.held import give_back
 
 _FORKS = forks(__name__)  # a process without threads is forked, not that of the caller
 _LOOK_SECONDS, _SETTLE_SECONDS, _MARGIN_SECONDS = 0.05, 0.5, 2.0
@@ -482,7 +481,7 @@ def _record(store: FolderStore, job_id: str, verdict: Verdict | None = None) -> 
             status = store.ledger.status(job_id)
         if status.state.ended or status.verdict is None:
             return
-        give_back(store, job_id, cause=status.verdict.cause)
+        store.ended.give_back(job_id, cause=status.verdict.cause)
         record(store.ledger, status, status.verdict)
     store.release(job_id)
 

@@ -22,7 +22,6 @@ from tests.contract.mirrored import bytes_of, facts, mirror, put
 from muster.ext.mirrors.base import Home
 from muster.ext.mirrors.folder import FolderHome
 from muster.ext.mirrors.open_layout import OpenHome
-from muster.volumes import fsck
 from muster.volumes.folder import FolderStore
 from muster.volumes.service.client import ServiceStore
 from muster.volumes.service.homes import ServiceHome
@@ -70,7 +69,7 @@ class KilledMirrorContract:
         restored = FolderStore(tmp_path / "restored")
         assert mirror(opened(), FolderHome(restored), adopt=True).whole
         assert facts(restored) == before
-        assert fsck.check(restored, deep=True).problems == ()
+        assert restored.check(deep=True).problems == ()
         record_property(
             "mirrors whose process is killed at random moments",
             f"{target[0]}: {kills} kills, {len(before)} versions, equal, in {time.monotonic() - began:.0f} s",

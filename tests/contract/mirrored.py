@@ -9,7 +9,6 @@ from pathlib import Path
 from muster.ext.mirrors.base import Home
 from muster.ext.mirrors.copying import Copying, Mirrored
 from muster.ext.mirrors.folder import FolderHome
-from muster.volumes import fsck
 from muster.volumes.folder import FolderStore
 
 BIG_BYTES = 3 << 20
@@ -78,7 +77,7 @@ def assert_restores(source: FolderStore, home: Home, folder: Path) -> FolderStor
     done = mirror(home, FolderHome(restored), adopt=True)
     assert done.whole
     assert facts(restored) == facts(source)
-    assert fsck.check(restored, deep=True).problems == ()
+    assert restored.check(deep=True).problems == ()
     return restored
 
 

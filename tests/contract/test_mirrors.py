@@ -29,7 +29,6 @@ from muster.ext.mirrors.copying import Copying
 from muster.ext.mirrors.folder import FolderHome
 from muster.ext.mirrors.open_layout import OpenHome
 from muster.ext.mirrors.repair import repair
-from muster.volumes import fsck, retention
 from muster.volumes.commit_records import Place, read_commit, write_commit
 from muster.volumes.folder import FolderStore
 from muster.volumes.manifest import render
@@ -136,7 +135,7 @@ class MirrorContract:
         done = mirror(opened(), FolderHome(source), adopt=True, keep_deleted=True)
         assert done.versions == ["volume://flights/model@3"]
         assert facts(FolderStore(source.layout.root))["volume://flights/model@3"] == before
-        assert fsck.check(source, deep=True).clean
+        assert source.check(deep=True).clean
 
     @pytest.mark.parametrize("since", ["pinned", "retired", "reinstated"])
     def test_what_came_back_from_another_mirror_comes_back_here_with_its_marks(
@@ -185,7 +184,7 @@ class MirrorContract:
         assert {address: found for address, found in facts(source).items() if address in wanted} == before
         kept = source.plan(volumes=["flights/model"], keep_last=1).kept
         assert "pinned" in kept["volume://flights/model@2"]
-        assert fsck.check(source, deep=True).clean
+        assert source.check(deep=True).clean
 
     def test_a_version_whose_marks_cannot_be_set_is_named_and_the_others_come(
         self, source: FolderStore, opened: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -343,7 +342,7 @@ class MirrorContract:
             def documents(self, place: Place) -> Documents:
                 found = super().documents(place)
                 if place == ("flights/model", 2) and not found.holding.deleted:
-                    retention.bury(source, source.catalog.described(*place))
+                    source.upkeep.bury(source.catalog.described(*place))
                 return found
 
         done = mirror(Collected(source), opened())
@@ -501,18 +500,18 @@ class TestFolder(MirrorContract):
         mirror(FolderHome(source), opened())
         damage(tmp_path / "mirror/v/flights/model/3/MANIFEST", b"torn")
         assert mirror(FolderHome(source), opened()).versions == ["volume://flights/model@3"]
-        assert fsck.check(FolderStore(tmp_path / "mirror"), deep=True).clean
+        assert FolderStore(tmp_path / "mirror").check(deep=True).clean
 
     def test_a_version_that_the_mirror_lost_and_gc_deleted_since_is_deleted_there(
         self, source: FolderStore, opened: Open, tmp_path: Path
     ) -> None:
         mirror(FolderHome(source), opened())
         remove(tmp_path / "mirror/v/flights/model/3/data")
-        retention.bury(source, source.catalog.described("flights/model", 3))
+        source.upkeep.bury(source.catalog.described("flights/model", 3))
         mirror(FolderHome(source), opened())
         assert opened().holdings() == FolderHome(source).holdings()
         assert mirror(FolderHome(source), opened()).versions == []
-        assert fsck.check(FolderStore(tmp_path / "mirror"), deep=True).clean
+        assert FolderStore(tmp_path / "mirror").check(deep=True).clean
 
     def test_a_version_that_is_brought_again_has_the_marks_of_now(
         self, source: FolderStore, opened: Open, tmp_path: Path
@@ -546,7 +545,7 @@ class TestFolder(MirrorContract):
             done = mirror(opened(), FolderHome(source), adopt=True)
             assert len(done.versions) == 2
         else:
-            repair(FolderHome(source), opened(), fsck.check(source, deep=True))
+            repair(FolderHome(source), opened(), source.check(deep=True))
         assert facts(FolderStore(source.layout.root)) == before
 
     def test_pins_that_a_damaged_version_of_the_store_lost_come_back(
@@ -596,13 +595,13 @@ class TestFolder(MirrorContract):
                 break
         assert states.count(True) > 3
         assert states.count(False) > 1
-        assert fsck.check(source, deep=True).clean
+        assert source.check(deep=True).clean
 
     def test_a_deleted_version_that_another_mirror_gives_up_is_brought(
         self, source: FolderStore, opened: Open, tmp_path: Path
     ) -> None:
         mirror(FolderHome(source), opened())
-        retention.bury(FolderStore(tmp_path / "mirror"), source.catalog.described("flights/model", 3))
+        FolderStore(tmp_path / "mirror").upkeep.bury(source.catalog.described("flights/model", 3))
         home, other = opened(), opened()
         assert isinstance(other, FolderHome)
         other.begin(FolderHome(source).documents(("flights/model", 3)), None)
@@ -623,14 +622,14 @@ class TestFolder(MirrorContract):
     ) -> None:
         mirror(FolderHome(source), opened())
         described = source.catalog.described("flights/model", 3)
-        retention.bury(FolderStore(tmp_path / "mirror"), described)
+        FolderStore(tmp_path / "mirror").upkeep.bury(described)
         other = opened()
         assert isinstance(other, FolderHome)
         other.begin(FolderHome(source).documents(("flights/model", 3)), None)
 
         def taken(line: str) -> None:
             if line.startswith("waiting for 1 versions"):
-                retention.bury(source, described)
+                source.upkeep.bury(described)
                 other.close()
 
         done = mirror(FolderHome(source), opened(), progress=taken)
@@ -704,7 +703,7 @@ class TestFolder(MirrorContract):
             step()
         restored.close()
         assert (twin.path("flights/model@4") / "model").read_bytes() == b"here"
-        assert fsck.check(FolderStore(tmp_path / "twin"), deep=True).clean
+        assert FolderStore(tmp_path / "twin").check(deep=True).clean
 
     def test_what_a_job_has_in_place_and_not_committed_is_not_taken(
         self, source: FolderStore, opened: Open, tmp_path: Path
@@ -838,11 +837,11 @@ class TestService(MirrorContract):
             damage(where, bytes_of("rotten", 3 << 20) if lost == "large file" else b"{}")
         else:
             where.unlink()
-        found = fsck.check(FolderStore(root), deep=True)
+        found = FolderStore(root).check(deep=True)
         done = repair(opened(), FolderHome(source), found)
         assert (done.versions, done.left) == (["volume://flights/features@3"], {})
         assert facts(FolderStore(root)) == before
-        assert fsck.check(FolderStore(root), deep=True).clean
+        assert FolderStore(root).check(deep=True).clean
 
 
 def leave_begun(source: FolderHome, target: FolderHome) -> None:

@@ -19,7 +19,6 @@ from muster.core.settings import Settings
 from muster.ext.mirrors.folder import FolderHome
 from muster.ext.mirrors.opening import open_home
 from muster.ext.mirrors.repair import repair
-from muster.volumes import fsck
 from muster.volumes.commit_records import read_commit, write_commit
 from muster.volumes.folder import FolderStore
 from muster.volumes.service.client import ServiceStore
@@ -134,7 +133,7 @@ def test_damaged_versions_are_repaired_and_the_rest_is_named(
     damage(source.layout.version("flights/features", 1) / "RECORD.json", b"{}")
     damage(source.path("flights/model@4/model"), b"5")  # the mirror lacks this one
     broken = FolderStore(settings.store)
-    done = repair(FolderHome(broken), open_home(settings.mirror, settings), fsck.check(broken, deep=True))
+    done = repair(FolderHome(broken), open_home(settings.mirror, settings), broken.check(deep=True))
     assert set(done.versions) == {
         *(f"volume://flights/features@{n}" for n in (1, 2, 3)),
         "volume://flights/model@2",
@@ -144,7 +143,7 @@ def test_damaged_versions_are_repaired_and_the_rest_is_named(
     assert said.endswith("it is brought from the mirror")
     damage(source.path("flights/model@4/model"), b"4")
     assert facts(FolderStore(settings.store)) == before
-    assert fsck.check(FolderStore(settings.store), deep=True).clean
+    assert FolderStore(settings.store).check(deep=True).clean
 
 
 def test_a_repair_keeps_what_a_commit_record_says_of_other_outputs(
@@ -157,7 +156,7 @@ def test_a_repair_keeps_what_a_commit_record_says_of_other_outputs(
     write_commit(source.layout, job_id, with_kept)
     damage(source.path("flights/features@3/big"), b"short")
     broken = FolderStore(settings.store)
-    done = repair(FolderHome(broken), open_home(settings.mirror, settings), fsck.check(broken, deep=True))
+    done = repair(FolderHome(broken), open_home(settings.mirror, settings), broken.check(deep=True))
     assert done.versions == ["volume://flights/features@3"]
     assert read_commit(source.layout, job_id) == with_kept
 
@@ -175,12 +174,12 @@ def test_a_version_that_two_stores_made_is_not_repaired_by_the_other(
     mirror(FolderHome(source), open_home(settings.mirror, settings))
     before = facts(FolderStore(tmp_path / "twin"))
     damage(twin.path(twin_address) / "b", b"bad")
-    done = repair(FolderHome(twin), home, fsck.check(twin, deep=True))
+    done = repair(FolderHome(twin), home, twin.check(deep=True))
     assert done.versions == []
     assert "two stores have given out this number" in done.left[f"volume://{twin_address}"]
     damage(twin.path(twin_address) / "b", b"own")
     assert facts(FolderStore(tmp_path / "twin")) == before
-    assert fsck.check(FolderStore(tmp_path / "twin"), deep=True).clean
+    assert FolderStore(tmp_path / "twin").check(deep=True).clean
 
 
 def test_a_record_that_was_changed_in_the_mirror_replaces_none(
@@ -195,7 +194,7 @@ def test_a_record_that_was_changed_in_the_mirror_replaces_none(
         damage(own, damaged)
         damage(source.path("flights/features@3/big"), b"short")
         broken = FolderStore(settings.store)
-        done = repair(FolderHome(broken), open_home(settings.mirror, settings), fsck.check(broken, deep=True))
+        done = repair(FolderHome(broken), open_home(settings.mirror, settings), broken.check(deep=True))
         assert re.search("another (record|RECORD.json)", done.left["volume://flights/features@3"])
         assert own.read_bytes() == damaged
         assert source.path("flights/features@3/big").read_bytes() == b"short"
@@ -208,7 +207,7 @@ def test_a_mirror_of_another_store_repairs_nothing(
     put(other, tmp_path / "put", "flights/features", {"a": b"1"})
     damage(source.path("flights/features@2/new"), b"xx")
     with pytest.raises(Conflict, match="another store"):
-        repair(FolderHome(source), FolderHome(other), fsck.check(source, deep=True))
+        repair(FolderHome(source), FolderHome(other), source.check(deep=True))
 
 
 def test_bytes_that_were_changed_in_an_open_mirror_are_not_read(settings: Settings, tmp_path: Path) -> None:

@@ -17,7 +17,6 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "unit" / "volumes"))
 import commit_faults
 from tests.fuse.filesystem import FAULTS, Faults
 
-from muster.volumes import fsck
 from muster.volumes.folder import FolderStore
 
 
@@ -35,7 +34,7 @@ def main(client: str, stride: str, faults: str) -> None:
         assert status in (0, -signal.SIGKILL), f"step {step}: the commit ended with {status}"
         left = commit_faults.visible(root)
         assert left in (set(), set(commit_faults.EXPECTED)), f"step {step}: a part is visible: {left}"
-        assert fsck.check(FolderStore(root), deep=True).clean, f"step {step}: not clean"
+        assert FolderStore(root).check(deep=True).clean, f"step {step}: not clean"
         commit_faults.finish(root, step)
         if status == 0:
             break

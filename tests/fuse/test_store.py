@@ -15,7 +15,6 @@ from tests.fuse.mount import ROOT
 
 from muster.core.errors import StoreError
 from muster.core.status import JobState, JobStatus
-from muster.volumes import fsck, retention
 from muster.volumes.folder import FolderStore
 
 pytestmark = [pytest.mark.slow, pytest.mark.nfs]
@@ -76,7 +75,7 @@ def test_a_commit_whose_every_reply_is_lost_makes_one_version(clients):
     assert FolderStore(store.layout.root).commit("a-1", attempt=1) == made
     assert [numbers(store, volume) for volume in store.volumes()] == [[1], [1]]
     assert contents(store.path("flights/features@1")) == FILES["features"]
-    assert fsck.check(store, deep=True).problems == ()
+    assert store.check(deep=True).problems == ()
     assert [path.name for path in store.layout.volume("flights/features").iterdir()] == ["1"]
 
 
@@ -89,7 +88,7 @@ def test_two_machines_commit_the_same_job(machines):
         for store in machines:
             assert len(numbers(store)) == len(numbers(store, "flights/table")) == n
             assert named(store, made[0]["features"][0].address) == FILES["features"]
-    assert fsck.check(FolderStore(one.layout.root), deep=True).clean
+    assert FolderStore(one.layout.root).check(deep=True).clean
 
 
 def test_two_machines_commit_to_one_volume(machines):
@@ -99,7 +98,7 @@ def test_two_machines_commit_to_one_volume(machines):
     assert [numbers(store) for store in machines] == [[1, 2, 3, 4, 5, 6]] * 2
     jobs = {machines[0].record(f"flights/features@{n}").job_id for n in range(1, 7)}
     assert jobs == {f"a-{n}" for n in range(6)}
-    assert fsck.check(machines[0], deep=True).clean
+    assert machines[0].check(deep=True).clean
 
 
 def test_another_machine_goes_on_with_what_one_had_begun_to_copy(clients, monkeypatch):
@@ -111,7 +110,7 @@ def test_another_machine_goes_on_with_what_one_had_begun_to_copy(clients, monkey
             one.commit("a-1", attempt=1)
     made = other.commit("a-1", attempt=1)
     assert named(other, made["features"][0].address) == FILES["features"]
-    assert fsck.check(other, deep=True).problems == ()
+    assert other.check(deep=True).problems == ()
 
 
 def interrupted(*_):
@@ -154,7 +153,7 @@ def test_what_was_acknowledged_outlives_the_power(clients, tmp_path):
     client.cut_power()
     store = FolderStore(client.root / "store")
     assert store.versions("flights/features") == made
-    assert fsck.check(store, deep=True).problems == ()
+    assert store.check(deep=True).problems == ()
     assert contents(store.code(code)) == {"etl.py": b"x = 1\n"}
     assert contents(staging.checkpoints) == {"step-5": b"weights"}
 
@@ -190,25 +189,25 @@ def test_gc_takes_what_is_open_the_next_time(clients):
         run(store, f"a-{n}", ONE, {"features": {"d/x": b"%d" % n}})
         store.ledger.update(JobStatus(job_id=f"a-{n}", state=JobState.SUCCEEDED, submitted=1.0, ended=2.0))
     with (store.path("flights/features@1") / "d" / "x").open() as reading:
-        retention.collect(store, keep_last=1, grace_seconds=0)
+        store.collect(keep_last=1, grace_seconds=0)
         assert reading.read() == "0"
         assert numbers(store) == [3]
         assert len(list(store.layout.trash.iterdir())) == 1
-    retention.collect(store, keep_last=1, grace_seconds=0)
+    store.collect(keep_last=1, grace_seconds=0)
     assert list(store.layout.trash.iterdir()) == []
-    assert fsck.check(store, deep=True).problems == ()
+    assert store.check(deep=True).problems == ()
 
 
 def test_what_cannot_be_moved_to_the_trash_is_taken_away_at_once(clients):
     store = FolderStore(clients(moves=False).root / "store")
     for n in range(2):
         run(store, f"a-{n}", ONE, {"features": {"d/x": b"%d" % n}})
-    retention.collect(store, keep_last=1)
+    store.collect(keep_last=1)
     assert numbers(store) == [2]
     assert list(store.layout.trash.iterdir()) == []
     left = {path.name for path in store.layout.version("flights/features", 1).iterdir()}
     assert left == {"MANIFEST", "RECORD.json", "TOMBSTONE"}
-    assert fsck.check(store, deep=True).problems == ()
+    assert store.check(deep=True).problems == ()
 
 
 def test_a_reason_that_is_being_read_while_it_is_taken_away_is_gone(clients):
@@ -249,4 +248,4 @@ def test_three_machines_and_whatever_goes_wrong(clients, seed):
         assert {store.record(f"flights/{volume}@{number}").job_id for number in made} == set(jobs)
         for number in made:
             assert named(store, f"flights/{volume}@{number}") == FILES[volume]
-    assert fsck.check(stores[0], deep=True).clean
+    assert stores[0].check(deep=True).clean

@@ -16,7 +16,16 @@ from muster.core.replica import PartManifest
 from muster.core.status import JobState
 from muster.volumes.base import Saved, Staging
 from muster.volumes.commit_records import committed
-from muster.volumes.durability import is_free, locked, read_whole, rename, sync_all, sync_tree, write_whole
+from muster.volumes.durability import (
+    is_free,
+    locked,
+    read_whole,
+    rename,
+    sync_all,
+    sync_tree,
+    translated,
+    write_whole,
+)
 from muster.volumes.handing_over import KEPT, all_gone, hand_over, move_checkpoints, note_all_gone
 from muster.volumes.layout import Layout
 from muster.volumes.ledger import FolderLedger
@@ -60,7 +69,7 @@ class FolderAttempts:
             return not lock.parent.is_dir()
         return quiet and is_free(lock)
 
-    def latest(self, job_id: str) -> Staging | None:
+    def staging(self, job_id: str) -> Staging | None:
         """The current attempt's staging, or None before the first."""
         try:
             attempt = int(read_whole(self.layout.job(job_id) / "attempt"))
@@ -74,6 +83,15 @@ class FolderAttempts:
 
     def _of(self, job_id: str, attempt: int) -> Staging:
         return Staging(job_id=job_id, attempt=attempt, root=self.layout.staging(job_id) / str(attempt))
+
+    def stage(self, job_id: str, *, replicas: int | None = None) -> Staging:
+        """Begin a new attempt; every earlier one is fenced.
+
+        :param replicas: of an elastic gang; without it, those of the attempt before.
+        """
+        self.ledger.check(job_id)
+        with translated(f"stage job {job_id}"), self.alone(job_id):
+            return self.begin(job_id, replicas=replicas)
 
     def begin(self, job_id: str, *, copy: bool = True, replicas: int | None = None) -> Staging:
         """Create the next attempt's staging and fence the one before; call it within :meth:`alone`.
@@ -105,7 +123,7 @@ class FolderAttempts:
 
     def _put_back(self, job_id: str) -> Staging | None:
         """Return the current attempt, under its own name also where a crash interrupted handing it over."""
-        staging = self.latest(job_id)
+        staging = self.staging(job_id)
         if staging is None:
             return None
         named = self._of(job_id, staging.attempt)
@@ -137,21 +155,25 @@ class FolderAttempts:
         _fill(self.layout, new, before.checkpoints)
         return [before.root]
 
-    def note_gone(self, job_id: str, attempt: int) -> None:
-        """Note that no process of an attempt is left; one that is not the current one changes nothing."""
-        staging = self.latest(job_id)
-        if staging is not None and staging.attempt == attempt:
-            note_all_gone(staging)
+    def note_gone(self, job_id: str, *, attempt: int) -> None:
+        """See :meth:`muster.volumes.protocols.LocalStore.note_gone`."""
+        self.ledger.check(job_id)
+        with translated(f"note the end of attempt {attempt} of job {job_id}"), self.alone(job_id):
+            staging = self.staging(job_id)
+            if staging is not None and staging.attempt == attempt:
+                note_all_gone(staging)
 
     def _gone(self, staging: Staging) -> bool:
         return all_gone(staging, self.ledger.spec(staging.job_id))
 
     def saved(self, job_id: str) -> Saved | None:
-        """The checkpoints of a job, or of a job that it follows; None where there are none."""
-        staging = self.last_saved(job_id)
-        if staging is None:
-            return None
-        found = [entry.stat(follow_symlinks=False) for _, entry in held_files_of(staging.checkpoints)]
+        """See :meth:`muster.volumes.protocols.Attempts.saved`."""
+        self.ledger.check(job_id)
+        with translated(f"look at the checkpoints of job {job_id}"):
+            staging = self.last_saved(job_id)
+            if staging is None:
+                return None
+            found = [entry.stat(follow_symlinks=False) for _, entry in held_files_of(staging.checkpoints)]
         return Saved(
             job_id=staging.job_id,
             files=len(found),
@@ -175,7 +197,7 @@ class FolderAttempts:
                 succeeded = self.ledger.status(job_id).state is JobState.SUCCEEDED
                 if succeeded and not (done and self.ledger.spec(job_id).origin.is_trial):
                     return None
-                staging, follows = self._latest_or_first(job_id), self.ledger.spec(job_id).follows
+                staging, follows = self._staging_or_first(job_id), self.ledger.spec(job_id).follows
             except NotFound:  # gc has deleted it, with its checkpoints
                 return None
             if _holds_files(staging.checkpoints):
@@ -183,9 +205,9 @@ class FolderAttempts:
             job_id = follows
         return None
 
-    def _latest_or_first(self, job_id: str) -> Staging:
+    def _staging_or_first(self, job_id: str) -> Staging:
         """The current attempt's staging; before the first that of the first, which a crash may have left filled."""
-        return self.latest(job_id) or self._of(job_id, 1)
+        return self.staging(job_id) or self._of(job_id, 1)
 
     def _followed(self, job_id: str) -> Staging | None:
         return self.last_saved(self.ledger.spec(job_id).follows)
@@ -200,7 +222,7 @@ class FolderAttempts:
 
     def beside_checkpoints(self, job_id: str) -> list[Path]:
         """All staged files of a job but its checkpoints: gc deletes these where checkpoints are kept."""
-        folder, staging = self.layout.staging(job_id), self._latest_or_first(job_id)
+        folder, staging = self.layout.staging(job_id), self._staging_or_first(job_id)
         found = [entry for entry in folder.iterdir() if entry.name != "lock"]
         if staging.root not in found:
             return found
@@ -209,7 +231,7 @@ class FolderAttempts:
 
     def current(self, job_id: str, attempt: int) -> Staging:
         """The staging of `attempt`. :raises Conflict: it is not the current one, or the job has ended."""
-        staging = self.latest(job_id)
+        staging = self.staging(job_id)
         if staging is None or staging.attempt != attempt:
             now = "there is none" if staging is None else f"the current one is {staging.attempt}"
             raise Conflict(
@@ -257,7 +279,7 @@ class FolderAttempts:
                 self.layout.delete(entry)
 
     def _refuse_settled(self, job_id: str) -> None:
-        staging = self.latest(job_id)
+        staging = self.staging(job_id)
         if committed(self.layout, job_id) is not None or (staging and self.sealed(staging) is not None):
             raise Conflict(f"job {job_id} has sealed: it is committed, never run again")
         state = self.ledger.status(job_id).state

@@ -23,6 +23,7 @@ from muster.volumes.commit_records import is_buried, is_committed, retired
 from muster.volumes.durability import read_whole
 from muster.volumes.facts import Facts, damaged
 from muster.volumes.layout import Layout
+from muster.volumes.listing import Listing, open_manifest
 from muster.volumes.manifest import read_head
 from muster.volumes.partitions import NOTHING, Known
 from muster.volumes.selection import by_digest, no_number, no_volume, nothing, select
@@ -46,6 +47,10 @@ class Catalog:
         """Whether any version is visible, deleted ones included; usually reads one."""
         return any(self._there(volume, n) for n in reversed(self._layout.numbers(volume)))
 
+    def volumes(self) -> list[str]:
+        """Return the name of every volume with a visible version, sorted."""
+        return sorted(name for name in self._layout.volumes() if self.holds(name))
+
     def count(self, volume: str) -> int:
         """Count versions that have their data, without reading them; lists again only after a change."""
         folder = self._layout.volume(volume)
@@ -62,7 +67,7 @@ class Catalog:
         return count
 
     def newest(
-        self, volume: str, *, limit: int, before: int | None, partition: str | None = None
+        self, volume: str, *, limit: int, before: int | None = None, partition: str | None = None
     ) -> list[Version]:
         """Return the newest versions whose data is there, newest first; no others are read.
 
@@ -77,7 +82,7 @@ class Catalog:
         """Return the numbers of a partition, ascending."""
         return sorted(n for n, name in self.partitions(volume).items() if name == partition)
 
-    def last(self, volume: str, partition: str | None) -> int:
+    def last(self, volume: str, partition: str | None = None) -> int:
         """Return the highest visible number of a volume's partition, deleted ones included; 0 where there is none."""
         numbers = self._layout.numbers(volume)[::-1]
         few, known = numbers[: partitions.MOST_UNREAD], dict[int, str | None]()
@@ -133,7 +138,7 @@ class Catalog:
             return True
         return facts is not None and facts.partition == partition
 
-    def live(self, volume: str) -> list[Version]:
+    def versions(self, volume: str) -> list[Version]:
         """Return every version whose data is there, oldest first, with retired ones, without damaged ones."""
         numbers = self._layout.numbers(volume)
         while True:
@@ -175,12 +180,46 @@ class Catalog:
             pins=pins(folder),
         )
 
-    def record(self, volume: str, number: int) -> Record:
+    def record_of(self, volume: str, number: int) -> Record:
         """Return the record of a visible version, even if its data is deleted."""
         whole = self._facts.whole(volume, number)
         if whole is None:
             raise NotFound(self._no_number(volume, number))
         return whole[1]
+
+    def record(self, address: str) -> Record:
+        """See :meth:`muster.volumes.protocols.Versions.record`."""
+        wanted = Address.parse(address)
+        if wanted.value.isdigit():
+            return self.record_of(wanted.volume, int(wanted.value))
+        version = self.one(address)
+        return self.record_of(version.volume, version.number)
+
+    def records(self, addresses: Sequence[str]) -> list[Record]:
+        """See :meth:`muster.volumes.protocols.Versions.records`."""
+        return [self.record(address) for address in addresses]
+
+    def manifest(self, address: str) -> Listing:
+        """See :meth:`muster.volumes.protocols.Versions.manifest`."""
+        record = self.record(address)
+        return open_manifest(self._layout.version(record.volume, record.number) / "MANIFEST")
+
+    def path(self, address: str) -> Path:
+        """See :meth:`muster.volumes.protocols.LocalStore.path`."""
+        inner = Address.parse(address).path
+        version = self.one(address)
+        data = self._layout.version(version.volume, version.number) / "data"
+        if inner and not (data / inner).exists():
+            there = ", ".join(sorted(os.listdir(data))[:8])  # noqa: PTH208 - names are all that is wanted
+            raise NotFound(f"{version.address} holds no {inner!r:.120}; at its top are {there}")
+        return data / inner if inner else data
+
+    def one(self, address: str) -> Version:
+        """The one version that an address names. :raises SpecError: it names several."""
+        versions = self.resolve(address)
+        if len(versions) != 1 or Address.parse(address).many:
+            raise SpecError(f"{address} names several versions; name one, such as {versions[-1].address}")
+        return versions[0]
 
     def resolve(self, address: str) -> tuple[Version, ...]:
         """See :meth:`muster.volumes.protocols.Store.resolve`."""
@@ -274,11 +313,10 @@ class Catalog:
     def _no_volume(self, volume: str) -> str:
         if volume in self._layout.volumes() and self.numbers(volume):
             return f"every version of {volume} was deleted by gc: run the stage that writes it again"
-        known = sorted(name for name in self._layout.volumes() if self.holds(name))
-        return no_volume(volume, known, where=self._layout.root)
+        return no_volume(volume, self.volumes(), where=self._layout.root)
 
     def _no_number(self, volume: str, number: int) -> str:
-        numbers = [version.number for version in self.live(volume)]
+        numbers = [version.number for version in self.versions(volume)]
         if not numbers:
             return self._no_volume(volume)
         return no_number(volume, number, numbers, deleted=number in self.numbers(volume))

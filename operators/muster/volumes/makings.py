@@ -71,9 +71,9 @@ class FolderMakings:
                 ),
             )
 
-    def used(self, version: Version) -> float:
-        """Return when a run last kept a version; 0.0 if none did."""
-        return _used(self._layout, version)
+    def used(self, address: str) -> float:
+        """See :meth:`muster.volumes.protocols.Makings.used`."""
+        return _used(self._layout, self._catalog.one(address))
 
     def forget(self, job_id: str) -> bool:
         """See :meth:`muster.volumes.protocols.Makings.forget`."""
@@ -117,7 +117,7 @@ class FolderMakings:
                 return None
             if not all(map(self._is_live, commit.places)):
                 return None
-            record = self._catalog.record(*commit.places[0])
+            record = self._catalog.record_of(*commit.places[0])
         except (OSError, SpecError, Corrupt, NotFound):  # forgotten, dropped, or of a later release
             return None
         return _made(job_id, spec, commit, record) if record.is_of(spec, job_id) else None

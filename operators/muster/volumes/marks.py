@@ -12,7 +12,6 @@ from contextlib import ExitStack, contextmanager
 from blake3 import blake3
 
 from muster.core.address import Address
-from muster.core.errors import SpecError
 from muster.volumes.base import Version
 from muster.volumes.catalog import Catalog
 from muster.volumes.commit_records import committed_marks, has_content, named
@@ -29,11 +28,11 @@ class Marks:
     def pin(self, address: str, *, reason: str) -> Version:
         """Keep a version from gc under a reason; idempotent."""
         with translated(f"pin {address}"), self.steady():
-            version = self.one(address)
+            version = self._catalog.one(address)
             folder = self._layout.version(version.volume, version.number) / "pins"
             folder.mkdir(exist_ok=True)
             write_whole(folder / pin_name(reason), reason)
-        return self.one(version.address)
+        return self._catalog.one(version.address)
 
     def unpin(self, address: str, *, reason: str) -> Version:
         """Remove one reason."""
@@ -47,7 +46,7 @@ class Marks:
         """Keep versions from gc while `holder` reads them."""
         folder = self._layout.leases(holder)
         with translated(f"lease for {holder}"), self.steady():
-            versions = [self.one(address) for address in addresses]
+            versions = [self._catalog.one(address) for address in addresses]
             folder.mkdir(exist_ok=True)
             for version in versions:
                 (folder / f"{version.volume.replace('/', ':')}@{version.number}").touch()
@@ -87,13 +86,6 @@ class Marks:
                     raise
             yield
 
-    def one(self, address: str) -> Version:
-        """The one version that an address names. :raises SpecError: it names several."""
-        versions = self._catalog.resolve(address)
-        if len(versions) != 1 or Address.parse(address).many:
-            raise SpecError(f"{address} names several versions; name one, such as {versions[-1].address}")
-        return versions[0]
-
     def any(self, address: str) -> Version:
         """Return one version, even a damaged one if it is named by number."""
         wanted = Address.parse(address)
@@ -102,7 +94,7 @@ class Marks:
             lost = not has_content(self._layout.version(*place)) and place[1] in named(self._layout, place[0])
             if lost or self._catalog.is_damaged(*place):
                 return self._catalog.remains(*place)
-        return self.one(address)
+        return self._catalog.one(address)
 
 
 def pin_name(reason: str) -> str:

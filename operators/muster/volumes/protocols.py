@@ -379,7 +379,7 @@ class Upkeep(Protocol):
         young_days: float = 0.0,
         checkpoint_days: float = 7.0,
     ) -> Plan:
-        """Return what :meth:`collect` would delete now; see :func:`muster.volumes.retention.plan`.
+        """Return what :meth:`collect` would delete now; see :class:`muster.volumes.retention.Rules`.
 
         :raises Corrupt: the store is damaged, so gc deletes nothing.
         """
@@ -395,7 +395,7 @@ class Upkeep(Protocol):
         checkpoint_days: float = 7.0,
         now: bool = False,
     ) -> Collected:
-        """Delete what :meth:`plan` names; see :func:`muster.volumes.retention.collect`.
+        """Delete what :meth:`plan` names; by the same rules.
 
         :param now: free the disk space at once, also of what was deleted before; a job that still reads it fails.
         """

@@ -1,47 +1,285 @@
-"""Notes of the last fsck, gc and sweep of a folder store, for metrics and the page: ``STORE/upkeep/<kind>.json``."""
+"""The upkeep of a folder store: fsck, garbage collection, its disk, and when each was last done.
+
+A deleted version leaves its MANIFEST, its RECORD and a tombstone: its number is never given out again, and versions
+made from it can still be traced. ``STORE/upkeep/<kind>.json`` notes the last fsck, gc and sweep, for metrics and the page.
+"""
 
 from __future__ import annotations
 
+import json
 import logging
 import time
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
 
-from muster.core.errors import Corrupt, SpecError
+from muster.core.errors import Corrupt, NotFound, SpecError
+from muster.core.job import JobSpec
+from muster.core.room import Room
 from muster.core.wire import dumps, loads
-from muster.volumes.base import Checked, UpkeepKind, UpkeepNote
-from muster.volumes.durability import read_whole, write_whole
+from muster.volumes import fsck, makings, trash
+from muster.volumes.attempts import FolderAttempts
+from muster.volumes.base import Checked, Collected, Plan, Record, UpkeepKind, UpkeepNote, Version
+from muster.volumes.catalog import Catalog
+from muster.volumes.commit_records import holder, is_committed, replaced_at, uncommitted
+from muster.volumes.durability import locked, read_whole, sync_folder, translated, write_whole
+from muster.volumes.held import DAY_SECONDS, EndedJobs, named
 from muster.volumes.layout import Layout
+from muster.volumes.marks import Marks
+from muster.volumes.retention import Rules, why_kept
+from muster.volumes.searches import FolderSearches
+from muster.volumes.series import keep_series, sweep_series
+from muster.volumes.sharing import KNOWN
+
+HOUR_SECONDS = 3_600.0
 
 _LOG = logging.getLogger(__name__)
 
 
-def note(layout: Layout, work: UpkeepKind, *, checked: Checked | None = None) -> None:
-    """Note that upkeep of one kind has just ended well.
+class FolderUpkeep:
+    """The upkeep of one store."""
 
-    A disk that takes no note fails no upkeep: it is logged, and the note of the run before stays.
-    """
-    path = layout.upkeep / f"{work.value}.json"
-    try:
-        path.parent.mkdir(exist_ok=True)
-        write_whole(path, dumps(UpkeepNote(work=work, at=time.time(), checked=checked)))
-    except OSError as error:
-        _LOG.warning("that %s has run cannot be noted in %s: %s", work.value, path, error)
+    def __init__(
+        self,
+        layout: Layout,
+        catalog: Catalog,
+        marks: Marks,
+        attempts: FolderAttempts,
+        ended: EndedJobs,
+        searches: FolderSearches,
+    ) -> None:
+        self._layout, self._catalog, self._marks = layout, catalog, marks
+        self._ledger, self._attempts, self._ended = attempts.ledger, attempts, ended
+        self._searches = searches
 
+    def check(
+        self, *, deep: bool = False, protect: bool = False, progress: fsck.Progress | None = None
+    ) -> fsck.Report:
+        """See :func:`muster.volumes.fsck.check`; what it finds is noted, in short, until the next check."""
+        report = fsck.check(
+            self._layout, self._marks, self._ended, deep=deep, protect=protect, progress=progress
+        )
+        self._note(UpkeepKind.FSCK_DEEP if deep else UpkeepKind.FSCK, checked=fsck.summary(report))
+        return report
 
-def notes(layout: Layout) -> list[UpkeepNote]:
-    """Return the last note of each kind; none of a kind that never ran, or whose note a power cut took.
+    def plan(self, **rules: Any) -> Plan:
+        """Return what :meth:`collect` would delete now. :param rules: those of :class:`muster.volumes.retention.Rules`.
 
-    :raises Corrupt: a note cannot be read.
-    """
-    found = []
-    for work in UpkeepKind:
-        path = layout.upkeep / f"{work.value}.json"
+        :raises Corrupt: fsck would find damage in versions that are not retired.
+        :raises NotFound: one of the volumes does not exist.
+        """
+        fsck.refuse(self._layout, self._marks)
+        return self._plan(Rules(**rules))
+
+    def collect(self, *, now: bool = False, grace_seconds: float = HOUR_SECONDS, **rules: Any) -> Collected:
+        """Delete what :meth:`plan` names, and unlink files that have been in the trash for `grace_seconds`.
+
+        A reader without a lease has that long to finish, unless the disk is nearly full: then files are unlinked
+        at once, as with `now`. New leases and pins wait while this decides, so none comes too late.
+
+        :raises Corrupt: as :meth:`plan`; nothing is deleted.
+        """
+        failed: OSError | None = None
+        with translated("collect garbage"):
+            kept = Rules(**rules)
+            fsck.refuse(self._layout, self._marks)
+            with locked(self._layout.root / "gc.lock"):
+                decided = self._plan(kept)
+                scarce, buried = now or Room.of(self._layout.root).scarce, list[Path]()
+                try:
+                    for version in decided.versions:
+                        buried += self.bury(version)
+                    for digest in decided.code:
+                        self._layout.discard(self._layout.code(digest))
+                except OSError as error:  # a full disk: a tombstone needs room, which is made below
+                    failed = error
+            for folder in decided.torn:
+                # a mirror makes versions visible with the lock shared
+                with locked(self._layout.root / "gc.lock"):
+                    self._empty(Path(folder))
+            staged = sum(
+                trash.delete(self._layout, self._layout.staging(job_id)) for job_id in decided.staging
+            )
+            staged += sum(
+                trash.delete(self._layout, path)
+                for job_id in decided.resumable
+                if not self._ended.is_left_fetchable(job_id)
+                for path in self._attempts.beside_checkpoints(job_id)
+            )
+            for reader in named(self._layout.root / "leases"):
+                if self._ended.has_ended(reader.name):
+                    self._marks.release(reader.name)
+            for job_id in decided.jobs:
+                keep_series(self._layout, job_id)
+                self._layout.discard(self._layout.job(job_id))
+            sweep_series(self._layout)
+            makings.tidy(self._layout)
+            self._searches.tidy(days=kept.job_days)
+            freed_bytes = staged + (trash.remove_all(self._layout, buried) if scarce else 0)
+            freed_bytes += trash.empty(self._layout, before=time.time() - (0.0 if now else grace_seconds))
+            if failed is not None:
+                raise failed
+            self._note(UpkeepKind.GC)
+            return Collected(plan=decided, freed_bytes=freed_bytes, at_once=scarce)
+
+    def room(self) -> Room:
+        """Return the free space of the store's disk."""
+        with translated(f"look at the disk of {self._layout.root}"):
+            return Room.of(self._layout.root)
+
+    def upkept(self) -> list[UpkeepNote]:
+        """Return the last note of each kind; none of a kind that never ran, or whose note a power cut took.
+
+        :raises Corrupt: a note cannot be read.
+        """
+        found = []
+        for work in UpkeepKind:
+            path = self._layout.upkeep / f"{work.value}.json"
+            with translated("look at the notes of upkeep"), suppress(FileNotFoundError):
+                try:
+                    if data := read_whole(path):
+                        found.append(loads(UpkeepNote, data))
+                except SpecError as error:
+                    raise Corrupt(
+                        f"{path} cannot be read: {error}; delete it, the next {work.value} writes it anew"
+                    ) from error
+        return found
+
+    def note_sweep(self) -> None:
+        """Note that jobs without a task were just looked for."""
+        self._note(UpkeepKind.SWEEP)
+
+    def _note(self, work: UpkeepKind, *, checked: Checked | None = None) -> None:
+        """Note that upkeep of one kind has just ended well.
+
+        A disk that takes no note fails no upkeep: it is logged, and the note of the run before stays.
+        """
+        path = self._layout.upkeep / f"{work.value}.json"
         try:
-            if data := read_whole(path):
-                found.append(loads(UpkeepNote, data))
-        except FileNotFoundError:
-            continue
-        except SpecError as error:
-            raise Corrupt(
-                f"{path} cannot be read: {error}; delete it, the next {work.value} writes it anew"
-            ) from error
-    return found
+            path.parent.mkdir(exist_ok=True)
+            write_whole(path, dumps(UpkeepNote(work=work, at=time.time(), checked=checked)))
+        except OSError as error:
+            _LOG.warning("that %s has run cannot be noted in %s: %s", work.value, path, error)
+
+    def _plan(self, rules: Rules) -> Plan:
+        known = self._catalog.volumes()
+        for name in rules.volumes:
+            if name not in known:
+                there = ", ".join(known) or "none yet"
+                raise NotFound(
+                    f"no volume {name!r:.120}: name a whole volume, without @ and version ({there})"
+                )
+        damaged = {version.address: version for name in known for version in self._catalog.damaged(name)}
+        live = {
+            version.address: version for name in known for version in self._catalog.versions(name)
+        } | damaged
+        kept = why_kept(
+            live,
+            rules,
+            damaged=damaged.keys(),
+            used={address: makings.last_used(self._layout, version) for address, version in live.items()},
+            replaced=dict(self._replaced(live.values())),
+            leased=self.leased(),
+            awaited=dict(self._awaited()),
+            inputs=self._inputs,
+        )
+        gone = tuple(version for address, version in live.items() if address not in kept)
+        if rules.volumes:
+            return Plan(
+                versions=gone, kept={a: why for a, why in kept.items() if live[a].volume in rules.volumes}
+            )
+        jobs = tuple(self._old_jobs(time.time() - rules.job_days * DAY_SECONDS))
+        stay = self._ended.resumable(days=rules.checkpoint_days)
+        return Plan(
+            versions=gone,
+            kept=kept,
+            staging=tuple(self._ended.leftovers(but=stay)),
+            resumable=stay,
+            torn=tuple(
+                str(folder) for folder, job_id in uncommitted(self._layout) if self._ended.given_up(job_id)
+            ),
+            code=tuple(self._unused_code(kept, set(jobs))),
+            jobs=jobs,
+        )
+
+    def leased(self) -> dict[str, str]:
+        """Return every leased address with one holder; leases of ended jobs do not count."""
+        found: dict[str, str] = {}
+        for reader in named(self._layout.root / "leases"):
+            with suppress(FileNotFoundError):  # released meanwhile
+                if not self._ended.has_ended(reader.name):
+                    found |= {
+                        f"volume://{lease.name.replace(':', '/')}": reader.name for lease in reader.iterdir()
+                    }
+        return found
+
+    def bury(self, version: Version) -> list[Path]:
+        """Delete a version's data; return its places in the trash, if any."""
+        folder = self._layout.version(version.volume, version.number)
+        (folder / KNOWN).unlink(missing_ok=True)  # first: on a full disk it makes room for the tombstone
+        write_whole(folder / "TOMBSTONE", json.dumps({"at": time.time(), "digest": version.digest}))
+        taken = self._layout.discard(folder / "data")
+        sync_folder(folder)
+        return [taken] if taken is not None else []
+
+    def _replaced(self, live: Iterable[Version]) -> Iterator[tuple[str, float]]:
+        """Yield the retired versions that a commit retired, with the time."""
+        for version in live:
+            if version.retired is not None:
+                at = replaced_at(self._layout, self._layout.version(version.volume, version.number))
+                if at is not None:
+                    yield version.address, at
+
+    def _awaited(self) -> Iterator[tuple[str, str]]:
+        """Yield the inputs of jobs that have not ended, including queued ones, which lease nothing yet."""
+        for job_id in self._ledger.jobs():
+            if not self._ended.has_ended(job_id):
+                for given in self._ledger.spec(job_id).inputs.values():
+                    for pinned in given.versions:
+                        yield pinned.address, job_id
+
+    def _inputs(self, address: str) -> Iterator[str]:
+        record = self._record(address)
+        for versions in record.inputs.values() if record else ():
+            for pinned in versions:
+                yield pinned.address
+
+    def _record(self, address: str) -> Record | None:
+        """Return a version's record; None where it is damaged and cannot be read."""
+        try:
+            return self._catalog.record(address)
+        except Corrupt:
+            return None
+
+    def _old_jobs(self, before: float) -> Iterator[str]:
+        for job_id in self._ledger.jobs():
+            status = self._ledger.status(job_id)
+            if status.state.ended and (status.ended or status.submitted) < before:
+                yield job_id
+
+    def _unused_code(self, kept: Iterable[str], going: set[str]) -> Iterator[str]:
+        """Yield snapshots of code and images' locks that no kept version and no job uses."""
+        records = (self._record(address) for address in kept)
+        users: list[Record | JobSpec] = [record for record in records if record]
+        users += [self._ledger.spec(job_id) for job_id in self._ledger.jobs() if job_id not in going]
+        used = {digest for user in users for digest in (user.code, user.image_digest)}
+        for folder in sorted((self._layout.root / "code").iterdir()):
+            fresh = folder.stat().st_ctime > time.time() - DAY_SECONDS  # its job may not be entered yet
+            if f"b3:{folder.name}" not in used and not fresh:
+                yield f"b3:{folder.name}"
+
+    def _empty(self, folder: Path) -> None:
+        """Delete the files of an abandoned commit; the folder stays, so its number is never reused.
+
+        Do nothing if it was committed meanwhile, or a commit is in progress again.
+        """
+        job_id = holder(folder)
+        if job_id is None or not self._attempts.idle(job_id):
+            return
+        volume, number = folder.parent.relative_to(self._layout.root / "v").as_posix(), int(folder.name)
+        with self._attempts.alone(job_id):
+            if holder(folder) == job_id and not is_committed(self._layout, volume, number):
+                for entry in folder.iterdir():
+                    self._layout.discard(entry)
+                self._layout.delete(self._layout.staging(job_id))

@@ -11,7 +11,6 @@ from muster.core.job import EVENTS, JobSpec, Role
 from muster.core.status import JobState, JobStatus
 from muster.core.verdict import Cause, Verdict
 from muster.ext.engines.commands import BEGINS
-from muster.volumes import held
 from muster.volumes.folder import FolderStore
 
 SPEC = JobSpec(
@@ -42,7 +41,7 @@ def test_the_last_lines_of_a_job_that_failed_are_copied(tmp_path: Path) -> None:
     (log / "appstatus_app-1.inprogress").rename(log / "appstatus_app-1")
     verdict = Verdict(cause=Cause.USER_ERROR, message="no rows", advice="none")
     store.ledger.update(replace(runs, state=JobState.FAILED, ended=2.0, verdict=verdict))
-    held.give_back(store, "rows", cause=verdict.cause)
+    store.ended.give_back("rows", cause=verdict.cause)
     assert following.look(), "it has ended"
     assert (copies / "events_1_app-1").read_text() == "began\nfailed\n"
     assert sorted(path.name for path in copies.iterdir()) == ["appstatus_app-1", "events_1_app-1"]

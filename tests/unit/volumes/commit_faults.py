@@ -19,7 +19,6 @@ from pathlib import Path
 from conftest import Work
 from muster.core.data import CARRIED, CHECKPOINTS, Output
 from muster.core.errors import NotFound, StoreError
-from muster.volumes import fsck
 from muster.volumes.folder import FolderStore
 
 CHANGES = {"os.rename", "os.link", "os.mkdir", "os.chmod", "os.remove", "os.rmdir", "ctypes.dlsym"}
@@ -46,7 +45,7 @@ def main(folder, how):
         assert bool(left) == bool(replaced), (
             f"step {step}: {left} is visible, and more@1 is retired: {replaced}"
         )
-        assert fsck.check(FolderStore(root), deep=True).clean, f"step {step}: not clean"
+        assert FolderStore(root).check(deep=True).clean, f"step {step}: not clean"
         finish(root, step)
         if status == 0:
             print(json.dumps({"steps": step, **outcomes}))
@@ -141,7 +140,7 @@ def finish(root, step):
         2,
     ], f"step {step}"
     assert store.resolve("more@1")[0].retired == "replaced by more@2", f"step {step}"
-    problems = fsck.check(store, deep=True).problems
+    problems = store.check(deep=True).problems
     assert not problems, f"step {step}: {problems}"
 
 

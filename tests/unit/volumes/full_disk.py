@@ -7,7 +7,6 @@ import pytest
 
 from conftest import Work
 from muster.core.errors import StoreError
-from muster.volumes import fsck
 
 
 def main(folder):
@@ -25,7 +24,7 @@ def main(folder):
     filler.unlink()
     work.store.commit("b-1", attempt=1)
     assert len(work.store.versions("flights/features")) == 2
-    assert fsck.check(work.store, deep=True).problems == ()
+    assert work.store.check(deep=True).problems == ()
 
 
 def fill(path):

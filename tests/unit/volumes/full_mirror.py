@@ -12,7 +12,6 @@ from tests.unit.volumes.full_disk import fill
 from muster.core.errors import StoreError
 from muster.ext.mirrors.folder import FolderHome
 from muster.ext.mirrors.open_layout import OpenHome
-from muster.volumes import fsck
 from muster.volumes.folder import FolderStore
 
 
@@ -39,7 +38,7 @@ def main(folder):
         assert mirror(FolderHome(source), opened()).whole
         assert opened().holdings() == FolderHome(source).holdings()
     assert facts(source) == facts(FolderStore(folder / "mirror")) == before
-    assert fsck.check(FolderStore(folder / "mirror"), deep=True).problems == ()
+    assert FolderStore(folder / "mirror").check(deep=True).problems == ()
 
 
 if __name__ == "__main__":

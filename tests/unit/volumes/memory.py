@@ -62,8 +62,7 @@ from muster.volumes.gather import (
 from muster.volumes.held import DAY_SECONDS
 from muster.volumes.listing import Listing, parse
 from muster.volumes.manifest import Entry, render
-from muster.volumes.retention import check as check_rules
-from muster.volumes.retention import why_kept
+from muster.volumes.retention import Rules, why_kept
 from muster.volumes.selection import by_digest, no_number, no_volume, nothing, select
 from muster.volumes.tree import copy_file, copy_tree, held_files_of, lengthen, remove, unlock
 
@@ -652,9 +651,10 @@ class MemoryStore:
         young_days: float = 0.0,
         checkpoint_days: float = 7.0,
     ) -> Plan:
-        check_rules(
-            keep_last,
-            keep_partitions,
+        rules = Rules(
+            volumes=volumes,
+            keep_last=keep_last,
+            keep_partitions=keep_partitions,
             job_days=job_days,
             young_days=young_days,
             checkpoint_days=checkpoint_days,
@@ -669,10 +669,7 @@ class MemoryStore:
         live = {version.address: version for volume in self.volumes() for version in self.versions(volume)}
         kept = why_kept(
             live,
-            spared=[a for a, version in live.items() if volumes and version.volume not in volumes],
-            keep_last=keep_last,
-            keep_partitions=keep_partitions,
-            born_before=now - young_days * DAY_SECONDS,
+            rules,
             used={a: max(version.created, self._any(a).used) for a, version in live.items()},
             replaced={a: at for a in live if (at := self._any(a).replaced) is not None},
             leased={a: holder for holder, many in self._leases.items() if holder not in ended for a in many},

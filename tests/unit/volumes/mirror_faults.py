@@ -22,7 +22,6 @@ from tests.unit.volumes.commit_faults import fate
 from muster.core.address import pinned
 from muster.ext.mirrors.folder import FolderHome
 from muster.ext.mirrors.open_layout import OpenHome
-from muster.volumes import fsck
 from muster.volumes.folder import FolderStore
 
 # A clean process is forked for each run: threads that have hashed a large file do not outlive a fork.
@@ -102,7 +101,7 @@ def look(kind, root, expected, step):
     """What is visible is whole."""
     if kind == "store":
         store = FolderStore(root)
-        assert fsck.check(store, deep=True).clean, f"step {step}: {fsck.check(store, deep=True).problems}"
+        assert store.check(deep=True).clean, f"step {step}: {store.check(deep=True).problems}"
         for address, found in facts(store).items():
             assert found == expected[address], f"step {step}: {address}"
         return

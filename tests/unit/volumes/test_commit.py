@@ -18,8 +18,7 @@ from muster.core.errors import BadOutput, Conflict, StoreError
 from muster.core.job import Role
 from muster.core.replica import PartManifest
 from muster.ext.mirrors.scan import scan
-from muster.volumes import commit, fsck
-from muster.volumes.retention import collect
+from muster.volumes import commit
 from muster.volumes.tree import make_folders, remove
 
 FAULTS = Path(__file__).parent / "commit_faults.py"
@@ -82,7 +81,7 @@ def test_files_that_did_not_change_are_shared_with_the_version_before(work, stor
     assert after["same"] == before["same"]
     assert after["moved-to"] == before["moved/from"]
     assert after["other"] != before["other"]
-    assert fsck.check(store, deep=True).problems == ()
+    assert store.check(deep=True).problems == ()
 
 
 def test_only_the_same_partition_is_compared(work, store):
@@ -120,7 +119,7 @@ def test_where_nothing_moves_between_folders_versions_are_copied(work, store, mo
     ((version,),) = store.commit("a-1", attempt=1).values()
     assert sorted(path.name for path in store.path(version.address).rglob("*")) == ["0", "1", "d"]
     assert [path.name for path in store.layout.volume("v").iterdir()] == ["1"]
-    assert fsck.check(store, deep=True).problems == ()
+    assert store.check(deep=True).problems == ()
 
 
 def test_what_a_crash_copied_in_part_is_no_part_of_a_version(work, store):
@@ -133,7 +132,7 @@ def test_what_a_crash_copied_in_part_is_no_part_of_a_version(work, store):
     ((version,),) = store.commit("a-1", attempt=1).values()
     assert store.volumes() == ["v"]
     assert sorted(store.manifest(version.address)) == ["d/x"]
-    assert fsck.check(store, deep=True).problems == ()
+    assert store.check(deep=True).problems == ()
 
 
 def test_a_truncated_version_is_not_shared(work, store):
@@ -253,7 +252,7 @@ def test_names_of_any_language_and_odd_modes_are_kept(work, store):
     (staging.output("main", 0, "out") / "列").chmod(0o700)
     ((version,),) = store.commit("a-1", attempt=1).values()
     assert sorted(store.manifest(version.address)) == sorted(names)
-    assert fsck.check(store, deep=True).problems == ()
+    assert store.check(deep=True).problems == ()
 
 
 def test_a_commit_leaves_nothing_but_the_seal(work, store):
@@ -279,8 +278,8 @@ def test_a_tree_deeper_than_python_recurs_is_committed_and_deleted(work, store, 
     assert sorted(store.manifest(copy.address)) == [path, "y"]
     work.end("a-1")
     store.retire(version.address, reason="wrong")
-    assert collect(store, keep_last=1, grace_seconds=0).plan.versions[0].address == version.address
-    assert fsck.check(store, deep=True).problems == ()
+    assert store.collect(keep_last=1, grace_seconds=0).plan.versions[0].address == version.address
+    assert store.check(deep=True).problems == ()
     remove(store.layout.root)  # pytest would recur
     assert list(tmp_path.iterdir()) == []
 
@@ -307,7 +306,7 @@ def test_ten_processes_commit_to_one_volume(work, store, tmp_path):
     assert [version.number for version in versions] == list(range(1, 51))
     written = {store.path(f"{version.address}/mine").read_text() for version in versions}
     assert written == {f"w{w}-{n}" for w in range(10) for n in range(5)}
-    assert fsck.check(store, deep=True).clean
+    assert store.check(deep=True).clean
 
 
 @pytest.mark.soak
@@ -410,4 +409,4 @@ def test_checkpoints_that_come_back_are_no_links_into_a_version(work, store):
     left = {path.name: path for path in staging.checkpoints.iterdir()}
     assert sorted(left) == ["new", "same"]
     assert {path.stat().st_nlink for path in left.values()} == {1}
-    assert fsck.check(store, deep=True).clean
+    assert store.check(deep=True).clean

@@ -1,11 +1,12 @@
 """Which versions are committed follows from the commit records, whatever a version says of itself."""
 
 import json
+from pathlib import Path
 
 import pytest
 
 from muster.core.errors import Corrupt
-from muster.volumes import fsck, retention
+from muster.volumes import upkeep
 from muster.volumes.commit_records import read_commit
 from muster.volumes.folder import FolderStore
 from muster.volumes.manifest import digest_of
@@ -35,7 +36,7 @@ def test_a_record_that_names_another_job_hides_nothing_and_nothing_of_it_goes(wo
     assert again.volumes() == ["flights/features"]
     with pytest.raises(Corrupt, match="features@1 is damaged"):
         again.resolve(version.address)
-    problems = fsck.check(again).problems
+    problems = again.check().problems
     assert [(each.where, each.harmless) for each in problems] == [(version.address, False)]
     assert f"the commit of job a-1 names it, and its RECORD.json names job '{job_id}'" in problems[0].what
     for act in (again.plan, again.collect):
@@ -49,7 +50,7 @@ def test_a_record_that_names_another_job_hides_nothing_and_nothing_of_it_goes(wo
 @pytest.mark.parametrize("fields", [{"params": {"epochs": 5}}, {"inputs": {}, "note": "mine"}, {"number": 2}])
 def test_a_record_that_was_changed_is_found_without_a_deep_check(store, version, fields):
     edit(store, **fields)
-    (problem,) = fsck.check(FolderStore(store.layout.root)).problems
+    (problem,) = FolderStore(store.layout.root).check().problems
     assert "RECORD.json was changed after the commit" in problem.what
     with pytest.raises(Corrupt, match="was changed after the commit"):
         FolderStore(store.layout.root).record(version.address)
@@ -60,25 +61,25 @@ def test_a_version_whose_commit_record_is_lost_is_damaged_and_stays(work, store,
     work.run("a-2", {"x": b"2"})
     store.layout.commit("a-1").unlink()
     again = FolderStore(store.layout.root)
-    (problem,) = fsck.check(again).problems
+    (problem,) = again.check().problems
     assert (problem.where, problem.harmless) == (version.address, False)
     assert "no commit record names it" in problem.what
     with pytest.raises(Corrupt, match="no commit record names it"):
-        retention.collect(again)
+        again.collect()
     again.retire(version.address, reason="lost")
-    assert [each.number for each in retention.collect(again).plan.versions] == [1]
-    assert fsck.check(FolderStore(store.layout.root)).clean
+    assert [each.number for each in again.collect().plan.versions] == [1]
+    assert FolderStore(store.layout.root).check().clean
 
 
 def test_gc_looks_at_the_commit_record_once_more_before_it_takes_a_folder(work, store, version, monkeypatch):
     aside = work.cut_off("a-1")
     work.end("a-1")
-    decided = retention.plan(store)
+    decided = store.plan()
     assert decided.torn == (str(store.layout.version(version.volume, 1)),)
     aside.rename(store.layout.commit("a-1"))
-    monkeypatch.setattr(retention, "plan", lambda *_, **__: decided)
-    retention.collect(store, grace_seconds=0)
-    assert fsck.check(FolderStore(store.layout.root), deep=True).clean
+    monkeypatch.setattr(upkeep, "uncommitted", lambda _: [(Path(path), "a-1") for path in decided.torn])
+    store.collect(grace_seconds=0)
+    assert FolderStore(store.layout.root).check(deep=True).clean
     assert FolderStore(store.layout.root).resolve(version.address) == (version,)
 
 
@@ -90,17 +91,17 @@ def test_protecting_what_is_whole_leaves_a_commit_readable_of_which_a_part_is_da
     document.pop("records")  # as the first musters wrote it
     path.write_text(json.dumps(document))
     (store.path("r/two@1") / "x").chmod(0o644)
-    fsck.check(FolderStore(store.layout.root), protect=True)
+    FolderStore(store.layout.root).check(protect=True)
     assert list(read_commit(store.layout, "a-1").records) == [("r/one", 1)]
     (store.path("r/two@1") / "x").chmod(0o444)
-    fsck.check(FolderStore(store.layout.root), protect=True)
-    assert fsck.check(FolderStore(store.layout.root)).problems == ()
+    FolderStore(store.layout.root).check(protect=True)
+    assert FolderStore(store.layout.root).check().problems == ()
     assert set(read_commit(store.layout, "a-1").records) == {("r/one", 1), ("r/two", 1)}
 
 
 def test_two_commits_that_name_one_version_are_found(store, version):
     store.layout.commit("a-9").write_bytes(store.layout.commit("a-1").read_bytes())
-    assert "the commits of two jobs name it, a-1 and a-9" in [p.what for p in fsck.check(store).problems]
+    assert "the commits of two jobs name it, a-1 and a-9" in [p.what for p in store.check().problems]
 
 
 @pytest.mark.parametrize("damaged", ["RECORD.json", "uncommitted"])

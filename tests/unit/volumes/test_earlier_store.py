@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from muster.core.errors import NotFound
-from muster.volumes import fsck, retention
 from muster.volumes.commit_records import read_commit
 from muster.volumes.folder import FolderStore
 
@@ -51,7 +50,7 @@ def test_its_versions_are_read(store):
 
 
 def test_its_records_are_called_unprotected_until_they_are_protected(store):
-    report = fsck.check(store, deep=True)
+    report = store.check(deep=True)
     assert report.clean
     said = [problem.what for problem in report.problems]
     assert said[0].startswith("the records of 5 versions are unprotected")
@@ -59,10 +58,10 @@ def test_its_records_are_called_unprotected_until_they_are_protected(store):
         "the commit of job placed-1 was interrupted; this version is not visible"
     ]
     before = json.loads(store.layout.commit("made-2").read_text())
-    assert not any("unprotected" in each.what for each in fsck.check(store, protect=True).problems)
+    assert not any("unprotected" in each.what for each in store.check(protect=True).problems)
     after = json.loads(store.layout.commit("made-2").read_text())
     assert {**after, "records": None} == {**before, "records": None}
-    assert not any("unprotected" in each.what for each in fsck.check(FolderStore(store.layout.root)).problems)
+    assert not any("unprotected" in each.what for each in FolderStore(store.layout.root).check().problems)
 
 
 def test_its_unfinished_jobs_are_committed(store):
@@ -70,17 +69,15 @@ def test_its_unfinished_jobs_are_committed(store):
     assert sorted(made) == [4, 5, 6]
     for job_id in UNFINISHED:
         assert len(read_commit(store.layout, job_id).records) == 1
-    assert fsck.check(store, deep=True).clean
+    assert store.check(deep=True).clean
     shared = {(store.path(f"flights/features@{n}") / "same").stat().st_ino for n in (3, 6)}
     assert len(shared) == 1
 
 
 def test_gc_takes_what_it_took_before(store):
-    planned = retention.plan(store, keep_last=1)
+    planned = store.plan(keep_last=1)
     assert planned.versions == ()  # 2 is pinned, 3 the last, which flights/model was made from
     store.unpin("flights/features@2", reason="in the paper")
-    assert [each.number for each in retention.collect(store, keep_last=1, grace_seconds=0).plan.versions] == [
-        2
-    ]
+    assert [each.number for each in store.collect(keep_last=1, grace_seconds=0).plan.versions] == [2]
     assert {store.commit(job_id, attempt=1)["out"][0].number for job_id in UNFINISHED} == {4, 5, 6}
-    assert fsck.check(store, deep=True).clean
+    assert store.check(deep=True).clean

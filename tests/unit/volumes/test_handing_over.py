@@ -18,7 +18,6 @@ from muster.core.job import JobSpec, Role
 from muster.core.status import JobState, JobStatus
 from muster.volumes import handing_over
 from muster.volumes.folder import FolderStore
-from muster.volumes.held import give_back
 
 SPEC = JobSpec(
     name="flights.train",
@@ -203,6 +202,6 @@ def test_what_an_ended_job_gives_back_leaves_what_says_that_all_are_gone(tmp_pat
     first = store.stage("a-1")
     (first.checkpoints / "step").write_bytes(b"weights")
     store.note_gone("a-1", attempt=1)
-    give_back(store, "a-1", cause=None)
+    store.ended.give_back("a-1", cause=None)
     assert handing_over.all_gone(first, SPEC)
     assert store.attempts.beside_checkpoints("a-1") == []

@@ -98,11 +98,11 @@ def test_the_event_log_of_a_job_that_failed_stays_for_a_week_unless_the_disk_is_
         job_id=job_id, state=JobState.FAILED, submitted=1.0, ended=time.time(), verdict=verdict
     )
     store.ledger.update(failed)
-    held.give_back(store, job_id, cause=cause)
+    store.ended.give_back(job_id, cause=cause)
     stays = cause is Cause.USER_ERROR
     left = [path.name for path in store.layout.staging(job_id).rglob("*") if path.is_file()]
     assert [name for name in left if name != "lock"] == (["events_1"] if stays else [])
-    assert held.is_fetchable(store, failed) is stays
-    assert list(held.leftovers(store, but=())) == ([] if stays else [job_id])
+    assert store.ended.is_fetchable(failed) is stays
+    assert list(store.ended.leftovers(but=())) == ([] if stays else [job_id])
     later = replace(failed, ended=time.time() - (held.KEPT_DAYS + 1) * held.DAY_SECONDS)
-    assert not held.is_fetchable(store, later)
+    assert not store.ended.is_fetchable(later)

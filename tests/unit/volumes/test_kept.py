@@ -16,7 +16,6 @@ from muster.core.errors import BadOutput, NotFound, SpecError, StoreError
 from muster.core.names import check_new_partition
 from muster.core.status import JobState, JobStatus
 from muster.core.verdict import Cause, Verdict
-from muster.volumes import fsck, held
 from muster.volumes.layout import open_layout
 from muster.volumes.lineage import compare
 from muster.volumes.manifest import Entry, render
@@ -64,7 +63,7 @@ def test_a_repository_keeps_its_scripts_its_empty_folders_and_what_its_links_nam
         False
     ]
     assert [dict(found.names(path)) for path in ("logs", "logs/old")] == [{"old": None}, {}]
-    assert fsck.check(store, deep=True).problems == ()
+    assert store.check(deep=True).problems == ()
 
 
 def test_a_version_of_plain_files_has_the_digest_that_it_always_had():
@@ -92,11 +91,11 @@ def test_what_no_version_keeps_fails_the_job_and_what_it_wrote_can_be_fetched(wo
     ):
         commit(work, spec, staging)
     verdict = Verdict(cause=Cause.USER_ERROR, message="m", advice="a")
-    held.give_back(store, "a-1", cause=verdict.cause)
+    store.ended.give_back("a-1", cause=verdict.cause)
     store.ledger.update(
         JobStatus(job_id="a-1", state=JobState.FAILED, submitted=1.0, ended=time.time(), verdict=verdict)
     )
-    assert held.salvage(store, "a-1", tmp_path / "got") == (2 if name == "bytes" else 1)
+    assert store.salvage("a-1", tmp_path / "got") == (2 if name == "bytes" else 1)
     assert (tmp_path / "got" / "main-0" / "out" / "weights").read_bytes() == b"12 hours"
 
 
@@ -264,7 +263,7 @@ def test_a_wrong_mode_or_owner_is_seen_and_never_spreads(work, store, change):
     one, other = (store.path(version.address) / "x" for version in (first, second))
     assert one.stat().st_ino != other.stat().st_ino
     assert (other.stat().st_mode & 0o777, other.stat().st_uid) == (0o444, 0)
-    assert {each.where for each in fsck.check(store).problems} == {first.address}
+    assert {each.where for each in store.check().problems} == {first.address}
     assert (store.path(first.address) / "run").stat().st_nlink == 2
 
 
@@ -277,7 +276,7 @@ def test_a_version_of_another_user_is_not_shared_and_no_damage(work, store, capl
     own = store.path(work.run("a-2", {"x": b"1", "y": b"2"}).address)
     assert (own / "x").stat().st_ino != (data / "x").stat().st_ino
     assert not caplog.records
-    assert not fsck.check(store).problems
+    assert not store.check().problems
 
 
 def test_what_is_advised_about_a_file_is_one_word_to_a_shell(work, store):
@@ -285,9 +284,9 @@ def test_what_is_advised_about_a_file_is_one_word_to_a_shell(work, store):
         pytest.skip("needs root: another's file")
     data = store.path(work.run("a-1", {"a; exit 1 #": b"1"}).address)
     os.chown(data / "a; exit 1 #", 1234, -1)
-    (found,) = fsck.check(store).problems
+    (found,) = store.check().problems
     subprocess.run(["sh", "-c", found.advice.partition(": ")[2]], check=True)
-    assert not fsck.check(store).problems
+    assert not store.check().problems
 
 
 @pytest.mark.parametrize("name", ["2026-8", "y2026-8", "2026-08-1", "2026-W9", "2026.1"])
@@ -307,7 +306,7 @@ def test_a_note_that_is_no_short_text_is_refused_before_anything_is_written(stor
     (tmp_path / "x").write_text("1")
     with pytest.raises(SpecError, match="need text of at most 4000 characters"):
         store.add("flights/raw", tmp_path / "x", note=note)
-    assert (store.volumes(), fsck.check(store).problems) == ([], ())
+    assert (store.volumes(), store.check().problems) == ([], ())
 
 
 def test_a_damaged_version_that_is_retired_is_no_problem_any_more(work, store):
@@ -315,9 +314,9 @@ def test_a_damaged_version_that_is_retired_is_no_problem_any_more(work, store):
     manifest = store.layout.version(made.volume, 1) / "MANIFEST"
     manifest.chmod(0o644)
     manifest.write_bytes(b"torn")
-    assert not fsck.check(store).clean
+    assert not store.check().clean
     store.retire(made.address, reason="torn")
-    report = fsck.check(store)
+    report = store.check()
     assert report.clean
     assert ["gc deletes it" in each.advice for each in report.problems] == [True]
 
@@ -329,9 +328,9 @@ def test_what_is_left_of_a_failed_job_without_files_is_not_told(work, store):
     store.ledger.update(
         JobStatus(job_id="a-1", state=JobState.FAILED, submitted=1.0, ended=2.0, verdict=failed)
     )
-    assert [each.advice for each in fsck.check(store).problems] == ["`muster jobs gc a-1 --yes` deletes them"]
-    held.give_back(store, "a-1", cause=failed.cause)
-    assert fsck.check(store).problems == ()
+    assert [each.advice for each in store.check().problems] == ["`muster jobs gc a-1 --yes` deletes them"]
+    store.ended.give_back("a-1", cause=failed.cause)
+    assert store.check().problems == ()
 
 
 def test_a_store_without_its_name_says_how_to_write_it_again(store):

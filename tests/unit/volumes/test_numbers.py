@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from muster.core.data import Output
-from muster.volumes import fsck, numbers, retention, tree
+from muster.volumes import numbers, tree
 from muster.volumes.folder import FolderStore
 
 VOLUME = "flights/features"
@@ -26,7 +26,7 @@ def test_a_commit_opens_no_more_in_a_volume_of_many_versions(work, store, opened
     for n in range(40):
         work.run(f"a-{n}", {"x": b"%d" % n})
     if after == "gc":
-        retention.collect(store, keep_last=1, grace_seconds=0)
+        store.collect(keep_last=1, grace_seconds=0)
     assert cost(opened, work, "new-3") <= few
 
 
@@ -51,7 +51,7 @@ def test_a_hint_that_is_not_true_gives_no_number_twice(work, store, text):
     hint.unlink() if text is None else hint.write_text(text)
     assert work.run("b-1", {"x": b"4"}).number == 4
     assert hint.read_text() == "4"
-    assert fsck.check(store, deep=True).problems == ()
+    assert store.check(deep=True).problems == ()
 
 
 def test_a_number_that_an_earlier_muster_gave_out_since_is_not_given_again(work, store):

@@ -11,7 +11,6 @@ import pytest
 from tests.disk import own_disk
 
 from muster.core.errors import MusterError
-from muster.volumes import fsck
 from muster.volumes.folder import FolderStore
 
 pytestmark = pytest.mark.soak
@@ -59,7 +58,7 @@ def test_no_acknowledged_version_is_lost_however_often_the_power_goes(disk):
         acknowledged += acknowledged_until_the_cut(disk, turn)
         store = FolderStore(disk.mount / "store")
         assert [line[0] for line in acknowledged if not survives(store, *line)] == []
-        report = fsck.check(store, deep=True)
+        report = store.check(deep=True)
         assert report.clean, report.problems
     assert len(acknowledged) >= 2 * ROUNDS
 

@@ -4,6 +4,7 @@ import os
 import threading
 import time
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from tests.contract.test_store import write
@@ -16,18 +17,16 @@ from muster.core.origin import Origin
 from muster.core.search import Search, SearchSpec
 from muster.core.space import uniform
 from muster.core.status import JobState, JobStatus
-from muster.volumes import fsck, retention, sharing
+from muster.volumes import retention, sharing, upkeep
 from muster.volumes.folder import FolderStore
 
 
 def going(store, **options):
-    return [
-        version.address.removeprefix("volume://") for version in retention.plan(store, **options).versions
-    ]
+    return [version.address.removeprefix("volume://") for version in store.plan(**options).versions]
 
 
 def kept(store, **options):
-    return {a.removeprefix("volume://"): why for a, why in retention.plan(store, **options).kept.items()}
+    return {a.removeprefix("volume://"): why for a, why in store.plan(**options).kept.items()}
 
 
 def test_the_last_versions_of_each_partition_stay(work, store):
@@ -68,12 +67,12 @@ def test_only_the_volumes_that_are_named_lose_versions(work, store):
     assert kept(store, keep_last=1, volumes=["mid"]) == {"mid@2": "one of the last 1"}
     assert kept(store, keep_last=1, volumes=["raw"])["raw@1"] == "volume://mid@1 was made from it"
     assert going(store, keep_last=1) == ["mid@1", "raw@1"]
-    staged = retention.plan(store, volumes=["mid"], job_days=0)
+    staged = store.plan(volumes=["mid"], job_days=0)
     assert staged.jobs == ()
-    assert retention.plan(store, job_days=0).jobs
+    assert store.plan(job_days=0).jobs
     with pytest.raises(NotFound, match=r"no volume 'other': .*mid, raw"):
-        retention.collect(store, volumes=["mid", "other"], keep_last=1)
-    retention.collect(store, volumes=["mid"], keep_last=1)
+        store.collect(volumes=["mid", "other"], keep_last=1)
+    store.collect(volumes=["mid"], keep_last=1)
     assert [version.address for version in store.versions("mid")] == ["volume://mid@2"]
     assert len(store.versions("raw")) == 3
 
@@ -158,7 +157,7 @@ def test_an_old_version_that_a_commit_replaced_stays_for_runs_that_were_given_it
     with pytest.raises(NotFound, match="@1 was deleted by gc"):
         store.path(old.address)
     assert [version.address for version in store.versions("flights/features")] == [made.address]
-    assert not fsck.check(store, deep=True).problems
+    assert not store.check(deep=True).problems
 
 
 def test_what_was_replaced_and_then_retired_by_its_address_goes_at_once(work, store):
@@ -193,7 +192,7 @@ def test_retired_versions_go_first(work, store):
 
 def test_what_goes_leaves_record_manifest_and_number(work, store):
     versions = [work.run(f"a-{n}", {"x": b"%d" % n}) for n in range(3)]
-    collected = retention.collect(store, keep_last=1, grace_seconds=0)
+    collected = store.collect(keep_last=1, grace_seconds=0)
     assert [v.number for v in collected.plan.versions] == [1, 2]
     again = FolderStore(store.layout.root)
     assert [v.number for v in again.versions("flights/features")] == [3]
@@ -207,26 +206,26 @@ def test_what_goes_leaves_record_manifest_and_number(work, store):
     )
     assert again.commit("a-0", attempt=1) == {"out": (versions[0],)}
     assert work.run("a-4", {"x": b"4"}).number == 4
-    assert fsck.check(again, deep=True).problems == ()
+    assert again.check(deep=True).problems == ()
 
 
 def test_the_newest_may_go_and_its_number_is_still_not_reused(work, store):
     work.run("a-1", {"x": b"1"})
     second = work.run("a-2", {"x": b"2"})
     store.retire(second.address, reason="wrong")
-    retention.collect(store, keep_last=1, grace_seconds=0)
+    store.collect(keep_last=1, grace_seconds=0)
     assert work.run("a-3", {"x": b"3"}).number == 3
 
 
 def test_who_reads_without_a_lease_has_time_to_finish(work, store):
     first = work.run("a-1", {"x": b"1"})
     work.run("a-2", {"x": b"2"})
-    retention.collect(store)  # the seals of the two jobs, which are not read
+    store.collect()  # the seals of the two jobs, which are not read
     with (store.path(first.address) / "x").open("rb") as reader:
-        assert retention.collect(store, keep_last=1).freed_bytes == 0
+        assert store.collect(keep_last=1).freed_bytes == 0
         assert reader.read() == b"1"
     assert len(list(store.layout.trash.iterdir())) > 0
-    assert retention.collect(store, keep_last=1, grace_seconds=0).freed_bytes > 0
+    assert store.collect(keep_last=1, grace_seconds=0).freed_bytes > 0
     assert list(store.layout.trash.iterdir()) == []
 
 
@@ -235,10 +234,10 @@ def test_on_a_disk_that_is_nearly_full_what_goes_makes_room_at_once(work, store,
     monkeypatch.setattr("muster.core.room.SCARCE_BYTES", 1 << 62)
     work.run("a-1", {"x": b"1" * 9000})
     work.run("a-2", {"x": b"2"})
-    retention.collect(store)
+    store.collect()
     coming = store.layout.trash / f"{int(time.time())}-0123456789abcdef"
     coming.mkdir()
-    collected = retention.collect(store, keep_last=1)
+    collected = store.collect(keep_last=1)
     assert collected.at_once
     assert collected.freed_bytes >= 9000
     assert list(store.layout.trash.iterdir()) == [coming]
@@ -250,41 +249,41 @@ def test_what_is_known_of_a_version_makes_room_for_its_tombstone(work, store, mo
     work.run("a-2", {"x": b"2"})
     folder, there = store.layout.version(first.volume, first.number), []
     assert (folder / sharing.KNOWN).exists()
-    write = retention.write_whole
+    write = upkeep.write_whole
 
     def full(path, *given, **how):
         if path.name == "TOMBSTONE":
             there.append((path.parent / sharing.KNOWN).exists())
         return write(path, *given, **how)
 
-    monkeypatch.setattr(retention, "write_whole", full)
-    retention.collect(store, keep_last=1)
+    monkeypatch.setattr(upkeep, "write_whole", full)
+    store.collect(keep_last=1)
     assert there == [False]
 
 
 def test_shared_files_do_not_count_as_freed(work, store):
     for n in range(2):
         work.run(f"a-{n}", {"same": b"x" * 9000, "own": b"%d" % n})
-    retention.collect(store, keep_last=1)
+    store.collect(keep_last=1)
     taken = [path for path in store.layout.trash.iterdir() if (path / "same").exists()]
     assert len(taken) == 1
-    assert retention.collect(store, keep_last=1, grace_seconds=0).freed_bytes < 9000
+    assert store.collect(keep_last=1, grace_seconds=0).freed_bytes < 9000
     assert (store.path("flights/features") / "same").read_bytes() == b"x" * 9000
 
 
 def test_a_file_with_several_names_in_a_version_is_freed_with_it(work, store):
     for n in range(2):  # both files of the second are links to one of the first
         work.run(f"a-{n}", {"one": b"x" * 9000, "two": b"x" * 9000})
-    retention.collect(store, keep_last=1, now=True)
+    store.collect(keep_last=1, now=True)
     work.run("a-2", {"one": b"2"})
-    assert retention.collect(store, keep_last=1, now=True).freed_bytes >= 9000
+    assert store.collect(keep_last=1, now=True).freed_bytes >= 9000
 
 
 def test_leftovers_of_ended_jobs_go_and_of_running_ones_stay(work, store):
     for job_id in ("ended-1", "running-1"):
         work.seal(job_id, work.spec(out="flights/x"), {"out": {"x": b"1"}})
     work.end("ended-1")
-    assert retention.collect(store, grace_seconds=0).plan.staging == ("ended-1",)
+    assert store.collect(grace_seconds=0).plan.staging == ("ended-1",)
     store.commit("running-1", attempt=1)
     assert store.ledger.jobs() == ["ended-1", "running-1"]
 
@@ -310,12 +309,12 @@ def failed(work, job_id, *, ended=None, origin=TASK, **more):
 
 def test_the_checkpoints_of_a_task_that_failed_stay_and_what_it_staged_beside_them_goes(work, store):
     staging = failed(work, "a-1")
-    done = retention.collect(store)
+    done = store.collect()
     assert (done.plan.resumable, done.plan.staging) == (("a-1",), ())
     assert done.freed_bytes >= 9000
     assert [path.name for path in staging.root.iterdir()] == ["checkpoints"]
     assert store.saved("a-1").files == 1
-    assert fsck.check(store).problems == ()
+    assert store.check().problems == ()
 
 
 @pytest.mark.parametrize(
@@ -325,7 +324,7 @@ def test_the_checkpoints_of_a_task_that_failed_stay_and_what_it_staged_beside_th
 )
 def test_checkpoints_that_no_try_will_go_on_from_go(work, store, made, rules):
     failed(work, "a-1", **made)
-    assert retention.collect(store, **rules).plan.staging == ("a-1",)
+    assert store.collect(**rules).plan.staging == ("a-1",)
     assert store.saved("a-1") is None
 
 
@@ -336,14 +335,14 @@ def test_checkpoints_of_a_task_that_has_succeeded_since_go(work, store):
     work.seal("a-2", spec, {"out": {"x": b"1"}})
     store.commit("a-2", attempt=1)
     work.end("a-2", at=time.time())
-    assert retention.collect(store).plan.resumable == ("b-1",)
+    assert store.collect().plan.resumable == ("b-1",)
     assert (store.saved("a-1"), store.saved("b-1").files) == (None, 1)
 
 
 def test_checkpoints_that_a_waiting_job_goes_on_from_stay_however_old(work, store):
     failed(work, "a-1", ended=20)
     store.ledger.create("a-2", replace(work.spec(out="flights/x"), origin=TASK, follows="a-1"))
-    assert retention.collect(store).plan.resumable == ("a-1",)
+    assert store.collect().plan.resumable == ("a-1",)
     assert contents(store.stage("a-2").checkpoints) == {"epoch-5": b"weights"}
 
 
@@ -357,14 +356,12 @@ def test_a_commit_under_way_is_left_alone(work, store):
     work.cut_off("put-1")
     store.layout.discard(store.layout.job("put-1"))
     with store.attempts.alone("put-1"):
-        assert retention.plan(store).torn == ()
-        assert retention.plan(store).staging == ()
+        assert store.plan().torn == ()
+        assert store.plan().staging == ()
     store.layout.delete(store.layout.staging("put-1"))
-    assert retention.collect(store, grace_seconds=0).plan.torn == (
-        str(store.layout.version(version.volume, 1)),
-    )
+    assert store.collect(grace_seconds=0).plan.torn == (str(store.layout.version(version.volume, 1)),)
     assert work.run("a-1", {"x": b"1"}).number == 2
-    assert fsck.check(store, deep=True).problems == ()
+    assert store.check(deep=True).problems == ()
 
 
 def test_a_version_that_is_committed_after_gc_has_looked_is_left_alone(work, store, monkeypatch):
@@ -373,17 +370,17 @@ def test_a_version_that_is_committed_after_gc_has_looked_is_left_alone(work, sto
     record, aside = store.layout.commit("put-1"), work.cut_off("put-1")
     store.layout.discard(store.layout.job("put-1"))
     store.layout.delete(store.layout.staging("put-1"))
-    given_up = retention.given_up
+    given_up = store.ended.given_up
 
-    def commit_meanwhile(store, job_id):
-        found = given_up(store, job_id)
+    def commit_meanwhile(job_id):
+        found = given_up(job_id)
         if aside.exists():
             aside.rename(record)
         return found
 
-    monkeypatch.setattr(retention, "given_up", commit_meanwhile)
-    assert retention.collect(store, grace_seconds=0).plan.torn != ()
-    assert fsck.check(FolderStore(store.layout.root), deep=True).problems == ()
+    monkeypatch.setattr(store.ended, "given_up", commit_meanwhile)
+    assert store.collect(grace_seconds=0).plan.torn != ()
+    assert FolderStore(store.layout.root).check(deep=True).problems == ()
     assert (store.path(version.address) / "x").read_bytes() == b"1"
 
 
@@ -395,12 +392,13 @@ def test_two_collections_at_once_do_not_stop_each_other(work, store, monkeypatch
     work.cut_off("put-1")
     store.layout.discard(store.layout.job("put-1"))
     store.layout.delete(store.layout.staging("put-1"))
-    decided = retention.plan(store)
+    decided = store.plan()
     assert decided.torn
     assert decided.staging
-    assert retention.collect(store).freed_bytes >= 9000
-    monkeypatch.setattr(retention, "plan", lambda *_, **__: decided)
-    assert retention.collect(store).freed_bytes == 0
+    assert store.collect().freed_bytes >= 9000
+    monkeypatch.setattr(upkeep, "uncommitted", lambda _: [(Path(path), "put-1") for path in decided.torn])
+    monkeypatch.setattr(store.ended, "leftovers", lambda **_: decided.staging)
+    assert store.collect().freed_bytes == 0
 
 
 def test_what_an_ended_job_shut_goes_as_well(work, store, unprivileged):
@@ -411,7 +409,7 @@ def test_what_an_ended_job_shut_goes_as_well(work, store, unprivileged):
     (shut / "inner").chmod(0)
     shut.chmod(0o300)
     work.end("ended-1")
-    assert retention.collect(store).freed_bytes >= 9500
+    assert store.collect().freed_bytes >= 9500
     assert not store.layout.staging("ended-1").exists()
     assert list(store.layout.trash.iterdir()) == []
 
@@ -427,19 +425,19 @@ def test_a_full_disk_gets_room_though_no_version_can_go(work, store, monkeypatch
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     with monkeypatch.context() as patch:
-        patch.setattr(retention, "write_whole", full)
+        patch.setattr(upkeep, "write_whole", full)
         with pytest.raises(StoreError, match="No space left"):
-            retention.collect(store, keep_last=1)
+            store.collect(keep_last=1)
     assert not store.layout.staging("ended-1").exists()
     assert len(store.versions("flights/features")) == 2
-    assert retention.collect(store, keep_last=1).plan.versions != ()
+    assert store.collect(keep_last=1).plan.versions != ()
 
 
 def test_gc_waits_for_who_takes_a_lease(work, store):
     """A version that is leased before gc decides is never deleted, however close they come."""
     first = work.run("a-1", {"x": b"1"})
     work.run("a-2", {"x": b"2"})
-    collector = threading.Thread(target=retention.collect, args=(store,), kwargs={"keep_last": 1})
+    collector = threading.Thread(target=store.collect, kwargs={"keep_last": 1})
     with store.marks.steady():
         collector.start()
         store.lease([first.address], holder="reader-1")
@@ -453,7 +451,7 @@ def test_old_jobs_go_with_their_logs(work, store):
     work.end("old-1", at=time.time() - 2 * retention.DAY_SECONDS)
     store.ledger.append("old-1", b"line\n")
     work.seal("new-1", work.spec(out="flights/x"), {"out": {"x": b"1"}})
-    retention.collect(store, job_days=1, grace_seconds=0)
+    store.collect(job_days=1, grace_seconds=0)
     assert store.ledger.jobs() == ["new-1"]
     assert store.record(version.address).job_id == "old-1"
     assert store.commit("old-1", attempt=1) == {"out": (version,)}
@@ -466,10 +464,10 @@ def test_code_that_nothing_refers_to_goes_after_a_day(work, store, tmp_path, mon
         digests.append(store.put(tmp_path, [name]))
     work.run("a-1", {"x": b"1"}, code=digests[0])
     store.ledger.create("b-1", work.spec(out="flights/x", code=digests[1]))
-    assert retention.plan(store).code == ()
+    assert store.plan().code == ()
     now = time.time()
     monkeypatch.setattr(retention.time, "time", lambda: now + 2 * retention.DAY_SECONDS)
-    assert retention.collect(store).plan.code == (digests[2],)
+    assert store.collect().plan.code == (digests[2],)
     assert store.code(digests[0]).is_dir()
     with pytest.raises(NotFound):
         store.code(digests[2])
@@ -478,7 +476,7 @@ def test_code_that_nothing_refers_to_goes_after_a_day(work, store, tmp_path, mon
 @pytest.mark.parametrize("options", [{"keep_last": 0}, {"job_days": -1}, {"young_days": -1}])
 def test_nonsense_is_refused(store, options):
     with pytest.raises(SpecError, match="need 1 or more"):
-        retention.plan(store, **options)
+        store.plan(**options)
 
 
 def test_what_a_waiting_job_will_read_stays(work, store):
@@ -499,10 +497,10 @@ def test_nothing_goes_while_what_a_job_reads_cannot_be_told(work, store):
     with pytest.raises(
         Corrupt, match=f"status.json cannot be read: .*take {job} away: .* gc deletes nothing"
     ):
-        retention.collect(store, keep_last=1)
+        store.collect(keep_last=1)
     assert len(store.versions("raw")) == 2
     (job / "status.json").write_text(whole)
-    assert [version.number for version in retention.collect(store, keep_last=1).plan.versions] == [1]
+    assert [version.number for version in store.collect(keep_last=1).plan.versions] == [1]
 
 
 def test_the_lock_of_an_image_stays_while_a_job_or_a_version_names_it(work, store, tmp_path, monkeypatch):
@@ -510,14 +508,14 @@ def test_the_lock_of_an_image_stays_while_a_job_or_a_version_names_it(work, stor
     lock = store.put(tmp_path, ["requirements.txt"])
     tomorrow = time.time() + 2 * retention.DAY_SECONDS
     monkeypatch.setattr(retention.time, "time", lambda: tomorrow)
-    assert retention.plan(store).code == (lock,)
+    assert store.plan().code == (lock,)
     spec = replace(work.spec(out="v"), image_digest=lock)
     work.seal("a-1", spec, {"out": {"x": b"1"}})
-    assert retention.plan(store).code == ()
+    assert store.plan().code == ()
     store.commit("a-1", attempt=1)
     work.end("a-1", at=1.0)
-    assert retention.plan(store, job_days=0).jobs == ("a-1",)
-    assert retention.plan(store, job_days=0).code == ()
+    assert store.plan(job_days=0).jobs == ("a-1",)
+    assert store.plan(job_days=0).code == ()
 
 
 def test_a_pin_that_goes_while_we_look_hides_no_other(work, store):
@@ -534,7 +532,7 @@ def test_code_goes_for_whoever_may_not_write_its_read_only_folder(store, tmp_pat
     code = store.put(tmp_path, ["train.py"])
     tomorrow = time.time() + 2 * retention.DAY_SECONDS
     monkeypatch.setattr(retention.time, "time", lambda: tomorrow)
-    assert retention.collect(store).plan.code == (code,)
+    assert store.collect().plan.code == (code,)
     with pytest.raises(NotFound):
         store.code(code)
 

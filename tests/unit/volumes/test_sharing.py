@@ -5,7 +5,7 @@ import resource
 
 import pytest
 
-from muster.volumes import fsck, retention
+from muster.volumes import fsck
 from muster.volumes.folder import FolderStore
 
 ROWS = {"a": b"good" * 500, "d/b": b"more"}
@@ -44,7 +44,7 @@ def test_a_file_that_was_changed_is_not_shared(work, store):
     second = work.run("a-2", ROWS)
     assert (store.path(second.address) / "a").read_bytes() == ROWS["a"]
     assert inode(store, first.address, "d/b") == inode(store, second.address, "d/b")
-    problems = fsck.check(store, deep=True).problems
+    problems = store.check(deep=True).problems
     assert [problem.where for problem in problems] == [first.address]
 
 
@@ -66,7 +66,7 @@ def test_many_files_with_the_same_bytes_are_read_once_at_most(work, opened):
 def test_what_gc_took_away_leaves_the_rest_known(work, store, opened):
     for n in range(1, 4):
         work.run(f"a-{n}", ROWS)
-    retention.collect(store, keep_last=1, grace_seconds=0)
+    store.collect(keep_last=1, grace_seconds=0)
     assert (store.path("flights/features@3") / "a").stat().st_nlink == 1
     assert hashed(opened, work, "a-4") == []
 
@@ -74,11 +74,11 @@ def test_what_gc_took_away_leaves_the_rest_known(work, store, opened):
 def test_gc_ends_well_where_there_is_no_room_to_write_what_is_known(work, store):
     for n in range(1, 4):
         work.run(f"a-{n}", ROWS)
-    retention.collect(store, keep_last=1)  # the data goes to the trash: from there on nothing need be written
+    store.collect(keep_last=1)  # the data goes to the trash: from there on nothing need be written
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, limits[1]))
     try:
-        retention.collect(store, keep_last=1, grace_seconds=0)
+        store.collect(keep_last=1, grace_seconds=0)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert list(store.layout.trash.iterdir()) == []
@@ -91,8 +91,8 @@ def test_what_was_changed_before_gc_is_not_taken_for_known_after_it(work, store)
         work.run(f"a-{n}", ROWS)
     spoil(store, "flights/features@3")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(retention.damage, "refuse", lambda store: None)
-        retention.collect(store, keep_last=1, grace_seconds=0)
+        patch.setattr(fsck, "refuse", lambda *_: None)
+        store.collect(keep_last=1, grace_seconds=0)
     work.run("a-4", ROWS)
     assert (store.path("flights/features@4") / "a").read_bytes() == ROWS["a"]
 

@@ -37,7 +37,6 @@ from muster.core.wire import loads
 from muster.images.environment import Environments
 from muster.volumes.durability import translated
 from muster.volumes.folder import FolderStore
-from muster.volumes.held import give_back
 from muster.volumes.survived import survived
 
 
@@ -230,7 +229,7 @@ class LocalRunner:
         else:
             record(self._ledger, status, why)
             with suppress(OSError):  # what cannot go now is gc's, and no reason not to end it
-                give_back(self._store, job_id, cause=why.cause)
+                self._store.ended.give_back(job_id, cause=why.cause)
         self._store.release(job_id)
 
     def _gpu_warning(self, job: JobSpec) -> str:

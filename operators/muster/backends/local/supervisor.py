@@ -39,7 +39,6 @@ from muster.core.status import JobResult, JobState, JobStatus
 from muster.core.verdict import Cause, Verdict
 from muster.core.wire import dumps, loads
 from muster.images.environment import Environments
-from muster.volumes.held import give_back
 from muster.volumes.survived import survived, with_survived
 
 if TYPE_CHECKING:
@@ -374,7 +373,7 @@ class Supervisor:
             return  # its folder goes next, with its temporary files
         # first: its end needs room, too
         self._leave(
-            self._folder.drop_scratch, partial(give_back, self._store, self._job_id, cause=ended.cause)
+            self._folder.drop_scratch, partial(self._store.ended.give_back, self._job_id, cause=ended.cause)
         )
         mask = self._masking.text
         ended = ended.going_on(self._spec.origin.again)

@@ -259,10 +259,9 @@ def _store(settings: Settings) -> Check:
     if not settings.store.is_dir():
         return ok("store", f"none yet; it will be made in {settings.home}")
     from muster.volumes.folder import FolderStore
-    from muster.volumes.fsck import check
 
     try:
-        report = check(FolderStore(settings.store))
+        report = FolderStore(settings.store).check()
     except MusterError as error:
         return bad("store", error, "muster volumes fsck")
     if not report.clean:

@@ -35,7 +35,7 @@ from muster.ext.mirrors.drafts import Drafts, Filling
 from muster.ext.mirrors.fetching import fetch
 from muster.ext.mirrors.publishing import Publishing, mark_of
 from muster.ext.mirrors.scan import look, scan
-from muster.volumes import pages, retention, sharing, trash
+from muster.volumes import pages, sharing, trash
 from muster.volumes.changes import files_below
 from muster.volumes.commit_records import (
     CommitRecord,
@@ -46,7 +46,6 @@ from muster.volumes.commit_records import (
     is_committed,
     read_commit,
 )
-from muster.volumes.damage import check_data
 from muster.volumes.durability import (
     locked,
     rename,
@@ -54,10 +53,12 @@ from muster.volumes.durability import (
     write_whole,
 )
 from muster.volumes.folder import FolderStore
+from muster.volumes.fsck import check_data
 from muster.volumes.hashing import Frozen, hash_file
 from muster.volumes.manifest import Entry
 from muster.volumes.marks import pin_name
 from muster.volumes.tree import folders_of, remove, set_modes
+from muster.volumes.upkeep import HOUR_SECONDS
 
 _CHUNK_BYTES = 1 << 20
 
@@ -149,7 +150,7 @@ class FolderHome:
                     if is_committed(self._layout, volume, number):  # a kill before its mark was removed
                         mark_of(self._layout.version(volume, number)).unlink(missing_ok=True)
             if identity.mirrored(root):  # no gc empties a mirror's trash
-                trash.empty(self._layout, before=time.time() - retention.HOUR_SECONDS)
+                trash.empty(self._layout, before=time.time() - HOUR_SECONDS)
 
     def free(self) -> None:
         """Empty the trash."""
@@ -289,8 +290,8 @@ class FolderHome:
             marks.unpin(address, reason=reason)
         if holding.deleted and not now.deleted:
             with translated(f"delete {address}"), locked(self._layout.root / "gc.lock"):
-                if f"volume://{address}" not in retention.leased(self._store):  # else a later run does it
-                    retention.bury(self._store, self._store.catalog.described(*place))
+                if f"volume://{address}" not in self._store.upkeep.leased():  # else a later run does it
+                    self._store.upkeep.bury(self._store.catalog.described(*place))
                     if holding.retired is not None:  # after it: on a full disk that makes room
                         write_whole(folder / "RETIRED", holding.retired)
                     return

@@ -19,7 +19,6 @@ from starlette.responses import Response, StreamingResponse
 
 from muster.core.errors import MusterError, StoreError
 from muster.core.wire import dumps
-from muster.volumes import fsck
 from muster.volumes.durability import translated
 from muster.volumes.folder import FolderStore
 from muster.volumes.service.calls import Bind, Call, route
@@ -74,7 +73,7 @@ class RunningCheck:
     def __init__(self, store: FolderStore, *, deep: bool, protect: bool) -> None:
         self.lines: list[str] = []
         self.last = ""
-        self._check = partial(fsck.check, store, deep=deep, protect=protect, progress=self._tell)
+        self._check = partial(store.check, deep=deep, protect=protect, progress=self._tell)
         threading.Thread(target=self._run, name="fsck", daemon=True).start()
 
     def _run(self) -> None:

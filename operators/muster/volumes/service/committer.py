@@ -29,7 +29,6 @@ from muster.core.wire import loads
 from muster.volumes.base import Staging
 from muster.volumes.durability import translated
 from muster.volumes.folder import FolderStore
-from muster.volumes.held import give_back
 from muster.volumes.service.hearing import Hearing
 from muster.volumes.service.journal import ONCE, Journals
 from muster.volumes.service.refusals import Over
@@ -163,7 +162,7 @@ class Committer:
     def _give_back(self, job_id: str, cause: Cause | None) -> None:
         """Delete the staged files of a job without success; gc deletes the rest."""
         try:
-            give_back(self._store, job_id, cause=cause)
+            self._store.ended.give_back(job_id, cause=cause)
         except (MusterError, OSError) as error:
             _LOG.warning("job %s has ended, and what it staged is still there: %s", job_id, error)
 

@@ -18,7 +18,6 @@ from starlette.responses import FileResponse, Response, StreamingResponse
 
 from muster.core.errors import Corrupt, SpecError
 from muster.volumes.documents import parse, show
-from muster.volumes.held import fetchable, written
 from muster.volumes.listing import open_manifest
 from muster.volumes.manifest import Entry
 from muster.volumes.service.archives import ArchiveMember, exactly, in_chunks, members, pack
@@ -134,12 +133,12 @@ def _log(call: Call) -> Response:
 
 def _staged(call: Call) -> Response:
     """Send a tar of an ended job's staged files."""
-    return _tar(fetchable(call.served.store, call.part("job_id")))
+    return _tar(call.served.store.ended.fetchable(call.part("job_id")))
 
 
 def _written(call: Call) -> Response:
     """Send a tar of the files that a job has written so far, those whose names have the given beginning."""
-    return _tar(written(call.served.store, call.part("job_id"), begins=call.query("begins")))
+    return _tar(call.served.store.ended.written(call.part("job_id"), begins=call.query("begins")))
 
 
 def _tar(files: Iterator[tuple[str, os.DirEntry[str]]]) -> Response:

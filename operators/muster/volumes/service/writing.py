@@ -16,7 +16,6 @@ from muster.volumes import snapshot
 from muster.volumes.base import Version
 from muster.volumes.durability import translated, write_whole
 from muster.volumes.gather import Draft, check_path
-from muster.volumes.held import take_in
 from muster.volumes.service.archives import unpack
 from muster.volumes.service.calls import (
     LIMIT_JSON_BYTES,
@@ -74,8 +73,8 @@ def _add(call: Call) -> Version:
         return store.commits.put(
             f"put-{request}",
             volume,
-            lambda ready: take_in(
-                store, _receive(call, ready / "0" / "data", volume, partition), checkpoints
+            lambda ready: store.ended.take_in(
+                _receive(call, ready / "0" / "data", volume, partition), checkpoints
             ),
             note=call.query("note", ""),
         )

@@ -13,7 +13,6 @@ from muster.core.errors import StoreError
 from muster.core.room import is_full
 from muster.core.status import JobState
 from muster.core.verdict import Cause, Verdict
-from muster.volumes import fsck
 from muster.volumes.folder import FolderStore
 
 FULL = "No space left on device"
@@ -37,7 +36,7 @@ def main(folder):
         fails(gangs[0], store, filler)
         for gang in gangs:
             gang.pods.close()
-        assert fsck.check(FolderStore(service.root), deep=True).clean
+        assert FolderStore(service.root).check(deep=True).clean
 
 
 def refused(gang, store, folder):

@@ -11,7 +11,6 @@ from tests.unit.volumes.service.process import until
 
 from muster.core.errors import StoreError
 from muster.volumes import fsck
-from muster.volumes.service import checks
 
 ASKED = 60  # more than a pool of threads holds
 CHECK = fsck.check
@@ -28,14 +27,13 @@ def checking(monkeypatch):
     """Let a check end when told so; what was begun of each kind."""
     go_on, begun = threading.Event(), []
 
-    def check(store, *, deep, protect, progress):
+    def check(*store, deep, protect, progress):
         begun.append(deep)
         progress("volume://v@1", 1, 2)
         assert go_on.wait(30)
-        return CHECK(store, deep=deep, protect=protect, progress=progress)
+        return CHECK(*store, deep=deep, protect=protect, progress=progress)
 
-    for module in (fsck, checks):
-        monkeypatch.setattr(module, "check", check, raising=False)
+    monkeypatch.setattr(fsck, "check", check)
     yield go_on, begun
     go_on.set()
 
@@ -75,7 +73,6 @@ def test_what_ends_it_is_said(service, monkeypatch, error, said):
     def check(*_, **__):
         raise error
 
-    for module in (fsck, checks):
-        monkeypatch.setattr(module, "check", check, raising=False)
+    monkeypatch.setattr(fsck, "check", check)
     with pytest.raises(StoreError, match=said):
         service.client().check()

@@ -14,7 +14,6 @@ from tests.unit.volumes.service.process import Service, until
 
 from muster.core.status import JobState
 from muster.core.wire import loads
-from muster.volumes import fsck
 from muster.volumes.folder import FolderStore
 from muster.volumes.service.calls import Count
 
@@ -120,7 +119,7 @@ def soak(folder, *, people, jobs, mean_seconds):
 
 def check(store, people, jobs):
     assert store.count("shared") == people * jobs
-    assert fsck.check(store, deep=True).clean
+    assert store.check(deep=True).clean
     for n in range(people):
         assert (store.count(f"p{n}"), store.count(f"put-p{n}")) == (jobs, jobs)
         for number in range(jobs):
