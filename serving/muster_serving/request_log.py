@@ -20,7 +20,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import blake2b
 from pathlib import Path
 from random import random
@@ -43,8 +43,6 @@ HASH_BYTES = 16
 KEY = "key"
 
 logger = logging.getLogger("muster.serving")
-
-Taken = tuple[bytes, float, bool, int | None, bytes, Answer, str]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,10 +113,10 @@ class RequestLog:
                 "hashed": sorted(order.hashed),
             }
         )
-        self._ids = f"{name}-%x-{secrets.token_hex(4)}-%x".encode("ascii")
+        self._ids = f"{name}-%x-{secrets.token_hex(4)}-%x"
         self._count = 0
         self._hides = bool(order.leave_out or order.hashed)
-        self._waiting: deque[Taken] = deque()
+        self._waiting: deque[spool.Frame] = deque()
         self._hour, self._began, self._ends = "", 0.0, 0.0  # of the last request that was written
         self._taken_bytes = self._written_bytes = 0  # each is written by one thread alone
         self._dropped, self._said = 0, -SAY_SECONDS
@@ -144,15 +142,17 @@ class RequestLog:
         now = time.time()
         self._count += 1
         identity = self._ids % (int(now * 1000), self._count)
-        self._taken_bytes += len(body) + len(answer.body)
-        self._waiting.append((identity, now, v1, json_length, body, answer, client))
+        whose = client if self._order.clients else None
+        frame = spool.Frame.of(identity, now, body, answer, v1=v1, json_length=json_length, client=whose)
+        self._taken_bytes += frame.size
+        self._waiting.append(frame)
         if self._closing:  # its revision was unloaded while this request was under way
             self._thread.join()
             self._write_waiting()
             self._end_file()
         elif not self._wake.is_set():
             self._wake.set()
-        return Answer(200, answer.body, (*answer.headers, (PREDICTION, identity)))
+        return Answer(200, answer.body, (*answer.headers, (PREDICTION, identity.encode())))
 
     def close(self) -> None:
         """Write what is waiting, and end the file. Idempotent."""
@@ -173,10 +173,10 @@ class RequestLog:
         self._end_file()
 
     def _write_waiting(self) -> None:
-        by_hour: dict[str, list[Taken]] = {}
+        by_hour: dict[str, list[spool.Frame]] = {}
         while self._waiting:
             taken = self._waiting.popleft()
-            by_hour.setdefault(self._hour_of(taken[1]), []).append(taken)
+            by_hour.setdefault(self._hour_of(taken.at / 1e6), []).append(taken)
         for hour, several in by_hour.items():
             try:
                 self._write(hour, several)
@@ -185,7 +185,7 @@ class RequestLog:
             except Exception as error:  # whatever these requests met, the next ones are kept
                 logger.exception("request log")
                 self._drop(len(several), f"{type(error).__name__}: {error}")
-            self._written_bytes += sum([len(each[4]) + len(each[5].body) for each in several])
+            self._written_bytes += sum([each.size for each in several])
 
     def _hour_of(self, at: float) -> str:
         """Return a request's hour; most have that of the one before."""
@@ -195,9 +195,9 @@ class RequestLog:
             self._began = self._ends - 3600
         return self._hour
 
-    def _write(self, hour: str, several: Sequence[Taken]) -> None:
+    def _write(self, hour: str, several: Sequence[spool.Frame]) -> None:
         """Append requests of one hour. :raises OSError: it cannot be done; nothing of them is in the file then."""
-        frames = [frame for each in several if (frame := self._short(self._frame(each)))]
+        frames = [frame for each in several if (frame := self._written_frame(each))]
         _check_room(self._order.folder)
         if self._file is None or self._file.hour != hour:
             self._end_file()
@@ -205,33 +205,23 @@ class RequestLog:
         self._file.append(b"".join(frames))
         self._metrics.kept(len(frames))
 
-    def _frame(self, taken: Taken) -> bytes:
-        """Write one request as it goes into the file; nothing where its hidden columns cannot be told apart."""
-        identity, at, v1, json_length, body, answer, client = taken
-        whose = client if self._order.clients else ""
-        if not self._hides:
-            return spool.frame(identity, at, body, answer, v1=v1, json_length=json_length, client=whose)
+    def _written_frame(self, frame: spool.Frame) -> bytes:
+        """Write one request as it goes into the file; nothing where that could not be read again, or not be hidden."""
         try:
-            request = spool.Request.of(self._signature, body, answer, v1=v1, json_length=json_length)
-            return spool.columns_frame(identity, at, self._hidden(request), client=whose)
+            if self._hides:
+                frame = frame.with_columns(self._hidden(frame.request(self._signature)))
+            written = frame.written()
         except Exception as error:  # whatever this one meets, those beside it are kept
             self._drop(1, f"a request cannot be read again: {type(error).__name__}: {error}")
             return b""
-
-    def _short(self, frame: bytes) -> bytes:
-        """Return a frame; nothing of one that is too long to be read again."""
-        if len(frame) <= spool.LONGEST_FRAME_BYTES:
-            return frame
+        if len(written) <= spool.LONGEST_FRAME_BYTES:
+            return written
         self._drop(1, f"a request and its answer have more than {spool.LONGEST_FRAME_BYTES} bytes")
         return b""
 
     def _hidden(self, request: spool.Request) -> spool.Request:
-        return spool.Request(
-            rows=request.rows,
-            identity=request.identity,
-            inputs=self._without(request.inputs),
-            outputs=self._without(request.outputs),
-        )
+        inputs, outputs = self._without(request.inputs), self._without(request.outputs)
+        return replace(request, inputs=inputs, outputs=outputs)
 
     def _without(self, columns: Mapping[str, list[Any]]) -> dict[str, list[Any]]:
         return {

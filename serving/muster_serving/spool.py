@@ -57,20 +57,6 @@ class Request:
     inputs: Mapping[str, list[Any]]
     outputs: Mapping[str, list[Any]]
 
-    @classmethod
-    def of(
-        cls, signature: Signature, body: bytes, answer: Answer, *, v1: bool, json_length: int | None
-    ) -> Request:
-        """Read a request and its answer. :raises ServingError: they do not follow the signature."""
-        return _request(
-            signature,
-            "v1" if v1 else "v2",
-            body,
-            json_length,
-            answer.body,
-            _answer_length(answer),
-        )
-
 
 class Frame(NamedTuple):
     """One request as it lies in a file. `at` is in microseconds since the epoch."""
@@ -84,9 +70,53 @@ class Frame(NamedTuple):
     answer: bytes
     client: str | None = None
 
+    @classmethod
+    def of(
+        cls,
+        identity: str,
+        at: float,
+        body: bytes,
+        answer: Answer,
+        *,
+        v1: bool,
+        json_length: int | None,
+        client: str | None = None,
+    ) -> Frame:
+        """Take a request as it came. :param at: in seconds. :param client: who asked; None where that is not kept."""
+        length = next((int(value) for name, value in answer.headers if name == JSON_LENGTH), None)
+        kind = "v1" if v1 else "v2"
+        return cls(int(at * 1e6), identity, kind, json_length, body, length, answer.body, client)
+
+    @property
+    def size(self) -> int:
+        """How many bytes request and answer have."""
+        return len(self.body) + len(self.answer)
+
     def request(self, signature: Signature) -> Request:
         """Decode it. :raises ServingError: it does not follow the signature."""
-        return _request(signature, self.kind, self.body, self.json_length, self.answer, self.answer_length)
+        if self.kind == "columns":
+            asked, outputs = orjson.loads(self.body), orjson.loads(self.answer)
+            return Request(rows=asked["rows"], identity=asked["id"], inputs=asked["columns"], outputs=outputs)
+        inputs, rows, identity = protocol.read_request(
+            signature, self.body, v1=self.kind == "v1", json_length=self.json_length
+        )
+        outputs = protocol.read_answer(signature, self.answer, json_length=self.answer_length)
+        return Request(rows=rows, identity=identity, inputs=inputs, outputs=outputs)
+
+    def with_columns(self, request: Request) -> Frame:
+        """Return it with these columns alone: others are hidden."""
+        asked = {"rows": request.rows, "id": request.identity, "columns": request.inputs}
+        body, answer = orjson.dumps(asked), orjson.dumps(request.outputs)
+        return Frame(self.at, self.identity, "columns", None, body, None, answer, self.client)
+
+    def written(self) -> bytes:
+        """Return it as it lies in a file."""
+        lengths = (
+            f"{_number(self.json_length)} {len(self.body)} {_number(self.answer_length)} {len(self.answer)}"
+        )
+        last = f" {self.client}" if self.client else ""
+        head = f"{self.at} {self.identity} {self.kind} {lengths}{last}\n"
+        return b"".join((head.encode("ascii"), self.body, self.answer))
 
 
 def hour_of(at: float) -> str:
@@ -103,46 +133,6 @@ def end_of(hour: str) -> float:
 def about(*, clients: bool) -> dict[str, Any]:
     """Return how a file's head begins. :param clients: whether its requests are kept with the names of their clients."""
     return {"format": FORMAT_OF_CLIENTS, "clients": True} if clients else {"format": FORMAT}
-
-
-def frame(
-    identity: bytes,
-    at: float,
-    body: bytes,
-    answer: Answer,
-    *,
-    v1: bool,
-    json_length: int | None,
-    client: str = "",
-) -> bytes:
-    """Write a request as it came. :param client: who asked; empty where that is not known."""
-    return b"%d %b %b %d %d %d %d%b\n%b%b" % (
-        int(at * 1e6),
-        identity,
-        b"v1" if v1 else b"v2",
-        _number(json_length),
-        len(body),
-        _number(_answer_length(answer)),
-        len(answer.body),
-        _last(client),
-        body,
-        answer.body,
-    )
-
-
-def columns_frame(identity: bytes, at: float, request: Request, *, client: str = "") -> bytes:
-    """Write a request of which columns are hidden."""
-    asked: dict[str, Any] = {"rows": request.rows, "id": request.identity, "columns": request.inputs}
-    body, answer = orjson.dumps(asked), orjson.dumps(request.outputs)
-    return b"%d %b columns -1 %d -1 %d%b\n%b%b" % (
-        int(at * 1e6),
-        identity,
-        len(body),
-        len(answer),
-        _last(client),
-        body,
-        answer,
-    )
 
 
 def read_head(path: Path) -> dict[str, Any]:
@@ -185,37 +175,7 @@ def frames(path: Path, *, after: int = 0) -> Iterator[tuple[Frame, int]]:
                 return
             client = match[8].decode("ascii") if match[8] else None
             lengths = _length(json_length), _length(answer_length)
-            frame = Frame(at, identity, kind, lengths[0], body, lengths[1], answer, client)
-            yield frame, file.tell()
-
-
-def _request(
-    signature: Signature,
-    kind: str,
-    body: bytes,
-    json_length: int | None,
-    answer: bytes,
-    answer_length: int | None,
-) -> Request:
-    if kind == "columns":
-        asked = orjson.loads(body)
-        return Request(
-            rows=asked["rows"], identity=asked["id"], inputs=asked["columns"], outputs=orjson.loads(answer)
-        )
-    inputs, rows, identity = protocol.read_request(signature, body, v1=kind == "v1", json_length=json_length)
-    outputs = protocol.read_answer(signature, answer, json_length=answer_length)
-    return Request(rows=rows, identity=identity, inputs=inputs, outputs=outputs)
-
-
-def _answer_length(answer: Answer) -> int | None:
-    for name, value in answer.headers:
-        if name == JSON_LENGTH:
-            return int(value)
-    return None
-
-
-def _last(client: str) -> bytes:
-    return b" " + client.encode("ascii") if client else b""
+            yield Frame(at, identity, kind, lengths[0], body, lengths[1], answer, client), file.tell()
 
 
 def _number(length: int | None) -> int:

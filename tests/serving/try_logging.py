@@ -216,7 +216,7 @@ def bad(root: Path) -> dict[str, Any]:
     first = json.dumps(head).encode() + b"\n"
 
     def frame(name: str, body: bytes) -> bytes:
-        return spool.frame(name.encode(), 1.0, body, answer(True), v1=True, json_length=None)
+        return spool.Frame.of(name, 1.0, body, answer(True), v1=True, json_length=None).written()
 
     def asked(x: int) -> bytes:
         return json.dumps({"instances": [{"x": x}]}).encode()
