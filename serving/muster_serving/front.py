@@ -377,13 +377,9 @@ class Front:
             return refusal(str(error), error.status)
         except Gone as error:
             return refusal(str(error), 503)
-        if call.verb == "/ready" or call.protocol == "v1":
-            answer = pages.model_ready(self._revisions.name)
-        else:
-            platform = pages.ONNX if isinstance(found.predictor, Predictor) else pages.PYTHON
-            answer = pages.model(
-                self._revisions.name, found.revision, found.predictor.signature, platform=platform
-            )
+        platform = pages.ONNX if isinstance(found.predictor, Predictor) else pages.PYTHON
+        signature = found.predictor.signature
+        answer = pages.described(call, self._revisions.name, found.revision, signature, platform=platform)
         return Answer(answer.status, answer.body, answer.headers + found.headers)
 
     async def _answer(self, send: Send, answer: Answer) -> None:

@@ -10,6 +10,7 @@ import orjson
 from muster_serving import metrics, openapi
 from muster_serving.answer import Answer
 from muster_serving.docs_page import docs_page
+from muster_serving.routes import Call
 from muster_serving.signature import Signature
 
 ONNX, PYTHON = "onnxruntime_onnx", "python"
@@ -43,13 +44,10 @@ def page(path: str, *, name: str, revisions: Sequence[str], signature: Signature
     return Answer(200, docs_page(document, signature).encode(), _HTML)
 
 
-def model_ready(name: str) -> Answer:
-    """Return the answer of a model that is ready."""
-    return Answer(200, orjson.dumps({"name": name, "ready": True}))
-
-
-def model(name: str, revision: str, signature: Signature, *, platform: str) -> Answer:
-    """Return the answer with a model's metadata."""
+def described(call: Call, name: str, revision: str, signature: Signature, *, platform: str = ONNX) -> Answer:
+    """Return the answer about a model that is ready: that it is, or its metadata where `call` asks for them."""
+    if call.verb == "/ready" or call.protocol == "v1":
+        return Answer(200, orjson.dumps({"name": name, "ready": True}))
     return Answer(200, orjson.dumps(metadata(name, revision, signature, platform=platform)))
 
 
