@@ -1,26 +1,29 @@
 """Passes requests on to a revision in another process of this machine.
 
 Only one process has the public socket; a revision that needs another environment runs in another process. A request
-is sent there as a client would send it, over a connection that stays open, and the answer is returned unchanged.
+is sent there as a client would send it, over a connection that stays open, and the answer is returned unchanged; one that
+comes in events is passed on piece by piece.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
 from typing import cast
 
 import httptools
 
-from muster_serving.answer import MODEL, PREDICTION, REVISION, Answer, Headers, which
+from muster_serving.answer import MODEL, PREDICTION, REVISION, Answer, Headers, refusal, which
 from muster_serving.content import JSON_LENGTH
-from muster_serving.errors import ServingError
-from muster_serving.events import Outlet
+from muster_serving.errors import PredictionError, ServingError
+from muster_serving.events import TYPE, Outlet, send_events
 from muster_serving.metrics import RevisionMetrics
-from muster_serving.relay import relay
+from muster_serving.protocol import Question
 from muster_serving.routes import ROUTED
 
-_PASSED_BACK = (b"content-type", JSON_LENGTH, REVISION, MODEL, PREDICTION)
+_PASSED_BACK = (b"content-type", b"cache-control", JSON_LENGTH, REVISION, MODEL, PREDICTION)
+_PIECE_BYTES = 64 << 10
 
 
 class Gone(ServingError):
@@ -40,22 +43,30 @@ class Elsewhere:
         self.headers = which(revision, None)
         self._idle: list[_Line] = []
 
-    async def ask(
-        self,
-        method: str,
-        path: str,
-        body: bytes = b"",
-        *,
-        json_length: int | None = None,
-        headers: Sequence[str] = (),
-    ) -> Answer:
-        """Pass a request on and return its answer.
+    async def ask(self, question: Question, headers: Sequence[str] = ()) -> Answer:
+        """Pass a request on and return its answer, which is sent already where it came in events.
 
-        :param json_length: how much of the body is JSON, where binary tensors come after it.
         :param headers: lines with which the process takes it from this one (:meth:`.clients.Clients.pass_on`).
-        :raises Gone: the process does not answer, or does not know the revision.
+        :raises Gone: the process does not answer, or does not know the revision; nothing was sent to the client.
         """
-        request = self._request(method, path, body, json_length=json_length, headers=headers)
+        verb = "POST" if question.call.predicts else "GET"
+        lines = [f"{verb} {ROUTED}{self.revision}{question.call.path} HTTP/1.1", "host: localhost", *headers]
+        if question.json_length is not None:
+            lines.append(f"{JSON_LENGTH.decode()}: {question.json_length}")
+        lines += [f"content-length: {len(question.body)}", "", ""]
+        request = "\r\n".join(lines).encode() + question.body
+        try:
+            if question.out:
+                answer = await self._in_parts(request, question.out)
+            else:
+                answer = await self._whole(request)
+        except (OSError, PredictionError) as error:
+            raise Gone(f"revision {self.revision} does not answer: {error}") from error
+        if answer.status in (401, 404):  # it has another key only while it is being told of a new one
+            raise Gone(f"revision {self.revision} is not there any more")
+        return answer
+
+    async def _whole(self, request: bytes) -> Answer:
         while self._idle:
             line = self._idle.pop()
             if line.open:
@@ -63,32 +74,8 @@ class Elsewhere:
                     return await self._exchange(line, request)
                 except ConnectionError:
                     continue  # it was closed while idle: the request was not answered
-        try:
-            _, line = await asyncio.get_running_loop().create_connection(_Line, "127.0.0.1", self.port)
-            return await self._exchange(line, request)
-        except OSError as error:
-            raise Gone(f"revision {self.revision} does not answer: {error}") from error
-
-    async def stream(
-        self, path: str, body: bytes, out: Outlet, *, json_length: int | None, headers: Sequence[str]
-    ) -> Answer:
-        """Pass a request on whose answer comes in events, and those as they come; parameters as of :meth:`ask`.
-
-        :raises Gone: as :meth:`ask`, before anything is sent to the client.
-        """
-        request = self._request("POST", path, body, json_length=json_length, headers=headers)
-        try:
-            return self._there(await relay(self.port, request, out, keep=(*_PASSED_BACK, b"cache-control")))
-        except OSError as error:
-            raise Gone(f"revision {self.revision} does not answer: {error}") from error
-
-    def _request(
-        self, method: str, path: str, body: bytes, *, json_length: int | None, headers: Sequence[str]
-    ) -> bytes:
-        lines = [f"{method} {ROUTED}{self.revision}{path} HTTP/1.1", "host: localhost", *headers]
-        if json_length is not None:
-            lines.append(f"{JSON_LENGTH.decode()}: {json_length}")
-        return "\r\n".join([*lines, f"content-length: {len(body)}", "", ""]).encode() + body
+        _, line = await asyncio.get_running_loop().create_connection(_Line, "127.0.0.1", self.port)
+        return await self._exchange(line, request)
 
     async def _exchange(self, line: _Line, request: bytes) -> Answer:
         try:
@@ -98,12 +85,92 @@ class Elsewhere:
             raise
         if line.open:
             self._idle.append(line)
-        return self._there(answer)
-
-    def _there(self, answer: Answer) -> Answer:
-        if answer.status in (401, 404):  # it has another key only while it is being told of a new one
-            raise Gone(f"revision {self.revision} is not there any more")
         return answer
+
+    async def _in_parts(self, request: bytes, out: Outlet) -> Answer:
+        """Pass an answer on as it comes, over a connection that ends where the client leaves: the other process sees it leave.
+
+        :raises PredictionError: the other process hung up before anything was sent to the client.
+        """
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
+        try:
+            writer.write(request)
+            return await out.while_there(_relayed(reader, out))
+        finally:
+            writer.close()
+
+
+async def _relayed(reader: asyncio.StreamReader, out: Outlet) -> Answer:
+    """Send the events of an answer on as they come; return it whole where it is no stream."""
+    arriving = _Arriving()
+    while not arriving.begun:
+        await _read(reader, arriving)
+    pieces = _pieces(reader, arriving)
+    if dict(arriving.headers).get(b"content-type", b"").startswith(TYPE):
+        return await send_events(pieces, out, arriving.headers, failed=lambda error: refusal(str(error), 503))
+    async with aclosing(pieces):
+        body = b"".join([piece async for piece in pieces])
+    return Answer(arriving.status, body, arriving.headers)
+
+
+async def _pieces(reader: asyncio.StreamReader, arriving: _Arriving) -> AsyncGenerator[bytes, None]:
+    """Yield the body as it comes. :raises PredictionError: it was cut off."""
+    while True:
+        if taken := arriving.take():
+            yield taken
+        elif arriving.whole:
+            return
+        else:
+            await _read(reader, arriving)
+
+
+async def _read(reader: asyncio.StreamReader, arriving: _Arriving) -> None:
+    try:
+        data = await reader.read(_PIECE_BYTES)
+        if not data:
+            raise PredictionError("the process of this revision ended before its answer was whole")
+        arriving.feed(data)
+    except OSError as error:
+        raise PredictionError(f"the process of this revision is gone: {error}") from error
+    except httptools.HttpParserError as error:
+        raise PredictionError(f"the process of this revision answers no HTTP: {error}") from error
+
+
+class _Arriving:
+    """An answer that arrives: httptools calls the methods whose names begin with ``on``.
+
+    :ivar begun: whether its headers are there; :ivar whole: whether all of it is.
+    :ivar last: whether the connection ends with it.
+    """
+
+    def __init__(self) -> None:
+        self._parser = httptools.HttpResponseParser(self)
+        self.feed = self._parser.feed_data
+        self.status, self.last = 0, False
+        self.on_message_begin()
+
+    def take(self) -> bytes:
+        """Return what has come of the body since the last time."""
+        taken, self._taken = self._taken, []
+        return b"".join(taken)
+
+    def on_message_begin(self) -> None:
+        self.headers: Headers = ()
+        self._taken: list[bytes] = []
+        self.begun = self.whole = False
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if (name := name.lower()) in _PASSED_BACK:
+            self.headers += ((name, value),)
+
+    def on_headers_complete(self) -> None:
+        self.begun, self.status = True, self._parser.get_status_code()
+
+    def on_body(self, body: bytes) -> None:
+        self._taken.append(body)
+
+    def on_message_complete(self) -> None:
+        self.whole, self.last = True, not self._parser.should_keep_alive()
 
 
 class _Line(asyncio.Protocol):
@@ -112,9 +179,7 @@ class _Line(asyncio.Protocol):
     def __init__(self) -> None:
         self.open = False
         self._transport: asyncio.Transport | None = None
-        self._parser = httptools.HttpResponseParser(self)
-        self._body: list[bytes] = []
-        self._headers: Headers = ()
+        self._arriving = _Arriving()
         self._answer: asyncio.Future[Answer] | None = None
 
     async def send(self, request: bytes) -> Answer:
@@ -137,35 +202,19 @@ class _Line(asyncio.Protocol):
         self._transport, self.open = cast("asyncio.Transport", transport), True
 
     def data_received(self, data: bytes) -> None:
-        """Parse received bytes. asyncio calls this."""
+        """Parse received bytes, and give a whole answer to the waiting request. asyncio calls this."""
+        arriving = self._arriving
         try:
-            self._parser.feed_data(data)
+            arriving.feed(data)
         except httptools.HttpParserError:
             self.close()
+        if arriving.whole and arriving.last:
+            self.close()
+        if arriving.whole and self._answer and not self._answer.done():
+            self._answer.set_result(Answer(arriving.status, arriving.take(), arriving.headers))
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Fail the waiting request. asyncio calls this."""
         self.open = False
         if self._answer and not self._answer.done():
             self._answer.set_exception(ConnectionResetError(str(exc or "it hung up")))
-
-    def on_message_begin(self) -> None:
-        """Begin an answer. The parser calls this."""
-        self._body, self._headers = [], ()
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        """Take a header of an answer. The parser calls this."""
-        if (name := name.lower()) in _PASSED_BACK:
-            self._headers += ((name, value),)
-
-    def on_body(self, body: bytes) -> None:
-        """Take a piece of an answer's body. The parser calls this."""
-        self._body.append(body)
-
-    def on_message_complete(self) -> None:
-        """Give the answer to the waiting request. The parser calls this."""
-        if not self._parser.should_keep_alive():
-            self.close()
-        if self._answer and not self._answer.done():
-            answer = Answer(self._parser.get_status_code(), b"".join(self._body), self._headers)
-            self._answer.set_result(answer)

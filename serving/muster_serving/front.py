@@ -28,6 +28,7 @@ from muster_serving.errors import ModelError, PredictionError, RequestError, fau
 from muster_serving.events import EVENTS, Connected, Outlet, one_event, send_events, written
 from muster_serving.predictor import Predictor
 from muster_serving.process.predictor import ProcessPredictor
+from muster_serving.protocol import Question
 from muster_serving.revisions import Loaded, Revisions
 from muster_serving.routes import STREAM, Call
 
@@ -182,14 +183,14 @@ class Front:
             return refusal(str(error), error.status)
         try:
             with fault_of(RequestError, "reading the request"):
-                body, length = await read(self._most_bytes(headers))
+                question = Question(call, *await read(self._most_bytes(headers)), client, out)
             with fault_of(PredictionError, "answering the request"):
                 answer = None
                 if isinstance(target, Elsewhere):
-                    target, answer = await self._pass_on(target, call, body, length, client, out)
+                    target, answer = await self._pass_on(target, question)
                 if answer is None:
                     assert isinstance(target, Loaded)
-                    answer = await self._answered(target, call.verb, body, length, out)
+                    answer = await self._answered(target, question)
             counted_as = answer.status
         except (RequestError, PredictionError) as error:
             assert target is not None
@@ -203,26 +204,15 @@ class Front:
         if target is not None and call.revision is None:
             target.metrics.count(counted_as, time.perf_counter() - started)
             if answer.status == 200:
-                answer = self._kept(target, call, body, length, answer, client)
+                answer = self._kept(target, question, answer)
         return answer
 
-    def _kept(
-        self,
-        target: Loaded,
-        call: Call,
-        body: bytes,
-        length: int | None,
-        answer: Answer,
-        client: Client | None,
-    ) -> Answer:
+    def _kept(self, target: Loaded, asked: Question, answer: Answer) -> Answer:
         """Note what was asked and answered, and return the answer with its id where it is kept."""
         target.metrics.outside(answer.outside)
         if answer.places is not None and target.histograms:
             target.histograms.count(answer.places)
-        if target.log is None or answer.sent:
-            return answer
-        whose = client.name if client else ""
-        return target.log.keep(body, answer, v1=call.verb == ":predict", json_length=length, client=whose)
+        return answer if target.log is None or answer.sent else target.log.keep(asked, answer)
 
     def _most_bytes(self, headers: RawHeaders) -> int:
         """Return how long a request's body may be; muster's own have no limit of the deployment's."""
@@ -230,25 +220,14 @@ class Front:
         own = self._candidates or (most < MAX_BODY_BYTES and self._clients.is_own(headers))
         return MAX_BODY_BYTES if own else most
 
-    async def _pass_on(
-        self,
-        target: Elsewhere,
-        call: Call,
-        body: bytes,
-        length: int | None,
-        client: Client | None,
-        out: Outlet | None,
-    ) -> tuple[Loaded | None, Answer | None]:
+    async def _pass_on(self, target: Elsewhere, asked: Question) -> tuple[Loaded | None, Answer | None]:
         """Have another process answer and count; if it fails, return who is to answer here: the one with the greatest share.
 
         A request that names a revision gets an error instead.
         """
-        started = time.perf_counter()
+        started, call = time.perf_counter(), asked.call
         try:
-            headers = self._clients.pass_on(client)
-            if out is None:
-                return None, await target.ask("POST", call.path, body, json_length=length, headers=headers)
-            answer = await target.stream(call.path, body, out, json_length=length, headers=headers)
+            answer = await target.ask(asked, self._clients.pass_on(asked.client))
             if answer.sent and answer.status == 503 and call.revision is None:  # it was cut off there
                 target.metrics.count(503, time.perf_counter() - started)
             return None, answer
@@ -261,65 +240,32 @@ class Front:
             instead = next(here, None)
             return instead, None if instead else refusal(str(error), 503, target.headers)
 
-    async def _answered(
-        self, loaded: Loaded, verb: str, body: bytes, length: int | None, out: Outlet | None
-    ) -> Answer:
+    async def _answered(self, loaded: Loaded, asked: Question) -> Answer:
         """Answer with a revision of this process.
 
         :raises RequestError: the request is wrong, or too much is under way. :raises PredictionError: the model failed.
         """
         predictor = loaded.predictor
-        if len(body) <= BIG_BODY_BYTES:
+        if len(asked.body) <= BIG_BODY_BYTES:
             if isinstance(predictor, ProcessPredictor):
-                return await self._ask(loaded, predictor, verb, body, length, out)
-            return self._compute(loaded, predictor, verb, body, length)
+                return await self._ask(loaded, predictor, asked)
+            return protocol.answer(predictor, asked, of=loaded)
         with self._budget.holding() as take:
-            take(len(body))
+            take(len(asked.body))
             if isinstance(predictor, ProcessPredictor):
-                return await self._ask(loaded, predictor, verb, body, length, out, apart=True)
+                return await self._ask(loaded, predictor, asked, apart=True)
             # in a thread, so that small requests need not wait
-            return await asyncio.to_thread(self._compute, loaded, predictor, verb, body, length)
-
-    def _compute(
-        self, loaded: Loaded, predictor: Predictor, verb: str, body: bytes, length: int | None
-    ) -> Answer:
-        """Compute an answer in this thread."""
-        return protocol.answer(
-            predictor,
-            body,
-            verb=verb,
-            json_length=length,
-            name=self._revisions.name,
-            revision=loaded.revision,
-            which=loaded.headers,
-            histograms=loaded.histograms,
-        )
+            return await asyncio.to_thread(protocol.answer, predictor, asked, of=loaded)
 
     async def _ask(
-        self,
-        loaded: Loaded,
-        predictor: ProcessPredictor,
-        verb: str,
-        body: bytes,
-        length: int | None,
-        out: Outlet | None,
-        *,
-        apart: bool = False,
+        self, loaded: Loaded, predictor: ProcessPredictor, question: Question, *, apart: bool = False
     ) -> Answer:
         """Have a worker process compute an answer.
 
         :param apart: read the request in a thread, so that small requests need not wait.
         """
-        read = partial(
-            protocol.read,
-            predictor.signature,
-            body,
-            verb=verb,
-            json_length=length,
-            name=self._revisions.name,
-            revision=loaded.revision,
-        )
-        asked = await asyncio.to_thread(read) if apart else read()
+        read = partial(protocol.read, predictor.signature, question, revision=loaded.revision)
+        asked, out = await asyncio.to_thread(read) if apart else read(), question.out
         if out and predictor.streams:
             parts = predictor.parts(asked.columns, asked.rows)
             headers, failed = EVENTS + loaded.headers, partial(self._failed, loaded)
@@ -372,7 +318,7 @@ class Front:
             if not (call.routed or call.revision):
                 found = self._revisions.serving or found
             if isinstance(found, Elsewhere):
-                return await found.ask("GET", call.path, headers=self._clients.pass_on())
+                return await found.ask(Question(call), self._clients.pass_on())
         except RequestError as error:
             return refusal(str(error), error.status)
         except Gone as error:

@@ -21,6 +21,7 @@ from muster_serving.clients import RawHeaders
 from muster_serving.content import is_packed, json_length, unpacked
 from muster_serving.errors import PredictionError, RequestError
 from muster_serving.events import one_event
+from muster_serving.protocol import Question
 from muster_serving.routes import Call
 
 if TYPE_CHECKING:
@@ -67,17 +68,8 @@ def _predicted(model: SeldonModel, call: Call) -> Answer:
             headers = [
                 (key.lower().encode("latin-1"), value.encode("latin-1")) for key, value in request.headers
             ]
-            body, length = _body(headers), json_length(headers)
-            answer = protocol.answer(
-                model.ready(),
-                body,
-                verb=call.verb,
-                json_length=length,
-                name=model.name,
-                revision=model.revision,
-                which=model.headers,
-                histograms=model.histograms,
-            )
+            question = Question(call, _body(headers), json_length(headers))
+            answer = protocol.answer(model.ready(), question, of=model)
             if call.revision is None:
                 model.count_values(answer.outside, places=answer.places)
     except RequestError as error:

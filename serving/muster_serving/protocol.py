@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import orjson
 
@@ -23,8 +23,12 @@ from muster_serving.document import kind as _kind
 from muster_serving.errors import PredictionError, RequestError, fault_of, refuse_half_pairs
 from muster_serving.histograms import Histograms
 from muster_serving.predictor import Predictor
-from muster_serving.routes import STREAM
+from muster_serving.routes import STREAM, Call
 from muster_serving.signature import NULLS, Signature
+
+if TYPE_CHECKING:
+    from muster_serving.clients import Client
+    from muster_serving.events import Outlet
 
 
 class Asked(NamedTuple):
@@ -41,48 +45,65 @@ class Asked(NamedTuple):
     as_bytes: bool = False
 
 
-def answer(
-    predictor: Predictor,
-    body: bytes,
-    *,
-    verb: str,
-    json_length: int | None,
-    name: str,
-    revision: str,
-    which: Headers,
-    histograms: Histograms | None = None,
-) -> Answer:
-    """Answer a prediction of either protocol at once; see :func:`read` for the parameters.
+class Question(NamedTuple):
+    """A request to a model that has come, and is not read yet.
 
-    :param which: the headers that name the revision and the version.
-    :param histograms: by which the request is to be counted; None: it is not.
+    :param json_length: length of the JSON, in bytes, before binary tensors; None: the whole body is JSON.
+    :param client: who asks, where that is known.
+    :param out: where an answer in parts goes as it is computed; None: all answers are whole.
+    """
+
+    call: Call
+    body: bytes = b""
+    json_length: int | None = None
+    client: Client | None = None
+    out: Outlet | None = None
+
+
+class Served(Protocol):
+    """A revision that answers."""
+
+    @property
+    def revision(self) -> str:
+        """Its name."""
+
+    @property
+    def headers(self) -> Headers:
+        """They name the revision and the version."""
+
+    @property
+    def histograms(self) -> Histograms | None:
+        """By which requests are to be counted; None: they are not."""
+
+
+def answer(predictor: Predictor, question: Question, *, of: Served) -> Answer:
+    """Answer a prediction of either protocol at once.
+
     :raises RequestError: as :func:`read`.
     :raises PredictionError: the model failed.
     """
-    asked = read(predictor.signature, body, verb=verb, json_length=json_length, name=name, revision=revision)
+    asked = read(predictor.signature, question, revision=of.revision)
     with fault_of(PredictionError, "answering the request"):
         payload, headers = asked.write(predictor.predict(asked.columns, asked.rows))
-        places = histograms.places(asked.columns, asked.rows) if histograms else None
-        return Answer(200, payload, headers + which, predictor.signature.outside(asked.columns), places)
+        places = of.histograms.places(asked.columns, asked.rows) if of.histograms else None
+        outside = predictor.signature.outside(asked.columns)
+        return Answer(200, payload, headers + of.headers, outside, places)
 
 
-def read(
-    signature: Signature, body: bytes, *, verb: str, json_length: int | None, name: str, revision: str
-) -> Asked:
+def read(signature: Signature, question: Question, *, revision: str) -> Asked:
     """Read a prediction request of either protocol.
 
-    :param verb: ``:predict`` for v1, else v2.
-    :param json_length: length of the JSON, in bytes, before binary tensors; None: the whole body is JSON.
     :raises RequestError: the body is not JSON, or the signature does not allow it; the message names the field.
     """
     with fault_of(RequestError, "reading the request"):
-        if verb != ":predict":
-            asked = read_v2(signature, body, name=name, revision=revision, json_length=json_length)
-            if verb == STREAM and asked.as_bytes:
+        call, body, length = question[:3]
+        if call.verb != ":predict":
+            asked = read_v2(signature, body, name=call.name, revision=revision, json_length=length)
+            if call.verb == STREAM and asked.as_bytes:
                 raise RequestError("events are text: ask for no binary outputs, or at /infer")
             return asked
-        if json_length is not None:
-            raise RequestError(f"version 1 has no binary tensors: ask /v2/models/{name}/infer")
+        if length is not None:
+            raise RequestError(f"version 1 has no binary tensors: ask /v2/models/{call.name}/infer")
         return read_v1(signature, body)
 
 

@@ -32,6 +32,7 @@ from muster_serving import spool
 from muster_serving.answer import PREDICTION, Answer
 from muster_serving.column import is_null
 from muster_serving.metrics import LogMetrics
+from muster_serving.protocol import Question
 from muster_serving.signature import Signature
 
 PAUSE_SECONDS = 0.25
@@ -125,14 +126,8 @@ class RequestLog:
         self._thread = threading.Thread(target=self._run, name=f"log-{revision}", daemon=True)
         self._thread.start()
 
-    def keep(
-        self, body: bytes, answer: Answer, *, v1: bool, json_length: int | None, client: str = ""
-    ) -> Answer:
-        """Take an answered request, or leave it: return its answer, with the prediction's id where it was taken.
-
-        :param v1: whether the request is one of version 1 of the protocol.
-        :param client: who asked; empty where that is not known.
-        """
+    def keep(self, asked: Question, answer: Answer) -> Answer:
+        """Take an answered request, or leave it: return its answer, with the prediction's id where it was taken."""
         share = self._order.share
         if answer.status != 200 or (share < 1 and random() >= share):  # noqa: S311 no secret depends on it
             return answer
@@ -142,8 +137,7 @@ class RequestLog:
         now = time.time()
         self._count += 1
         identity = self._ids % (int(now * 1000), self._count)
-        whose = client if self._order.clients else None
-        frame = spool.Frame.of(identity, now, body, answer, v1=v1, json_length=json_length, client=whose)
+        frame = spool.Frame.of(identity, now, asked, answer, client=self._order.clients)
         self._taken_bytes += frame.size
         self._waiting.append(frame)
         if self._closing:  # its revision was unloaded while this request was under way

@@ -25,6 +25,7 @@ from muster_serving import protocol
 from muster_serving.answer import Answer
 from muster_serving.content import JSON_LENGTH
 from muster_serving.errors import ServingError
+from muster_serving.protocol import Question
 from muster_serving.signature import Signature
 
 FORMAT, FORMAT_OF_CLIENTS = 1, 2
@@ -71,21 +72,12 @@ class Frame(NamedTuple):
     client: str | None = None
 
     @classmethod
-    def of(
-        cls,
-        identity: str,
-        at: float,
-        body: bytes,
-        answer: Answer,
-        *,
-        v1: bool,
-        json_length: int | None,
-        client: str | None = None,
-    ) -> Frame:
-        """Take a request as it came. :param at: in seconds. :param client: who asked; None where that is not kept."""
+    def of(cls, identity: str, at: float, asked: Question, answer: Answer, *, client: bool) -> Frame:
+        """Take a request as it came, and its answer. :param at: in seconds. :param client: whether to keep who asked."""
         length = next((int(value) for name, value in answer.headers if name == JSON_LENGTH), None)
-        kind = "v1" if v1 else "v2"
-        return cls(int(at * 1e6), identity, kind, json_length, body, length, answer.body, client)
+        kind = "v1" if asked.call.verb == ":predict" else "v2"
+        whose = asked.client.name if client and asked.client else None
+        return cls(int(at * 1e6), identity, kind, asked.json_length, asked.body, length, answer.body, whose)
 
     @property
     def size(self) -> int:

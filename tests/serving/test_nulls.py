@@ -44,12 +44,13 @@ import json, struct, sys
 from kserve.protocol.grpc import grpc_predict_v2_pb2 as messages
 from muster_serving import protocol
 from muster_serving.openapi import document
+from muster_serving.routes import Call
 from muster_serving.rpc.messages import body_of
 from muster_serving.signature import Signature
 
 signature = Signature.parse(json.loads(sys.argv[1]))
 read = lambda body, length=None, verb="/infer": protocol.read(
-    signature, body, verb=verb, json_length=length, name="m", revision="1").columns
+    signature, protocol.Question(Call("", verb, name="m"), body, length), revision="1").columns
 columns = {"x": [0.5, None], "day": [None, 3], "zone": ["a", None], "kind": ["k", "l"]}
 kinds = {c["name"]: c["datatype"] for c in json.loads(sys.argv[1])["inputs"]}
 masked = {"x": [0.5, 0], "day": [0, 3], "zone": ["a", ""], "kind": ["k", "l"],
@@ -94,7 +95,9 @@ from pathlib import Path
 from muster_serving import spool
 from muster_serving.answer import Answer
 from muster_serving.collect import collect
+from muster_serving.protocol import Question
 from muster_serving.request_log import LogOrder, RequestLog
+from muster_serving.routes import Call
 from muster_serving.signature import Signature
 
 document, root = json.loads(sys.argv[1]), Path(sys.argv[2])
@@ -113,8 +116,8 @@ for name, hashed in (("plain", []), ("hidden", ["zone", "day"])):
     (root / name / "out").mkdir(parents=True)
     order = LogOrder(folder=root / name, share=1.0, hashed=frozenset(hashed), key=b"key") if hashed else LogOrder(folder=root / name, share=1.0)
     log = RequestLog(order, signature, name="m", revision="r1", model="volume://m@1")
-    log.keep(plain, answers[0], v1=True, json_length=None)
-    log.keep(head + b"".join(raw.values()), answers[1], v1=False, json_length=len(head))
+    log.keep(Question(Call("", ":predict"), plain), answers[0])
+    log.keep(Question(Call("", "/infer"), head + b"".join(raw.values()), len(head)), answers[1])
     log.close()
     collect(sorted((root / name).rglob("*" + spool.SUFFIX)), None, root / name / "out")
     table = pq.read_table(root / name / "out").to_pylist()

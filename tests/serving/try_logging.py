@@ -23,7 +23,9 @@ from muster_serving.answer import Answer
 from muster_serving.collect import collect
 from muster_serving.column import DATATYPES
 from muster_serving.errors import RequestError
+from muster_serving.protocol import Question
 from muster_serving.request_log import LogOrder, RequestLog
+from muster_serving.routes import Call
 from muster_serving.rpc import messages as messages_of
 from muster_serving.signature import Signature
 
@@ -168,7 +170,7 @@ def answered(root: Path, rounds: int) -> dict[str, Any]:
                     total["forms"][form] += 1
                     wanted.append((kind, columns[kind], arrays[kind]))
                     v1 = form == "v1"
-                    log.keep(sent[0], answer(v1), v1=v1, json_length=sent[1])
+                    log.keep(Question(Call("", ":predict" if v1 else "/infer"), *sent), answer(v1))
             log.close()
             told = collect(sorted(place.glob("*" + spool.SUFFIX)), None, place / "out")
             rows = [
@@ -216,7 +218,8 @@ def bad(root: Path) -> dict[str, Any]:
     first = json.dumps(head).encode() + b"\n"
 
     def frame(name: str, body: bytes) -> bytes:
-        return spool.Frame.of(name, 1.0, body, answer(True), v1=True, json_length=None).written()
+        asked = Question(Call("", ":predict"), body)
+        return spool.Frame.of(name, 1.0, asked, answer(True), client=False).written()
 
     def asked(x: int) -> bytes:
         return json.dumps({"instances": [{"x": x}]}).encode()
