@@ -5,11 +5,74 @@ See https://github.com/kserve/open-inference-protocol.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import http.client
+import json
+from collections.abc import Callable, Mapping
+from contextlib import closing, suppress
+from http import HTTPStatus
 from typing import Any
 
 from muster.core.deployment import Answer, SmokeRequest
 from muster.core.errors import DeploymentError
+
+_LARGEST_BYTES = 64 << 20
+_SAID = 360  # characters of what is no answer: a server tells 300 of what its runtime said, and the cause comes last
+
+Exchange = Callable[[str, bytes | None], tuple[int, bytes]]
+"""Takes a path, and the body that is posted to it, if any; returns the status and the body of the answer."""
+
+
+class Silent(DeploymentError):
+    """A replica cannot be reached; its platform may know more in a moment."""
+
+
+def ask(replica: str, model: str, request: SmokeRequest, exchange: Exchange) -> Answer:
+    """Send a request to a model of a replica; what goes wrong is an answer with an error.
+
+    :param model: its path. :param exchange: may raise DeploymentError, such as :class:`Silent`.
+    """
+    try:
+        asked = infer_request(request, _document(*exchange(model, None)))
+        return read_answer(replica, _document(*exchange(f"{model}/infer", json.dumps(asked).encode())))
+    except DeploymentError as error:
+        return Answer(replica=replica, outputs=None, error=str(error), silent=isinstance(error, Silent))
+
+
+def exchanged(
+    address: tuple[str, int],
+    path: str,
+    body: bytes | None = None,
+    *,
+    headers: Mapping[str, str],
+    seconds: float,
+) -> tuple[int, bytes]:
+    """Ask over HTTP, and return the status and the body of the answer. :raises DeploymentError: there is none."""
+    try:
+        with closing(http.client.HTTPConnection(*address, timeout=seconds)) as connection:
+            connection.request("GET" if body is None else "POST", path, body, dict(headers))
+            answer = connection.getresponse()
+            return answer.status, answer.read(_LARGEST_BYTES)
+    except (OSError, http.client.HTTPException) as error:
+        raise DeploymentError(f"{path}: no answer ({type(error).__name__}: {error})") from error
+
+
+def told(data: bytes) -> str:
+    """Return what an answer says that is none of a model's: its ``error`` or ``message``, or all of it."""
+    try:
+        found = json.loads(data)
+        said = found.get("error") or found.get("message")
+    except (ValueError, AttributeError):
+        said = None
+    return str(said or data.decode("utf-8", "replace"))[:_SAID]
+
+
+def _document(status: int, data: bytes) -> Mapping[str, Any]:
+    """Read an answer that is a document. :raises DeploymentError: it is none."""
+    with suppress(ValueError):
+        found = json.loads(data)
+        if status == HTTPStatus.OK and isinstance(found, dict):
+            return found
+    raise DeploymentError(f"HTTP {status}: {told(data)}")
 
 
 def infer_request(request: SmokeRequest, metadata: Mapping[str, Any]) -> dict[str, Any]:

@@ -118,7 +118,7 @@ def test_what_has_traffic_and_does_not_answer_is_not_taken_for_one_that_was_not_
         ((200, '{"outputs": [{"name": "y", "data": [2.0]}]}'), {"y": (2.0,)}, ""),
         ((500, '{"error": "no luck"}'), None, "HTTP 500: no luck"),
         ((500, "<html>"), None, "HTTP 500: <html>"),
-        ((200, "<html>"), None, "the answer is not JSON (b'<html>')"),
+        ((200, "<html>"), None, "HTTP 200: <html>"),
         ((200, "{}"), None, "it answers {}, expected outputs"),
     ],
 )

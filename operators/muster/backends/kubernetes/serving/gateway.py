@@ -6,21 +6,21 @@ a Service are its own, and are in no server's counts.
 
 from __future__ import annotations
 
-import http.client
 import re
 import socket
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
-from contextlib import closing
 from dataclasses import dataclass
+from http import HTTPStatus
 from urllib.parse import urlsplit
 
 from muster.backends.kubernetes.serving import names
 from muster.backends.kubernetes.serving.replicas import came_up
+from muster.backends.releases.inference import exchanged
 from muster.core.deployment import Counts
-from muster.core.errors import BackendError, Unreachable
+from muster.core.errors import BackendError, DeploymentError, Unreachable
 
 _SERIES = "traefik_service_requests_total"
 _TRAEFIK = re.compile(r"^traefik_", re.MULTILINE)
@@ -29,7 +29,6 @@ _SECONDS = 1.0
 _REST_SECONDS = (
     10.0  # how long a page that did not come is not asked again: waiting for it delays every other look
 )
-_LARGEST_BYTES = 64 << 20
 
 Address = tuple[str, int]
 
@@ -111,14 +110,12 @@ def ask(url: str, address: Address) -> GatewayPage:
     """Return one replica's page. :raises Unreachable: it has none now; :raises BackendError: it cannot be read."""
     parts = urlsplit(url)
     try:
-        with closing(http.client.HTTPConnection(*address, timeout=_SECONDS)) as asked:
-            asked.request("GET", parts.path, headers={"Host": parts.netloc, "Accept": "text/plain"})
-            answer = asked.getresponse()
-            data = answer.read(_LARGEST_BYTES)
-    except (OSError, http.client.HTTPException) as error:
-        raise Unreachable(f"the Gateway's page {url} at {address[0]}: {error!r:.200}") from error
-    if answer.status != http.HTTPStatus.OK:
-        raise Unreachable(f"the Gateway's page {url} at {address[0]}: HTTP {answer.status}")
+        told = {"Host": parts.netloc, "Accept": "text/plain"}
+        status, data = exchanged(address, parts.path, headers=told, seconds=_SECONDS)
+    except DeploymentError as error:
+        raise Unreachable(f"the Gateway's page {url} at {address[0]}: {error!s:.200}") from error
+    if status != HTTPStatus.OK:
+        raise Unreachable(f"the Gateway's page {url} at {address[0]}: HTTP {status}")
     try:
         return read_page(data.decode("utf-8", "replace"))
     except BackendError as error:

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from muster.backends.kubernetes.api.client import Client
 from muster.backends.kubernetes.api.kinds import POD, Document
 from muster.backends.kubernetes.api.refusals import Request, read_status, refusal
 from muster.backends.kubernetes.serving import names
 from muster.backends.kubernetes.serving.server import KEY, LONGEST_REQUEST_SECONDS, PORT
+from muster.backends.releases import inference
 from muster.backends.releases.figures import read_counts
-from muster.backends.releases.inference import infer_request, read_answer
 from muster.core.deployment import Answer, Counts, SmokeRequest
 from muster.core.errors import DeploymentError, Unreachable
 
@@ -24,15 +23,10 @@ _AT_ONCE = 16
 METRICS_SECONDS = 2.0  # a replica that takes longer is left out this time
 _OK = 200
 _TOKENS = "/muster/tokens"  # muster_serving.routes
-_SAID = 360  # characters of what is no answer: a server tells 300 of what its runtime said, and the cause comes last
 _UNREACHED = "error trying to reach service: "  # the API server's words
 _BORN = re.compile(r"^process_start_time_seconds (\S+)$", re.MULTILINE)
 
 T = TypeVar("T")
-
-
-class _Unreached(DeploymentError):
-    """The API server does not reach a pod's server."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,31 +80,14 @@ class Replicas:
         return [found for found in _each(pods, self._metrics) if found]
 
     def _answer(self, pod: Document, model: str, request: SmokeRequest) -> Answer:
-        name = str(pod["metadata"]["name"])
-        try:
-            asked = infer_request(request, self._document(pod, "get", model))
-            body = json.dumps(asked).encode()
-            return read_answer(name, self._document(pod, "create", f"{model}/infer", body=body))
-        except DeploymentError as error:
-            silent = isinstance(error, _Unreached)
-            return Answer(replica=name, outputs=None, error=str(error), silent=silent)
+        def exchange(path: str, body: bytes | None) -> tuple[int, bytes]:
+            verb = "get" if body is None else "create"
+            status, data = self._exchange(pod, verb, path, body=body, seconds=LONGEST_REQUEST_SECONDS)
+            if status != _OK and (said := inference.told(data)).startswith(_UNREACHED):
+                raise inference.Silent(f"it does not answer: {said.removeprefix(_UNREACHED)}")
+            return status, data
 
-    def _document(
-        self, pod: Document, verb: str, path: str, *, body: bytes | None = None
-    ) -> Mapping[str, Any]:
-        """Ask a pod for a document. :raises DeploymentError: it answers something else."""
-        status, data = self._exchange(pod, verb, path, body=body, seconds=LONGEST_REQUEST_SECONDS)
-        try:
-            found = json.loads(data)
-        except ValueError:
-            found = None
-        if status == _OK and isinstance(found, dict):
-            return found
-        said = (found.get("error") or found.get("message")) if isinstance(found, dict) else None
-        text = str(said or data.decode("utf-8", "replace"))[:_SAID]
-        if text.startswith(_UNREACHED):
-            raise _Unreached(f"it does not answer: {text.removeprefix(_UNREACHED)}")
-        raise DeploymentError(f"HTTP {status}: {text}")
+        return inference.ask(str(pod["metadata"]["name"]), model, request, exchange)
 
     def _metrics(self, pod: Document) -> Page | None:
         status, data = self._exchange(pod, "get", "/metrics", seconds=METRICS_SECONDS)

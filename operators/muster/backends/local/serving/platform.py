@@ -3,28 +3,27 @@
 from __future__ import annotations
 
 import contextlib
-import http.client
-import json
 import os
 import shutil
 import socket
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
 from dataclasses import dataclass, fields, replace
+from functools import partial
+from http import HTTPStatus
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
 
 from muster.backends.local.serving import door
 from muster.backends.local.serving.folder import DeploymentFolder
 from muster.backends.local.serving.kept import start_keeper
 from muster.backends.local.serving.state import Change, DeploymentState
+from muster.backends.releases import inference
 from muster.backends.releases.book import Book, Entry, pin_reason
 from muster.backends.releases.deployments import Deployments
 from muster.backends.releases.figures import added, if_known, read_counts
-from muster.backends.releases.inference import infer_request, read_answer
+from muster.backends.releases.inference import exchanged
 from muster.backends.releases.platform import Limits, Observed
 from muster.backends.releases.tokens import Tokens
 from muster.backends.request_log import Predictions
@@ -225,14 +224,9 @@ class LocalPlatform:
             one = state.called(revision) if state else None
             why = (one.reason or f"it is {one.state.value}") if one else "it is not written down"
             return (Answer(replica=revision, outputs=None, error=f"it is not loaded: {why}"),)
-        replica, path = f"127.0.0.1:{port}", f"/v2/models/{state.name}/versions/{revision}"
-        try:
-            inside = self._inside(state)
-            metadata = _call(port, "GET", path, inside)
-            answer = _call(port, "POST", f"{path}/infer", inside, infer_request(request, metadata))
-        except (DeploymentError, Corrupt) as error:
-            return (Answer(replica=replica, outputs=None, error=str(error)),)
-        return (read_answer(replica, answer),)
+        model, inside = f"/v2/models/{state.name}/versions/{revision}", self._inside(state)
+        exchange = partial(exchanged, (LOOPBACK, port), headers=inside, seconds=ASK_SECONDS)
+        return (inference.ask(f"{LOOPBACK}:{port}", model, request, exchange),)
 
     def tokens(self, name: str) -> Tokens:
         """Return the tokens of a deployment's clients."""
@@ -405,40 +399,10 @@ def _answers(state: DeploymentState) -> bool:
     return _page(state.door, state.port, f"/v2/models/{state.name}/ready") is not None
 
 
-def _call(
-    port: int, method: str, path: str, headers: Mapping[str, str], body: object = None
-) -> dict[str, Any]:
-    """Ask for JSON. :raises DeploymentError: there is no answer, or another than 200."""
-    try:
-        with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=ASK_SECONDS)) as connection:
-            connection.request(method, path, None if body is None else json.dumps(body), dict(headers))
-            response = connection.getresponse()
-            text = response.read()
-    except (OSError, http.client.HTTPException) as error:
-        raise DeploymentError(f"{method} {path}: no answer ({type(error).__name__}: {error})") from error
-    if response.status != http.HTTPStatus.OK:
-        raise DeploymentError(f"HTTP {response.status}: {_error_of(text)}")
-    try:
-        answer: dict[str, Any] = json.loads(text)
-    except ValueError as error:
-        raise DeploymentError(f"{method} {path}: the answer is not JSON ({text[:60]!r})") from error
-    return answer
-
-
 def _page(host: str, port: int, path: str, headers: Mapping[str, str] = MappingProxyType({})) -> str | None:
     """Return a page; None where it cannot be had now."""
     try:
-        with closing(http.client.HTTPConnection(host, port, timeout=LOOK_SECONDS)) as connection:
-            connection.request("GET", path, headers=dict(headers))
-            response = connection.getresponse()
-            text = response.read().decode(errors="replace")
-    except (OSError, http.client.HTTPException):
+        status, text = exchanged((host, port), path, headers=headers, seconds=LOOK_SECONDS)
+    except DeploymentError:
         return None
-    return text if response.status == http.HTTPStatus.OK else None
-
-
-def _error_of(text: bytes) -> str:
-    try:
-        return str(json.loads(text)["error"])
-    except (ValueError, KeyError, TypeError):
-        return text[:200].decode(errors="replace")
+    return text.decode(errors="replace") if status == HTTPStatus.OK else None
