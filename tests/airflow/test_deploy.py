@@ -74,7 +74,9 @@ def task(*revisions: tuple[int, RevisionState], run_type: str = "manual", refuse
             raise Behind(refuses)
         return Revision(name="r2", model=version(2).pinned, state=RevisionState.STARTING)
 
-    found = SimpleNamespace(deployment=lambda _: status(*revisions), prepare=prepare, only_whole="")
+    found = SimpleNamespace(
+        deployment=lambda _: status(*revisions), prepare=prepare, limits=SimpleNamespace(only_whole="")
+    )
     patience, record = Patience(deadline=None), SimpleNamespace(origin=Origin())
     context = {"dag_run": SimpleNamespace(run_type=run_type), "task_state_store": Notes()}
     return SimpleNamespace(

@@ -35,9 +35,9 @@ def test_where_deployments_are_served(tmp_path: Path, site: ClusterSite, why: st
     access = PlainAccess(host="https://127.0.0.1:1", pool=PoolManager())
     backend = cluster_backend(written, access, settings=settings)
     try:
-        assert why in backend.deployments.only_whole
-        assert bool(backend.deployments.only_whole) == bool(why)
-        assert backend.deployments.servers == (("kserve", "seldon") if site.serving else ("kserve",))
+        assert why in backend.deployments.limits.only_whole
+        assert bool(backend.deployments.limits.only_whole) == bool(why)
+        assert backend.deployments.limits.servers == (("kserve", "seldon") if site.serving else ("kserve",))
     finally:
         backend.close()
 
@@ -54,7 +54,7 @@ def test_a_look_at_a_clusters_deployments_costs_neither_jobs_nor_a_store(tmp_pat
         "import sys; from pathlib import Path; from muster.backends.choose import open_deployments; "
         "from muster.core.settings import Settings; import muster.backends.releases.manual; "
         "settings = Settings(home=Path('h'), cache=Path('c'), cluster=Path(sys.argv[1]))\n"
-        "with open_deployments(settings) as found: assert found.servers == ('kserve', 'seldon')\n"
+        "with open_deployments(settings) as found: assert found.limits.servers == ('kserve', 'seldon')\n"
         "heavy = {'kubernetes', 'httpx', 'prometheus_client', 'muster.backends.kubernetes.runner'}\n"
         "assert not heavy & sys.modules.keys(), heavy & sys.modules.keys()\n"
         "with open_deployments(settings) as found: assert found._store() is found._store()\n"

@@ -185,19 +185,16 @@ class DeployOperator(ReleasingOperator):
 
     def check_ready(self, backend: Backend) -> None:
         """Ask whether such a server runs here, and whether such steps do."""
+        limits = backend.deployments.limits
         with self.refusing("server"):
-            if is_known(self.server) and self.server not in backend.deployments.servers:
-                known = ", ".join(backend.deployments.servers)
+            if is_known(self.server) and self.server not in limits.servers:
+                known = ", ".join(limits.servers)
                 raise SpecError(f"{self.server!r:.60} does not run here; known are: {known}")
-        with self.refusing("log"):
-            if self.request_log is not None and backend.deployments.no_log:
-                raise SpecError(backend.deployments.no_log)
-        with self.refusing("tokens"):
-            if self.tokens and backend.deployments.no_tokens:
-                raise SpecError(backend.deployments.no_tokens)
-        with self.refusing("grpc"):
-            if self.grpc and backend.deployments.no_grpc:
-                raise SpecError(backend.deployments.no_grpc)
+        asked = {"log": self.request_log is not None, "tokens": self.tokens, "grpc": self.grpc}
+        for what, why in limits.lacking.items():
+            with self.refusing(what):
+                if asked[what]:
+                    raise SpecError(why)
         from muster.backends.releases.driver import check_steps as check_plan
 
         with self.refusing("steps"):

@@ -27,7 +27,7 @@ from muster.backends.releases.book import (
 )
 from muster.backends.releases.figures import Seen, if_known, seen_with, unreadable
 from muster.backends.releases.inputs import check_histograms
-from muster.backends.releases.platform import Observed, Platform
+from muster.backends.releases.platform import Limits, Observed, Platform
 from muster.backends.releases.tokens import Tokens, ended, made, new_token
 from muster.core.address import SCHEME, Address
 from muster.core.deployment import (
@@ -72,24 +72,9 @@ class Deployments:
         self._sleep = sleep
 
     @property
-    def servers(self) -> tuple[str, ...]:
-        """The model servers that a deployment may name here."""
-        return self.platform.limits.servers
-
-    @property
-    def only_whole(self) -> str:
-        """Why traffic can only be moved as a whole here; empty where it can be shared."""
-        return self.platform.limits.only_whole
-
-    @property
-    def no_log(self) -> str:
-        """Why requests cannot be kept here; empty where they can."""
-        return self.platform.limits.no_log
-
-    @property
-    def no_grpc(self) -> str:
-        """Why gRPC cannot be answered here; empty where it can."""
-        return self.platform.limits.no_grpc
+    def limits(self) -> Limits:
+        """What can be deployed here."""
+        return self.platform.limits
 
     def prepare(
         self,
@@ -213,7 +198,7 @@ class Deployments:
         book = self._load(name)
         if book.token != token:
             raise _stale(name)
-        after = share(book, shares, release=release, only_whole=self.only_whole, now=self._now())
+        after = share(book, shares, release=release, only_whole=self.limits.only_whole, now=self._now())
         if gaining := book.gaining(shares):
             self._check_ready(book, gaining)
         return str(self.platform.save(after, in_force=True).token)
@@ -226,7 +211,7 @@ class Deployments:
         :param state: what it is remembered as, REFUSED or RETIRED, with the reason.
         :raises Conflict: it has traffic, or a release that goes forward needs it; :raises NotFound: no such revision.
         """
-        history = self.platform.limits.history
+        history = self.limits.history
         for _ in range(_TRIES):
             book = self._load(name)
             after = withdraw(book, revision, state=state, reason=reason, now=self._now(), history=history)
@@ -253,11 +238,6 @@ class Deployments:
                 return tuple(done)
             self._sleep(_PAUSE_SECONDS)
         raise _busy(name)
-
-    @property
-    def no_tokens(self) -> str:
-        """Why clients cannot have tokens here; empty where they can."""
-        return self.platform.limits.no_tokens
 
     def tokens(self, name: str) -> Tokens:
         """Return the tokens of a deployment's clients.
@@ -287,8 +267,8 @@ class Deployments:
 
     def _check_tokens(self, name: str) -> None:
         self._load(name)
-        if self.no_tokens:
-            raise SpecError(f"tokens: {self.no_tokens}")
+        if self.limits.no_tokens:
+            raise SpecError(f"tokens: {self.limits.no_tokens}")
 
     def retire(self, name: str) -> None:
         """Take a deployment away with all its revisions, and return when nothing of it runs.
@@ -300,13 +280,10 @@ class Deployments:
 
     def _check(self, spec: DeploymentSpec) -> Version:
         """Refuse what can never be served here; return the model's version."""
-        limits = self.platform.limits
-        if spec.log is not None and limits.no_log:
-            raise SpecError(f"log: {limits.no_log}")
-        if spec.tokens and limits.no_tokens:
-            raise SpecError(f"tokens: {limits.no_tokens}")
-        if spec.grpc and limits.no_grpc:
-            raise SpecError(f"grpc: {limits.no_grpc}")
+        limits, asked = self.limits, {"log": spec.log, "tokens": spec.tokens, "grpc": spec.grpc}
+        for what, why in limits.lacking.items():
+            if asked[what]:
+                raise SpecError(f"{what}: {why}")
         if spec.server not in limits.servers:
             raise SpecError(f"server {spec.server!r}: {limits.place} there is {', '.join(limits.servers)}")
         (version,) = self._store().resolve(spec.model.address)

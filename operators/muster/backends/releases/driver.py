@@ -118,10 +118,9 @@ def _take_over(
 
 def check_steps(deployments: Deployments, plan: Plan) -> None:
     """Refuse shares of traffic where there are none. :raises SpecError: with the reason."""
-    if deployments.only_whole and not plan.whole:
+    if (why := deployments.limits.only_whole) and not plan.whole:
         raise SpecError(
-            f"steps {list(plan.steps)}: traffic cannot be shared here ({deployments.only_whole}); "
-            "leave steps at 100"
+            f"steps {list(plan.steps)}: traffic cannot be shared here ({why}); leave steps at 100"
         )
 
 

@@ -39,6 +39,12 @@ class Limits:
     no_tokens: str = ""
     no_grpc: str = ""
 
+    @property
+    def lacking(self) -> dict[str, str]:
+        """What of a deployment's own wishes cannot be had here, and why."""
+        found = {"log": self.no_log, "tokens": self.no_tokens, "grpc": self.no_grpc}
+        return {what: why for what, why in found.items() if why}
+
 
 @dataclass(frozen=True, kw_only=True)
 class Observed:

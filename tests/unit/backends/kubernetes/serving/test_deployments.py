@@ -955,7 +955,7 @@ class TestLookAt:
 class TestWithoutAGateway:
     def test_one_service_points_at_one_revision(self, there: World) -> None:
         deployments = there.deployments(gateway="", serving_url="")
-        assert "name one (gateway, serving_url)" in deployments.only_whole
+        assert "name one (gateway, serving_url)" in deployments.limits.only_whole
         deployments.prepare(there.spec(1), by="ti-1")
         status = deployments.deployment("lines")
         assert status.shares == {}
