@@ -8,7 +8,6 @@ it opens both models with ONNX Runtime and prints by how many bytes its Pss grew
 
 from __future__ import annotations
 
-import socket
 import sys
 from pathlib import Path
 from typing import Any
@@ -72,13 +71,13 @@ def kserve(model: str, port: int) -> None:
 
 def plain(model: str, port: int) -> None:
     from muster_serving import kserve_server
+    from muster_serving.__main__ import parsed
     from muster_serving.metrics import RevisionMetrics
     from muster_serving.revisions import Revisions
 
     RevisionMetrics.count = lambda *_: None  # type: ignore[method-assign]
     Revisions.pick = lambda self: self.serving  # type: ignore[method-assign]
-    public = socket.create_server(("127.0.0.1", port), backlog=2048)
-    kserve_server.serve("flights", public=public, model=Path(model))
+    kserve_server.serve(parsed(["flights", f"--model={model}", f"--port={port}"]))
 
 
 def sessions(*models: str) -> None:

@@ -9,10 +9,12 @@ import os
 import signal
 import socket
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 
-def _arguments() -> argparse.Namespace:
+def parsed(words: Sequence[str] | None = None) -> argparse.Namespace:
+    """Return the command's arguments. :param words: in place of those that this process was started with."""
     parser = argparse.ArgumentParser(prog="muster_serving", description="Serve one deployment.")
     parser.add_argument("name", help="the deployment's name, which is also the model's name in every path")
     parser.add_argument(
@@ -27,7 +29,9 @@ def _arguments() -> argparse.Namespace:
         "--version", default="", help="its address, such as volume://flights/model@8: a header of each answer"
     )
     parser.add_argument(
-        "--setup", help="how the workers of that version run, as JSON; not given, it is an ONNX model"
+        "--setup",
+        type=json.loads,
+        help="how the workers of that version run, as JSON; not given, it is an ONNX model",
     )
     parser.add_argument(
         "--counts-inputs",
@@ -35,9 +39,13 @@ def _arguments() -> argparse.Namespace:
         help="count requests by the bins of that version's training rows",
     )
     parser.add_argument(
-        "--log", help="what is kept of the requests to that version, and where, as JSON; not given: nothing"
+        "--log",
+        type=json.loads,
+        help="what is kept of the requests to that version, and where, as JSON; not given: nothing",
     )
-    parser.add_argument("--limits", help="how much a client may ask, as JSON; not given: any number")
+    parser.add_argument(
+        "--limits", type=json.loads, help="how much a client may ask, as JSON; not given: any number"
+    )
     parser.add_argument(
         "--tokens", type=Path, help="folder of the clients' tokens, each needs one; not given: anyone may ask"
     )
@@ -47,27 +55,29 @@ def _arguments() -> argparse.Namespace:
         "--grpc-port", type=int, help="of the same host, where gRPC is answered; not given: it is not"
     )
     parser.add_argument(
-        "--grpc-fd", type=int, help="an inherited listening socket, instead of host and that port"
+        "--grpc-fd", type=_socket, help="an inherited listening socket, instead of host and that port"
     )
     parser.add_argument(
-        "--public-fd", type=int, help="an inherited listening socket, instead of host and port"
+        "--public-fd", type=_socket, help="an inherited listening socket, instead of host and port"
     )
     parser.add_argument(
-        "--private-fd", type=int, help="an inherited socket, on which revisions without a share answer, too"
+        "--private-fd",
+        type=_socket,
+        help="an inherited socket, on which revisions without a share answer, too",
     )
-    parser.add_argument("--control-fd", type=int, help="an inherited socket for the keeper's commands")
+    parser.add_argument("--control-fd", type=_socket, help="an inherited socket for the keeper's commands")
     parser.add_argument(
-        "--post-fd", type=int, help="an inherited socket that takes a line for the next keeper"
+        "--post-fd", type=_socket, help="an inherited socket that takes a line for the next keeper"
     )
     parser.add_argument("--label", type=json.loads, default={}, help="what the next keeper is told with it")
-    return parser.parse_args()
+    return parser.parse_args(words)
 
 
 def main() -> None:
     """Serve until SIGTERM, then finish the requests under way."""
     if os.getpid() == 1:  # in a container: Linux drops a signal that process 1 does not handle
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # no request is under way yet
-    arguments = _arguments()
+    arguments = parsed()
     sys.argv = sys.argv[:1]  # kserve also reads sys.argv, at its import
     from muster_serving.errors import ModelError
 
@@ -81,27 +91,9 @@ def main() -> None:
 
 def _serve_kserve(arguments: argparse.Namespace) -> None:
     from muster_serving.kserve_server import serve
-    from muster_serving.process.setup import Setup
 
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    serve(
-        arguments.name,
-        model=arguments.model,
-        revision=arguments.revision,
-        version=arguments.version,
-        public=_socket(arguments.public_fd) or _listen(arguments.host, arguments.port),
-        grpc=_socket(arguments.grpc_fd) or _grpc(arguments),
-        private=_socket(arguments.private_fd),
-        control=_socket(arguments.control_fd),
-        post=_socket(arguments.post_fd),
-        label=arguments.label,
-        setup=Setup.parse(json.loads(arguments.setup)) if arguments.setup else None,
-        limits=json.loads(arguments.limits) if arguments.limits else None,
-        tokens=arguments.tokens,
-        key=os.environ.pop("MUSTER_KEY", ""),
-        counts_inputs=arguments.counts_inputs,
-        log=json.loads(arguments.log) if arguments.log else None,
-    )
+    serve(arguments)
 
 
 def _serve_seldon(arguments: argparse.Namespace) -> None:
@@ -127,23 +119,12 @@ def _host_workers(arguments: argparse.Namespace) -> None:
 
     if arguments.model is None or not arguments.setup:
         sys.exit("--model or --setup is missing: workers load one version")
-    setup = Setup.parse(json.loads(arguments.setup))
+    setup = Setup.parse(arguments.setup)
     host.main(Path(setup.socket), arguments.model, setup)
 
 
-def _socket(number: int | None) -> socket.socket | None:
-    return None if number is None else socket.socket(fileno=number)
-
-
-def _grpc(arguments: argparse.Namespace) -> socket.socket | None:
-    return None if arguments.grpc_port is None else _listen(arguments.host, arguments.grpc_port)
-
-
-def _listen(host: str, port: int) -> socket.socket:
-    try:
-        return socket.create_server((host, port), backlog=2048)
-    except OSError as error:
-        sys.exit(f"cannot listen on {host}:{port}: {error.strerror}")
+def _socket(number: str) -> socket.socket:
+    return socket.socket(fileno=int(number))
 
 
 if __name__ == "__main__":

@@ -10,12 +10,13 @@ import asyncio
 import contextlib
 import logging
 import math
+import os
 import resource
 import signal
 import socket
+import sys
+from argparse import Namespace
 from collections.abc import Coroutine, Iterator, Mapping
-from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import uvicorn
@@ -224,62 +225,55 @@ def _grpc(front: Front, sock: socket.socket) -> GrpcListener:
     return GrpcListener(front, sock)
 
 
-def serve(
-    name: str,
-    *,
-    public: socket.socket,
-    grpc: socket.socket | None = None,
-    private: socket.socket | None = None,
-    control: socket.socket | None = None,
-    post: socket.socket | None = None,
-    label: Mapping[str, Any] = MappingProxyType({}),
-    model: Path | None = None,
-    revision: str = "1",
-    version: str = "",
-    setup: Setup | None = None,
-    limits: Mapping[str, Any] | None = None,
-    tokens: Path | None = None,
-    key: str = "",
-    counts_inputs: bool = False,
-    log: Mapping[str, Any] | None = None,
-) -> None:
-    """Serve a deployment: `model` from the start, or the revisions that the keeper loads by `control`.
+def serve(arguments: Namespace) -> None:
+    """Serve a deployment: its model from the start, or the revisions that the keeper loads by the line of commands.
 
-    :param grpc: the users' socket for gRPC; None: it is not answered.
-    :param post: with `control`: takes a line for the next keeper. :param label: goes with it, and says which server this is.
-    :param setup: how the workers of `model` run; None for an ONNX model.
-    :param limits: how much a client may ask, where no keeper says so; None: as much as can be answered.
-    :param tokens: the folder of the clients' tokens, where no keeper tells of them; None: anyone may ask.
-    :param key: of muster's own requests, which come to the users' port; beside `tokens` or `limits`.
-    :param counts_inputs: whether requests to `model` are counted by the bins of its training rows.
-    :param log: what is kept of the requests to `model`, where no keeper says so; None: nothing.
-
-    :raises ModelError: `model` cannot be served.
+    :param arguments: the command's; a pod has MUSTER_KEY in its environment, too, where muster's own requests come to the
+        users' port.
+    :raises ModelError: the model cannot be served.
     """
+    name, tokens, limits = arguments.name, arguments.tokens, arguments.limits
+    key = os.environ.pop("MUSTER_KEY", "")
+    setup = Setup.parse(arguments.setup) if arguments.setup else None
+    public = arguments.public_fd or _listen(arguments.host, arguments.port)
+    grpc = arguments.grpc_fd or (arguments.grpc_port and _listen(arguments.host, arguments.grpc_port))
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # 1024, the usual limit, is too low
 
     async def main() -> None:
-        revisions, clients = Revisions(name), Clients(name, one_port=bool(key), here=control is not None)
+        revisions = Revisions(name)
+        clients = Clients(name, one_port=bool(key), here=arguments.control_fd is not None)
         file = ClientsFile(clients, tokens, key=key, limits=limits) if tokens else None
         if file:
             file.look()
         elif limits:
             clients.order({"needed": False, "limits": limits, "key": key})
-        if model:
+        if arguments.model:
             await revisions.load(
-                revision,
-                model,
-                model=version,
+                arguments.revision,
+                arguments.model,
+                model=arguments.version,
                 setup=setup,
-                log=LogOrder.in_pod(log) if log else None,
-                counts_inputs=counts_inputs,
+                log=LogOrder.in_pod(arguments.log) if arguments.log else None,
+                counts_inputs=arguments.counts_inputs,
             )
-            revisions.promote(revision)
+            revisions.promote(arguments.revision)
         server = DeploymentServer(revisions, clients, public=public, grpc=grpc, file=file)
         if setup and setup.stream:
             server.finish(setup.request_seconds)
-        await server.run(private=private, control=control, post=post, label=label)
+        await server.run(
+            private=arguments.private_fd,
+            control=arguments.control_fd,
+            post=arguments.post_fd,
+            label=arguments.label,
+        )
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(main())
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    try:
+        return socket.create_server((host, port), backlog=2048)
+    except OSError as error:
+        sys.exit(f"cannot listen on {host}:{port}: {error.strerror}")

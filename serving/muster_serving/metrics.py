@@ -161,19 +161,3 @@ class RevisionMetrics:
         INPUTS.shown.pop(self._labels, None)
         for outcome in _OUTCOMES.values():
             REQUESTS.remove(*self._labels, outcome)
-
-
-class LogMetrics:
-    """The counters of one revision's request log."""
-
-    def __init__(self, model: str, revision: str) -> None:
-        self._kept = LOGGED.labels(model, revision, "kept")
-        self._dropped = LOGGED.labels(model, revision, "dropped")
-
-    def kept(self, requests: int) -> None:
-        """Count requests that are on the disk."""
-        self._kept.inc(requests)
-
-    def dropped(self, requests: int) -> None:
-        """Count requests that are lost to the log."""
-        self._dropped.inc(requests)

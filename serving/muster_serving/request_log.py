@@ -31,7 +31,7 @@ import orjson
 from muster_serving import spool
 from muster_serving.answer import PREDICTION, Answer
 from muster_serving.column import is_null
-from muster_serving.metrics import LogMetrics
+from muster_serving.metrics import LOGGED
 from muster_serving.protocol import Question
 from muster_serving.signature import Signature
 
@@ -102,7 +102,7 @@ class RequestLog:
     ) -> None:
         self._order = order
         self._signature = signature
-        self._metrics = LogMetrics(name, revision)
+        self._kept, self._lost = (LOGGED.labels(name, revision, outcome) for outcome in ("kept", "dropped"))
         self._head = orjson.dumps(
             {
                 **spool.about(clients=order.clients),
@@ -197,7 +197,7 @@ class RequestLog:
             self._end_file()
             self._file = _SpoolFile(self._order.folder, hour, self._head)
         self._file.append(b"".join(frames))
-        self._metrics.kept(len(frames))
+        self._kept.inc(len(frames))
 
     def _written_frame(self, frame: spool.Frame) -> bytes:
         """Write one request as it goes into the file; nothing where that could not be read again, or not be hidden."""
@@ -236,7 +236,7 @@ class RequestLog:
 
     def _drop(self, requests: int, why: str) -> None:
         """Count requests that are lost to the log, and say so at most once a minute."""
-        self._metrics.dropped(requests)
+        self._lost.inc(requests)
         self._dropped += requests
         now = time.monotonic()
         if now - self._said >= SAY_SECONDS:

@@ -48,7 +48,7 @@ class Layout:
         self._lists = {
             column.name: np.array([*column.codes, None], dtype=object)  # of which None has the place -1, too
             for column in self._columns
-            if column.datatype == "BYTES" and column.codes is not None
+            if column.is_coded
         }
         tails = any(column.tail for column in self._columns)
         self._row = None if self._nulls or tails else self._one_row()
@@ -122,7 +122,7 @@ class Layout:
         return arrays
 
     def _one_row(self) -> struct.Struct:
-        kinds = {c.name: "q" if _has_list(c) else _FORMATS[c.datatype] for c in self._columns}
+        kinds = {c.name: "q" if c.is_coded else _FORMATS[c.datatype] for c in self._columns}
         return struct.Struct("<" + "".join(kinds.values()))
 
     def _packed_row(self, record: struct.Struct, row: list[Any]) -> bytes:
@@ -180,11 +180,7 @@ def _is_text(column: Column) -> bool:
     return column.datatype == "BYTES" and column.codes is None
 
 
-def _has_list(column: Column) -> bool:
-    return column.datatype == "BYTES" and column.codes is not None
-
-
 def _format(column: Column) -> np.dtype[Any]:
     if _is_text(column):
         return np.dtype("<u4")
-    return np.dtype(np.int64 if _has_list(column) else DATATYPES[column.datatype]).newbyteorder("<")
+    return np.dtype(np.int64 if column.is_coded else DATATYPES[column.datatype]).newbyteorder("<")
