@@ -110,15 +110,7 @@ class Routes:
         if route.version is None:
             made = self._client.create(write_route(counted, self._site))
             return read_route(made, name=route.name, site=self._site)
-        for _ in range(_REPORTS):
-            try:
-                return self._written(counted)
-            except Conflict:
-                found = self.find(route.name)
-                if found is None or found.token != route.token:
-                    break
-                counted = replace(counted, version=found.version)  # a gateway has reported, no more
-        raise Conflict(f"another writer changed the route of {route.name} meanwhile: look again")
+        return self._insisting(counted, self._written)
 
     def announce(self, name: str, drift: str) -> None:
         """Make an Event that warns of a drift of this route, as :func:`.route.drift` tells it."""
@@ -163,21 +155,28 @@ class Routes:
 
     def delete(self, route: Route) -> None:
         """Delete a route that was read. :raises Conflict: it has changed since."""
-        place, called = self._site.namespace, names.route_name(route.name)
-        version = route.version
+        self._insisting(route, self._deleted)
+
+    def _insisting(self, route: Route, write: Callable[[Route], Route]) -> Route:
+        """Write a route, again where no more has happened than that a gateway has reported. :raises Conflict: it has changed."""
         for _ in range(_REPORTS):
             try:
-                self._client.delete(self._kind, called, namespace=place, version=version)
+                return write(route)
             except Conflict:
                 found = self.find(route.name)
-                if found is None:
-                    return
-                if found.token != route.token:
+                if found is None or found.token != route.token:
                     break
-                version = found.version  # a gateway has reported, no more
-            else:
-                return
+                route = replace(route, version=found.version)
         raise Conflict(f"another writer changed the route of {route.name} meanwhile: look again")
+
+    def _deleted(self, route: Route) -> Route:
+        place, called = self._site.namespace, names.route_name(route.name)
+        try:
+            self._client.delete(self._kind, called, namespace=place, version=route.version)
+        except Conflict:
+            if self.find(route.name) is not None:
+                raise
+        return route
 
     def _written(self, route: Route) -> Route:
         applied = self._client.apply(write_route(route, self._site))

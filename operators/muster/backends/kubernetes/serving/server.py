@@ -138,14 +138,13 @@ def _owned(server: Server, owner: Document | None, *, name: str) -> Document:
     metadata = {"name": name, "namespace": server.site.namespace, "labels": server.labels}
     if owner is None:
         return metadata
-    about = owner["metadata"]
-    whose = {
-        "apiVersion": owner["apiVersion"],
-        "kind": owner["kind"],
-        "name": about["name"],
-        "uid": about["uid"],
-    }
-    return {**metadata, "ownerReferences": [whose]}
+    return {**metadata, "ownerReferences": [whose(owner)]}
+
+
+def whose(owner: Document) -> Document:
+    """Return the reference with which an object is deleted with `owner`."""
+    named = {key: owner["metadata"][key] for key in ("name", "uid")}
+    return {"apiVersion": owner["apiVersion"], "kind": owner["kind"], **named}
 
 
 def pod(server: Server, *, container: str) -> Document:

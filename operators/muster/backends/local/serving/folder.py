@@ -24,6 +24,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TypeVar
 
 from muster.backends.local.processes import Process
 from muster.backends.local.serving.state import Change, DeploymentState
@@ -33,6 +34,8 @@ from muster.core.locks import is_locked, locked
 from muster.core.names import check_label
 from muster.core.wire import dumps, loads
 from muster.volumes.durability import sync_tree, write_whole
+
+T = TypeVar("T")
 
 _CLAIMS = 20
 _CLAIM_SECONDS = 0.001
@@ -51,15 +54,30 @@ class DeploymentFolder:
 
         :raises Corrupt: another release of muster wrote it, or it is no state.
         """
+        return self._read(
+            DeploymentState,
+            self._state,
+            "another release of muster wrote it, or it was edited by hand. Put it back, or muster deployments retire "
+            f"{self.name} and deploy it again",
+        )
+
+    def _read(self, kind: type[T], path: Path, advice: str) -> T | None:
+        """Return a document; None where there is none. :raises Corrupt: it cannot be read."""
         try:
-            return loads(DeploymentState, self._state.read_bytes())
+            return loads(kind, path.read_bytes())
         except (FileNotFoundError, NotADirectoryError):
             return None
         except SpecError as error:
-            raise Corrupt(
-                f"deployment {self.name}: {self._state} cannot be read ({error}): another release of muster wrote "
-                f"it, or it was edited by hand. Put it back, or muster deployments retire {self.name} and deploy it again"
-            ) from error
+            raise Corrupt(f"deployment {self.name}: {path} cannot be read ({error}): {advice}") from error
+
+    @contextmanager
+    def _writing(self, path: Path) -> Iterator[None]:
+        """Say which file cannot be written. :raises BackendError: the disk is full or not ours to write."""
+        try:
+            yield
+        except OSError as error:
+            why = error.strerror or error
+            raise BackendError(f"deployment {self.name}: {path} cannot be written ({why})") from error
 
     @property
     def lost(self) -> bool:
@@ -79,13 +97,9 @@ class DeploymentFolder:
 
         :raises BackendError: the disk is full or not ours to write; what was recorded before stands.
         """
-        try:
+        with self._writing(self._state):
             self.path.mkdir(parents=True, exist_ok=True)
             write_whole(self._state, dumps(state))
-        except OSError as error:
-            raise BackendError(
-                f"deployment {self.name}: {self._state} cannot be written ({error.strerror or error})"
-            ) from error
 
     @contextmanager
     def changing(self) -> Iterator[None]:
@@ -113,15 +127,8 @@ class DeploymentFolder:
 
         :raises Corrupt: they cannot be read.
         """
-        try:
-            return loads(Tokens, self._tokens.read_bytes())
-        except (FileNotFoundError, NotADirectoryError):
-            return None
-        except SpecError as error:
-            raise Corrupt(
-                f"deployment {self.name}: {self._tokens} cannot be read ({error}): put it back, or delete it and make "
-                f"each client's token anew"
-            ) from error
+        advice = "put it back, or delete it and make each client's token anew"
+        return self._read(Tokens, self._tokens, advice)
 
     def change_tokens(self, change: Callable[[Tokens], Tokens]) -> Tokens:
         """Change the tokens, in a file that its owner alone may read, and return them as they are then.
@@ -142,12 +149,8 @@ class DeploymentFolder:
                 self._write_tokens(Tokens(key=new_token()))
 
     def _write_tokens(self, tokens: Tokens) -> Tokens:
-        try:
+        with self._writing(self._tokens):
             write_whole(self._tokens, dumps(tokens), mode=0o600)
-        except OSError as error:
-            raise BackendError(
-                f"deployment {self.name}: {self._tokens} cannot be written ({error.strerror or error})"
-            ) from error
         return tokens
 
     def tokens_stamp(self) -> int:
@@ -193,13 +196,11 @@ class DeploymentFolder:
         if kept.is_dir():
             return
         part = kept.with_name(f".{kept.name}")
-        try:
+        with self._writing(kept):
             part.mkdir(parents=True, exist_ok=True)
             for file in snapshot.iterdir():
                 write_whole(part / file.name, file.read_text(encoding="utf-8"))
             part.rename(kept)
-        except OSError as error:
-            raise BackendError(f"deployment {self.name}: {kept} cannot be written ({error})") from error
 
     def lock(self, digest: str) -> Path:
         """Return the folder of that copy."""
@@ -212,19 +213,16 @@ class DeploymentFolder:
         """
         kept = self.model(digest)
         part = kept.with_name(f".{kept.name}")
-        try:
-            with locked(self._locks / f"{self.name}.models"):
-                if kept.is_dir():
-                    return
-                shutil.rmtree(part, ignore_errors=True)
-                for file in filter(Path.is_file, source.rglob("*")):
-                    target = part / file.relative_to(source)
-                    target.parent.mkdir(parents=True, exist_ok=True)
-                    shutil.copyfile(file, target)
-                sync_tree(part)
-                part.rename(kept)
-        except OSError as error:
-            raise BackendError(f"deployment {self.name}: {kept} cannot be written ({error})") from error
+        with self._writing(kept), locked(self._locks / f"{self.name}.models"):
+            if kept.is_dir():
+                return
+            shutil.rmtree(part, ignore_errors=True)
+            for file in filter(Path.is_file, source.rglob("*")):
+                target = part / file.relative_to(source)
+                target.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(file, target)
+            sync_tree(part)
+            part.rename(kept)
 
     def model(self, digest: str) -> Path:
         """Return the folder of that copy."""
