@@ -188,6 +188,11 @@ def unknown(book: Book, name: str) -> NotFound:
     return NotFound(f"deployment {book.name} has no revision {name!r:.60}; there is {known}")
 
 
+def stale(name: str) -> Conflict:
+    """The error about a book that was written since it was read."""
+    return Conflict(f"deployment {name}: another writer changed its route meanwhile: look again")
+
+
 def number(revision: str) -> int:
     """Which revision of its deployment a name is of; 0 where it is not such a name."""
     digits = revision.removeprefix("r")

@@ -137,23 +137,28 @@ def shares_back(status: DeploymentStatus, release: Release) -> dict[str, int]:
     """The shares with which the champion has all traffic again; where there is none, those that there are."""
     if release.champion is None or release.champion == release.revision:
         return status.shares
-    return {release.champion: 100} | _kept(status, release)
+    return {release.champion: 100} | _kept(status, release.revision, release.champion)
 
 
 def shares_at(status: DeploymentStatus, release: Release, percent: int) -> dict[str, int]:
     """The shares with which the revision has its percent, and the champion the others."""
     if release.champion is None or release.champion == release.revision:
-        return {release.revision: 100} | _kept(status, release)
+        return shares_of_all(status, release.revision, champion=release.champion)
     shares = {release.champion: 100 - percent, release.revision: percent}
-    return shares | _kept(status, release)
+    return shares | _kept(status, release.revision, release.champion)
 
 
-def _kept(status: DeploymentStatus, release: Release) -> dict[str, int]:
-    """What the route keeps besides the two that a release is about."""
+def shares_of_all(status: DeploymentStatus, revision: str, *, champion: str | None) -> dict[str, int]:
+    """The shares with which a revision has all traffic, and the champion is kept for a rollback instead of what was before."""
+    if champion is not None and champion != revision:
+        return {revision: 100, champion: 0}
+    return {revision: 100} | _kept(status, revision)
+
+
+def _kept(status: DeploymentStatus, *others: str | None) -> dict[str, int]:
+    """What the route keeps besides the others."""
     return {
-        one.name: 0
-        for one in status.revisions
-        if one.kept and not one.state.over and one.name not in (release.revision, release.champion)
+        one.name: 0 for one in status.revisions if one.kept and not one.state.over and one.name not in others
     }
 
 
@@ -226,7 +231,8 @@ def _forward(sight: ReleaseSight, plan: Plan, release: Release) -> Move:
         return wait
     percent = 100 if alone else plan.after(mine.percent)
     if percent == 100 and (alone or mine.percent == 100 or not plan.hold(100)):
-        return _finish(sight.status, release, seen=_seen(sight, release))
+        shares = shares_of_all(sight.status, mine.name, champion=release.champion)
+        return Shift(shares=shares, release=None, why=f"all of the traffic{_seen(sight, release)}")
     if percent <= mine.percent:
         why = f"held at {mine.percent} % until it is given more{_seen(sight, release)}"
         shares = shares_at(sight.status, release, mine.percent)
@@ -282,13 +288,6 @@ def _seen(sight: ReleaseSight, release: Release) -> str:
         return ""
     ours, theirs = (sight.counts.get(str(name), Counts()) for name in (release.revision, release.champion))
     return f" (at {percent} %: {told(ours, theirs)})"
-
-
-def _finish(status: DeploymentStatus, release: Release, *, seen: str) -> Shift:
-    """Give the revision everything, and keep the champion for a rollback, instead of what was kept before."""
-    replaced = release.champion is not None and release.champion != release.revision
-    kept = {str(release.champion): 0} if replaced else _kept(status, release)
-    return Shift(shares={release.revision: 100} | kept, release=None, why=f"all of the traffic{seen}")
 
 
 def _progress(revision: Revision) -> str:

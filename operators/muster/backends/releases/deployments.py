@@ -22,6 +22,7 @@ from muster.backends.releases.book import (
     past_models,
     pin_reason,
     share,
+    stale,
     unknown,
     withdraw,
 )
@@ -197,7 +198,7 @@ class Deployments:
         """
         book = self._load(name)
         if book.token != token:
-            raise _stale(name)
+            raise stale(name)
         after = share(book, shares, release=release, only_whole=self.limits.only_whole, now=self._now())
         if gaining := book.gaining(shares):
             self._check_ready(book, gaining)
@@ -312,7 +313,7 @@ class Deployments:
         for _ in range(_TRIES):
             book = self._find(spec.name) or self.platform.blank(spec.name)
             if token not in (None, book.token):
-                raise _stale(spec.name)
+                raise stale(spec.name)
             if not allow_older and (why := behind(book, model, self._store())):
                 raise Behind(f"{model.address} would take {spec.name} back in time: {why}")
             failed = self._failed(book, spec)
@@ -424,10 +425,6 @@ def _last_refusal(status: DeploymentStatus) -> str:
     if newest is None or newest.state not in (RevisionState.REFUSED, RevisionState.FAILED):
         return ""
     return f"@{Address.parse(newest.model.address).value} was refused: {newest.reason}"
-
-
-def _stale(name: str) -> Conflict:
-    return Conflict(f"deployment {name}: another writer changed its route meanwhile: look again")
 
 
 def _busy(name: str) -> Conflict:

@@ -7,7 +7,7 @@ cluster are read by the same code.
 from __future__ import annotations
 
 import math
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -33,6 +33,7 @@ _FAILED, _REFUSED, _LEFT = "failed", "refused", "left"
 _P95 = 0.95
 
 T = TypeVar("T")
+K = TypeVar("K", str, float)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -177,7 +178,7 @@ def added(several: Iterable[Mapping[str, Counts]]) -> dict[str, Counts]:
     total: dict[str, Counts] = {}
     for each in several:
         for revision, counts in each.items():
-            total[revision] = _sum(total[revision], counts) if revision in total else counts
+            total[revision] = _combined(total[revision], counts, add) if revision in total else counts
     return total
 
 
@@ -185,20 +186,7 @@ def since(before: Counts | None, now: Counts) -> Counts:
     """What was counted since; all of it where a counter is lower than it was: then the replica began anew."""
     if before is None or now.requests < before.requests or now.failed < before.failed:
         return now
-    return Counts(
-        requests=now.requests - before.requests,
-        failed=now.failed - before.failed,
-        seconds={bound: max(0, n - before.seconds.get(bound, 0)) for bound, n in now.seconds.items()},
-        refused=max(0, now.refused - before.refused),
-        left=max(0, now.left - before.left),
-        unseen=None if now.unseen is None else max(0, now.unseen - (before.unseen or 0)),
-        asked=None
-        if now.asked is None
-        else _each(now.asked, before.asked or {}, lambda n, old: max(0, n - old)),
-        trained=now.trained,
-        outside={name: max(0, n - before.outside.get(name, 0)) for name, n in now.outside.items()},
-        dropped=max(0, now.dropped - before.dropped),
-    )
+    return _combined(now, before, lambda n, old: max(0, n - old))
 
 
 def percentile(counts: Counts, share: float) -> float | None:
@@ -227,19 +215,27 @@ def shown(seconds: float) -> str:
     return f"{seconds * 1000:.3g} ms"
 
 
-def _sum(one: Counts, other: Counts) -> Counts:
-    bounds = one.seconds.keys() | other.seconds.keys()
+def _combined(one: Counts, other: Counts, do: Callable[[int, int], int]) -> Counts:
+    """Put the numbers of two counts together, one by one; both have the bins of one version."""
+
+    def each(ours: Mapping[K, int], theirs: Mapping[K, int]) -> dict[K, int]:
+        return {key: do(ours.get(key, 0), theirs.get(key, 0)) for key in {**ours, **theirs}}
+
+    asked = one.asked or {}, other.asked or {}
+    known = one.unseen is not None or other.unseen is not None
     return Counts(
-        requests=one.requests + other.requests,
-        failed=one.failed + other.failed,
-        seconds={bound: one.seconds.get(bound, 0) + other.seconds.get(bound, 0) for bound in bounds},
-        refused=one.refused + other.refused,
-        left=one.left + other.left,
-        unseen=sum(known) if (known := [n for n in (one.unseen, other.unseen) if n is not None]) else None,
-        asked=_each(one.asked, other.asked, add) if one.asked and other.asked else one.asked or other.asked,
+        requests=do(one.requests, other.requests),
+        failed=do(one.failed, other.failed),
+        seconds=each(one.seconds, other.seconds),
+        refused=do(one.refused, other.refused),
+        left=do(one.left, other.left),
+        unseen=do(one.unseen or 0, other.unseen or 0) if known else None,
+        asked={name: each(*(side.get(name, {}) for side in asked)) for name in {**asked[0], **asked[1]}}
+        if one.asked is not None or other.asked is not None
+        else None,
         trained=one.trained or other.trained,
-        outside=dict(Counter(one.outside) + Counter(other.outside)),
-        dropped=one.dropped + other.dropped,
+        outside=each(one.outside, other.outside),
+        dropped=do(one.dropped, other.dropped),
     )
 
 
@@ -248,11 +244,3 @@ def _by_bin(rows: Iterable[tuple[str, str, int]]) -> ByBin:
     for name, bin_, number in rows:
         found[name][bin_] = number
     return dict(found)
-
-
-def _each(one: ByBin, other: ByBin, together: Callable[[int, int], int]) -> ByBin:
-    """Put the numbers of each bin together; both have the bins of one version."""
-    return {
-        name: {bin_: together(n, other.get(name, {}).get(bin_, 0)) for bin_, n in bins.items()}
-        for name, bins in one.items()
-    }

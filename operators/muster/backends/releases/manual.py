@@ -13,6 +13,7 @@ from muster.backends.releases.decision import (
     Withdraw,
     leftover,
     shares_back,
+    shares_of_all,
     taking_back,
 )
 from muster.core.deployment import DeploymentStatus, Release, Revision, RevisionState
@@ -105,9 +106,8 @@ def promote(deployments: Deployments, name: str, revision: str, *, by: str) -> N
         release = status.release
         before = release.champion if release else None
         champion = before or (status.champion.name if status.champion else None)
-        replaced = champion is not None and champion != revision
-        kept = {str(champion): 0} if replaced else _other_kept(status, revision)
-        deployments.shift(name, kept | {revision: 100}, token=status.token, release=None)
+        shares = shares_of_all(status, revision, champion=champion)
+        deployments.shift(name, shares, token=status.token, release=None)
         return release.revision if release and release.revision not in (revision, champion) else None
 
     passed_by = insisting(deployments, name, write)
@@ -235,12 +235,6 @@ def _check_answers(status: DeploymentStatus, found: Revision) -> None:
             f"`muster deployments promote {status.name} {others[0]}` gives that all of the traffic, and "
             f"`muster deployments repair {status.name}` brings back what is missing"
         )
-
-
-def _other_kept(status: DeploymentStatus, revision: str) -> dict[str, int]:
-    return {
-        one.name: 0 for one in status.revisions if one.kept and one.name != revision and not one.state.over
-    }
 
 
 def insisting(

@@ -6,12 +6,13 @@ It holds digests of random words, which tell nothing; so it is no Secret, and no
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 from muster.backends.kubernetes.api.client import Client
 from muster.backends.kubernetes.api.kinds import CONFIG_MAP, Document
 from muster.backends.kubernetes.serving import names
 from muster.backends.kubernetes.serving.route import route_kind
+from muster.backends.kubernetes.serving.server import whose
 from muster.backends.kubernetes.site import ClusterSite
 from muster.backends.releases.tokens import Tokens
 from muster.core.errors import Conflict, Corrupt, NotFound, SpecError
@@ -72,13 +73,8 @@ class ClientTokens:
         return found if any(each["uid"] == route["metadata"]["uid"] for each in owners) else None
 
     def _document(self, name: str, tokens: Tokens, route: Document) -> Document:
-        kind, about = route_kind(self._site), route["metadata"]
-        owner: Mapping[str, str] = {
-            "apiVersion": kind.api_version,
-            "kind": kind.name,
-            "name": about["name"],
-            "uid": about["uid"],
-        }
+        kind = route_kind(self._site)
+        owner = whose({**route, "apiVersion": kind.api_version, "kind": kind.name})
         return {
             "apiVersion": CONFIG_MAP.api_version,
             "kind": CONFIG_MAP.name,

@@ -20,7 +20,7 @@ from muster.backends.local.serving.folder import DeploymentFolder
 from muster.backends.local.serving.kept import start_keeper
 from muster.backends.local.serving.state import Change, DeploymentState
 from muster.backends.releases import inference
-from muster.backends.releases.book import Book, Entry, pin_reason
+from muster.backends.releases.book import Book, Entry, pin_reason, stale
 from muster.backends.releases.deployments import Deployments
 from muster.backends.releases.figures import added, if_known, read_counts
 from muster.backends.releases.inference import exchanged
@@ -28,7 +28,7 @@ from muster.backends.releases.platform import Limits, Observed
 from muster.backends.releases.tokens import Tokens
 from muster.backends.request_log import Predictions
 from muster.core.deployment import FINISH_SECONDS, LOOPBACK, Answer, Counts, SmokeRequest
-from muster.core.errors import BackendError, Conflict, Corrupt, DeploymentError, NotFound, SpecError
+from muster.core.errors import BackendError, Corrupt, DeploymentError, NotFound, SpecError
 from muster.core.locks import locked
 from muster.core.settings import Settings
 from muster.core.shipped import shipped
@@ -154,7 +154,7 @@ class LocalPlatform:
 
         def write(state: DeploymentState) -> DeploymentState:
             if book.token != ("" if state is first else state.book.token):
-                raise _stale(book.name)
+                raise stale(book.name)
             for entry in book.live:
                 if entry.name not in state.specs:
                     for digest in entry.spec.image_digests:
@@ -164,7 +164,7 @@ class LocalPlatform:
 
         state = self._change(folder, write, first=first)
         if state is None:
-            raise _stale(book.name)
+            raise stale(book.name)
         return LocalBook.of(state, alive=True)
 
     def bring_up(self, book: LocalBook, entry: Entry) -> None:  # noqa: ARG002 a keeper brings up all of them
@@ -388,10 +388,6 @@ def _longer_seconds(folder: DeploymentFolder) -> float:
     except Corrupt:
         return 0.0  # what they finish is unknown
     return state.finish_seconds - FINISH_SECONDS if state else 0.0
-
-
-def _stale(name: str) -> Conflict:
-    return Conflict(f"deployment {name}: another writer changed its route meanwhile: look again")
 
 
 def _answers(state: DeploymentState) -> bool:
