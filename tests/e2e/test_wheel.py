@@ -78,7 +78,7 @@ def test_a_dag_of_ones_own_runs_from_the_wheel_alone(folder: Path) -> None:
     assert "muster/py.typed" in zipfile.ZipFile(wheel).namelist()
     uv("venv", "--quiet", "--python", sys.executable, folder / "venv")
     python = folder / "venv" / "bin" / "python"
-    uv("pip", "install", "--quiet", "--python", python, "-c", ROOT / "requirements.txt", wheel)
+    uv("pip", "install", "--quiet", "--python", python, "-c", ROOT / "requirements.txt", f"{wheel}[machine]")
 
     dags = folder / "empty" / "dags" / "mine"
     dags.mkdir(parents=True)
@@ -89,16 +89,35 @@ def test_a_dag_of_ones_own_runs_from_the_wheel_alone(folder: Path) -> None:
         for name, value in os.environ.items()
         if not name.startswith(("AIRFLOW", "MUSTER_HOME", "PYTHON"))
     }
-    ran = subprocess.run(
-        [folder / "venv" / "bin" / "muster", "run", "mine", "--json"],
-        cwd=folder / "empty",
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+
+    def run(dag: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [folder / "venv" / "bin" / "muster", "run", dag, "--json"],
+            cwd=folder / "empty",
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    ran = run("mine")
     assert ran.returncode == 0, ran.stderr[-3000:]
     result = json.loads(ran.stdout)
     states = {stage["task_id"]: stage["state"] for stage in result["stages"]}
     assert states == {"numbers": "success", "total": "success"}
     assert (folder / "empty" / ".muster" / "store").is_dir()
+
+    # An operator whose extra is not installed is refused where the Dag is parsed.
+    (dags.parent / "searching.py").write_text(
+        "from airflow.sdk import dag\nfrom muster.airflow import SearchOperator\n"
+    )
+    (dags.parent / "mirroring.py").write_text(
+        "from airflow.sdk import dag\nfrom muster.airflow import MirrorOperator\n"
+    )
+    refused = run("searching")
+    assert refused.returncode == 1
+    assert (
+        "SearchOperator needs optuna, which is not installed here: pip install 'airflow-provider-muster[search]'"
+        in refused.stderr
+    )
+    assert "MirrorOperator needs pyfastcdc" in refused.stderr

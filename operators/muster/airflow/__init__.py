@@ -9,7 +9,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from muster.core.extensions import added, problems
+from muster.core.extensions import added, extensions, problems
+from muster.core.extras import need
 
 if TYPE_CHECKING:
     from muster.airflow.authoring.smoke_rows import SmokeRows as SmokeRows
@@ -83,10 +84,19 @@ def modules() -> dict[str, str]:
     return dict(sorted({**added(lambda each: each.operators), **MODULES}.items()))
 
 
+def _of_extension(name: str) -> str | None:
+    for extension in extensions().values():
+        if name in extension.operators:
+            if extension.extra is not None:
+                need(extension.extra, what=name)
+            return extension.operators[name]
+    return None
+
+
 def __getattr__(name: str) -> Any:
     if name == "__all__":  # for `import *` and tests alone: it is the names of every extension, too
         return [*modules()]
-    module = MODULES.get(name) or (None if name.startswith("_") else modules().get(name))
+    module = MODULES.get(name) or (None if name.startswith("_") else _of_extension(name))
     if module is None:
         raise AttributeError("\n".join((f"module {__name__!r} has no attribute {name!r}", *problems())))
     return getattr(import_module(module), name)

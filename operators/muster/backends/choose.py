@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from muster.backends.base import PATIENCE_SECONDS, Backend
 from muster.backends.capacity import Capacity
 from muster.core.errors import SpecError
+from muster.core.extras import need
 from muster.core.settings import Settings
 from muster.volumes.protocols import LocalStore
 
@@ -142,6 +143,7 @@ def choose_capacity(settings: Settings | None = None) -> Capacity:
 
 def _cluster(path: Path) -> tuple[ClusterSettings, Access]:
     """Return what a file of settings says, and the access that it names."""
+    need("kubernetes", what="a cluster")
     from muster.backends.kubernetes.api.connection import connect
     from muster.backends.kubernetes.cluster_file import read_file
 

@@ -38,6 +38,7 @@ class Tab:
 class Extension:
     """What one extension adds, all of it as names: a module is imported when what it adds is first used.
 
+    :param extra: the extra of muster without which its operators are refused where a Dag is parsed.
     :param operators: the module of each name that it adds to :mod:`muster.airflow`.
     :param decorators: the module of each task decorator, ``@task.NAME``.
     :param links: the classes of its links on a task, ``module.Class``.
@@ -49,6 +50,7 @@ class Extension:
     :param static: its folder of files for the page, which has them at ``static/NAME/``, where NAME is the extension's.
     """
 
+    extra: str | None = None
     operators: Mapping[str, str] = field(default_factory=dict)
     decorators: Mapping[str, str] = field(default_factory=dict)
     links: tuple[str, ...] = ()

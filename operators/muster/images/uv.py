@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 
 from muster.core.errors import ImageError
+from muster.core.extras import need
 from muster.core.linux import die_with
 
 _LAST_LINES = 12
@@ -95,6 +96,7 @@ def _ended(process: subprocess.Popen[bytes]) -> bool:
 
 def program() -> str:
     """Return the path of muster's own uv."""
+    need("machine", what="to make the environment of an image")
     from uv import find_uv_bin  # only a build needs it
 
     return find_uv_bin()

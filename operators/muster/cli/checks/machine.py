@@ -19,6 +19,7 @@ from muster.cli.checks.check import Check, bad, ok, warn
 from muster.cli.checks.interpreters import interpreters
 from muster.cli.screen import when
 from muster.core.errors import MusterError
+from muster.core.extras import install
 from muster.core.settings import Settings, project_folder
 
 AIRFLOW = "apache-airflow"
@@ -55,7 +56,7 @@ def _uv(_: Settings) -> Check:
 
         return ok("uv", find_uv_bin())
     except (ImportError, FileNotFoundError):
-        return bad("uv", "not there", "install muster again: uv is one of its requirements")
+        return bad("uv", "not there", install("machine"))
 
 
 def _airflow(_: Settings) -> Check:

@@ -7,7 +7,6 @@ is new. So an event that is lost or comes twice changes no rows.
 from __future__ import annotations
 
 import asyncio
-import importlib.util
 import json
 import time
 from collections.abc import AsyncIterator, Mapping
@@ -18,6 +17,7 @@ from airflow.triggers.base import BaseEventTrigger, TriggerEvent
 
 from muster.airflow.attempts.trigger import StoredTrigger
 from muster.core.errors import SpecError
+from muster.core.extras import need
 from muster.core.ingest import KAFKA, check_url
 
 _ANSWER_SECONDS = 10.0
@@ -44,11 +44,7 @@ class TopicTrigger(StoredTrigger, BaseEventTrigger):
             raise SpecError(f"{source!r:.120}: expected 'kafka://CONNECTION/topic'")
         if not isinstance(every, (int, float)) or isinstance(every, bool) or every <= 0:
             raise SpecError(f"every is {every!r:.40}: need seconds above 0")
-        if importlib.util.find_spec("confluent_kafka") is None:
-            raise SpecError(
-                "TopicTrigger asks Kafka, and confluent-kafka is not installed where Airflow runs: pip install "
-                "'airflow-provider-muster[kafka]', or give the Dag a schedule such as '* * * * *'"
-            )
+        need("kafka", what="TopicTrigger", instead="give the Dag a schedule such as '* * * * *'")
         self.source, self.every = source, every
 
     async def run(self) -> AsyncIterator[TriggerEvent]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from muster.core.extensions import Extension
 
 EXTENSION = Extension(
+    extra="mirrors",
     operators={
         "MirrorOperator": "muster.ext.mirrors.operator",
     },

@@ -15,6 +15,7 @@ from muster.cli.progress import progress
 from muster.cli.screen import emit, note, safe, say, size
 from muster.core.address import SCHEME, Address, Select
 from muster.core.errors import Conflict, MusterError
+from muster.core.extras import need
 from muster.core.settings import Settings
 from muster.core.wire import plain
 
@@ -76,6 +77,7 @@ def mirror(
     """
     from muster.ext.mirrors.opening import home_of, open_home
 
+    need("mirrors", what="muster volumes mirror")
     if every is not None and not watch:
         raise typer.BadParameter("--every is for --watch: give both, or neither")
     pause = 60.0 if every is None else every
@@ -121,6 +123,7 @@ def restore(
     """
     from muster.ext.mirrors.opening import home_of, open_home
 
+    need("mirrors", what="muster volumes restore")
     wanted = list(map(_expected, expect or ()))
     with closing(open_home(source, Settings.load())) as home:
         for place, digest in wanted:

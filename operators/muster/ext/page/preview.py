@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import IO, Any, AnyStr
 
 from muster.core.errors import Corrupt, SpecError
+from muster.core.extras import install
 from muster.core.text import as_shown, shortened
 from muster.volumes.parquet import MOST_COLUMNS, NAME, read_schema
 
@@ -29,10 +30,7 @@ READ_BYTES = 2 << 20
 """What is read of a file of text: its objects take up to thirty times as much memory."""
 SEPARATORS = {".csv": ",", ".tsv": "\t"}
 TABLES = (".parquet", *SEPARATORS, ".jsonl")
-MISSING = (
-    "the rows are not shown, because Airflow's environment has no DuckDB: "
-    "`pip install 'airflow-provider-muster[page]'` there"
-)
+MISSING = f"the rows are not shown, because Airflow's environment has no DuckDB: `{install('page')}` there"
 MARKDOWN_BYTES = 128 << 10
 """What is read of a document: a megabyte of brackets takes half a minute."""
 _DOCUMENT = """<!doctype html><html lang="en"><meta charset="utf-8"><title>{title}</title><style>

@@ -12,6 +12,7 @@ from pathlib import Path
 from muster.core.extensions import Extension, Tab
 
 EXTENSION = Extension(
+    extra="search",
     operators={
         "SearchOperator": "muster.ext.search.operator",
     },

@@ -11,6 +11,7 @@ import typer
 
 from muster.cli.command import DAGS, Dags, example
 from muster.cli.screen import note, program, safe, say
+from muster.core.extras import need
 
 if TYPE_CHECKING:
     from muster.ext.up.api import FoundDags
@@ -39,6 +40,7 @@ def up(
     them all. Running jobs go on then, and the next start finds them again. To change Airflow's settings, write them
     into up/own.cfg in MUSTER_HOME.
     """
+    need("machine", what="muster up")
     note("starting Airflow")
     from muster.ext.up.site import run
 
