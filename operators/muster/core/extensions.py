@@ -132,8 +132,10 @@ def _entries() -> Iterator[tuple[str, str]]:
             continue
         for distribution in distributions:
             try:
-                text = Path(distribution.path, "entry_points.txt").read_text(encoding="utf-8")
-            except (FileNotFoundError, NotADirectoryError):
+                text = Path(distribution.path, "entry_points.txt").read_text(
+                    encoding="utf-8", errors="replace"
+                )
+            except OSError:  # it has none, or only others may read it
                 continue
             project = distribution.name.partition("-")[0]
             if (
