@@ -20,7 +20,7 @@ from tests.waiting import until
 
 from muster.ext.up.postgres import Postgres
 
-MANY, CLICKS = 24, 32  # benchmarks/up.py has more
+MANY, CLICKS = 12, 16  # benchmarks/up.py has more
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +61,7 @@ def test_no_click_beside_tasks_is_refused_and_no_task_is_tried_again(site: Site)
 
 def test_a_run_ends_well_though_the_database_is_killed_meanwhile(site: Site) -> None:
     run_id = site.trigger("many")
-    for _ in range(3):
+    for _ in range(2):
         assert until(lambda: "success" in site.states("many", run_id).values())
         before = _server(site)
         os.kill(before, signal.SIGKILL)
@@ -98,6 +98,7 @@ SELECT 0"""
 _LETS_IT_MIGRATE = "DROP EVENT TRIGGER ends; DROP FUNCTION ends; SELECT 0"
 
 
+@pytest.mark.nightly  # unit/airflow/up has the refusals and the migration
 def test_a_database_that_exists_is_migrated_and_used(tmp_path: Path, elsewhere: Postgres) -> None:
     with Site(tmp_path / "site") as site:
         site.write("many", dags(2))

@@ -120,6 +120,7 @@ def test_once_a_day_it_deletes_rows_and_logs_of_old_runs_and_says_so(site: Site)
     assert "dag_run" in log.read_text()
 
 
+@pytest.mark.nightly
 def test_what_a_person_started_stays_started(site: Site) -> None:
     run_id = site.trigger("muster_maintenance")
     assert site.wait("muster_maintenance", run_id) == "success"

@@ -153,9 +153,8 @@ def test_what_is_not_there_is_not_asked_for_again(page: Page, server: Server) ->
     assert server.asked.count("/muster/api/jobs/gone-1") == 1
 
 
-@pytest.mark.parametrize(
-    "place",
-    [
+def test_no_address_leads_out_of_what_the_page_may_ask(page: Page, server: Server) -> None:
+    for place in (
         "volumes/../../../api/v2/auth/logout",
         "volumes/..%2F..%2F..%2Fapi%2Fv2%2Fauth%2Flogout",
         "volumes/./..",
@@ -163,12 +162,11 @@ def test_what_is_not_there_is_not_asked_for_again(page: Page, server: Server) ->
         "files/a@1/%2e%2e/%2e%2e/%2e%2e/index.html",
         "deployments/..",
         "jobs/..",
-    ],
-)
-def test_no_address_leads_out_of_what_the_page_may_ask(page: Page, server: Server, place: str) -> None:
-    page.goto(f"{HOST}/muster/#/{place}")
-    expect(page.get_by_role("heading", name="There is no such place")).to_be_visible()
-    assert not [path for path in server.asked if not re.match(r"/muster/(static/.*)?$", path)]
+    ):
+        page.goto("about:blank")
+        page.goto(f"{HOST}/muster/#/{place}")
+        expect(page.get_by_role("heading", name="There is no such place"), place).to_be_visible()
+        assert not [path for path in server.asked if not re.match(r"/muster/(static/.*)?$", path)], place
 
 
 def test_jobs_that_cannot_be_read_have_a_list_of_their_own(page: Page, server: Server) -> None:
@@ -215,24 +213,21 @@ def test_files_that_one_may_not_read_are_not_said_to_be_none(page: Page, server:
     expect(page.get_by_role("alert")).to_have_count(0)
 
 
-@pytest.mark.parametrize(
-    ("wanted", "chosen", "shown"),
-    [
-        ("light", "", "rgb(255, 255, 255)"),
-        ("dark", "", "rgb(20, 23, 27)"),
-        ("dark", "light", "rgb(255, 255, 255)"),
-        ("light", "dark", "rgb(20, 23, 27)"),
-    ],
-)
-def test_it_is_light_or_dark_as_the_person_or_airflow_says(
-    page: Page, server: Server, wanted: Any, chosen: str, shown: str
-) -> None:
+def test_it_is_light_or_dark_as_the_person_or_airflow_says(page: Page, server: Server) -> None:
     server.answers["/muster/api/first"] = (200, NOTHING)
-    page.emulate_media(color_scheme=wanted)
-    page.goto(f"{HOST}/muster/")
-    if chosen:
-        page.evaluate("name => { document.documentElement.dataset.theme = name; }", chosen)
-    expect(page.locator("body")).to_have_css("background-color", shown)
+    light, dark = "rgb(255, 255, 255)", "rgb(20, 23, 27)"
+    for wanted, chosen, shown in (
+        ("light", "", light),
+        ("dark", "", dark),
+        ("dark", "light", light),
+        ("light", "dark", dark),
+    ):
+        page.emulate_media(color_scheme=wanted)  # type: ignore[arg-type]
+        page.goto("about:blank")
+        page.goto(f"{HOST}/muster/")
+        if chosen:
+            page.evaluate("name => { document.documentElement.dataset.theme = name; }", chosen)
+        expect(page.locator("body"), f"{wanted} {chosen}").to_have_css("background-color", shown)
 
 
 def revision(name: str, number: int, state: str, percent: int, **more: Any) -> dict[str, Any]:
@@ -378,20 +373,21 @@ def overflow(page: Page) -> int:
     return int(page.evaluate("document.documentElement.scrollWidth - innerWidth"))
 
 
-@pytest.mark.parametrize("width", [420, 1400, 1920])
-def test_what_a_job_says_is_seen_at_every_width(page: Page, server: Server, width: int) -> None:
+def test_what_a_job_says_is_seen_at_every_width(page: Page, server: Server) -> None:
     found = {"jobs": [busy_job()], "total": 1, "states": {"queued": 1}}
     server.answers["/muster/api/jobs"] = (200, found)
-    page.set_viewport_size({"width": width, "height": 900})
-    page.goto(f"{HOST}/muster/#/jobs")
-    says = page.locator("td.says")
-    expect(says).to_contain_text("12 are another gang's")
-    box = says.bounding_box()
-    assert box is not None
-    assert box["x"] + box["width"] <= width
-    assert box["width"] >= 240
-    assert overflow(page) <= 0
-    assert page.locator("td.name small").get_attribute("title") == RUN_ID
+    for width in (420, 1400, 1920):
+        page.set_viewport_size({"width": width, "height": 900})
+        page.goto("about:blank")
+        page.goto(f"{HOST}/muster/#/jobs")
+        says = page.locator("td.says")
+        expect(says).to_contain_text("12 are another gang's")
+        box = says.bounding_box()
+        assert box is not None
+        assert box["x"] + box["width"] <= width
+        assert box["width"] >= 240
+        assert overflow(page) <= 0
+        assert page.locator("td.name small").get_attribute("title") == RUN_ID
 
 
 def test_a_job_that_succeeded_says_beside_its_versions_what_it_survived(page: Page, server: Server) -> None:
@@ -404,31 +400,31 @@ def test_a_job_that_succeeded_says_beside_its_versions_what_it_survived(page: Pa
     expect(page.locator("td.says")).to_contain_text(survived)
 
 
-@pytest.mark.parametrize("width", [420, 1400, 1920])
-def test_versions_of_long_names_stay_readable(page: Page, server: Server, width: int) -> None:
+def test_versions_of_long_names_stay_readable(page: Page, server: Server) -> None:
     found = volume(a_version(2), a_version(1))
     server.answers["/muster/api/volumes/m"] = (200, found)
-    page.set_viewport_size({"width": width, "height": 900})
-    page.goto(f"{HOST}/muster/#/volumes/m")
-    row = page.get_by_role("row", name="@2", exact=False).first
-    link = row.get_by_role("link", name=JOB_ID)
-    box = link.bounding_box()
-    assert box is not None
-    assert box["width"] >= 60  # not one letter a line
-    assert box["height"] <= 110
-    assert overflow(page) <= 0
-    for text in page.locator("svg text").all():
-        place, drawn = text.bounding_box(), page.locator("svg").first.bounding_box()
-        assert place is not None
-        assert drawn is not None
-        assert place["x"] >= drawn["x"]  # no digit of the scale is cut off
-    assert "1e+300" in row.inner_text()
-    below = page.locator("svg").first.locator("text", has_text="@").all_text_contents()
-    assert len(below) == len(set(below)), "each version is named once"
+    for width in (420, 1400, 1920):
+        page.set_viewport_size({"width": width, "height": 900})
+        page.goto("about:blank")
+        page.goto(f"{HOST}/muster/#/volumes/m")
+        row = page.get_by_role("row", name="@2", exact=False).first
+        link = row.get_by_role("link", name=JOB_ID)
+        box = link.bounding_box()
+        assert box is not None
+        assert box["width"] >= 60  # not one letter a line
+        assert box["height"] <= 110
+        assert overflow(page) <= 0
+        for text in page.locator("svg text").all():
+            place, drawn = text.bounding_box(), page.locator("svg").first.bounding_box()
+            assert place is not None
+            assert drawn is not None
+            assert place["x"] >= drawn["x"]  # no digit of the scale is cut off
+        assert "1e+300" in row.inner_text()
+        below = page.locator("svg").first.locator("text", has_text="@").all_text_contents()
+        assert len(below) == len(set(below)), "each version is named once"
 
 
-@pytest.mark.parametrize("width", [420, 1400])
-def test_a_long_name_of_a_metric_leaves_its_value_on_the_page(page: Page, server: Server, width: int) -> None:
+def test_a_long_name_of_a_metric_leaves_its_value_on_the_page(page: Page, server: Server) -> None:
     metrics = {EVIL: 1e300, "auc": 0.5}
     job = busy_job() | {
         "state": "running",
@@ -443,14 +439,16 @@ def test_a_long_name_of_a_metric_leaves_its_value_on_the_page(page: Page, server
         "params": {},
     }
     server.answers[f"/muster/api/jobs/{JOB_ID}"] = (200, job)
-    page.set_viewport_size({"width": width, "height": 900})
-    page.goto(f"{HOST}/muster/#/jobs/{JOB_ID}")
-    value = page.get_by_text("1e+300")
-    box = value.bounding_box()
-    assert box is not None
-    assert box["x"] + box["width"] <= width
-    assert overflow(page) <= 0
-    expect(page.locator("main")).to_contain_text("committed at its end")
+    for width in (420, 1400):
+        page.set_viewport_size({"width": width, "height": 900})
+        page.goto("about:blank")
+        page.goto(f"{HOST}/muster/#/jobs/{JOB_ID}")
+        value = page.get_by_text("1e+300")
+        box = value.bounding_box()
+        assert box is not None
+        assert box["x"] + box["width"] <= width
+        assert overflow(page) <= 0
+        expect(page.locator("main")).to_contain_text("committed at its end")
 
 
 def test_times_say_their_zone(page: Page, server: Server) -> None:

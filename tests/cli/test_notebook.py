@@ -170,6 +170,7 @@ except muster.MusterError as error:
 """
 
 
+@pytest.mark.nightly
 def test_the_notebook_of_nothing_set_plots_and_shows_progress(
     tmp_path: Path, environment: dict[str, str]
 ) -> None:
@@ -196,9 +197,12 @@ def test_a_frame_is_answered_by_a_frame(
     ]
 
 
-@pytest.mark.parametrize(
-    ("words", "says"),
-    [
+def test_what_is_wrong_is_one_message(tmp_path: Path, environment: dict[str, str]) -> None:
+    (tmp_path / "a.csv").write_text("a\n")
+    subprocess.run(
+        ["muster", "volumes", "put", "a.csv", "lab/rows"], cwd=tmp_path, env=environment, check=True
+    )
+    for words, says in (
         (("--image", "nope"), "image 'nope' does not exist: `muster images ls`"),
         (("--inputs", "lab/nope"), "no volume lab/nope"),
         (
@@ -206,19 +210,11 @@ def test_a_frame_is_answered_by_a_frame(
             "the variable rows is taken; give another, --inputs NAME=",
         ),
         (("--execute", "nope.ipynb"), "nope.ipynb does not exist"),
-    ],
-)
-def test_what_is_wrong_is_one_message(
-    tmp_path: Path, environment: dict[str, str], words: tuple[str, ...], says: str
-) -> None:
-    (tmp_path / "a.csv").write_text("a\n")
-    subprocess.run(
-        ["muster", "volumes", "put", "a.csv", "lab/rows"], cwd=tmp_path, env=environment, check=True
-    )
-    done = run(tmp_path, environment, *words)
-    assert (done.returncode, done.stdout) == (1, "")
-    assert says in done.stderr
-    assert "Traceback" not in done.stderr
+    ):
+        done = run(tmp_path, environment, *words)
+        assert (done.returncode, done.stdout) == (1, "")
+        assert says in done.stderr
+        assert "Traceback" not in done.stderr
 
 
 def test_jupyterlab_answers_with_one_kernel_until_it_is_ended(

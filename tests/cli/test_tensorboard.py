@@ -61,7 +61,7 @@ def home(tmp_path_factory: pytest.TempPathFactory, environment: dict[str, str]) 
     return folder
 
 
-@pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("end", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.nightly)])
 def test_curves_are_served_until_it_is_ended(
     end: signal.Signals, home: Path, tmp_path: Path, environment: dict[str, str]
 ) -> None:

@@ -39,6 +39,7 @@ def own_cache(folder: Path) -> Path:
     return folder
 
 
+@pytest.mark.nightly  # contract/test_backend.py runs a job with one that is there
 def test_a_dag_runs_unchanged_with_and_without_an_interpreter(author: Author) -> None:
     author.write("here", DAG)
     image = author.folder / "dags" / "here" / "images" / "mine"
