@@ -37,9 +37,6 @@ def doctor(*, as_json: Json = False) -> None:
 
 def all_checks(settings: Settings) -> Iterator[Check]:
     """Yield the checks of this machine, or of the cluster of its jobs, and of extensions; each runs when it is requested."""
-    for problem in problems():
-        found, _, advice = problem.rpartition(": ")
-        yield bad("extension", found, advice)
     if settings.cluster is None:
         from muster.cli.checks.machine import machine_checks
 
@@ -52,3 +49,6 @@ def all_checks(settings: Settings) -> Iterator[Check]:
         yield from cluster_checks(settings)
     for check in used(lambda each: each.checks):
         yield from check(settings)
+    for problem in problems():
+        found, _, advice = problem.rpartition(": ")
+        yield bad("extension", found, advice)

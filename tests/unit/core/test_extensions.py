@@ -141,21 +141,18 @@ def test_one_that_cannot_be_loaded_is_told_and_the_rest_goes_on(outside: Path) -
     install(outside, broken="broken:EXTENSION", half="half:EXTENSION")
     (outside / "broken.py").write_text("import there_is_no_such_module")
     (outside / "half.py").write_text(
-        "from muster.core.extensions import Extension\nEXTENSION = Extension(commands='broken:add')"
+        "from muster.core.extensions import Extension\n"
+        "EXTENSION = Extension(commands='broken:add', checks=('broken:checks',))"
     )
     done = muster(outside, "doctor", "--json")
-    checks = json.loads(done.stdout)["checks"]
-    assert [each["state"] for each in checks if each["name"] == "extension"] == ["bad", "bad"]
-    assert [each["found"].split()[2] for each in checks if each["name"] == "extension"] == [
-        "'broken'",
-        "'half'",
-    ]
-    assert [each["found"] for each in checks if each["name"] == "counts"] == [f"of {outside / 'home'}"]
+    found = [(each["name"], each["state"], each["found"]) for each in json.loads(done.stdout)["checks"][-4:]]
+    assert found[0] == ("counts", "ok", f"of {outside / 'home'}")
+    for (name, state, said), what in zip(found[1:], ("EXTENSION", "add", "checks"), strict=True):
+        assert (name, state) == ("extension", "bad")
+        assert f"(broken:{what}) cannot be loaded (ModuleNotFoundError" in said
     assert done.returncode == 1
-    assert (
-        len([line for line in done.stderr.splitlines() if "cannot be loaded (ModuleNotFoundError" in line])
-        == 2
-    )
+    told = [line for line in done.stderr.splitlines() if "cannot be loaded" in line]
+    assert len(told) == 2, "of the checks only the doctor knows"
     assert muster(outside, "count", "some/volume").returncode == 0
 
 
