@@ -150,6 +150,7 @@ def test_after_a_kill_a_resume_adopts_the_running_job(
 
 
 @pytest.mark.parametrize("slow", [TWO], indirect=True)
+@pytest.mark.nightly  # in CI on Airflow 3.4
 def test_after_a_kill_a_strict_resume_adopts_nothing_that_follows_what_is_made_anew(
     other: subprocess.Popen[str], job: str, slow: Path, run: Run, dag_folder: Path, home: EmbeddedHome
 ) -> None:
@@ -162,6 +163,7 @@ def test_after_a_kill_a_strict_resume_adopts_nothing_that_follows_what_is_made_a
     assert result.stages[1].job_id != job
 
 
+@pytest.mark.nightly  # in CI on Airflow 3.4
 def test_after_a_kill_a_resume_goes_on_at_once_where_the_job_failed_meanwhile(
     other: subprocess.Popen[str],
     job: str,
@@ -182,6 +184,7 @@ def test_after_a_kill_a_resume_goes_on_at_once_where_the_job_failed_meanwhile(
     assert first_epochs(seen) == ["4"]
 
 
+@pytest.mark.nightly  # in CI on Airflow 3.4
 def test_after_a_kill_a_new_run_ends_the_old_ones_job(
     other: subprocess.Popen[str],
     job: str,
@@ -243,7 +246,9 @@ def test_a_stopped_run_is_resumed(
     assert first_epochs(seen) == ["4", "1", "1"]
 
 
-@pytest.mark.parametrize("edited", [False, True], ids=["as it was", "edited"])
+@pytest.mark.parametrize(
+    "edited", [pytest.param(False, marks=pytest.mark.nightly), True], ids=["as it was", "edited"]
+)
 def test_after_a_kill_of_everything_a_resume_goes_on(
     other: subprocess.Popen[str],
     job: str,
@@ -274,6 +279,7 @@ def test_after_a_kill_of_everything_a_resume_goes_on(
     assert any("now the first epoch" in line for line in seen.text) is edited
 
 
+@pytest.mark.nightly  # in CI on Airflow 3.4
 def test_a_retry_and_a_task_that_is_cleared_go_on_from_the_checkpoint(
     slow: Path, run: Run, dag_folder: Path, seen: Any
 ) -> None:

@@ -78,6 +78,7 @@ def test_what_runs_waits_for_and_costs(
     assert store.ledger.jobs() == jobs  # nothing is submitted
 
 
+@pytest.mark.nightly  # in CI on Airflow 3.4
 def test_what_can_never_run_says_why_and_its_run_has_no_end(
     write_dag: Write, plan: Callable[..., RunPlan], run: Callable[..., Any]
 ) -> None:
@@ -273,6 +274,7 @@ def write_search(write_dag: Write, dag_folder: Path, function: str, *, also: str
     )
 
 
+@pytest.mark.nightly  # in CI on Airflow 3.4
 def test_a_search_says_how_many_trials_and_epochs_and_from_earlier_ones_how_long(
     write_dag: Write, dag_folder: Path, plan: Callable[..., RunPlan], run: Callable[..., Any]
 ) -> None:

@@ -179,6 +179,7 @@ print(result.state, [stage.kept for stage in result.stages], "airflow" in sys.mo
 """
 
 
+@pytest.mark.nightly
 def test_a_resume_that_keeps_all_loads_no_airflow(
     write_dag: Write, dag_folder: Path, run: Run, home: EmbeddedHome
 ) -> None:

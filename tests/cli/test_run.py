@@ -249,6 +249,7 @@ def test_of_two_runs_that_want_the_same_the_second_takes_what_the_first_made(
     assert kept["versions"] == made["versions"] == {"out": ["volume://twice/out@1"]}
 
 
+@pytest.mark.nightly
 def test_of_two_runs_that_want_the_same_the_second_makes_it_where_the_first_is_cancelled(
     start_twice: Callable[[Path], subprocess.Popen[str]], folder: Path, tmp_path: Path
 ) -> None:

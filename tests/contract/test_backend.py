@@ -1048,6 +1048,7 @@ class TestLocalBackend(OneMachine, BackendContract):
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 def test_libraries_that_report_home_write_nothing_there(tmp_path: Path) -> None:
     """Neither MLflow nor ONNX Runtime: each keeps a name of the machine in HOME unless told not to."""
     settings = Settings(home=tmp_path / "muster", cache=Settings.load().cache)

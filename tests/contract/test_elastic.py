@@ -219,7 +219,7 @@ class ElasticContract(Named):
             backend, self.own("gang")
         )
 
-    @pytest.mark.nightly_on("cluster")
+    @pytest.mark.nightly
     def test_what_it_has_given_room_outlives_it(self, backend: Backend, training: Made) -> None:
         backend.submit(training(), job_id=self.own("gang"))
         self.wait(lambda: trains(backend, self.own("gang"), ranks=4))
@@ -231,7 +231,7 @@ class ElasticContract(Named):
         status = backend.status(self.own("other"))
         assert (status.state, status.alive) == (JobState.RUNNING, True), status
 
-    @pytest.mark.nightly_on("cluster")
+    @pytest.mark.nightly
     def test_one_gang_alone_makes_room_for_a_job_that_waits(self, backend: Backend, training: Made) -> None:
         role = replace(training().roles[0], replicas=2, least_replicas=1)
         names = [self.own("gang"), self.own("second")]

@@ -96,6 +96,7 @@ class TestKeepers(OnThisMachine):
         eventually(lambda: deployments.deployment(name).ready)
         assert self.infer(deployments, name, 3) == ("r2", 9.0)
 
+    @pytest.mark.nightly
     def test_a_lost_deployment_is_retired_all_the_same(
         self, deployments: Any, spec: Any, name: str, folder: DeploymentFolder, store: FolderStore
     ) -> None:
@@ -106,6 +107,7 @@ class TestKeepers(OnThisMachine):
         assert not folder.path.exists()
         assert store.resolve(first.model.address)[0].pins == ()
 
+    @pytest.mark.nightly
     def test_a_keeper_that_does_not_listen_is_killed(
         self,
         deployments: Any,

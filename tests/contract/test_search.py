@@ -141,7 +141,7 @@ class SearchContract(Named):
         assert backend.store.record(model).origin.trial == best.number
         assert any(f"trial {best.number} ended with auc=" in line for line in said), said
 
-    @pytest.mark.nightly_on("cluster")
+    @pytest.mark.nightly  # airflow/test_deferral.py has a search that goes on
     def test_a_trial_goes_on_from_its_checkpoint_when_it_is_taken_up_again(
         self, backend: Backend, begin: Begin
     ) -> None:

@@ -186,6 +186,7 @@ def ends_with_verdict(lines: list[str], verdict: Mapping[str, str], job: str) ->
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("task", "at"), [("apart", r"raising\.py:18"), ("together", r"waiting\.py:14")])
+@pytest.mark.nightly  # test_task_log.py has each of these causes
 def test_a_rank_that_raises_while_another_waits(ran: Author, task: str, at: str) -> None:
     """The one is in a collective of torch, whose own error comes at the same time; the other just sleeps."""
     lines = last_lines(ran, task)
@@ -206,6 +207,7 @@ def test_a_rank_that_raises_while_another_waits(ran: Author, task: str, at: str)
 
 
 @pytest.mark.slow
+@pytest.mark.nightly  # test_task_log.py has each of these causes
 def test_a_rank_over_its_memory(ran: Author) -> None:
     lines = last_lines(ran, "grows")
     assert ends_with_verdict(
@@ -220,6 +222,7 @@ def test_a_rank_over_its_memory(ran: Author) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.nightly  # contract/test_backend.py has a gang that goes on from its checkpoint
 def test_a_gang_whose_rank_was_killed_ends_with_the_same_weights(ran: Author) -> None:
     killed, undisturbed = (
         ran.ask("volumes", "show", f"faults/{task}@1") for task in ("killed", "undisturbed")
@@ -233,6 +236,7 @@ def test_a_gang_whose_rank_was_killed_ends_with_the_same_weights(ran: Author) ->
 
 
 @pytest.mark.slow
+@pytest.mark.nightly  # test_task_log.py has each of these causes
 def test_the_last_lines_of_the_run_name_each_fault(ran: Author) -> None:
     said = ran.log.read_text()
     for task, cause in (
