@@ -17,7 +17,7 @@ from tests.cluster import accounts, cluster, kubectl, reaper, store
 from tests.cluster.backend import SITE, connected
 from tests.cluster.layout import Layout
 
-from muster.backends.kubernetes.backend import KubernetesBackend
+from muster.backends.base import Backend
 from muster.backends.kubernetes.site import ClusterSite
 from muster.core.shipped import shipped
 from muster.images.folders import find_image, put_image
@@ -37,7 +37,7 @@ class Site:
 
     layout: Layout
     folder: Path
-    backend: KubernetesBackend
+    backend: Backend
     cluster: ClusterSite
 
     @property

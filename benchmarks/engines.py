@@ -25,8 +25,9 @@ from tests.ports import free_port
 
 from benchmarks.flights_rows import DAGS, JOBS, make, python_of
 from benchmarks.pairs import LEFT_OUT, Ratio, compare, ratio, show
-from muster.backends.local.backend import LocalBackend
+from muster.backends.base import Backend
 from muster.backends.local.machine import Machine
+from muster.backends.local.place import MachinePlace
 from muster.backends.local.places import Places
 from muster.core.data import Output
 from muster.core.job import JobSpec, Launcher, Role
@@ -71,7 +72,7 @@ class Runs:
         self._root, self._numbers = root, count()
         self._python = {"etl": python_of("etl"), "spark": python_of("spark")}
         self._settings = Settings(home=root / "home", cache=Settings.load().cache)
-        self._backend = LocalBackend(self._settings, machine=Machine(memory_gib=8))
+        self._backend = Backend(MachinePlace(self._settings, machine=Machine(memory_gib=8)))
         self._last = ""
         folders = image_folders(self._settings)
         self._images = {

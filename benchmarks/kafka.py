@@ -23,7 +23,7 @@ from tests.ingest.conftest import IMAGE
 from tests.ingest.kafka.java import NoMaven, kafka
 
 from benchmarks.pairs import LEFT_OUT, Ratio, compare, ratio, show
-from muster.backends.local.backend import LocalBackend
+from muster.backends.base import Backend
 from muster.backends.local.places import Places
 from muster.core.data import CHECKPOINTS
 from muster.core.ingest import BEFORE, ENTRYPOINT, PACKAGE, Source
@@ -84,7 +84,7 @@ def measure(folder: Path, *, pairs: int, messages: int) -> Iterator[Ratio]:
         )
 
 
-def _start_to_version(backend: LocalBackend, number: int) -> float:
+def _start_to_version(backend: Backend, number: int) -> float:
     """Return the seconds from the submitting of a job to its version."""
     code = backend.store.put(IMAGE, [f"{PACKAGE}/{path.name}" for path in (IMAGE / PACKAGE).glob("*.py")])
     before, output = begin_with_last(backend.store, f"few/run-{number}", None, name=BEFORE)

@@ -25,8 +25,8 @@ from typing import Protocol
 
 from benchmarks.pairs import Ratio, ratio, show
 from muster.backends.base import Backend
-from muster.backends.local.backend import LocalBackend
 from muster.backends.local.machine import Machine
+from muster.backends.local.place import MachinePlace
 from muster.core.errors import MusterError
 from muster.core.job import JobSpec, Launcher, Role
 from muster.core.patience import Patience
@@ -167,7 +167,7 @@ def on_one_machine(sizes: Sequence[int], *, runs: int, folder: Path) -> Iterator
     """Lose a rank on this machine, with checkpoints of each size."""
     cache = Settings.load().cache
     settings = Settings(home=folder / "home", cache=cache)
-    place = LocalBackend(settings, machine=Machine(memory_gib=4))
+    place = Backend(MachinePlace(settings, machine=Machine(memory_gib=4)))
     names = (f"restart-{number}" for number in count())
     resources = Resources(cpus=0.1, memory_gib=0.25)
     medians: list[float] = []
@@ -183,7 +183,7 @@ def on_one_machine(sizes: Sequence[int], *, runs: int, folder: Path) -> Iterator
         yield row(f"one machine: rank killed, {megabytes} MB", took, promised=KILLED_SECONDS)
     if len(medians) > 1:
         yield same(medians, promised=SAME_SECONDS)
-    narrow = LocalBackend(settings, machine=Machine(memory_gib=2 * resources.memory_gib))
+    narrow = Backend(MachinePlace(settings, machine=Machine(memory_gib=2 * resources.memory_gib)))
     fewer = [one_fewer(narrow, name, resources=resources) for name in (next(names) for _ in range(runs))]
     yield row("one machine: a job waits, goes on with n - 1", fewer, promised=FEWER_SECONDS)
 

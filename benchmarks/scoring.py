@@ -26,8 +26,9 @@ from tests.serving import onnx_graph
 from benchmarks.engines_equal import memory_mib
 from benchmarks.serving_site import await_answer, ours, serve_image
 from muster.airflow.authoring.code import serving_code
+from muster.backends.base import Backend
 from muster.backends.local import processes
-from muster.backends.local.backend import LocalBackend
+from muster.backends.local.place import MachinePlace
 from muster.backends.local.places import Places
 from muster.core.data import Input, Output
 from muster.core.job import JobSpec, Role
@@ -74,7 +75,7 @@ class Scoring:
         self._root = root
         self._python = serve_image(root)
         self._settings = Settings(home=root / "home", cache=Settings.load().cache)
-        self._backend = LocalBackend(self._settings)
+        self._backend = Backend(MachinePlace(self._settings))
         self._store = self._backend.store
         self._image = put_image(self._store, find_image("serve", image_folders(self._settings)))
         self._model = onnx_graph.write_delays(root / "model")

@@ -11,8 +11,9 @@ import tempfile
 import time
 from pathlib import Path
 
-from muster.backends.local.backend import LocalBackend
+from muster.backends.base import Backend
 from muster.backends.local.machine import Machine
+from muster.backends.local.place import MachinePlace
 from muster.core.data import Output
 from muster.core.job import JobSpec, Role
 from muster.core.origin import Origin
@@ -51,7 +52,9 @@ def main() -> None:
         folder = Path(name)
         (folder / "curves.json").write_text(json.dumps(asked["curves"]))
         settings = Settings(home=folder / "home", cache=Settings.load().cache)
-        backend = LocalBackend(settings, machine=Machine(memory_gib=asked["slots"] * EACH.memory_gib))
+        backend = Backend(
+            MachinePlace(settings, machine=Machine(memory_gib=asked["slots"] * EACH.memory_gib))
+        )
         words = [",".join(f"{{params.{each}}}" for each in spec.space), "{params.epochs}", "{checkpoints}"]
         words += [str(folder / "curves.json"), str(asked["sleep"]), "{outputs.model}"]
         trial = JobSpec(

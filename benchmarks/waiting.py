@@ -19,8 +19,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.pairs import Ratio, compare, ratio, show
-from muster.backends.local.backend import LocalBackend
+from muster.backends.base import Backend
 from muster.backends.local.machine import Machine
+from muster.backends.local.place import MachinePlace
 from muster.core.job import JobSpec, Role
 from muster.core.resources import Resources
 from muster.core.settings import Settings
@@ -112,7 +113,7 @@ def main(arguments: Sequence[str]) -> int:
 def measure(root: Path, *, pairs: int) -> list[Ratio]:
     """Return the ratios of memory and CPU."""
     settings = Settings.load({**os.environ, "MUSTER_HOME": str(root / "home")})
-    backend = LocalBackend(settings)
+    backend = Backend(MachinePlace(settings))
     names = _enter(backend, settings)
     try:
         memory, _ = compare(
@@ -135,7 +136,7 @@ def measure(root: Path, *, pairs: int) -> list[Ratio]:
     ]
 
 
-def _enter(backend: LocalBackend, settings: Settings) -> list[str]:
+def _enter(backend: Backend, settings: Settings) -> list[str]:
     """Submit jobs of which one runs and all others wait for its memory; return their ids."""
     half = Machine.here().memory_gib * 0.6
     image = put_image(backend.store, find_image("python", image_folders(settings)))

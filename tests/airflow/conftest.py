@@ -16,7 +16,8 @@ from tests.airflow.leaving import no_job_left
 from muster.airflow.embedded.home import EmbeddedHome
 from muster.airflow.embedded.result import RunResult, Silent, Stage
 from muster.airflow.embedded.runner import run_dag
-from muster.backends.local.backend import LocalBackend
+from muster.backends.base import Backend
+from muster.backends.local.place import MachinePlace
 from muster.core.status import JobStatus
 from muster.volumes import fsck
 from muster.volumes.folder import FolderStore
@@ -75,10 +76,10 @@ def keeps(home: EmbeddedHome) -> Callable[[str], list[str]]:
 
 
 @pytest.fixture
-def backend(home: EmbeddedHome) -> Iterator[LocalBackend]:
+def backend(home: EmbeddedHome) -> Iterator[Backend]:
     """The machine; jobs that a test leaves there are ended with it."""
     with no_job_left(home.settings):
-        yield LocalBackend(home.settings)
+        yield Backend(MachinePlace(home.settings))
 
 
 @pytest.fixture

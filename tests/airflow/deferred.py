@@ -24,7 +24,7 @@ DAG = """
     from airflow.sdk import dag
 
     from muster.airflow import JobOperator, Resources
-    from muster.backends.local.backend import LocalBackend
+    from muster.backends.base import Backend
 
     os.environ["AIRFLOW__MUSTER__INLINE_WAIT"] = "{wait}"
     {more}
@@ -55,7 +55,7 @@ STEPS = """
 """
 # The process is killed before or after its first submit, and says so by a file.
 DIES = """
-    submit = LocalBackend.submit
+    submit = Backend.submit
 
     def dying(self, job, *, job_id, **more):
         marker = Path(__file__).parent / "died"
@@ -66,7 +66,7 @@ DIES = """
         if first:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    LocalBackend.submit = dying
+    Backend.submit = dying
 """
 
 

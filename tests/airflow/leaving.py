@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from muster.backends.local.backend import LocalBackend
+from muster.backends.base import Backend
+from muster.backends.local.place import MachinePlace
 from muster.core.errors import NotFound
 from muster.core.settings import Settings
 
@@ -13,7 +14,7 @@ from muster.core.settings import Settings
 @contextmanager
 def no_job_left(settings: Settings) -> Iterator[None]:
     """End the jobs of a home that began in here and have not ended, also where this is left by an error."""
-    backend = LocalBackend(settings)
+    backend = Backend(MachinePlace(settings))
     before = set(backend.store.ledger.jobs())
     try:
         yield

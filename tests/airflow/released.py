@@ -10,7 +10,8 @@ from tests.serving import onnx_graph
 from tests.serving.load import Load
 from tests.site import Site
 
-from muster.backends.local.backend import LocalBackend
+from muster.backends.base import Backend
+from muster.backends.local.place import MachinePlace
 from muster.core.deployment import DeploymentStatus
 from muster.core.settings import Settings
 from muster.volumes.folder import FolderStore
@@ -24,7 +25,7 @@ class Released:
     def __init__(self, site: Site) -> None:
         self.site = site
         self.store = FolderStore(site.home / "store")
-        self.backend = LocalBackend(Settings.load(site.environment))
+        self.backend = Backend(MachinePlace(Settings.load(site.environment)))
 
     def begun(self, dag_id: str, folder: Path) -> Released:
         """Release a first version by a Dag; it serves all users."""

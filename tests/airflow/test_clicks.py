@@ -14,7 +14,7 @@ from tests.ingest.broker import Broker
 
 from muster.airflow.embedded.home import EmbeddedHome
 from muster.airflow.embedded.runner import run_dag
-from muster.backends.local.backend import LocalBackend
+from muster.backends.base import Backend
 from muster.core.shipped import shipped
 from muster.volumes.folder import FolderStore
 
@@ -32,9 +32,7 @@ def broker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Broker]:
 
 
 @pytest.fixture
-def run(
-    home: EmbeddedHome, backend: LocalBackend, seen: Seen, broker: Broker
-) -> Iterator[Callable[..., Any]]:
+def run(home: EmbeddedHome, backend: Backend, seen: Seen, broker: Broker) -> Iterator[Callable[..., Any]]:
     """Run a Dag of the example; its deployment is retired afterwards."""
     folder = home.dags / NAME
     shutil.copytree(shipped("dags") / NAME, folder)
@@ -58,7 +56,7 @@ def stream(store: FolderStore) -> dict[str, Any]:
 
 
 def test_the_features_stay_fresh_and_the_model_that_serves_is_asked(
-    run: Callable[..., Any], store: FolderStore, backend: LocalBackend
+    run: Callable[..., Any], store: FolderStore, backend: Backend
 ) -> None:
     run("clicks_model")
     model = store.resolve(f"{NAME}/model@latest")[0]

@@ -9,8 +9,6 @@ from typing import Any
 import pytest
 
 from muster.airflow.embedded.home import EmbeddedHome
-from muster.backends.kubernetes.api.access import Access
-from muster.backends.local.backend import LocalBackend
 from muster.core.errors import SpecError
 
 TOKEN = "abc.def-ghi"
@@ -55,29 +53,19 @@ def open_backend(home: EmbeddedHome) -> Any:
 
 
 def test_nothing_said_is_this_machine(home: EmbeddedHome) -> None:
-    assert isinstance(open_backend(home), LocalBackend)
+    assert open_backend(home).place.here
 
 
-def test_a_connection_is_a_cluster_and_its_store(
-    home: EmbeddedHome, enter: Enter, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_connection_is_a_cluster_and_its_store(home: EmbeddedHome, enter: Enter) -> None:
     from airflow.sdk import Connection
 
     from muster.airflow.connection import cluster_settings
-    from muster.backends import choose
 
-    hosts: list[str] = []
-    make = choose.cluster_backend
-
-    def noted(cluster: Any, access: Access, **more: Any) -> Any:
-        hosts.append(access.host)
-        return make(cluster, access, **more)
-
-    monkeypatch.setattr(choose, "cluster_backend", noted)
     enter(cluster_context="two")
     backend = open_backend(home)
     assert backend.store.url == "http://muster-store.team-a"
-    assert hosts == ["https://second:6443"]
+    assert backend.place.client.host == "https://second:6443"
+    assert not backend.place.here
     found = cluster_settings(Connection.get("gpus"), "gpus")
     assert (found.site.namespace, found.site.claim, found.site.queue) == ("team-a", "muster-store", "team-a")
     assert found.token == TOKEN

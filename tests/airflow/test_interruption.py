@@ -20,9 +20,9 @@ from tests.waiting import eventually
 from muster.airflow.embedded.home import EmbeddedHome
 from muster.airflow.embedded.result import RunResult, Silent
 from muster.airflow.embedded.runner import run_dag
-from muster.backends.local.backend import LocalBackend
+from muster.backends.base import Backend
 from muster.backends.local.places import Places
-from muster.backends.local.processes import Process, children
+from muster.backends.local.processes import Process, children, ranks
 from muster.cli.warm.place import waiting
 from muster.core.cancelling import overtaken
 from muster.core.errors import MusterError, SpecError
@@ -116,7 +116,7 @@ def ended(process: subprocess.Popen[str]) -> list[str]:
 
 
 @pytest.fixture
-def job(dag_folder: Path, backend: LocalBackend, other: subprocess.Popen[str]) -> str:
+def job(dag_folder: Path, backend: Backend, other: subprocess.Popen[str]) -> str:
     """The id of that Dag's job, which has said its first line."""
     ledger = backend.store.ledger
     dag_of = cache(lambda job_id: ledger.spec(job_id).origin.dag_id)  # of all that the tests before have left
@@ -169,7 +169,7 @@ def test_after_a_kill_a_resume_goes_on_at_once_where_the_job_failed_meanwhile(
     job: str,
     slow: Path,
     run: Run,
-    backend: LocalBackend,
+    backend: Backend,
     seen: Any,
     home: EmbeddedHome,
 ) -> None:
@@ -190,7 +190,7 @@ def test_after_a_kill_a_new_run_ends_the_old_ones_job(
     job: str,
     slow: Path,
     run: Run,
-    backend: LocalBackend,
+    backend: Backend,
     seen: Any,
     home: EmbeddedHome,
 ) -> None:
@@ -210,7 +210,7 @@ def test_after_a_kill_a_new_run_ends_the_old_ones_job(
     ids=["one", "mapped"],
 )
 def test_a_stop_ends_the_job_and_the_run(
-    other: subprocess.Popen[str], job: str, backend: LocalBackend, number: signal.Signals
+    other: subprocess.Popen[str], job: str, backend: Backend, number: signal.Signals
 ) -> None:
     other.send_signal(number)
     assert ended(other) == ["interrupted", "cancelled"]
@@ -255,14 +255,14 @@ def test_after_a_kill_of_everything_a_resume_goes_on(
     slow: Path,
     run: Run,
     home: EmbeddedHome,
-    backend: LocalBackend,
+    backend: Backend,
     dag_folder: Path,
     seen: Any,
     edited: bool,
 ) -> None:
     """With the same job, or where the code was edited with one that runs it."""
     supervisor = loads(Process, Places(home.settings.home).job(job).supervisor.read_bytes())
-    for pid in (other.pid, supervisor.pid, *backend.ranks(job)):
+    for pid in (other.pid, supervisor.pid, *ranks(Places(home.settings.home).mark(job))):
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
     kill(other, home)
@@ -339,7 +339,7 @@ def test_a_run_that_was_killed_before_it_began_is_not_taken_for_the_one_before(
 
 
 def test_a_run_that_goes_on_elsewhere_is_neither_resumed_nor_given_up(
-    other: subprocess.Popen[str], job: str, slow: Path, run: Run, backend: LocalBackend
+    other: subprocess.Popen[str], job: str, slow: Path, run: Run, backend: Backend
 ) -> None:
     with pytest.raises(MusterError, match="still going on in process"):
         run(resume="keep")
@@ -373,7 +373,7 @@ class Stopper(Silent):
 @pytest.mark.parametrize("when", ["task_started", "task_ended"])
 def test_a_stop_between_two_tasks_is_heard(
     home: EmbeddedHome,
-    backend: LocalBackend,
+    backend: Backend,
     dag_folder: Path,
     write_dag: Write,
     when: str,

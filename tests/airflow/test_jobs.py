@@ -14,7 +14,7 @@ from tests.unit.airflow.attempts.notes import Log, Ti
 from tests.waiting import GUARD_SECONDS, until
 
 from muster.airflow.embedded.home import EmbeddedHome
-from muster.backends.local.backend import LocalBackend
+from muster.backends.base import Backend
 from muster.backends.local.places import Places
 from muster.backends.local.processes import marked
 from muster.backends.releases.decision import Outcome
@@ -67,7 +67,7 @@ def notes() -> Notes:
 
 
 @pytest.fixture
-def spec(backend: LocalBackend, home: EmbeddedHome) -> Callable[..., JobSpec]:
+def spec(backend: Backend, home: EmbeddedHome) -> Callable[..., JobSpec]:
     image = put_image(backend.store, find_image("python", image_folders(home.settings)))
 
     def make(code: str = "print('ran')", **changes: Any) -> JobSpec:
@@ -80,7 +80,7 @@ def spec(backend: LocalBackend, home: EmbeddedHome) -> Callable[..., JobSpec]:
 
 @pytest.fixture
 def task(
-    backend: LocalBackend, home: EmbeddedHome, notes: Notes, request: pytest.FixtureRequest
+    backend: Backend, home: EmbeddedHome, notes: Notes, request: pytest.FixtureRequest
 ) -> Callable[..., TaskRun]:
     """Makes tries of one task."""
     from muster.airflow.attempts.run import TaskRun
@@ -127,7 +127,7 @@ def begin(task: TaskRun, spec: JobSpec) -> Any:
 
 
 def test_a_job_that_a_failing_test_leaves_is_ended_with_it_and_no_other(
-    home: EmbeddedHome, task: Callable[..., TaskRun], spec: Callable[..., JobSpec], backend: LocalBackend
+    home: EmbeddedHome, task: Callable[..., TaskRun], spec: Callable[..., JobSpec], backend: Backend
 ) -> None:
     before = begin(task(), spec(SLEEP)).job_id
 
@@ -144,7 +144,7 @@ def test_a_job_that_a_failing_test_leaves_is_ended_with_it_and_no_other(
 
 
 def test_nothing_is_submitted_for_a_try_that_airflow_has_replaced(
-    task: Callable[..., TaskRun], spec: Callable[..., JobSpec], notes: Notes, backend: LocalBackend
+    task: Callable[..., TaskRun], spec: Callable[..., JobSpec], notes: Notes, backend: Backend
 ) -> None:
     from airflow.sdk.exceptions import AirflowRuntimeError
 
@@ -155,7 +155,7 @@ def test_nothing_is_submitted_for_a_try_that_airflow_has_replaced(
 
 
 def test_a_newer_try_takes_the_job_over_and_an_older_one_does_not_take_it_back(
-    task: Callable[..., TaskRun], spec: Callable[..., JobSpec], backend: LocalBackend
+    task: Callable[..., TaskRun], spec: Callable[..., JobSpec], backend: Backend
 ) -> None:
     from muster.core.errors import Conflict
 
@@ -169,7 +169,7 @@ def test_a_newer_try_takes_the_job_over_and_an_older_one_does_not_take_it_back(
 
 
 def test_a_failure_that_nobody_has_reported_costs_one_try_and_the_one_after_it_begins_anew(
-    task: Callable[..., TaskRun], spec: Callable[..., JobSpec], backend: LocalBackend
+    task: Callable[..., TaskRun], spec: Callable[..., JobSpec], backend: Backend
 ) -> None:
     """The process that waited was lost with its node, and the job failed before the next try looked."""
     from airflow.sdk.exceptions import AirflowException
@@ -184,7 +184,7 @@ def test_a_failure_that_nobody_has_reported_costs_one_try_and_the_one_after_it_b
 
 
 def test_a_try_that_was_thought_dead_and_submits_late_leads_to_one_job(
-    task: Callable[..., TaskRun], spec: Callable[..., JobSpec], notes: Notes, backend: LocalBackend
+    task: Callable[..., TaskRun], spec: Callable[..., JobSpec], notes: Notes, backend: Backend
 ) -> None:
     """The first wrote its attempt down and was paused; the second reads it, and both submit."""
     from muster.airflow.attempts.attempt import Attempt
@@ -234,7 +234,7 @@ def stopped(task: TaskRun, spec: JobSpec, state: Any) -> tuple[str, str]:
 def test_a_try_that_was_ended_or_cleared_ends_its_job(
     task: Callable[..., TaskRun],
     spec: Callable[..., JobSpec],
-    backend: LocalBackend,
+    backend: Backend,
     notes: Notes,
     state: str,
 ) -> None:
@@ -246,7 +246,7 @@ def test_a_try_that_was_ended_or_cleared_ends_its_job(
 
 @pytest.mark.parametrize("state", ["running", "up_for_retry", "queued", None])
 def test_a_try_whose_worker_stops_leaves_its_job_alone(
-    task: Callable[..., TaskRun], spec: Callable[..., JobSpec], backend: LocalBackend, state: str | None
+    task: Callable[..., TaskRun], spec: Callable[..., JobSpec], backend: Backend, state: str | None
 ) -> None:
     job_id, said = stopped(task(), spec(SLEEP), state)
     assert not backend.status(job_id).state.ended
@@ -254,14 +254,14 @@ def test_a_try_whose_worker_stops_leaves_its_job_alone(
 
 
 def test_nobody_comes_after_the_last_try(
-    task: Callable[..., TaskRun], spec: Callable[..., JobSpec], backend: LocalBackend, notes: Notes
+    task: Callable[..., TaskRun], spec: Callable[..., JobSpec], backend: Backend, notes: Notes
 ) -> None:
     job_id, _ = stopped(task(last_try=True), spec(SLEEP), "running")
     assert backend.status(job_id).state is JobState.CANCELLED
 
 
 def test_an_airflow_that_does_not_answer_ends_nothing(
-    task: Callable[..., TaskRun], spec: Callable[..., JobSpec], backend: LocalBackend
+    task: Callable[..., TaskRun], spec: Callable[..., JobSpec], backend: Backend
 ) -> None:
     from airflow.sdk.exceptions import AirflowRuntimeError, ErrorType
     from airflow.sdk.execution_time.comms import ErrorResponse
@@ -272,7 +272,7 @@ def test_an_airflow_that_does_not_answer_ends_nothing(
 
 
 def test_what_cannot_be_written_down_any_more_is_asked_for_first_and_the_next_try_begins_anew(
-    task: Callable[..., TaskRun], spec: Callable[..., JobSpec], backend: LocalBackend, notes: Notes
+    task: Callable[..., TaskRun], spec: Callable[..., JobSpec], backend: Backend, notes: Notes
 ) -> None:
     """Cleared while it ran: Airflow has another id for the task by then, and refuses this one's notes."""
     refused: list[bool] = []
@@ -295,7 +295,7 @@ def test_what_cannot_be_written_down_any_more_is_asked_for_first_and_the_next_tr
 def test_a_job_that_has_ended_is_taken_though_no_time_is_left_to_wait_for_it(
     task: Callable[..., TaskRun],
     spec: Callable[..., JobSpec],
-    backend: LocalBackend,
+    backend: Backend,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """What a trigger has waited for is not handed to the next one, with an inline_wait of 0 too."""
@@ -307,7 +307,7 @@ def test_a_job_that_has_ended_is_taken_though_no_time_is_left_to_wait_for_it(
 
 
 def test_airflows_alarm_does_not_end_a_job_whose_own_time_is_not_over(
-    task: Callable[..., TaskRun], spec: Callable[..., JobSpec], backend: LocalBackend, notes: Notes
+    task: Callable[..., TaskRun], spec: Callable[..., JobSpec], backend: Backend, notes: Notes
 ) -> None:
     """It counts from the start of the task's process; the limit is the job's, from its own start."""
     import signal
@@ -357,7 +357,7 @@ def trigger(home: EmbeddedHome) -> Callable[..., Any]:
 def test_a_trigger_fires_once_behind_the_last_line(
     task: Callable[..., TaskRun],
     spec: Callable[..., JobSpec],
-    backend: LocalBackend,
+    backend: Backend,
     trigger: Callable[..., Any],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -399,7 +399,7 @@ def test_a_trigger_fires_at_the_deadline(
 def test_a_trigger_that_is_taken_away_ends_its_job_if_the_task_was_ended(
     task: Callable[..., TaskRun],
     spec: Callable[..., JobSpec],
-    backend: LocalBackend,
+    backend: Backend,
     monkeypatch: pytest.MonkeyPatch,
     state: str | None,
     ends: bool,
@@ -417,7 +417,7 @@ def test_a_trigger_that_is_taken_away_ends_its_job_if_the_task_was_ended(
 def test_a_job_of_another_try_is_not_ended_by_an_old_trigger(
     task: Callable[..., TaskRun],
     spec: Callable[..., JobSpec],
-    backend: LocalBackend,
+    backend: Backend,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     trigger = begin(task(FIRST), spec(SLEEP))

@@ -16,7 +16,7 @@ from tests.waiting import eventually
 
 from muster.airflow.embedded.home import EmbeddedHome
 from muster.airflow.embedded.result import RunResult
-from muster.backends.local.backend import LocalBackend
+from muster.backends.base import Backend
 from muster.backends.local.machine import Machine
 from muster.core.errors import MusterError, SpecError
 from muster.core.job import JobSpec, Resources, Role
@@ -652,7 +652,7 @@ def test_what_a_plain_task_prints_of_a_connection_is_masked(
 def test_what_a_job_waits_for_is_told_while_it_waits(
     write_dag: Write,
     run: Run,
-    backend: LocalBackend,
+    backend: Backend,
     seen: Any,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,

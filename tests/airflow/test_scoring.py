@@ -12,7 +12,7 @@ from tests.serving.python_model import write_signature
 from tests.serving.streaming_model import write_words
 
 from muster.airflow.embedded.runner import RunResult
-from muster.backends.local.backend import LocalBackend
+from muster.backends.base import Backend
 from muster.core.job import JobSpec
 from muster.volumes.folder import FolderStore
 
@@ -83,7 +83,7 @@ def versions(store: FolderStore, tmp_path: Path) -> None:
 def test_a_deployment_says_how_its_model_is_loaded_and_a_version_is_told(
     run: Callable[..., RunResult],
     write_dag: Callable[..., None],
-    backend: LocalBackend,
+    backend: Backend,
     store: FolderStore,
     seen: Seen,
 ) -> None:
@@ -111,7 +111,7 @@ def _job(store: FolderStore, volume: str) -> JobSpec:
 def test_a_model_that_answers_in_parts_is_deployed_and_not_scored(
     run: Callable[..., RunResult],
     write_dag: Callable[..., None],
-    backend: LocalBackend,
+    backend: Backend,
     store: FolderStore,
     tmp_path: Path,
 ) -> None:
@@ -143,7 +143,7 @@ def test_what_a_deployment_trusts_is_not_said_again(home: Any) -> None:
 def test_a_rule_on_drift_is_refused_before_a_version_without_histograms_costs_a_job(
     run: Callable[..., RunResult],
     write_dag: Callable[..., None],
-    backend: LocalBackend,
+    backend: Backend,
     store: FolderStore,
     seen: Seen,
 ) -> None:

@@ -14,7 +14,7 @@ from tests.waiting import eventually
 
 from muster.airflow.embedded.home import EmbeddedHome
 from muster.airflow.embedded.result import RunResult
-from muster.backends.local.backend import LocalBackend
+from muster.backends.base import Backend
 from muster.core.status import JobState
 
 Write = Callable[..., None]
@@ -173,7 +173,7 @@ def test_a_stop_ends_all_jobs_and_a_kill_leaves_no_task_and_the_jobs_to_a_resume
     write_dag: Write,
     dag_folder: Path,
     home: EmbeddedHome,
-    backend: LocalBackend,
+    backend: Backend,
     run: Run,
     tmp_path: Path,
 ) -> None:

@@ -16,7 +16,7 @@ from tests.airflow.conftest import Seen
 
 from muster.airflow.embedded.home import EmbeddedHome
 from muster.airflow.embedded.runner import run_dag
-from muster.backends.local.backend import LocalBackend
+from muster.backends.base import Backend
 from muster.core.prediction import predictions_volume
 from muster.core.settings import Settings
 from muster.core.shipped import shipped
@@ -28,7 +28,7 @@ NAME = "flights-watch"
 
 
 @pytest.fixture
-def run(home: EmbeddedHome, backend: LocalBackend, seen: Seen) -> Iterator[Callable[..., Any]]:
+def run(home: EmbeddedHome, backend: Backend, seen: Seen) -> Iterator[Callable[..., Any]]:
     """Run a Dag of the example; its deployment is retired afterwards."""
     folder = home.dags / "flights_watch"
     shutil.copytree(shipped("dags") / "flights_watch", folder)
@@ -56,7 +56,7 @@ def muster(settings: Settings, *words: str) -> Any:
 def test_requests_are_kept_drift_is_found_and_the_model_is_trained_again(
     run: Callable[..., Any],
     home: EmbeddedHome,
-    backend: LocalBackend,
+    backend: Backend,
     store: FolderStore,
     seen: Seen,
     write_dag: Callable[..., None],

@@ -10,10 +10,12 @@ from tests.cluster import reaper, store
 from tests.cluster.accounts import JOB, NAMESPACE
 from tests.cluster.layout import Layout
 from tests.cluster.scripted import CLAIM, connection
+from tests.places import MadePlace
 
+from muster.backends.base import Backend
 from muster.backends.jobs.checks import from_environment
 from muster.backends.kubernetes.api.client import Client
-from muster.backends.kubernetes.backend import KubernetesBackend
+from muster.backends.kubernetes.runner import KubernetesRunner
 from muster.backends.kubernetes.site import ClusterSite
 from muster.backends.local.serving.platform import local_deployments
 from muster.core.settings import Settings
@@ -31,7 +33,7 @@ SITE = ClusterSite(
 
 
 @contextmanager
-def backend(of: Layout, folder: Path) -> Iterator[KubernetesBackend]:
+def backend(of: Layout, folder: Path) -> Iterator[Backend]:
     """Have the store service and the reaper in the cluster, and connect to them.
 
     :param folder: an empty one, for what is kept on this side.
@@ -54,7 +56,7 @@ class WithoutKueue(Client):
 
 def connected(
     of: Layout, folder: Path, *, site: ClusterSite = SITE, client: type[Client] = Client
-) -> KubernetesBackend:
+) -> Backend:
     """Return a backend on the store service that is there.
 
     :param folder: for what is kept on this side.
@@ -63,12 +65,8 @@ def connected(
     return on(service, client(connection(of)), folder, site=site)
 
 
-def on(service: ServiceStore, client: Client, folder: Path, *, site: ClusterSite) -> KubernetesBackend:
+def on(service: ServiceStore, client: Client, folder: Path, *, site: ClusterSite) -> Backend:
     """Return a backend. :param folder: for what is kept on this side."""
-    return KubernetesBackend(
-        client,
-        site=site,
-        store=service,
-        deployments=local_deployments(Settings(home=folder, cache=folder), service),
-        resolve=from_environment,
-    )
+    runner = KubernetesRunner(client, site=site, store=service, resolve=from_environment)
+    settings = Settings(home=folder, cache=folder)
+    return Backend(MadePlace(service, runner, deployments=local_deployments(settings, service)))

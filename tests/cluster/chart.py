@@ -25,13 +25,13 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from muster.backends.kubernetes.backend import KubernetesBackend
 from tests.cluster import backend, images, kubectl
 from tests.cluster.authority import Authority
 from tests.cluster.layout import CLAIM, Layout
 
 from muster.backends.kubernetes.api.client import Client
 from muster.backends.kubernetes.api.connection import connect
-from muster.backends.kubernetes.backend import KubernetesBackend
 from muster.core.errors import MusterError
 from muster.volumes.service.client import ServiceStore
 from muster.volumes.service.tokens import operator_token, read_keys

@@ -18,7 +18,7 @@ from tests.cluster.backend import backend
 from tests.cluster.inside import layout
 from tests.e2e.faulty import BAD, told
 
-from muster.backends.kubernetes.backend import KubernetesBackend
+from muster.backends.base import Backend
 from muster.core.errors import MusterError
 from muster.core.job import JobSpec, Launcher, Role
 from muster.core.resources import Resources
@@ -77,7 +77,7 @@ class Ended:
 class Faulty:
     """Submits them, and waits for their ends."""
 
-    def __init__(self, there: KubernetesBackend, folder: Path) -> None:
+    def __init__(self, there: Backend, folder: Path) -> None:
         self._there, self._folder, self._run = there, folder, secrets.token_hex(3)
         (folder / "faults").mkdir(parents=True)
         (folder / "faults" / "bad.py").write_text(BAD)

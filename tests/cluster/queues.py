@@ -12,8 +12,8 @@ from tests.cluster.backend import SITE, connected
 from tests.cluster.clearing import MADE
 from tests.cluster.layout import Layout
 
+from muster.backends.base import Backend
 from muster.backends.kubernetes.api.kinds import Document
-from muster.backends.kubernetes.backend import KubernetesBackend
 
 
 @contextmanager
@@ -29,7 +29,7 @@ def with_room(name: str, *, memory_gib: int) -> Iterator[Layout]:
 
 
 @contextmanager
-def backend_in(name: str, of: Layout, folder: Path, *, unique: str) -> Iterator[KubernetesBackend]:
+def backend_in(name: str, of: Layout, folder: Path, *, unique: str) -> Iterator[Backend]:
     """Yield a backend whose jobs wait in that queue, once it is empty; then cancel those whose ids end in `unique`."""
     kubectl.until(f"nothing is let in by the queue {name}", lambda: _let_in(of, name) == 0)
     with closing(connected(of, folder, site=replace(SITE, queue=name))) as backend:

@@ -16,7 +16,7 @@ from tests.cluster.clearing import MADE
 from tests.cluster.inside import layout
 from tests.cluster.layout import Layout
 
-from muster.backends.kubernetes.backend import KubernetesBackend
+from muster.backends.base import Backend
 from muster.core.errors import MusterError, NotFound, SpecError
 from muster.core.job import JobSpec, Role
 from muster.core.resources import Resources
@@ -35,7 +35,7 @@ def here() -> Layout:
 
 
 @pytest.fixture(scope="module")
-def there(here: Layout, tmp_path_factory: pytest.TempPathFactory) -> Iterator[KubernetesBackend]:
+def there(here: Layout, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Backend]:
     with backend(here, tmp_path_factory.mktemp("bad")) as made:
         yield made
 
@@ -48,22 +48,20 @@ def job_id(here: Layout) -> Iterator[str]:
     assert left.objects(here, [name]) == []
 
 
-def spec(there: KubernetesBackend, **changes: object) -> JobSpec:
+def spec(there: Backend, **changes: object) -> JobSpec:
     role = Role(replicas=2, command=("true",), resources=Resources(cpus=0.1, memory_gib=0.125))
     image = put_image(there.store, find_image("python", [shipped("images")]))
     return replace(JobSpec(name="bad.job", image="python", image_digest=image, roles=(role,)), **changes)
 
 
-def test_an_override_that_reaches_for_the_store(there: KubernetesBackend, job_id: str) -> None:
+def test_an_override_that_reaches_for_the_store(there: Backend, job_id: str) -> None:
     with pytest.raises(SpecError, match=r"claim muster-store is the store's"):
         there.submit(spec(there, pod_override=REACHES), job_id=job_id)
     with pytest.raises(NotFound):
         there.status(job_id)
 
 
-def test_a_claim_that_is_not_shared(
-    here: Layout, there: KubernetesBackend, tmp_path: Path, job_id: str
-) -> None:
+def test_a_claim_that_is_not_shared(here: Layout, there: Backend, tmp_path: Path, job_id: str) -> None:
     alone = {
         "apiVersion": "v1",
         "kind": "PersistentVolumeClaim",
@@ -88,7 +86,7 @@ def test_a_claim_that_is_not_shared(
     ids=["its own", "another attempt's", "another job's"],
 )
 def test_a_token_counts_for_its_own_attempt_alone(
-    of: str, attempt: int, codes: tuple[int, int, int], here: Layout, there: KubernetesBackend, job_id: str
+    of: str, attempt: int, codes: tuple[int, int, int], here: Layout, there: Backend, job_id: str
 ) -> None:
     """Of the bundle, which is not there yet; of lines; and of what is an operator's."""
     there.store.ledger.create(job_id, spec(there))
@@ -109,7 +107,7 @@ def test_a_token_counts_for_its_own_attempt_alone(
     there.cancel(job_id)
 
 
-def test_a_gang_larger_than_its_namespace_allows(here: Layout, there: KubernetesBackend, job_id: str) -> None:
+def test_a_gang_larger_than_its_namespace_allows(here: Layout, there: Backend, job_id: str) -> None:
     """Kueue lets it in, for it does not count what namespaces allow: some of its pods would wait for ever."""
     quota = {
         "apiVersion": "v1",

@@ -15,13 +15,13 @@ from typing import Any
 
 import httpx
 import pytest
+from muster.backends.kubernetes.backend import KubernetesBackend
 from tests.cluster import kubectl
 from tests.cluster.chart import NAME, VALUES, Release, asked, release
 from tests.cluster.inside import layout
 from tests.unit.ext.metrics.conftest import values
 from tests.waiting import eventually
 
-from muster.backends.kubernetes.backend import KubernetesBackend
 from muster.backends.kubernetes.cluster.facts import holds
 from muster.core.data import Output
 from muster.core.job import JobSpec, Role

@@ -16,7 +16,7 @@ from tests.cluster.inside import layout
 from tests.cluster.training import MANY, NEW, OLD, Training
 from tests.waiting import until
 
-from muster.backends.kubernetes.backend import KubernetesBackend
+from muster.backends.base import Backend
 from muster.core.job import JobSpec, Role
 from muster.core.resources import Resources
 from muster.core.shipped import shipped
@@ -202,12 +202,12 @@ class Row:
 
 
 @pytest.fixture(scope="module")
-def there(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KubernetesBackend]:
+def there(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Backend]:
     with backend(layout(), tmp_path_factory.mktemp("faults")) as made:
         yield made
 
 
-def begin(there: KubernetesBackend, name: str, *, max_restarts: int = 0) -> Training:
+def begin(there: Backend, name: str, *, max_restarts: int = 0) -> Training:
     words = name.lower().replace(" ", "-")
     job_id = f"f-{words}-{int(time.time()) % 100_000}"[-40:].lstrip("-")
     training = Training(
@@ -218,7 +218,7 @@ def begin(there: KubernetesBackend, name: str, *, max_restarts: int = 0) -> Trai
 
 
 @pytest.fixture(scope="module")
-def undisturbed(there: KubernetesBackend) -> tuple[str, Row]:
+def undisturbed(there: Backend) -> tuple[str, Row]:
     """The weights of a run to which nothing happens, and how it went."""
     began = time.monotonic()
     training = begin(there, "undisturbed")
@@ -250,7 +250,7 @@ def test_the_weights_are_the_same_after(
     name: str,
     number: int,
     undisturbed: tuple[str, Row],
-    there: KubernetesBackend,
+    there: Backend,
     record_property: Callable[[str, object], None],
 ) -> None:
     fault, began = FAULTS[name], time.monotonic()

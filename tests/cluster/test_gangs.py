@@ -22,8 +22,8 @@ from tests.horovod.test_horovod import SCRIPT as HOROVOD_SCRIPT
 from tests.keras.reference import SCRIPT as KERAS_SCRIPT
 from tests.keras.reference import losses
 
+from muster.backends.base import Backend
 from muster.backends.kubernetes import labels
-from muster.backends.kubernetes.backend import KubernetesBackend
 from muster.core.data import Input, Output, Pinned
 from muster.core.job import JobSpec, Launcher, Role
 from muster.core.resources import Resources
@@ -46,7 +46,7 @@ class Site:
     """Submits jobs as an operator does, and waits for what becomes of them."""
 
     layout: Layout
-    backend: KubernetesBackend
+    backend: Backend
     folder: Path
     submitted: list[str] = field(default_factory=list)
 

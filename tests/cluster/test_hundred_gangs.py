@@ -27,7 +27,7 @@ from tests.cluster.backend import backend
 from tests.cluster.inside import layout
 from tests.cluster.replay import Recorder, Replay
 
-from muster.backends.kubernetes.backend import KubernetesBackend
+from muster.backends.base import Backend
 from muster.core.job import JobSpec, Launcher, Role
 from muster.core.resources import Resources
 from muster.core.shipped import shipped
@@ -103,12 +103,12 @@ HEADING = (
 
 
 @pytest.fixture(scope="module")
-def there(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KubernetesBackend]:
+def there(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Backend]:
     with backend(layout(), tmp_path_factory.mktemp("gangs")) as made:
         yield made
 
 
-def submit(there: KubernetesBackend, gangs: dict[str, Size]) -> None:
+def submit(there: Backend, gangs: dict[str, Size]) -> None:
     """Submit all of them at once."""
     image = put_image(there.store, find_image("python", [shipped("images")]))
     with ThreadPoolExecutor(AT_ONCE) as pool:
@@ -120,7 +120,7 @@ def submit(there: KubernetesBackend, gangs: dict[str, Size]) -> None:
         job.result()
 
 
-def ended(there: KubernetesBackend, gangs: dict[str, Size]) -> dict[str, JobStatus]:
+def ended(there: Backend, gangs: dict[str, Size]) -> dict[str, JobStatus]:
     """Return how each ended, when all have."""
     found: dict[str, JobStatus] = {}
 
@@ -139,7 +139,7 @@ def leaked(gangs: dict[str, Size]) -> list[str]:
 
 @pytest.mark.parametrize("count", [20, pytest.param(100, marks=pytest.mark.soak)])
 def test_never_a_part_of_a_gang(
-    count: int, there: KubernetesBackend, record_property: Callable[[str, object], None]
+    count: int, there: Backend, record_property: Callable[[str, object], None]
 ) -> None:
     gangs = sizes(count)
     with Recorder(layout()) as recorder:

@@ -18,7 +18,7 @@ from tests.cluster import kubectl, left
 from tests.cluster.accounts import NAMESPACE
 from tests.cluster.layout import Layout, Node, node_called
 
-from muster.backends.kubernetes.backend import KubernetesBackend
+from muster.backends.base import Backend
 from muster.backends.kubernetes.labels import JOB, ROLE
 from muster.core.data import Output
 from muster.core.job import JobSpec, Launcher, Role
@@ -36,7 +36,7 @@ LONGEST_SECONDS = 300.0
 _BEGINS = re.compile(r"begins at step (\d+)")
 
 
-def spec(backend: KubernetesBackend, *, volume: str, priority: str = "low", max_restarts: int = 0) -> JobSpec:
+def spec(backend: Backend, *, volume: str, priority: str = "low", max_restarts: int = 0) -> JobSpec:
     """Return the job, whose model goes to `volume`."""
     return JobSpec(
         name="faults.train",
@@ -66,7 +66,7 @@ class Training:
     """
 
     layout: Layout
-    backend: KubernetesBackend
+    backend: Backend
     job_id: str
     volume: str
     max_restarts: int = 0

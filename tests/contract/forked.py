@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.forks import forks
+from tests.places import MadePlace
 
 from muster.backends.base import Backend
 from muster.backends.jobs.checks import check_inputs, from_environment, lease_inputs, secret_values
@@ -178,15 +179,10 @@ class ForkRunner:
         return status if status.state.ended else replace(status, alive=False, reason=lost)
 
 
-class ForkBackend(Backend):
-    """The backend of a :class:`ForkRunner`; nothing is deployed here."""
-
-    def __init__(self, home: Path, cache: Path, *, memory_gib: float) -> None:
-        store = FolderStore(home / "store")
-        super().__init__(store, ForkRunner(home, cache, store, memory_gib=memory_gib), self._none)
-
-    def _none(self) -> Any:
-        raise NotImplementedError
+def fork_backend(home: Path, cache: Path, *, memory_gib: float) -> Backend:
+    """Return the jobs of a :class:`ForkRunner`; nothing is deployed there."""
+    store = FolderStore(home / "store")
+    return Backend(MadePlace(store, ForkRunner(home, cache, store, memory_gib=memory_gib)))
 
 
 @dataclass

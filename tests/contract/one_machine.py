@@ -7,16 +7,19 @@ from pathlib import Path
 
 from tests.waiting import eventually
 
+from muster.backends.base import Backend
 from muster.backends.local import processes
-from muster.backends.local.backend import LocalBackend
 from muster.backends.local.machine import Machine
+from muster.backends.local.place import MachinePlace
 from muster.backends.local.places import Places
 from muster.core.settings import Settings
 
 
-def one_machine(places: Places, cache: Path, *, memory_gib: float) -> Iterator[LocalBackend]:
+def one_machine(places: Places, cache: Path, *, memory_gib: float) -> Iterator[Backend]:
     """Yield a backend; then end its jobs, and see that nothing of them runs or is claimed."""
-    backend = LocalBackend(Settings(home=places.home, cache=cache), machine=Machine(memory_gib=memory_gib))
+    backend = Backend(
+        MachinePlace(Settings(home=places.home, cache=cache), machine=Machine(memory_gib=memory_gib))
+    )
     yield backend
     for job_id in backend.store.ledger.jobs():
         backend.cancel(job_id)

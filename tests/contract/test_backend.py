@@ -22,7 +22,7 @@ from tests.cluster.backend import SITE, WithoutKueue, connected
 from tests.cluster.images import USER
 from tests.cluster.layout import Layout
 from tests.cluster.scripted import connection, may_group
-from tests.contract.forked import ForkBackend, mark
+from tests.contract.forked import fork_backend, mark
 from tests.contract.named import Named
 from tests.waiting import GUARD_SECONDS, eventually, until
 
@@ -30,13 +30,12 @@ from muster.backends.base import Backend
 from muster.backends.kubernetes import labels
 from muster.backends.kubernetes.api.client import Client
 from muster.backends.kubernetes.api.kinds import JOB, JOB_SET, POD, Document, Kind
-from muster.backends.kubernetes.backend import KubernetesBackend
 from muster.backends.local import nursery as nursery_module
 from muster.backends.local import processes
-from muster.backends.local.backend import LocalBackend
 from muster.backends.local.limits import left_behind
 from muster.backends.local.machine import Machine
 from muster.backends.local.nursery import Nursery, open_nursery
+from muster.backends.local.place import MachinePlace
 from muster.backends.local.places import Places
 from muster.core.cancelling import by_command, on_page, out_of_time
 from muster.core.data import Input, Output
@@ -58,7 +57,7 @@ WRITE = "open('{outputs.made}/f', 'w').write('whole'); print('written')"
 WRITE_BY_RANK = "import os; open('{outputs.made}/' + os.environ['MUSTER_RANK'], 'w').write('whole')"
 SLEEP = "import time; print('up', flush=True); time.sleep(600)"
 
-SmallDisk = Callable[[int], tuple[Path, LocalBackend]]
+SmallDisk = Callable[[int], tuple[Path, Backend]]
 
 
 async def events(backend: Backend, job_id: str, *, after: int = 0) -> list[JobEvent]:
@@ -571,7 +570,7 @@ class BackendContract(Named):
         self, backend: Backend, job: Callable[..., JobSpec]
     ) -> None:
         with pytest.raises(CannotSchedule, match=r"(?i)gpu"):
-            backend.check(job("pass", resources=self.no_such, require_gpus=True))
+            backend.runner.check(job("pass", resources=self.no_such, require_gpus=True))
 
     def test_a_job_that_runs_too_long_is_ended(self, backend: Backend, job: Callable[..., JobSpec]) -> None:
         long = self.own("long")
@@ -609,13 +608,13 @@ class BackendContract(Named):
         self, backend: Backend, job: Callable[..., JobSpec], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setenv("TOKEN_HERE", "s3cret")
-        assert not backend.tracking(job("pass")).chosen
+        assert not backend.runner.tracking(job("pass")).chosen
         spec = job(
             "pass",
             env={"MLFLOW_TRACKING_URI": "https://mlflow.example"},
             secrets={"MLFLOW_TRACKING_TOKEN": SecretRef(source="environment", name="TOKEN_HERE")},
         )
-        found = backend.tracking(spec)
+        found = backend.runner.tracking(spec)
         assert found.chosen
         wanted = {"MLFLOW_TRACKING_URI": "https://mlflow.example", "MLFLOW_TRACKING_TOKEN": "s3cret"}
         assert wanted.items() <= found.variables.items()
@@ -661,9 +660,9 @@ class OneMachine:
         return Settings(home=tmp_path / "home", cache=cache)
 
     @pytest.fixture
-    def backend(self, settings: Settings) -> Iterator[LocalBackend]:
+    def backend(self, settings: Settings) -> Iterator[Backend]:
         self.places = Places(settings.home)
-        backend = LocalBackend(settings, machine=Machine(memory_gib=4))
+        backend = Backend(MachinePlace(settings, machine=Machine(memory_gib=4)))
         yield backend
         for job_id in backend.store.ledger.jobs():
             backend.cancel(job_id)
@@ -715,7 +714,7 @@ class TestLocalBackend(OneMachine, BackendContract):
         assert "broken" in status.verdict.message
 
     def test_a_job_runs_with_an_interpreter_that_is_there_and_its_record_says_so(
-        self, backend: LocalBackend, job: Callable[..., JobSpec]
+        self, backend: Backend, job: Callable[..., JobSpec]
     ) -> None:
         interpreter = look_at("python", Path(sys.executable))
         spec = job(
@@ -734,7 +733,7 @@ class TestLocalBackend(OneMachine, BackendContract):
         assert (record.image_digest, record.interpreter) == (spec.image_digest, interpreter)
 
     def test_an_interpreter_that_is_another_by_the_start_is_a_verdict(
-        self, backend: LocalBackend, job: Callable[..., JobSpec]
+        self, backend: Backend, job: Callable[..., JobSpec]
     ) -> None:
         interpreter = replace(look_at("python", Path(sys.executable)), digest="b3:" + "1" * 64)
         backend.submit(job("pass", interpreter=interpreter), job_id="other")
@@ -747,7 +746,7 @@ class TestLocalBackend(OneMachine, BackendContract):
         self, backend: Backend, job: Callable[..., JobSpec]
     ) -> None:
         spec = job(PRINT_RANK, replicas=2, resources=Resources(memory_gib=0.5, gpus=1))
-        (warning,) = backend.check(spec)
+        (warning,) = backend.runner.check(spec)
         assert "2 GPUs" in warning
         backend.submit(spec, job_id="cpus")
         status, lines = finish(backend, "cpus")
@@ -764,7 +763,7 @@ class TestLocalBackend(OneMachine, BackendContract):
         assert "GiB" in status.verdict.message
 
     def test_the_supervisor_is_no_child_of_its_caller(
-        self, backend: LocalBackend, settings: Settings, job: Callable[..., JobSpec]
+        self, backend: Backend, settings: Settings, job: Callable[..., JobSpec]
     ) -> None:
         backend.submit(job(SLEEP), job_id="free")
         eventually(lambda: self.supervisor(settings, "free"))
@@ -776,7 +775,7 @@ class TestLocalBackend(OneMachine, BackendContract):
             os.waitpid(found.pid, os.WNOHANG)
 
     def test_a_killed_supervisor_takes_its_ranks_along_and_is_replaced_on_submit(
-        self, backend: LocalBackend, settings: Settings, job: Callable[..., JobSpec]
+        self, backend: Backend, settings: Settings, job: Callable[..., JobSpec]
     ) -> None:
         code = (
             "import pathlib, time\nseen = pathlib.Path('{checkpoints}/seen')\n"
@@ -801,7 +800,7 @@ class TestLocalBackend(OneMachine, BackendContract):
         assert self.cgroups("lost") == []
 
     def test_a_long_log_is_watched_a_part_at_a_time(
-        self, backend: LocalBackend, job: Callable[..., JobSpec]
+        self, backend: Backend, job: Callable[..., JobSpec]
     ) -> None:
         backend.submit(job("for _ in range(3000): print('x' * 1000)"), job_id="talks")
         eventually(lambda: backend.status("talks").state.ended)
@@ -814,19 +813,20 @@ class TestLocalBackend(OneMachine, BackendContract):
         assert sum(lines) >= 3000
 
     def test_the_ranks_of_a_running_job_are_known_by_their_pids(
-        self, backend: LocalBackend, job: Callable[..., JobSpec]
+        self, backend: Backend, settings: Settings, job: Callable[..., JobSpec]
     ) -> None:
+        ranks = functools.partial(processes.ranks, Places(settings.home).mark("pids"))
         code = "import os, time; print('pid', os.getpid(), flush=True); time.sleep(600)"
         backend.submit(job(code, replicas=2, ranks=2), job_id="pids")
         eventually(lambda: backend.store.ledger.read("pids")[0].count(b"pid ") == 4)
         said = [line.split() for line in backend.store.ledger.read("pids")[0].decode().splitlines()]
         by_rank = sorted((int(words[1].rstrip("]")), int(words[3])) for words in said if words[2] == "pid")
-        assert backend.ranks("pids") == [pid for _, pid in by_rank]
+        assert ranks() == [pid for _, pid in by_rank]
         backend.cancel("pids")
-        assert backend.ranks("pids") == []
+        assert ranks() == []
 
     def test_a_lost_job_of_another_home_is_let_be(
-        self, backend: LocalBackend, job: Callable[..., JobSpec], tmp_path: Path
+        self, backend: Backend, job: Callable[..., JobSpec], tmp_path: Path
     ) -> None:
         other = Places(tmp_path / "other")
         other.home.mkdir()
@@ -845,7 +845,7 @@ class TestLocalBackend(OneMachine, BackendContract):
         ],
     )
     def test_a_lost_job_is_cancelled_without_a_supervisor(
-        self, backend: LocalBackend, settings: Settings, job: Callable[..., JobSpec], stray: str
+        self, backend: Backend, settings: Settings, job: Callable[..., JobSpec], stray: str
     ) -> None:
         backend.submit(job(f"{stray}\n{SLEEP}"), job_id="lost")
         eventually(lambda: b"up" in backend.store.ledger.read("lost")[0])
@@ -859,7 +859,7 @@ class TestLocalBackend(OneMachine, BackendContract):
         assert self.cgroups("lost") == []
 
     def test_a_supervisor_that_is_told_to_go_leaves_the_job_to_the_next(
-        self, backend: LocalBackend, settings: Settings, job: Callable[..., JobSpec]
+        self, backend: Backend, settings: Settings, job: Callable[..., JobSpec]
     ) -> None:
         code = (
             "import pathlib, signal, sys, time\nseen = pathlib.Path('{checkpoints}/seen')\n"
@@ -882,7 +882,7 @@ class TestLocalBackend(OneMachine, BackendContract):
         assert "[rank 0] found saved" in lines
 
     def test_what_two_replicas_wrote_under_one_name_is_told_and_can_be_fetched(
-        self, backend: LocalBackend, job: Callable[..., JobSpec], tmp_path: Path
+        self, backend: Backend, job: Callable[..., JobSpec], tmp_path: Path
     ) -> None:
         code = "import os; open('{outputs.made}/snapshot.pt', 'w').write(os.environ['RANK'])"
         outputs = {"made": Output(volume="a/made")}
@@ -903,18 +903,18 @@ class TestLocalBackend(OneMachine, BackendContract):
 
     @pytest.mark.slow
     def test_killed_at_any_moment_the_job_ends_with_one_version(
-        self, backend: LocalBackend, settings: Settings, job: Callable[..., JobSpec]
+        self, backend: Backend, settings: Settings, job: Callable[..., JobSpec]
     ) -> None:
         self.kill_at_random(backend, settings, job, rounds=3)
 
     @pytest.mark.soak
     def test_killed_at_many_moments_the_job_ends_with_one_version(
-        self, backend: LocalBackend, settings: Settings, job: Callable[..., JobSpec]
+        self, backend: Backend, settings: Settings, job: Callable[..., JobSpec]
     ) -> None:
         self.kill_at_random(backend, settings, job, rounds=100)
 
     def kill_at_random(
-        self, backend: LocalBackend, settings: Settings, job: Callable[..., JobSpec], *, rounds: int
+        self, backend: Backend, settings: Settings, job: Callable[..., JobSpec], *, rounds: int
     ) -> None:
         chance = random.Random(20261121)
         for number in range(rounds):
@@ -936,7 +936,7 @@ class TestLocalBackend(OneMachine, BackendContract):
         if found is not None:
             found.kill()
 
-    def ended_or_lost(self, backend: LocalBackend, job_id: str) -> bool:
+    def ended_or_lost(self, backend: Backend, job_id: str) -> bool:
         status = backend.status(job_id)
         return status.state.ended or not status.alive
 
@@ -947,10 +947,12 @@ class TestLocalBackend(OneMachine, BackendContract):
             pytest.skip("only root may mount a small disk")
         home = tmp_path / "small"
 
-        def mount(mib: int) -> tuple[Path, LocalBackend]:
+        def mount(mib: int) -> tuple[Path, Backend]:
             home.mkdir()
             subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={mib}m", "none", str(home)], check=True)
-            return home, LocalBackend(Settings(home=home, cache=cache), machine=Machine(memory_gib=4))
+            return home, Backend(
+                MachinePlace(Settings(home=home, cache=cache), machine=Machine(memory_gib=4))
+            )
 
         yield mount
         subprocess.run(["umount", "--lazy", str(home)], check=True)
@@ -1020,7 +1022,7 @@ class TestLocalBackend(OneMachine, BackendContract):
     def test_every_replica_has_cards_of_its_own(
         self, settings: Settings, job_on: Callable[..., JobSpec]
     ) -> None:
-        backend = LocalBackend(settings, machine=Machine(memory_gib=4, gpus=("0", "3", "5")))
+        backend = Backend(MachinePlace(settings, machine=Machine(memory_gib=4, gpus=("0", "3", "5"))))
         code = "import os; print('cards', os.environ['CUDA_VISIBLE_DEVICES'])"
         with_cards = job_on(backend, code, replicas=2, resources=Resources(memory_gib=0.5, gpus=1))
         backend.submit(with_cards, job_id="cards")
@@ -1031,7 +1033,7 @@ class TestLocalBackend(OneMachine, BackendContract):
         assert "[rank 0] cards " in finish(backend, "none")[1]
 
     def test_more_jobs_than_fit_all_run_without_anybody_looking(
-        self, backend: LocalBackend, job: Callable[..., JobSpec]
+        self, backend: Backend, job: Callable[..., JobSpec]
     ) -> None:
         for number in range(3):
             backend.submit(job("pass", resources=Resources(memory_gib=3)), job_id=f"turn-{number}")
@@ -1041,7 +1043,7 @@ class TestLocalBackend(OneMachine, BackendContract):
         spec = job(
             PRINT_RANK, queue="team-a", priority="urgent", resources=Resources(memory_gib=0.5, disk_gib=3)
         )
-        warned = " ".join(backend.check(spec))
+        warned = " ".join(backend.runner.check(spec))
         assert "queue team-a" in warned
         assert "priority urgent" in warned
         assert "disk_gib" in warned
@@ -1052,7 +1054,7 @@ class TestLocalBackend(OneMachine, BackendContract):
 def test_libraries_that_report_home_write_nothing_there(tmp_path: Path) -> None:
     """Neither MLflow nor ONNX Runtime: each keeps a name of the machine in HOME unless told not to."""
     settings = Settings(home=tmp_path / "muster", cache=Settings.load().cache)
-    backend = LocalBackend(settings, machine=Machine(memory_gib=4))
+    backend = Backend(MachinePlace(settings, machine=Machine(memory_gib=4)))
     code = (
         "import mlflow, onnxruntime; from pathlib import Path\n"
         "with mlflow.start_run(): mlflow.log_metric('auc', 0.7)\n"
@@ -1132,9 +1134,9 @@ class TestForkBackend(BackendContract):
     """A third backend is small: ``tests/contract/forked.py`` is all of it."""
 
     @pytest.fixture
-    def backend(self, tmp_path: Path, cache: Path) -> Iterator[ForkBackend]:
+    def backend(self, tmp_path: Path, cache: Path) -> Iterator[Backend]:
         (tmp_path / "home").mkdir()
-        backend = self.there = ForkBackend(tmp_path / "home", cache, memory_gib=4)
+        backend = self.there = fork_backend(tmp_path / "home", cache, memory_gib=4)
         yield backend
         for job_id in backend.store.ledger.jobs():
             backend.cancel(job_id)
@@ -1169,7 +1171,7 @@ class TestKubernetesBackend(BackendContract):
     no_room = "memory of flavor cpu"
 
     @pytest.fixture
-    def backend(self, here: Layout, operator: Client, tmp_path: Path) -> Iterator[KubernetesBackend]:
+    def backend(self, here: Layout, operator: Client, tmp_path: Path) -> Iterator[Backend]:
         self.here, self.client = here, operator
         backend = self.connected(here, tmp_path)
         yield backend
@@ -1180,7 +1182,7 @@ class TestKubernetesBackend(BackendContract):
                 eventually(functools.partial(self.is_cleared, job_id))
         backend.close()
 
-    def connected(self, here: Layout, folder: Path) -> KubernetesBackend:
+    def connected(self, here: Layout, folder: Path) -> Backend:
         return connected(here, folder, site=replace(SITE, queue=QUEUE))
 
     def leftovers(self, job_id: str) -> Sequence[object]:
@@ -1220,7 +1222,7 @@ class TestKubernetesBackendWithoutKueue(TestKubernetesBackend):
         with may_group(here):
             yield
 
-    def connected(self, here: Layout, folder: Path) -> KubernetesBackend:
+    def connected(self, here: Layout, folder: Path) -> Backend:
         return connected(here, folder, site=replace(SITE, queue=None), client=WithoutKueue)
 
     def started(self, job_id: str) -> Sequence[object]:  # its pods are there, for the scheduler to look at

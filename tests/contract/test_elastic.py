@@ -391,7 +391,7 @@ class TestElasticOnThisMachine(ElasticContract):
     ) -> None:
         role = replace(training().roles[0], resources=Resources(memory_gib=3))
         with pytest.raises(CannotSchedule, match="asks for 6 GiB"):
-            backend.check(training(roles=(role,)))
+            backend.runner.check(training(roles=(role,)))
 
 
 @pytest.mark.cluster

@@ -15,8 +15,8 @@ from tests.contract.test_backend import finish
 from tests.waiting import eventually, until
 
 from muster.airflow.attempts.waiting import GoesOn, Patience, Wait
+from muster.backends.base import Backend
 from muster.backends.local import processes
-from muster.backends.local.backend import LocalBackend
 from muster.backends.local.places import Places
 from muster.core.cancelling import by_command
 from muster.core.data import Output
@@ -55,12 +55,12 @@ def places(tmp_path: Path) -> Places:
 
 
 @pytest.fixture
-def backend(places: Places, cache: Path) -> Iterator[LocalBackend]:
+def backend(places: Places, cache: Path) -> Iterator[Backend]:
     yield from one_machine(places, cache, memory_gib=4)
 
 
 @pytest.fixture
-def job(backend: LocalBackend, tmp_path: Path, cache: Path) -> Callable[..., JobSpec]:
+def job(backend: Backend, tmp_path: Path, cache: Path) -> Callable[..., JobSpec]:
     image = put_image(
         backend.store, find_image("python", image_folders(Settings(home=tmp_path, cache=cache)))
     )
@@ -80,11 +80,11 @@ def job(backend: LocalBackend, tmp_path: Path, cache: Path) -> Callable[..., Job
     return make
 
 
-def says(backend: LocalBackend, job_id: str, line: str) -> bool:
+def says(backend: Backend, job_id: str, line: str) -> bool:
     return line.encode() in backend.store.ledger.read(job_id)[0]
 
 
-def runs(backend: LocalBackend, job_id: str, spec: JobSpec) -> bool:
+def runs(backend: Backend, job_id: str, spec: JobSpec) -> bool:
     """Whether a job runs; it is submitted again where it was lost, since who starts it may be killed on the way."""
     status = backend.status(job_id)
     if not status.alive:
@@ -97,7 +97,7 @@ def supervisor(places: Places, job_id: str) -> processes.Process:
 
 
 def test_a_preempted_job_goes_on_from_its_checkpoint_when_the_other_has_ended(
-    backend: LocalBackend, job: Callable[..., JobSpec]
+    backend: Backend, job: Callable[..., JobSpec]
 ) -> None:
     backend.submit(job(TRIAL, max_restarts=0), job_id="trial")
     eventually(lambda: says(backend, "trial", "start 1"))
@@ -124,7 +124,7 @@ def test_a_preempted_job_goes_on_from_its_checkpoint_when_the_other_has_ended(
     assert len(backend.store.versions("a/made")) == 1
 
 
-def test_ranks_have_their_grace_to_save(backend: LocalBackend, job: Callable[..., JobSpec]) -> None:
+def test_ranks_have_their_grace_to_save(backend: Backend, job: Callable[..., JobSpec]) -> None:
     code = (
         "import pathlib, signal, sys, time\nseen = pathlib.Path('{checkpoints}/seen')\n"
         "def save(*_): seen.write_text('saved'); sys.exit(1)\n"
@@ -141,7 +141,7 @@ def test_ranks_have_their_grace_to_save(backend: LocalBackend, job: Callable[...
 
 
 def test_two_jobs_of_low_priority_wait_for_the_gang_and_both_end_well(
-    backend: LocalBackend, job: Callable[..., JobSpec]
+    backend: Backend, job: Callable[..., JobSpec]
 ) -> None:
     half = Resources(memory_gib=2)
     for job_id in ("one", "two"):
@@ -162,7 +162,7 @@ def made(job_id: str) -> dict[str, Output]:
 
 @pytest.mark.nightly
 def test_many_small_jobs_neither_keep_the_gang_waiting_nor_are_lost(
-    backend: LocalBackend, job: Callable[..., JobSpec]
+    backend: Backend, job: Callable[..., JobSpec]
 ) -> None:
     """Each of them that starts is preempted at most once for one gang."""
     small = Resources(memory_gib=2)
@@ -182,7 +182,7 @@ def test_many_small_jobs_neither_keep_the_gang_waiting_nor_are_lost(
         assert sum("preempted" in line for line in lines) == 1
 
 
-def test_equals_wait_for_each_other(backend: LocalBackend, job: Callable[..., JobSpec]) -> None:
+def test_equals_wait_for_each_other(backend: Backend, job: Callable[..., JobSpec]) -> None:
     backend.submit(job(SLEEP), job_id="first")
     eventually(lambda: says(backend, "first", "up"))
     backend.submit(job(SAY), job_id="second")
@@ -194,7 +194,7 @@ def test_equals_wait_for_each_other(backend: LocalBackend, job: Callable[..., Jo
 
 
 def test_a_supervisor_that_is_killed_on_the_way_loses_nothing(
-    backend: LocalBackend, job: Callable[..., JobSpec], places: Places
+    backend: Backend, job: Callable[..., JobSpec], places: Places
 ) -> None:
     """Its ranks take long to save, and it is killed meanwhile."""
     deaf = TRIAL.replace(
@@ -222,21 +222,19 @@ def test_a_supervisor_that_is_killed_on_the_way_loses_nothing(
 
 @pytest.mark.nightly  # a supervisor is killed on the way above
 def test_killed_at_any_moment_of_it_the_job_ends_with_one_version(
-    backend: LocalBackend, job: Callable[..., JobSpec], places: Places
+    backend: Backend, job: Callable[..., JobSpec], places: Places
 ) -> None:
     kill_at_random(backend, job, places, rounds=3)
 
 
 @pytest.mark.soak
 def test_killed_at_many_moments_of_it_the_job_ends_with_one_version(
-    backend: LocalBackend, job: Callable[..., JobSpec], places: Places
+    backend: Backend, job: Callable[..., JobSpec], places: Places
 ) -> None:
     kill_at_random(backend, job, places, rounds=100)
 
 
-def kill_at_random(
-    backend: LocalBackend, job: Callable[..., JobSpec], places: Places, *, rounds: int
-) -> None:
+def kill_at_random(backend: Backend, job: Callable[..., JobSpec], places: Places, *, rounds: int) -> None:
     chance = random.Random(20261125)
     for number in range(rounds):
         trial, gang = f"trial-{number}", f"gang-{number}"
@@ -258,7 +256,7 @@ def kill_at_random(
         assert not processes.marked(places.mark(trial))
 
 
-def test_a_cancel_wins(backend: LocalBackend, job: Callable[..., JobSpec]) -> None:
+def test_a_cancel_wins(backend: Backend, job: Callable[..., JobSpec]) -> None:
     deaf = "import os, signal, time\ndef deaf(*_): os.write(1, b'hears\\n')\nsignal.signal(signal.SIGTERM, deaf)\nprint('up', flush=True)\nwhile True: time.sleep(600)"
     backend.submit(job(deaf, grace_seconds=1), job_id="trial")
     eventually(lambda: says(backend, "trial", "up"))
@@ -272,7 +270,7 @@ def test_a_cancel_wins(backend: LocalBackend, job: Callable[..., JobSpec]) -> No
 
 
 def test_a_preempted_job_that_waits_is_cancelled(
-    backend: LocalBackend, job: Callable[..., JobSpec], places: Places
+    backend: Backend, job: Callable[..., JobSpec], places: Places
 ) -> None:
     backend.submit(job(TRIAL), job_id="trial")
     eventually(lambda: says(backend, "trial", "start 1"))
@@ -284,7 +282,7 @@ def test_a_preempted_job_that_waits_is_cancelled(
 
 
 def test_waiting_is_no_running_and_costs_no_queue_timeout(
-    backend: LocalBackend, job: Callable[..., JobSpec]
+    backend: Backend, job: Callable[..., JobSpec]
 ) -> None:
     """It runs as long as its run_timeout lets it, with a pause in between that is longer."""
     backend.submit(job(SLEEP, run_timeout_seconds=3.0, queue_timeout_seconds=60), job_id="trial")
@@ -301,7 +299,7 @@ def test_waiting_is_no_running_and_costs_no_queue_timeout(
 
 
 def test_a_preempted_job_waits_no_longer_than_its_queue_timeout(
-    backend: LocalBackend, job: Callable[..., JobSpec], places: Places
+    backend: Backend, job: Callable[..., JobSpec], places: Places
 ) -> None:
     backend.submit(job(SLEEP, queue_timeout_seconds=0.5), job_id="trial")
     eventually(lambda: says(backend, "trial", "up"))
@@ -313,7 +311,7 @@ def test_a_preempted_job_waits_no_longer_than_its_queue_timeout(
     assert not places.job("trial").root.exists()
 
 
-def test_a_task_that_waits_for_it_goes_on_waiting(backend: LocalBackend, job: Callable[..., JobSpec]) -> None:
+def test_a_task_that_waits_for_it_goes_on_waiting(backend: Backend, job: Callable[..., JobSpec]) -> None:
     backend.submit(job(TRIAL), job_id="trial")
     eventually(lambda: says(backend, "trial", "start 1"))
     seen: list[JobState] = []
@@ -332,7 +330,7 @@ def test_a_task_that_waits_for_it_goes_on_waiting(backend: LocalBackend, job: Ca
 
 
 def test_a_task_hands_it_over_to_the_triggerer_while_it_waits_again(
-    backend: LocalBackend, job: Callable[..., JobSpec]
+    backend: Backend, job: Callable[..., JobSpec]
 ) -> None:
     backend.submit(job(TRIAL), job_id="trial")
     eventually(lambda: says(backend, "trial", "start 1"))

@@ -18,7 +18,8 @@ from tests.contract.one_machine import one_machine
 from tests.ports import free_port
 from tests.waiting import GUARD_SECONDS, eventually, until
 
-from muster.backends.local.backend import LocalBackend
+from muster.backends.base import Backend
+from muster.backends.local.place import MachinePlace
 from muster.backends.local.places import Places
 from muster.backends.local.variables import NO_TELEMETRY
 from muster.backends.tracking import shown_run, tracking_database, tracking_uri
@@ -65,18 +66,18 @@ def settings(tmp_path: Path) -> Settings:
 
 
 @pytest.fixture
-def backend(settings: Settings) -> Iterator[LocalBackend]:
+def backend(settings: Settings) -> Iterator[Backend]:
     yield from one_machine(Places(settings.home), settings.cache, memory_gib=2)
 
 
 @pytest.fixture
-def begin(backend: LocalBackend, settings: Settings) -> Begin:
+def begin(backend: Backend, settings: Settings) -> Begin:
     def start(
         image: str, track: str, say: Callable[[str], None], spec: SearchSpec = SPEC, **env: str
     ) -> Driver:
         folder = find_image(image, image_folders(settings))
         digest = put_image(backend.store, folder)
-        backend.build(image, folder, digest, lambda _: None)
+        backend.runner.build(image, folder, digest, lambda _: None)
         code = TRIAL.replace("TRACK", track).replace("PAUSE", "import time; time.sleep(0.3)")
         trial = JobSpec(
             name="hills.search",
@@ -111,7 +112,7 @@ def in_tree(runs: Runs) -> tuple[Run, list[Run], list[Run]]:
 
 
 def test_the_runs_of_trials_are_below_the_search_and_a_scripts_own_below_its_trial(
-    backend: LocalBackend, begin: Begin, settings: Settings
+    backend: Backend, begin: Begin, settings: Settings
 ) -> None:
     said: list[str] = []
     driver = begin("train", OWN.replace("OTHER", "False"), said.append)
@@ -120,7 +121,7 @@ def test_the_runs_of_trials_are_below_the_search_and_a_scripts_own_below_its_tri
     driver = Driver(backend, "s-1", say=said.append)
     ended = eventually(driver.step)
     assert not [line for line in said if "MLflow" in line], said
-    runs = reach(backend.tracking(driver.search.trial))
+    runs = reach(backend.runner.tracking(driver.search.trial))
     assert runs is not None
     parent, trials, found = in_tree(runs)
     runs.close()
@@ -140,22 +141,20 @@ def test_the_runs_of_trials_are_below_the_search_and_a_scripts_own_below_its_tri
     assert point == {SPEC.rungs[rung]: value for rung, value in best.values.items()}
 
 
-def test_a_script_that_chooses_another_experiment_trains_as_before(
-    begin: Begin, backend: LocalBackend
-) -> None:
+def test_a_script_that_chooses_another_experiment_trains_as_before(begin: Begin, backend: Backend) -> None:
     driver = begin("train", OWN.replace("OTHER", "True"), lambda _: None, replace(SPEC, trials=1))
     assert eventually(driver.step).trial >= 0
     assert all(trial.failures == 0 for trial in driver.state.trials)
 
 
 def test_a_server_has_the_runs_of_scripts_that_know_no_mlflow(
-    begin: Begin, backend: LocalBackend, settings: Settings, tmp_path: Path
+    begin: Begin, backend: Backend, settings: Settings, tmp_path: Path
 ) -> None:
     said: list[str] = []
     with served(settings, tmp_path) as uri:
         driver = begin("python", "", said.append, MLFLOW_TRACKING_URI=uri, MLFLOW_EXPERIMENT_NAME="hills")
         ended = eventually(driver.step)
-        runs = reach(backend.tracking(driver.search.trial))
+        runs = reach(backend.runner.tracking(driver.search.trial))
         assert runs is not None
         parent, trials, found = in_tree(runs)
         runs.close()
@@ -207,7 +206,7 @@ def metrics(settings: Settings, run: Run) -> list[tuple[int, float]]:
 def served(settings: Settings, folder: Path) -> Iterator[str]:
     """A server of the image ``mlflow``, with a file of its own."""
     image = find_image("mlflow", image_folders(settings))
-    digest = put_image(LocalBackend(settings).store, image)
+    digest = put_image(Backend(MachinePlace(settings)).store, image)
     python = Environments(settings.cache).ensure("mlflow", image, digest)
     port = free_port()
     uri = f"http://127.0.0.1:{port}"

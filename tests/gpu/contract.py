@@ -18,8 +18,11 @@ from tests.gpu.place import Place
 from tests.ports import free_port
 from tests.waiting import eventually
 
-from muster.backends.local.backend import LocalBackend
+from muster.backends.base import Backend
 from muster.backends.local.machine import Machine
+from muster.backends.local.place import MachinePlace
+from muster.backends.local.places import Places
+from muster.backends.local.processes import ranks
 from muster.core.job import JobSpec, Launcher, Role
 from muster.core.resources import Resources
 from muster.core.settings import Settings
@@ -44,18 +47,18 @@ class GpuContract:
         raise NotImplementedError
 
     @pytest.fixture
-    def backend(self, tmp_path: Path, place: Place) -> Iterator[LocalBackend]:
+    def backend(self, tmp_path: Path, place: Place) -> Iterator[Backend]:
         """One card is offered to jobs, however many there are."""
         yield from backend_on(tmp_path, place.cards[:1])
 
     @pytest.fixture
-    def job(self, backend: LocalBackend, place: Place) -> Make:
+    def job(self, backend: Backend, place: Place) -> Make:
         return maker(backend, place)
 
     def test_the_machine_s_cards_are_found(self, place: Place) -> None:
         assert Machine.here().gpus == place.cards
 
-    def test_a_gang_runs_on_one_card(self, backend: LocalBackend, job: Make) -> None:
+    def test_a_gang_runs_on_one_card(self, backend: Backend, job: Make) -> None:
         backend.submit(job("gang", ranks=2, launcher=Launcher.TORCHRUN), job_id="gang")
         status, lines = finish(backend, "gang")
         assert status.state is JobState.SUCCEEDED, lines
@@ -66,7 +69,7 @@ class GpuContract:
         assert told.startswith("[muster] image train: runs with /")
 
     def test_a_job_sees_the_cards_it_asked_for_and_no_other(
-        self, backend: LocalBackend, job: Make, place: Place
+        self, backend: Backend, job: Make, place: Place
     ) -> None:
         for job_id, gpus in (("one", 1), ("none", 0)):
             backend.submit(job("hold", gpus=gpus), job_id=job_id)
@@ -76,7 +79,7 @@ class GpuContract:
         assert "[rank 0] visible= cards=0" in none
 
     @pytest.mark.nightly  # contract/test_backend.py has jobs that wait
-    def test_a_second_job_waits_for_the_card(self, backend: LocalBackend, job: Make, tmp_path: Path) -> None:
+    def test_a_second_job_waits_for_the_card(self, backend: Backend, job: Make, tmp_path: Path) -> None:
         over = tmp_path / "over"
         backend.submit(job("hold", "--until", str(over)), job_id="first")
         eventually(lambda: b"visible=" in backend.store.ledger.read("first")[0])
@@ -91,9 +94,7 @@ class GpuContract:
         assert second.started is not None
         assert second.started >= first.ended - 1, "both had the card"
 
-    def test_a_full_card_is_a_verdict_with_figures(
-        self, backend: LocalBackend, job: Make, figure: Figure
-    ) -> None:
+    def test_a_full_card_is_a_verdict_with_figures(self, backend: Backend, job: Make, figure: Figure) -> None:
         backend.submit(job("fill", max_restarts=3), job_id="full")
         status, lines = finish(backend, "full")
         assert status.verdict is not None
@@ -104,7 +105,7 @@ class GpuContract:
 
     @pytest.mark.nightly  # contract/test_backend.py has a hang
     def test_a_hang_inside_a_kernel_ends_and_leaves_the_card_free(
-        self, backend: LocalBackend, job: Make, place: Place
+        self, backend: Backend, job: Make, place: Place, tmp_path: Path
     ) -> None:
         backend.submit(
             job("stuck", hang_timeout_seconds=place.hang_seconds, grace_seconds=1.0), job_id="stuck"
@@ -113,14 +114,14 @@ class GpuContract:
         assert "[rank 0] begins" in lines
         assert status.verdict is not None
         assert status.verdict.cause is Cause.HANG, lines
-        assert backend.ranks("stuck") == []
+        assert ranks(Places(tmp_path / "home").mark("stuck")) == []
         backend.submit(job("gang", launcher=Launcher.TORCHRUN), job_id="after")
         status, lines = finish(backend, "after")
         assert status.state is JobState.SUCCEEDED, lines
 
     @pytest.mark.nightly  # contract/test_backend.py has a gang that goes on from its checkpoint
     def test_what_was_on_the_card_comes_back_after_a_restart(
-        self, backend: LocalBackend, job: Make, place: Place, figure: Figure
+        self, backend: Backend, job: Make, place: Place, figure: Figure
     ) -> None:
         size = place.checkpoint_bytes
         words = ("--bytes", str(size), "--into", "{checkpoints}")
@@ -140,7 +141,7 @@ class GpuContract:
         )
 
     def test_the_use_of_a_card_is_told_over_time(
-        self, backend: LocalBackend, job: Make, place: Place, tmp_path: Path, figure: Figure
+        self, backend: Backend, job: Make, place: Place, tmp_path: Path, figure: Figure
     ) -> None:
         over = tmp_path / "over"
         backend.submit(job("busy", "--until", str(over), "--side", str(place.width)), job_id="busy")
@@ -158,7 +159,7 @@ class GpuContract:
         )
 
     def test_training_is_as_fast_as_under_torchrun(
-        self, backend: LocalBackend, job: Make, place: Place, figure: Figure
+        self, backend: Backend, job: Make, place: Place, figure: Figure
     ) -> None:
         words = ("--backend", place.collective, "--seconds", str(place.train_seconds))
         words = (*words, "--width", str(place.width))
@@ -191,18 +192,18 @@ class GpuContract:
             figure(f"{place.collective} on two cards", f"{min(map(float, speeds)):g} GB/s")
 
 
-def backend_on(root: Path, cards: tuple[str, ...]) -> Iterator[LocalBackend]:
+def backend_on(root: Path, cards: tuple[str, ...]) -> Iterator[Backend]:
     """Yield a backend that offers some cards, and end what is left on it."""
     settings = Settings(home=root / "home", cache=root / "cache")
     machine = Machine(memory_gib=Machine.here().memory_gib, gpus=cards)
-    backend = LocalBackend(settings, machine=machine)
+    backend = Backend(MachinePlace(settings, machine=machine))
     yield backend
     for job_id in backend.store.ledger.jobs():
         backend.cancel(job_id)
     eventually(lambda: not list((root / "home").glob("claims/*.json")))
 
 
-def maker(backend: LocalBackend, place: Place) -> Make:
+def maker(backend: Backend, place: Place) -> Make:
     """Return what makes a job of one of the programs, which runs with the place's interpreter."""
     image = backend.store.put(IMAGE, ["requirements.txt"])
     code = backend.store.put(PROGRAMS, [path.name for path in sorted(PROGRAMS.glob("*.py"))])
@@ -229,7 +230,7 @@ def maker(backend: LocalBackend, place: Place) -> Make:
     return make
 
 
-def finish(backend: LocalBackend, job_id: str) -> tuple[JobStatus, list[str]]:
+def finish(backend: Backend, job_id: str) -> tuple[JobStatus, list[str]]:
     """Wait for a job's end; return its status and its log."""
     status = eventually(lambda: ended(backend, job_id), seconds=MOST_SECONDS)
     assert status is not None
@@ -237,7 +238,7 @@ def finish(backend: LocalBackend, job_id: str) -> tuple[JobStatus, list[str]]:
     return status, log.decode("utf-8", "replace").splitlines()
 
 
-def ended(backend: LocalBackend, job_id: str) -> JobStatus | None:
+def ended(backend: Backend, job_id: str) -> JobStatus | None:
     status = backend.status(job_id)
     return status if status.state.ended else None
 
@@ -250,7 +251,7 @@ def found(pattern: str, lines: Sequence[str]) -> tuple[str, ...]:
     raise AssertionError(f"no line has {pattern!r}: {lines}")
 
 
-def uses(backend: LocalBackend, job_id: str) -> dict[str, tuple[float, ...]]:
+def uses(backend: Backend, job_id: str) -> dict[str, tuple[float, ...]]:
     """Return what a job's only replica used, over time, by name."""
     return {curve.name: curve.values for curve in backend.store.ledger.series(job_id).use}
 

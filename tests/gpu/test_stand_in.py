@@ -12,7 +12,7 @@ import pytest
 from tests.gpu.contract import Figure, GpuContract, Make
 from tests.gpu.place import Place, standing_in
 
-from muster.backends.local.backend import LocalBackend
+from muster.backends.base import Backend
 from muster.core.settings import Settings
 from muster.images.environment import Environments
 from muster.images.folders import find_image, image_folders, put_image
@@ -57,6 +57,6 @@ class TestStandIn(GpuContract):
 
     @pytest.mark.soak  # for its ten CPU-seconds nothing is judged here
     def test_training_is_as_fast_as_under_torchrun(
-        self, backend: LocalBackend, job: Make, place: Place, figure: Figure
+        self, backend: Backend, job: Make, place: Place, figure: Figure
     ) -> None:
         super().test_training_is_as_fast_as_under_torchrun(backend, job, place, figure)

@@ -13,8 +13,9 @@ import pytest
 from tests.e2e.author import WARM, Author, stages
 from tests.waiting import eventually
 
-from muster.backends.local.backend import LocalBackend
+from muster.backends.base import Backend
 from muster.backends.local.machine import Machine
+from muster.backends.local.place import MachinePlace
 from muster.core.job import JobSpec, Role
 from muster.core.resources import Resources
 from muster.core.settings import Settings
@@ -106,7 +107,7 @@ def test_the_retry_of_an_overtaken_commit_begins_with_the_version_that_overtook_
         author.ask("run", "pull")
     sell(tmp_path, 2)
     settings = Settings(home=author.home, cache=Settings.load().cache)
-    with closing(LocalBackend(settings)) as backend:
+    with closing(Backend(MachinePlace(settings))) as backend:
         with whole_machine(backend, settings):
             run = author.start("run", "both")
             eventually(lambda: len(waiting(backend)) == 2)
@@ -131,7 +132,7 @@ def sell(tmp_path: Path, number: int) -> None:
 
 
 @contextmanager
-def whole_machine(backend: LocalBackend, settings: Settings) -> Iterator[None]:
+def whole_machine(backend: Backend, settings: Settings) -> Iterator[None]:
     """Have all other jobs wait."""
     image = find_image("python", image_folders(settings))
     role = Role(command=("sleep", "600"), resources=Resources(memory_gib=Machine.here().memory_gib - 0.5))
@@ -144,13 +145,13 @@ def whole_machine(backend: LocalBackend, settings: Settings) -> Iterator[None]:
         backend.cancel("hold")
 
 
-def waiting(backend: LocalBackend) -> list[str]:
+def waiting(backend: Backend) -> list[str]:
     """The jobs that are queued."""
     ledger = backend.store.ledger
     return [job.job_id for job in ledger.statuses(ledger.jobs()) if job.state is JobState.QUEUED]
 
 
-def refusals(backend: LocalBackend, name: str) -> list[str]:
+def refusals(backend: Backend, name: str) -> list[str]:
     """Why commits of a task's tries were refused, the first one first."""
     ledger = backend.store.ledger
     tried = [each.verdict for each in ledger.statuses(ledger.jobs()) if ledger.spec(each.job_id).name == name]

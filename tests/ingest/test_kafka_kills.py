@@ -20,8 +20,8 @@ from tests.ingest.broker import Broker
 from tests.ingest.conftest import IMAGE
 from tests.waiting import eventually, until
 
+from muster.backends.base import Backend
 from muster.backends.local import processes
-from muster.backends.local.backend import LocalBackend
 from muster.backends.local.places import Places
 from muster.core.data import CHECKPOINTS
 from muster.core.ingest import BEFORE, ENTRYPOINT, PACKAGE, Source
@@ -45,7 +45,7 @@ TOGETHER = 5
 class Stream:
     """A topic into which messages pour, and the jobs that ingest it."""
 
-    def __init__(self, python: Path, broker: Broker, backend: LocalBackend, places: Places) -> None:
+    def __init__(self, python: Path, broker: Broker, backend: Backend, places: Places) -> None:
         self._python, self.broker, self.backend, self._places = python, broker, backend, places
         self._code = backend.store.put(
             IMAGE, [f"{PACKAGE}/{path.name}" for path in (IMAGE / PACKAGE).glob("*.py")]

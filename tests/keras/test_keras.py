@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 from tests.keras.reference import SCRIPT, losses
 
-from muster.backends.local.backend import LocalBackend
+from muster.backends.base import Backend
+from muster.backends.local.place import MachinePlace
 from muster.core.data import Output
 from muster.core.job import JobSpec, Launcher, Role
 from muster.core.resources import Resources
@@ -22,13 +23,13 @@ SECONDS = 600.0  # the image may have to be built
 pytestmark = [pytest.mark.slow, pytest.mark.data]
 
 
-async def watch(backend: LocalBackend, job_id: str) -> list[str]:
+async def watch(backend: Backend, job_id: str) -> list[str]:
     return [line async for event in backend.watch(job_id) for line in event.lines]
 
 
 def test_two_ranks_train_as_one(tmp_path: Path) -> None:
     settings = Settings.load()
-    backend = LocalBackend(Settings(home=tmp_path / "home", cache=settings.cache))
+    backend = Backend(MachinePlace(Settings(home=tmp_path / "home", cache=settings.cache)))
     role = Role(
         replicas=2, command=("python", "script.py", "{outputs.out}"), resources=Resources(memory_gib=1.5)
     )

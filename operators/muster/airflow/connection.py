@@ -14,18 +14,17 @@ the operator's token for the store service is the password (or a file's content)
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING
 
 from muster.core.errors import SpecError
 
 if TYPE_CHECKING:
     from airflow.sdk import Connection
 
-    from muster.backends.capacity import Capacity
     from muster.backends.kubernetes.api.access import Access
-    from muster.backends.kubernetes.backend import KubernetesBackend
     from muster.backends.kubernetes.cluster_file import ClusterSettings
-    from muster.core.settings import Settings
+    from muster.backends.kubernetes.place import NamedCluster
 
 OURS = "muster"
 TYPE = "kubernetes"
@@ -40,24 +39,15 @@ def connection_id() -> str:
     return str(conf.get("muster", "connection", fallback="")).strip()
 
 
-def connect_cluster(conn_id: str, settings: Settings, *, resolve: Any) -> KubernetesBackend:
-    """Return the backend of a connection. Nothing is asked over the network but the connection itself.
+def find_cluster(conn_id: str) -> NamedCluster:
+    """Return the cluster of a connection. Nothing is asked over the network but the connection itself.
 
     :raises SpecError: there is no such connection, or something in it is missing or wrong; it names both.
     """
-    from muster.backends.choose import cluster_backend
+    from muster.backends.kubernetes.place import NamedCluster
 
     connection = _connection(conn_id)
-    cluster = cluster_settings(connection, conn_id)
-    return cluster_backend(cluster, _access(connection, conn_id), settings=settings, resolve=resolve)
-
-
-def connect_capacity(conn_id: str) -> Capacity:
-    """Return who can say what the cluster of a connection has. :raises SpecError: as :func:`connect_cluster`."""
-    from muster.backends.choose import cluster_capacity
-
-    connection = _connection(conn_id)
-    return cluster_capacity(cluster_settings(connection, conn_id), _access(connection, conn_id))
+    return NamedCluster(cluster_settings(connection, conn_id), partial(_access, connection, conn_id))
 
 
 def _connection(conn_id: str) -> Connection:

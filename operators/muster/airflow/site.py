@@ -10,19 +10,21 @@ import socket
 import threading
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import urlsplit
 
-from muster.airflow.connection import connect_capacity, connect_cluster, connection_id
+from muster.airflow.connection import connection_id, find_cluster
+from muster.backends import choose
 from muster.backends.base import Backend
-from muster.backends.capacity import Capacity
 from muster.core.errors import SpecError
 from muster.core.job import Interpreter, SecretRef
 from muster.core.origin import Origin
 from muster.core.settings import Settings
 
 if TYPE_CHECKING:
+    from muster.backends.place import Place
     from muster.volumes.protocols import ServedStore, Store
 
 INSTANCE = "instance"
@@ -44,17 +46,15 @@ _opening = threading.Lock()
 
 
 def connect(settings: Settings | None = None) -> Backend:
-    """Return the backend that ``[muster] connection`` or the settings name; a process has one of a cluster.
+    """Return the jobs of the place that ``[muster] connection`` or the settings name; a process has one of each.
 
     Nothing is started, and it costs a few milliseconds. It is never closed: what stays open for days has
     one of its own, by :func:`open_backend`.
 
     :raises SpecError: a setting is wrong; the message names it.
     """
-    settings, conn_id = settings or Settings.load(), connection_id()
-    if not conn_id and settings.cluster is None:
-        return open_backend(settings)
-    key = (os.getpid(), settings, conn_id)  # what a fork inherits is its parent's
+    settings = settings or Settings.load()
+    key = (os.getpid(), settings, connection_id())  # what a fork inherits is its parent's
     with _opening:
         if key not in opened:
             opened[key] = open_backend(settings)
@@ -64,21 +64,24 @@ def connect(settings: Settings | None = None) -> Backend:
 def open_backend(
     settings: Settings | None = None, *, resolve: Callable[[SecretRef], str] | None = None
 ) -> Backend:
-    """Return a backend of the caller's own, to be closed: its settings and its token are read now.
+    """Return the jobs of a place of the caller's own, to be closed: its settings and its token are read now.
 
     :param resolve: :func:`resolve_secret` if it is not given.
     :raises SpecError: a setting is wrong; the message names it.
     """
-    from muster.backends.choose import choose_backend
+    return Backend(open_place(settings, resolve=resolve))
 
-    settings, resolve, conn_id = (
+
+def open_place(
+    settings: Settings | None = None, *, resolve: Callable[[SecretRef], str] | None = None
+) -> Place:
+    """Return where :func:`open_backend` works; nothing of it is opened or read yet."""
+    conn_id = connection_id()
+    return choose.open_place(
         _mirrored(settings or Settings.load()),
-        resolve or resolve_secret,
-        connection_id(),
+        resolve=resolve or resolve_secret,
+        cluster=partial(find_cluster, conn_id) if conn_id else None,
     )
-    if conn_id:
-        return connect_cluster(conn_id, settings, resolve=resolve)
-    return choose_backend(settings, resolve=resolve)
 
 
 def _mirrored(settings: Settings) -> Settings:
@@ -90,17 +93,6 @@ def _mirrored(settings: Settings) -> Settings:
         if settings.mirror
         else replace(settings, mirror=str(conf.get("muster", "mirror", fallback="")))
     )
-
-
-def open_capacity(settings: Settings | None = None) -> Capacity:
-    """Return who can say what there is to run on, who has it and who waits, where :func:`open_backend` works.
-
-    :raises SpecError: a setting is wrong; the message names it.
-    """
-    from muster.backends.choose import choose_capacity
-
-    conn_id = connection_id()
-    return connect_capacity(conn_id) if conn_id else choose_capacity(settings)
 
 
 def resolve_secret(secret: SecretRef) -> str:
@@ -137,7 +129,7 @@ def instance(settings: Settings) -> str:
     from airflow.sdk.configuration import conf
 
     configured = str(conf.get("muster", "instance", fallback=""))
-    if not configured and (connection_id() or settings.cluster is not None):
+    if not configured and not open_place(settings).here:
         raise SpecError(
             "[muster] instance is not set, and jobs go to a cluster: give this Airflow a name, the same on "
             "every worker, triggerer and API server"
@@ -189,7 +181,7 @@ def interpreter_path(image: str, settings: Settings) -> Path | None:
     """
     from airflow.sdk.configuration import conf
 
-    if settings.cluster is not None or connection_id():
+    if not open_place(settings).here:
         return None
     if (path := settings.interpreter(image)) is not None:
         return path

@@ -9,16 +9,13 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Iterable
 from contextlib import suppress
 from dataclasses import replace
-from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from muster.backends.jobs.checks import check_store
 from muster.backends.jobs.runner import Look, Runner
-from muster.backends.tracking import Tracking
 from muster.core.cancelling import UNKNOWN
 from muster.core.errors import (
     BackendError,
@@ -38,9 +35,11 @@ from muster.core.verdict import Verdict
 from muster.volumes.protocols import LocalStore
 
 if TYPE_CHECKING:
+    from muster.backends.place import Place
     from muster.backends.releases.deployments import Deployments
 
 PATIENCE_SECONDS = 90.0  # with a cluster that is away: an API server that restarts, or moves, is back by then
+LOOK_SECONDS = 5.0  # the same for a person who looks, who does not wait as long as a job does
 
 log = logging.getLogger(__name__)
 
@@ -48,48 +47,22 @@ _SOONEST_SECONDS, _LATEST_SECONDS = 0.05, 2.0  # between two tries to clear an e
 
 
 class Backend:
-    """Where jobs and deployments run.
+    """The life of the jobs of one place.
 
-    :param deployments: opens the deployments here, of which :mod:`muster.backends.releases` makes releases and rollbacks.
+    :ivar store: the place's; `runner` likewise, asked for what needs no job.
+    :raises SpecError: what names the place is wrong, or no job can run here.
     """
 
-    def __init__(self, store: LocalStore, runner: Runner, deployments: Callable[[], Deployments]) -> None:
-        self._open_deployments = deployments
-        self._store = store
-        self._ledger = store.ledger
-        self._runner = runner
+    def __init__(self, place: Place) -> None:
+        self.place = place
+        self.store: LocalStore = place.store
+        self.runner: Runner = place.runner
+        self._ledger = self.store.ledger
 
     @property
-    def store(self) -> LocalStore:
-        """The store that this backend's jobs read and write."""
-        return self._store
-
-    @cached_property
     def deployments(self) -> Deployments:
-        """The deployments here."""
-        return self._open_deployments()
-
-    def check(self, job: JobSpec) -> tuple[str, ...]:
-        """Refuse at once what can never run here, and return warnings about what runs otherwise.
-
-        :raises CannotSchedule: more memory than the machine has, GPUs that are required and missing …
-        """
-        return self._runner.check(job)
-
-    def side_by_side(self, job: JobSpec) -> int | None:
-        """Return how many such jobs should run at once, if nothing else does; None where a queue sees to that."""
-        return self._runner.side_by_side(job)
-
-    def tracking(self, job: JobSpec) -> Tracking:
-        """Return how such a job's ranks reach MLflow, as far as this process is told it.
-
-        :raises SpecError: this process lacks one of the job's secrets.
-        """
-        return self._runner.tracking(job)
-
-    def build(self, image: str, lock: Path, digest: str, say: Callable[[str], None]) -> None:
-        """Have an image ready before a job asks for it, where images are built here; else do nothing."""
-        self._runner.build(image, lock, digest, say)
+        """The deployments of the place."""
+        return self.place.deployments
 
     def submit(self, job: JobSpec, *, job_id: str, owner: str | None = None) -> tuple[str, ...]:
         """Start every replica or none, now or when there is room.
@@ -97,26 +70,26 @@ class Backend:
         The same job_id twice is one job: a running one goes on, an ended one stays ended, and one
         whose supervisor was lost is picked up from its last checkpoint, or committed if it had sealed.
 
-        :return: what :meth:`check` warned of, where this call entered the job; its log begins with that.
+        :return: what the runner warned of, where this call entered the job; its log begins with that.
         :raises SpecError: it can never run here, or the job_id is taken by another spec.
         """
         warnings = self._enter(job, job_id=job_id, owner=owner)
         status = self._ledger.status(job_id)
         if status.state.ended:
-            self._runner.clear(job, job_id)
+            self.runner.clear(job, job_id)
         else:
-            self._runner.start(job, status)
+            self.runner.start(job, status)
         return warnings
 
     def status(self, job_id: str) -> JobStatus:
         """Report the job as it is now; never wait."""
         status = self._ledger.status(job_id)
-        return status if status.state.ended else self._runner.look(many=False)(status)
+        return status if status.state.ended else self.runner.look(many=False)(status)
 
     def statuses(self, job_ids: Iterable[str]) -> dict[str, JobStatus]:
         """Report many jobs at once for little more than the cost of one; leave out what cannot be found or read."""
         recorded = self._ledger.statuses(list(job_ids))
-        look = self._runner.look(many=any(not status.state.ended for status in recorded))
+        look = self.runner.look(many=any(not status.state.ended for status in recorded))
         found = dict[str, JobStatus]()
         for status in recorded:
             with suppress(NotFound, Corrupt):
@@ -146,7 +119,7 @@ class Backend:
                 yield JobEvent(offset=offset, status=status)
             if status.state.ended:
                 return
-            if len(data) > self._runner.part_bytes // 2:
+            if len(data) > self.runner.part_bytes // 2:
                 continue  # there is more of it
             await asyncio.sleep(self._pause(since))
 
@@ -162,11 +135,11 @@ class Backend:
         job, status = self._ledger.spec(job_id), self._ledger.status(job_id)
         if status.state.ended:
             with suppress(Unreachable):  # the sweep takes away what is left
-                self._runner.clear(job, job_id)
-        elif not self._runner.stop(job, status, why, owner=owner):
+                self.runner.clear(job, job_id)
+        elif not self.runner.stop(job, status, why, owner=owner):
             return
         since = time.monotonic()
-        deadline = since + job.grace_seconds + self._runner.margin_seconds
+        deadline = since + job.grace_seconds + self.runner.margin_seconds
         while wait and not self._is_over(job, job_id, deadline):
             time.sleep(self._pause(since))  # the pace of asking
 
@@ -176,9 +149,9 @@ class Backend:
         Idempotent, and any number of us may do it at once.
         """
         swept = []
-        for job_id, status in self.statuses(sorted(self._runner.left())).items():
+        for job_id, status in self.statuses(sorted(self.runner.left())).items():
             try:
-                if status.state.ended and self._runner.clear(self._ledger.spec(job_id), job_id):
+                if status.state.ended and self.runner.clear(self._ledger.spec(job_id), job_id):
                     swept.append(job_id)
             except Unreachable as error:
                 log.warning("job %s and those after it are swept in the next round: %s", job_id, error)
@@ -189,8 +162,7 @@ class Backend:
 
     def close(self) -> None:
         """Give back what is held open to look at jobs; jobs go on."""
-        self._runner.close()
-        self._store.close()
+        self.place.close()
 
     def _enter(self, job: JobSpec, *, job_id: str, owner: str | None) -> tuple[str, ...]:
         """Enter a job that is not known yet, with warnings as the first lines of its log; return these.
@@ -200,8 +172,8 @@ class Backend:
         check_job_id(job_id)
         warnings: tuple[str, ...] = ()
         if not self._is_known(job_id):
-            warnings = self._runner.check(job)
-            check_store(job, self._store)
+            warnings = self.runner.check(job)
+            check_store(job, self.store)
         try:
             created = self._ledger.create(job_id, job, owner=owner)
         except Conflict as error:
@@ -222,23 +194,23 @@ class Backend:
 
         Each look takes CPU from the ranks, so this does not depend on how much they say.
         """
-        soonest, latest = self._runner.pauses_seconds
+        soonest, latest = self.runner.pauses_seconds
         return min(max((time.monotonic() - since) / 20, soonest), latest)
 
     def _watched(self, job_id: str, offset: int) -> tuple[JobStatus, bytes, int]:
         """Look at a job and then at its log, in which nothing follows what is there once a job has ended."""
         status = self._ledger.status(job_id)
-        status = status if status.state.ended else self._runner.look(many=True)(status)
+        status = status if status.state.ended else self.runner.look(many=True)(status)
         return status, *self._lines(job_id, offset)
 
     def _lines(self, job_id: str, offset: int) -> tuple[bytes, int]:
-        return self._ledger.read(job_id, after=offset, limit_bytes=self._runner.part_bytes)
+        return self._ledger.read(job_id, after=offset, limit_bytes=self.runner.part_bytes)
 
     def _is_over(self, job: JobSpec, job_id: str, deadline: float) -> bool:
         """Bring a stopped job to its end as far as that goes now; whether nothing of it is left to do."""
         late = time.monotonic() > deadline
         try:
-            return not self._runner.end(job, job_id, late=late)
+            return not self.runner.end(job, job_id, late=late)
         except Unreachable as error:  # its end is decided: the next look at it goes on
             if late:
                 raise BackendError(
@@ -264,7 +236,7 @@ class Backend:
     def _clear(self, job_id: str) -> str:
         """Clear an ended job away; say what is in the way for now."""
         try:
-            self._runner.clear(self._ledger.spec(job_id), job_id)
+            self.runner.clear(self._ledger.spec(job_id), job_id)
         except (Unreachable, Forbidden) as error:  # an API server that starts knows of no rights at first
             return str(error)
         except (MusterError, OSError) as error:

@@ -118,6 +118,13 @@ def folder_store(settings: Settings) -> FolderStore:
     return MirroredFolderStore(settings.store, compare=settings.compare, settings=settings)
 
 
-def mirrored_service(kind: type[ServiceStore], settings: Settings) -> Callable[..., ServiceStore]:
-    """Return what opens a store service's client that has a mirror."""
-    return partial(type("MirroredServiceStore", (ReadsMirror, kind), {}), settings=settings)
+def service_store(
+    url: str, settings: Settings, *, token: str, cache: Path, patience_seconds: float
+) -> ServiceStore:
+    """Open the store behind a service; the parameters are the client's."""
+    from muster.volumes.service.client import ServiceStore
+
+    kind: Callable[..., ServiceStore] = ServiceStore
+    if settings.mirror:
+        kind = partial(type("MirroredServiceStore", (ReadsMirror, ServiceStore), {}), settings=settings)
+    return kind(url, token=token, cache=cache, patience_seconds=patience_seconds)

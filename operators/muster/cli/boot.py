@@ -12,6 +12,7 @@ from typing import Annotated
 
 import typer
 
+from muster.cli.command import store_is_here
 from muster.cli.screen import note, safe
 from muster.client.place import check_home
 from muster.core.errors import BackendError, SpecError
@@ -53,7 +54,7 @@ def install_service(
     """
     settings = Settings.load()
     check_home(settings)
-    if settings.cluster is not None:
+    if not store_is_here():
         raise SpecError("install-service: MUSTER_CLUSTER is set, and a cluster brings its pods back itself")
     uid = settings.home.stat().st_uid
     owner = next((each.pw_name for each in pwd.getpwall() if each.pw_uid == uid), str(uid))

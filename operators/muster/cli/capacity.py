@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from muster.cli.command import Json, open_capacity, open_store
+from muster.cli.command import Json, open_place, open_store
 from muster.cli.leftovers import room_of
 from muster.cli.screen import Table, emit, note, safe, say, seconds
 from muster.core.errors import NotFound
@@ -25,7 +25,7 @@ def gpus(*, as_json: Json = False) -> None:
     A card is used from the placement of its job until that job's pod or process has ended.
     A team may also borrow quota that other teams do not use.
     """
-    found = open_capacity().gpus()
+    found = open_place().capacity.gpus()
     if as_json:
         emit(_gpus_document(found))
         return
@@ -93,7 +93,7 @@ def queue(*, as_json: Json = False) -> None:
     The next job to start is first. Other programs' workloads in the same queues are listed too, by the name of
     their object.
     """
-    found, room = open_capacity().queues(), _room()
+    found, room = open_place().capacity.queues(), _room()
     if as_json:
         emit({"queues": plain(found.lines), "waiting": plain(found.waiting), "room": plain(room)})
         return

@@ -21,7 +21,7 @@ from muster.core.settings import Settings, project_folder
 
 if TYPE_CHECKING:
     from muster.backends.base import Backend
-    from muster.backends.capacity import Capacity
+    from muster.backends.place import Place
     from muster.backends.releases.deployments import Deployments
     from muster.volumes.protocols import LocalStore
 
@@ -111,14 +111,9 @@ def open_store(*, make: bool = False) -> LocalStore:
     :param make: create this machine's store if there is none; a command that only reads creates nothing.
     :raises NotFound: there is none.
     """
-    settings = Settings.load()
     if not make:
-        check_home(settings)
-    from muster.backends.choose import LOOK_SECONDS, choose_store
-
-    store = choose_store(settings, patience_seconds=LOOK_SECONDS)
-    _opened.callback(store.close)
-    return store
+        check_home(Settings.load())
+    return open_place().store
 
 
 def person() -> str:
@@ -131,23 +126,31 @@ def person() -> str:
 
 def store_is_here() -> bool:
     """Whether versions' files lie on this machine; those of a cluster must be fetched."""
-    return Settings.load().cluster is None
+    return open_place().here
+
+
+def open_place(*, patient: bool = False) -> Place:
+    """Open the place that this process's settings name, until the command ends.
+
+    :param patient: wait as long for an unreachable cluster as a job does, and not only for seconds.
+    """
+    from muster.backends import base, choose
+
+    seconds = base.PATIENCE_SECONDS if patient else base.LOOK_SECONDS
+    found = choose.open_place(patience_seconds=seconds)
+    _opened.callback(found.close)
+    return found
 
 
 def open_backend(*, patient: bool = False) -> Backend:
-    """Open the backend: this machine's, or the cluster's.
+    """Open the jobs of the place. :param patient: as :func:`open_place`.
 
-    :param patient: wait as long for an unreachable cluster as a job does, and not only for seconds.
     :raises NotFound: nothing was ever run here.
     """
-    settings = Settings.load()
-    check_home(settings)
-    from muster.backends.base import PATIENCE_SECONDS
-    from muster.backends.choose import LOOK_SECONDS, choose_backend
+    check_home(Settings.load())
+    from muster.backends.base import Backend
 
-    backend = choose_backend(settings, patience_seconds=PATIENCE_SECONDS if patient else LOOK_SECONDS)
-    _opened.callback(backend.close)
-    return backend
+    return Backend(open_place(patient=patient))
 
 
 def open_deployments() -> Deployments:
@@ -155,15 +158,5 @@ def open_deployments() -> Deployments:
 
     :raises NotFound: nothing was ever run here.
     """
-    settings = Settings.load()
-    check_home(settings)
-    from muster.backends import choose
-
-    return _opened.enter_context(choose.open_deployments(settings, patience_seconds=choose.LOOK_SECONDS))
-
-
-def open_capacity() -> Capacity:
-    """Open the capacity of this machine or the cluster; it works before the first job."""
-    from muster.backends.choose import choose_capacity
-
-    return choose_capacity(Settings.load())
+    check_home(Settings.load())
+    return open_place().deployments

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 
 import typer
 
-from muster.cli.checks.check import Check, bad
 from muster.cli.command import Json
 from muster.cli.screen import Table, emit, safe, say
+from muster.core.check import Check, bad
 from muster.core.extensions import problems, used
 from muster.core.settings import Settings
 
@@ -36,17 +37,15 @@ def doctor(*, as_json: Json = False) -> None:
 
 
 def all_checks(settings: Settings) -> Iterator[Check]:
-    """Yield the checks of this machine, or of the cluster of its jobs, and of extensions; each runs when it is requested."""
-    if settings.cluster is None:
-        from muster.cli.checks.machine import machine_checks
+    """Yield the checks of the command, of the place, and of extensions; each runs when it is requested."""
+    from muster.backends import base
+    from muster.backends.choose import open_place
+    from muster.cli.checks.command import command_checks
 
-        yield from machine_checks(settings)
-    else:
-        from muster.cli.checks.cluster import cluster_checks
-        from muster.cli.checks.machine import client_checks
-
-        yield from client_checks(settings)
-        yield from cluster_checks(settings)
+    there = open_place(settings, patience_seconds=base.LOOK_SECONDS)
+    yield from command_checks(settings, here=there.here)
+    with closing(there):
+        yield from there.checks()
     for check in used(lambda each: each.checks):
         yield from check(settings)
     for problem in problems():

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 
 from muster.cli import leftovers
-from muster.cli.command import Json, example, group, open_backend, open_capacity, open_store, person
+from muster.cli.command import Json, example, group, open_backend, open_place, open_store, person
 from muster.cli.screen import Table, complain, digest, emit, fields, note, safe, say, seconds, when
 from muster.core.cancelling import by_command
 from muster.core.errors import Corrupt, NotFound, SpecError
@@ -129,7 +129,7 @@ def show(job: Newest, *, as_json: Json = False) -> None:
     backend = open_backend()
     job_id = find_newest(backend.store.ledger, job)
     status, spec = backend.status(job_id), backend.store.ledger.spec(job_id)
-    parts = () if status.state.ended else open_capacity().parts(job_id)
+    parts = () if status.state.ended else open_place().capacity.parts(job_id)
     series = _series(backend.store.ledger, job_id)
     if as_json:
         emit(

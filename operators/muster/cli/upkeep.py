@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from muster.cli.command import Json, open_store
+from muster.cli.command import Json, open_store, store_is_here
 from muster.cli.leftovers import room_of
 from muster.cli.progress import progress
 from muster.cli.screen import Table, emit, note, safe, say, size, when
@@ -82,7 +82,7 @@ def _name_again(mirror: str) -> None:
     from muster.ext.mirrors.repair import name_again
 
     settings = Settings.load()
-    if settings.cluster is None and settings.store.is_dir():
+    if store_is_here() and settings.store.is_dir():
         with closing(open_home(mirror, settings)) as source:
             if name_again(settings.store, source):
                 note(f"VOLUME.json was written again after {safe(mirror)}", style="green")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from datetime import date
 from typing import TYPE_CHECKING, Any
 
@@ -92,12 +93,13 @@ def deployment(name: str, *, token: str | None = None) -> Deployment:
     :param token: goes with each request, where the deployment needs one.
     :raises NotFound: there is none of that name; the message lists those that are.
     """
-    from muster.backends.choose import LOOK_SECONDS, open_deployments
+    from muster.backends.base import LOOK_SECONDS
+    from muster.backends.choose import open_place
 
     settings = Settings.load()
     check_home(settings)
-    with open_deployments(settings, patience_seconds=LOOK_SECONDS) as deployments:
-        return Deployment(deployments.deployment(name), token=token)
+    with closing(open_place(settings, patience_seconds=LOOK_SECONDS)) as place:
+        return Deployment(place.deployments.deployment(name), token=token)
 
 
 def _body(rows: Any) -> bytes:

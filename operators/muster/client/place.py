@@ -25,15 +25,18 @@ def open_store(*, make: bool = False) -> LocalStore:
     if not make:
         check_home(settings)
     if settings not in _opened:
-        from muster.backends.choose import LOOK_SECONDS, choose_store
+        from muster.backends.base import LOOK_SECONDS
+        from muster.backends.choose import open_place
 
-        _opened[settings] = choose_store(settings, patience_seconds=LOOK_SECONDS)
+        _opened[settings] = open_place(settings, patience_seconds=LOOK_SECONDS).store
     return _opened[settings]
 
 
 def check_home(settings: Settings) -> None:
     """Refuse a home without a store; a cluster's store is not asked before its first use. :raises NotFound: there is none."""
-    if settings.cluster is None and not settings.store.is_dir():
+    from muster.backends.choose import open_place
+
+    if not open_place(settings).used:
         from muster.volumes.layout import MARKER
 
         if (settings.home / MARKER).is_file():

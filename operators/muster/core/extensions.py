@@ -45,7 +45,7 @@ class Extension:
     :param commands: ``module:function``, called with the groups of the command ``muster`` by name: the command itself
         is ``""``. The function adds to them.
     :param checks: ``module:function`` of ``muster doctor``, called with the settings; yields each
-        :class:`muster.cli.checks.check.Check`.
+        :class:`muster.core.check.Check`.
     :param routes: ``module:router``, a FastAPI router of the page's JSON, in the order in which they are asked.
     :param static: its folder of files for the page, which has them at ``static/NAME/``, where NAME is the extension's.
     """

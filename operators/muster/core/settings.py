@@ -100,6 +100,12 @@ class Settings:
                 file.write("*\n")
 
     @property
+    def variables(self) -> dict[str, str]:
+        """The variables that lead another process to the same place."""
+        found = {"MUSTER_HOME": self.home, "MUSTER_CACHE": self.cache, "MUSTER_CLUSTER": self.cluster}
+        return {name: str(path) for name, path in found.items() if path is not None}
+
+    @property
     def store(self) -> Path:
         """The folder that holds the volumes."""
         return self.home / "store"

@@ -12,7 +12,7 @@ from tests.contract.one_machine import one_machine
 from tests.dags.flights.conftest import ROOT, Probe
 from tests.waiting import until
 
-from muster.backends.local.backend import LocalBackend
+from muster.backends.base import Backend
 from muster.backends.local.places import Places
 from muster.core.data import Output
 from muster.core.job import JobSpec, Launcher, Role
@@ -28,11 +28,11 @@ PATIENCE_SECONDS = 400.0  # forty stages of Spark, on two cores that others use
 
 
 @pytest.fixture
-def backend(tmp_path: Path) -> Iterator[LocalBackend]:
+def backend(tmp_path: Path) -> Iterator[Backend]:
     yield from one_machine(Places(tmp_path / "home"), Settings.load().cache, memory_gib=10)
 
 
-def made(backend: LocalBackend, image: str, entrypoint: str, launcher: Launcher, replicas: int) -> Path:
+def made(backend: Backend, image: str, entrypoint: str, launcher: Launcher, replicas: int) -> Path:
     """Run the stage for a month; return the folder that holds it, under its name."""
     role = Role(entrypoint=entrypoint, replicas=replicas, resources=Resources(cpus=1, memory_gib=2))
     spec = JobSpec(
@@ -62,7 +62,7 @@ def test_the_stage_is_imported_in_the_image_of_spark(python_of: Callable[[str], 
 
 
 @pytest.mark.nightly
-def test_a_gang_of_spark_makes_the_rows_that_duckdb_makes(backend: LocalBackend, probe: Probe) -> None:
+def test_a_gang_of_spark_makes_the_rows_that_duckdb_makes(backend: Backend, probe: Probe) -> None:
     duckdb = made(backend, "etl", "flights.etl:features", Launcher.PLAIN, 1)
     spark = made(backend, "spark", "flights.spark:features", Launcher.SPARK, 3)
     assert probe("etl", "equal", duckdb, spark) == {

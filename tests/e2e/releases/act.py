@@ -12,7 +12,8 @@ from pathlib import Path
 
 from both import Input, Output
 
-from muster.backends.local.backend import LocalBackend
+from muster.backends.base import Backend
+from muster.backends.local.place import MachinePlace
 from muster.core.errors import MusterError
 from muster.core.job import JobSpec, Role
 from muster.core.resources import Resources
@@ -29,7 +30,7 @@ WAIT = (
 )
 
 
-def submit(backend: LocalBackend, folder: Path, job_id: str, address: str) -> str:
+def submit(backend: Backend, folder: Path, job_id: str, address: str) -> str:
     """Start a gang of two that waits for the file ``go`` in `folder`."""
     command = ("python", "-c", WAIT.replace("GO", str(folder / GO)))
     role = Role(name="main", replicas=2, command=command, resources=Resources(memory_gib=0.2))
@@ -45,12 +46,12 @@ def submit(backend: LocalBackend, folder: Path, job_id: str, address: str) -> st
     return job_id
 
 
-def look(backend: LocalBackend, _: Path, job_id: str) -> str:
+def look(backend: Backend, _: Path, job_id: str) -> str:
     """Return a job's state."""
     return backend.status(job_id).state.value
 
 
-def end(backend: LocalBackend, folder: Path, job_id: str) -> dict[str, object]:
+def end(backend: Backend, folder: Path, job_id: str) -> dict[str, object]:
     """Let a gang end, follow it to its end, and return what it came to."""
     (folder / GO).touch()
 
@@ -63,20 +64,20 @@ def end(backend: LocalBackend, folder: Path, job_id: str) -> dict[str, object]:
     return {"state": status.state.value, "lines": sorted(lines), "made": list(made)}
 
 
-def cancel(backend: LocalBackend, _: Path, job_id: str) -> str:
+def cancel(backend: Backend, _: Path, job_id: str) -> str:
     """End a job and return its state."""
     backend.cancel(job_id)
     return backend.status(job_id).state.value
 
 
-def read(backend: LocalBackend, _: Path, address: str) -> dict[str, object]:
+def read(backend: Backend, _: Path, address: str) -> dict[str, object]:
     """Return a version's files and the job that made it."""
     data = backend.store.path(address)
     texts = {path.name: path.read_text() for path in sorted(data.iterdir())}
     return {"files": texts, "job": backend.store.record(address).job_id}
 
 
-def versions(backend: LocalBackend, _: Path, volume: str) -> list[str]:
+def versions(backend: Backend, _: Path, volume: str) -> list[str]:
     """Return the addresses of a volume's versions."""
     return [version.address for version in backend.store.versions(volume)]
 
@@ -86,7 +87,7 @@ ACTS = {each.__name__: each for each in (submit, look, end, cancel, read, versio
 if __name__ == "__main__":
     folder = Path(sys.argv[1])
     try:
-        answer = ACTS[sys.argv[2]](LocalBackend(Settings.load()), folder, *sys.argv[3:])  # type: ignore[operator]
+        answer = ACTS[sys.argv[2]](Backend(MachinePlace(Settings.load())), folder, *sys.argv[3:])  # type: ignore[operator]
     except MusterError as error:
         answer = {"error": str(error)}
     print(json.dumps(answer))

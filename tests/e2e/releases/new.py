@@ -9,7 +9,8 @@ from pathlib import Path
 
 from both import Output
 
-from muster.backends.local.backend import LocalBackend
+from muster.backends.base import Backend
+from muster.backends.local.place import MachinePlace
 from muster.core.errors import MusterError
 from muster.core.job import JobSpec, Role
 from muster.core.replica import Replica
@@ -20,7 +21,7 @@ from muster.core.wire import dumps, loads
 JOB_ID = "new-1"
 
 
-def spec(backend: LocalBackend) -> JobSpec:
+def spec(backend: Backend) -> JobSpec:
     """A job with a field that only this release has."""
     return JobSpec(
         name="two.releases",
@@ -32,23 +33,23 @@ def spec(backend: LocalBackend) -> JobSpec:
     )
 
 
-def enter(backend: LocalBackend, _: Path) -> bool:
+def enter(backend: Backend, _: Path) -> bool:
     """Enter it in the ledger."""
     return backend.store.ledger.create(JOB_ID, spec(backend), owner="try-1")
 
 
-def read(backend: LocalBackend, _: Path) -> str:
+def read(backend: Backend, _: Path) -> str:
     """Read it."""
     return backend.store.ledger.spec(JOB_ID).metric_pattern
 
 
-def jobs(backend: LocalBackend, _: Path) -> list[str]:
+def jobs(backend: Backend, _: Path) -> list[str]:
     """Every job of the ledger, and those whose status can be read."""
     ledger = backend.store.ledger
     return [each.job_id for each in ledger.statuses(ledger.jobs())]
 
 
-def orders(backend: LocalBackend, folder: Path) -> str:
+def orders(backend: Backend, folder: Path) -> str:
     """Write a replica's orders with a field that only this release has."""
     made = Replica(
         job_id="a", spec=replace(spec(backend), outputs={}), attempt=1, role="main", index=0, code=None, inputs={}, staging={},
@@ -58,7 +59,7 @@ def orders(backend: LocalBackend, folder: Path) -> str:
     return "written"
 
 
-def ordered(_: LocalBackend, folder: Path) -> str:
+def ordered(_: Backend, folder: Path) -> str:
     """Read them."""
     return loads(Replica, (folder / "orders.json").read_text()).job_id
 
@@ -67,7 +68,7 @@ ACTS = {each.__name__: each for each in (enter, read, jobs, orders, ordered)}
 
 if __name__ == "__main__":
     try:
-        answer: object = ACTS[sys.argv[2]](LocalBackend(Settings.load()), Path(sys.argv[1]))  # type: ignore[operator]
+        answer: object = ACTS[sys.argv[2]](Backend(MachinePlace(Settings.load())), Path(sys.argv[1]))  # type: ignore[operator]
     except MusterError as error:
         answer = {"error": str(error)}
     print(json.dumps(answer))

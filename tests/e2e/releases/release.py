@@ -10,7 +10,8 @@ from typing import Any
 
 from both import roll_back
 
-from muster.backends.local.backend import LocalBackend
+from muster.backends.base import Backend
+from muster.backends.local.place import MachinePlace
 from muster.backends.releases.driver import Driver, begin
 from muster.backends.releases.plan import Plan
 from muster.core.deployment import DeploymentSpec, SmokeRequest
@@ -26,7 +27,7 @@ def deployments(backend: Any) -> Any:
     return backend if hasattr(backend, "prepare") else backend.deployments
 
 
-def spec(backend: LocalBackend, lock: Path, address: str, slope: float) -> DeploymentSpec:
+def spec(backend: Backend, lock: Path, address: str, slope: float) -> DeploymentSpec:
     """What serves y = slope * x, in the environment of a lock that both releases take."""
     smoke = SmokeRequest(name="two", inputs={"x": (2.0,)}, expect={"y": {"min": 2 * slope, "max": 2 * slope}})
     return DeploymentSpec(
@@ -38,7 +39,7 @@ def spec(backend: LocalBackend, lock: Path, address: str, slope: float) -> Deplo
     )
 
 
-def drive(backend: LocalBackend, folder: Path, address: str, slope: str, steps: str) -> str:
+def drive(backend: Backend, folder: Path, address: str, slope: str, steps: str) -> str:
     """Release a version, in steps such as ``20`` or ``20,100``, to the last of them; how that ended."""
     plan = Plan(steps=tuple(map(int, steps.split(","))), hold_seconds=(0.2,))
     asked = spec(backend, folder / "serve" / "requirements.txt", address, float(slope))
@@ -51,20 +52,20 @@ def drive(backend: LocalBackend, folder: Path, address: str, slope: str, steps: 
     return outcome.ending.value
 
 
-def state(backend: LocalBackend, _: Path) -> dict[str, object]:
+def state(backend: Backend, _: Path) -> dict[str, object]:
     """Return whether it is ready, what each revision is and has, and where it answers."""
     status = deployments(backend).deployment(NAME)
     shares = {each.name: f"{each.state.value} {each.percent}" for each in status.revisions}
     return {"ready": status.ready, "revisions": shares, "url": status.url}
 
 
-def back(backend: LocalBackend, _: Path) -> dict[str, object]:
+def back(backend: Backend, _: Path) -> dict[str, object]:
     """Roll back by hand, and return the state."""
     roll_back(deployments(backend), NAME, by="ada", reason="worse")
     return state(backend, _)
 
 
-def retire(backend: LocalBackend, _: Path) -> list[str]:
+def retire(backend: Backend, _: Path) -> list[str]:
     """Take it away, and return what is left."""
     found = deployments(backend)
     found.retire(NAME)
@@ -76,7 +77,9 @@ ACTS = {each.__name__: each for each in (drive, state, back, retire)}
 
 if __name__ == "__main__":
     try:
-        answer: object = ACTS[sys.argv[2]](LocalBackend(Settings.load()), Path(sys.argv[1]), *sys.argv[3:])  # type: ignore[operator]
+        answer: object = ACTS[sys.argv[2]](
+            Backend(MachinePlace(Settings.load())), Path(sys.argv[1]), *sys.argv[3:]
+        )  # type: ignore[operator]
     except MusterError as error:
         answer = {"error": str(error)}
     print(json.dumps(answer))

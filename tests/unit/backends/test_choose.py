@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,9 +14,10 @@ from tests.unit.backends.kubernetes.serving.fake_serving import SITE as SERVED
 from tests.unit.backends.kubernetes.site_api import kubeconfig
 from urllib3 import PoolManager
 
-from muster.backends.choose import cluster_backend
+from muster.backends.choose import open_place
 from muster.backends.kubernetes.api.access import PlainAccess
 from muster.backends.kubernetes.cluster_file import ClusterSettings
+from muster.backends.kubernetes.place import NamedCluster
 from muster.backends.kubernetes.site import ClusterSite
 from muster.core.settings import Settings
 
@@ -33,13 +35,11 @@ def test_where_deployments_are_served(tmp_path: Path, site: ClusterSite, why: st
     settings = Settings(home=tmp_path / "home", cache=tmp_path / "cache")
     written = ClusterSettings(site=site, token="t", store_url=site.store_url)
     access = PlainAccess(host="https://127.0.0.1:1", pool=PoolManager())
-    backend = cluster_backend(written, access, settings=settings)
-    try:
-        assert why in backend.deployments.limits.only_whole
-        assert bool(backend.deployments.limits.only_whole) == bool(why)
-        assert backend.deployments.limits.servers == (("kserve", "seldon") if site.serving else ("kserve",))
-    finally:
-        backend.close()
+    with closing(open_place(settings, cluster=lambda: NamedCluster(written, lambda: access))) as place:
+        deployments = place.deployments
+        assert why in deployments.limits.only_whole
+        assert bool(deployments.limits.only_whole) == bool(why)
+        assert deployments.limits.servers == (("kserve", "seldon") if site.serving else ("kserve",))
 
 
 def test_a_look_at_a_clusters_deployments_costs_neither_jobs_nor_a_store(tmp_path: Path) -> None:
@@ -51,12 +51,11 @@ def test_a_look_at_a_clusters_deployments_costs_neither_jobs_nor_a_store(tmp_pat
         'queue = "gangs"\nserving = "kserve"\ntoken_file = "token"\nkubeconfig = "kubeconfig"\n'
     )
     program = (
-        "import sys; from pathlib import Path; from muster.backends.choose import open_deployments; "
+        "import sys; from pathlib import Path; from muster.backends.choose import open_place; "
         "from muster.core.settings import Settings; import muster.backends.releases.manual; "
         "settings = Settings(home=Path('h'), cache=Path('c'), cluster=Path(sys.argv[1]))\n"
-        "with open_deployments(settings) as found: assert found.limits.servers == ('kserve', 'seldon')\n"
+        "assert open_place(settings).deployments.limits.servers == ('kserve', 'seldon')\n"
         "heavy = {'kubernetes', 'httpx', 'prometheus_client', 'muster.backends.kubernetes.runner'}\n"
         "assert not heavy & sys.modules.keys(), heavy & sys.modules.keys()\n"
-        "with open_deployments(settings) as found: assert found._store() is found._store()\n"
     )
     subprocess.run([sys.executable, "-c", program, str(file)], check=True)

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from muster.backends.choose import choose_backend
+from muster.backends.choose import open_place
 from muster.backends.local.machine import Machine, free_port
 from muster.core.errors import SpecError
 
@@ -38,4 +38,4 @@ def test_a_port_is_free_and_nobody_elses() -> None:
 def test_another_system_is_refused_clearly(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "platform", "darwin")
     with pytest.raises(SpecError, match=r"Linux.*darwin.*WSL2"):
-        choose_backend()
+        _ = open_place().runner

@@ -15,8 +15,9 @@ from typing import Any
 
 import pytest
 
-from muster.cli.checks import machine as checks
+from muster.backends.local import checks
 from muster.cli.checks.airflow import old_runs
+from muster.cli.checks.command import cache_disk
 from muster.core.settings import Settings
 from muster.volumes.folder import FolderStore
 
@@ -119,9 +120,9 @@ def test_a_cache_that_holds_environments_needs_little_more(
     usage = type("Usage", (), {"free": 2 << 30})
     monkeypatch.setattr("shutil.disk_usage", lambda _: usage)
     settings = Settings(home=home, cache=tmp_path / "cache")
-    assert checks.cache_disk(settings).state == "bad"
+    assert cache_disk(settings).state == "bad"
     (settings.cache / "images").mkdir(parents=True)
-    assert checks.cache_disk(settings).state == "ok"
+    assert cache_disk(settings).state == "ok"
 
 
 def test_a_full_disk_is_bad(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -80,7 +80,7 @@ class TestAway:
     def test_a_service_that_does_not_answer_is_one_message(
         self, muster: Run, service: Service, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("muster.backends.choose.LOOK_SECONDS", 0.01)
+        monkeypatch.setattr("muster.backends.base.LOOK_SECONDS", 0.01)
         service.kill()
         answer = muster("volumes", "ls")
         assert (answer.code, answer.out) == (1, "")

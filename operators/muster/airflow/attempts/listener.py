@@ -60,12 +60,9 @@ def _begin_once() -> None:
 
 def _reconcile() -> None:
     from muster.airflow.attempts.reconciling import Reconciler
-    from muster.airflow.connection import connection_id
-    from muster.airflow.site import instance, open_backend
+    from muster.airflow.site import instance, open_backend, open_place
     from muster.core.settings import Settings
 
-    def used() -> bool:
-        settings = Settings.load()
-        return bool(connection_id()) or settings.cluster is not None or settings.store.is_dir()
-
-    Reconciler(open_backend, lambda: instance(Settings.load()), used=used).run(threading.Event())
+    Reconciler(open_backend, lambda: instance(Settings.load()), used=lambda: open_place().used).run(
+        threading.Event()
+    )

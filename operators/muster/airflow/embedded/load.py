@@ -186,7 +186,7 @@ def make_ready(loaded: Loaded, home: EmbeddedHome, backend: Backend, listener: L
             images.update({name: folder.image(name, home.settings) for name in operator.images()})
     for name, lock in images.items():
         if interpreter_of(name, home.settings) is None:  # else its jobs need no environment here
-            backend.build(name, lock, put_image(backend.store, lock), listener.note)
+            backend.runner.build(name, lock, put_image(backend.store, lock), listener.note)
 
 
 def _have_type(dag_id: str, name: str, param: Param) -> None:

@@ -41,16 +41,23 @@ _MODULES = (
 
 
 # Rooms that no process of a run imports: other programs, and Airflow's components.
-_OTHERS = ("muster.airflow.page", "muster.ext.page", "muster.ext.up", "muster.cli", "muster.worker")
+_OTHERS = (
+    "muster.airflow.page",
+    "muster.ext.page",
+    "muster.ext.up",
+    "muster.cli",
+    "muster.worker",
+    "muster.backends.kubernetes",
+)
 
 
 @cache
-def import_all(*, cluster: bool) -> None:
+def import_all(place: str) -> None:
     """Import every module of muster that a run may need: it waits for hours, and its checkout may be upgraded meanwhile.
 
-    :param cluster: whether its jobs run on a cluster.
+    :param place: the package of the place where its jobs run.
     """
-    others = _OTHERS if cluster else (*_OTHERS, "muster.backends.kubernetes")
+    others = [each for each in _OTHERS if each != place]
     for found in walk_packages(muster.__path__, "muster."):
         if not f"{found.name}.".startswith(tuple(f"{each}." for each in others)) and "__" not in found.name:
             import_module(found.name)
@@ -62,7 +69,9 @@ def preload(home: EmbeddedHome) -> None:
         home.enter()
         for name in (*SHARED, *_MODULES):
             import_module(name)
-        import_all(cluster=home.settings.cluster is not None)
+        from muster.airflow.site import open_place
+
+        import_all(open_place(home.settings).package)
         from airflow.configuration import conf
         from airflow.observability.metrics.stats_utils import get_stats_factory
         from airflow.observability.stats import initialize

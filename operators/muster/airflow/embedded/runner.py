@@ -15,7 +15,6 @@ from muster.airflow.embedded.home import EmbeddedHome, quieten
 from muster.airflow.embedded.questions import check
 from muster.airflow.embedded.result import Deployed, Listener, RunResult, Silent
 from muster.airflow.embedded.stages import Stages
-from muster.backends.choose import expecting_jobs
 from muster.core.errors import MusterError, SpecError
 from muster.core.names import nearest
 from muster.core.settings import Settings
@@ -219,7 +218,7 @@ class _Runner:
         conf = read_params(self._loaded.dag, params)
         conf = {**conf, NO_CACHE: True} if no_cache else conf
         check(self._loaded, self._loaded.order, self._answers, self._listener)
-        with expecting_jobs(self._home.settings):
+        with self._backend.place.expecting_jobs():
             self._make_ready(run_id)
             return self._noted(self._runs.begin(run_id, conf), kept=frozenset())
 
@@ -231,7 +230,7 @@ class _Runner:
             self._answers,
             self._listener,
         )
-        with self._home.notes.own(last.run_id), expecting_jobs(self._home.settings):
+        with self._home.notes.own(last.run_id), self._backend.place.expecting_jobs():
             self._make_ready(last.run_id)
             kept = self._reopen(last, wanted)
             return replace(self._noted(last, kept=kept, only=wanted.only), resumed=True)
@@ -284,7 +283,7 @@ class _Runner:
         from muster.airflow.site import instance
         from muster.core.origin import Origin
 
-        import_all(cluster=self._home.settings.cluster is not None)
+        import_all(self._backend.place.package)
         origin = Origin(instance=instance(self._home.settings), dag_id=run.dag_id, run_id=run.run_id)
         with noted(self._backend.store.ledger, origin, self._warn) as beat:
             return self._go(run, beat, kept=kept, only=only)

@@ -56,7 +56,7 @@ class QueuedOperator(MusterOperator):
         draft = self.job_draft(self.task_id)
         if draft is not None:
             with self.refusing("the job"):  # the message says what of it: queue, priority, secrets, resources
-                backend.check(draft)
+                backend.runner.check(draft)
 
 
 class CodeOperator(QueuedOperator):

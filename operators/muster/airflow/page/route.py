@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable, Iterator
-from functools import cached_property
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
@@ -48,20 +47,18 @@ class Json(JSONResponse):
 class Site:
     """An opened backend with its store, and what extensions remember of it. Safe to share between threads.
 
-    :param open_capacity: opens what says who has what.
     :param parts: those that are not made by :meth:`part`.
     """
 
-    def __init__(self, backend: Backend, open_capacity: Callable[[], Capacity], *parts: object) -> None:
+    def __init__(self, backend: Backend, *parts: object) -> None:
         self.backend = backend
-        self._open_capacity = open_capacity
         self._lock = threading.Lock()
         self._parts: dict[object, Any] = {type(each): each for each in parts}
 
-    @cached_property
+    @property
     def capacity(self) -> Capacity:
         """Who has what, opened when it is first asked: the first screen needs none."""
-        return self._open_capacity()
+        return self.backend.place.capacity
 
     def part(self, kind: Callable[..., Part], *made_of: object) -> Part:
         """Return the part of this type, such as what an extension has read already; it is made when it is first asked for."""

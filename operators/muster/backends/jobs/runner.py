@@ -29,14 +29,17 @@ class Runner(Protocol):
     def check(self, job: JobSpec) -> tuple[str, ...]:
         """Refuse what can never run here, and return warnings about what runs otherwise; nothing is made.
 
-        :raises SpecError: it can never run here.
+        :raises CannotSchedule: more memory than the machine has, GPUs that are required and missing …
         """
 
     def side_by_side(self, job: JobSpec) -> int | None:
         """Return how many such jobs should run at once, if nothing else does; None where a queue sees to that."""
 
     def tracking(self, job: JobSpec) -> Tracking:
-        """Return how such a job's ranks reach MLflow, as far as this process is told it."""
+        """Return how such a job's ranks reach MLflow, as far as this process is told it.
+
+        :raises SpecError: this process lacks one of the job's secrets.
+        """
 
     def build(self, image: str, lock: Path, digest: str, say: Callable[[str], None]) -> None:
         """Have an image ready before a job asks for it, where images are built here; else do nothing.

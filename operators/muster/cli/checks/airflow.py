@@ -8,8 +8,8 @@ from shlex import quote
 from typing import Any
 
 from muster.airflow.embedded.cleaning import DAYS, MARKER
-from muster.cli.checks.check import Check, ok, warn
 from muster.cli.screen import program, when
+from muster.core.check import Check, ok, warn
 from muster.core.locks import is_locked
 from muster.core.settings import Settings
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from configparser import Error, RawConfigParser
 from pathlib import Path
 
-from muster.cli.checks.check import Check, bad, ok, warn
+from muster.core.check import Check, bad, ok, warn
 from muster.core.errors import SpecError
 from muster.core.settings import INTERPRETER, Settings, project_folder, variable_name
 

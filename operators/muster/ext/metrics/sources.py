@@ -7,11 +7,12 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack
 from functools import partial
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING
 
-from muster.backends import choose
+from muster.backends.base import LOOK_SECONDS
+from muster.backends.choose import open_place
+from muster.backends.place import Place
 from muster.core.errors import MusterError
 from muster.core.job import JobSpec
 from muster.core.settings import Settings
@@ -27,7 +28,6 @@ from muster.volumes.protocols import Ledger
 if TYPE_CHECKING:
     from muster.backends.capacity import Capacity
     from muster.backends.releases.deployments import Deployments
-    from muster.volumes.protocols import Store
 
 
 log = logging.getLogger(__name__)
@@ -141,28 +141,28 @@ def overdue(status: JobStatus, spec: JobSpec, *, now: float) -> str:
     return "run" if status.state is JobState.RUNNING and now > end else ""
 
 
-T = TypeVar("T")
-
-
 def collector_of(settings: Settings) -> MusterCollector:
     """Return the metrics of the place that the settings name; nothing is asked yet.
 
     What could not be read is opened anew for the next look: a token may have been renewed.
     """
-    store, capacity = partial(_store, settings), lambda _: choose.choose_capacity(settings)
+
+    def place() -> Place:
+        return open_place(settings, patience_seconds=LOOK_SECONDS)
+
     lines, drifts = _Lines(), Drifts()
     jobs = Jobs(lambda: lines.names)
-    parts: dict[MetricsPart, tuple[Callable[[ExitStack], Any], Callable[[Any], Iterable[Sample]]]] = {
-        MetricsPart.STORE: (store, looks.of_store),
-        MetricsPart.JOBS: (store, lambda store: jobs.look(store.ledger)),
-        MetricsPart.QUEUES: (capacity, lines.look),
-        MetricsPart.GPUS: (capacity, lambda capacity: looks.of_gpus(capacity.gpus())),
-        MetricsPart.DEPLOYMENTS: (partial(_deployments, settings), drifts.look),
+    parts: dict[MetricsPart, Callable[[Place], Iterable[Sample]]] = {
+        MetricsPart.STORE: lambda place: looks.of_store(place.store),
+        MetricsPart.JOBS: lambda place: jobs.look(place.store.ledger),
+        MetricsPart.QUEUES: lambda place: lines.look(place.capacity),
+        MetricsPart.GPUS: lambda place: looks.of_gpus(place.capacity.gpus()),
+        MetricsPart.DEPLOYMENTS: lambda place: drifts.look(place.deployments),
     }
-    opened = {part: _Opened(open_) for part, (open_, _) in parts.items()}
+    opened = {part: _Opened(place) for part in parts}
     return MusterCollector(
-        {part: partial(_look, opened[part], look) for part, (_, look) in parts.items()},
-        place="machine" if settings.cluster is None else "cluster",
+        {part: partial(_look, opened[part], look) for part, look in parts.items()},
+        place=place().name,
         failed=lambda part: opened[part].forget(),
     )
 
@@ -199,37 +199,26 @@ class Drifts:
         return looks.of_deployments(found)
 
 
-class _Opened(Generic[T]):
-    """One source, opened when it is needed and again after it failed."""
+class _Opened:
+    """One place, opened when it is needed and again after it failed."""
 
-    def __init__(self, open_: Callable[[ExitStack], T]) -> None:
+    def __init__(self, open_: Callable[[], Place]) -> None:
         self._open = open_
         self._lock = threading.Lock()
-        self._now: tuple[T, ExitStack] | None = None
+        self._now: Place | None = None
 
-    def now(self) -> T:
+    def now(self) -> Place:
         with self._lock:
             if self._now is None:
-                stack = ExitStack()
-                self._now = (self._open(stack), stack)
-            return self._now[0]
+                self._now = self._open()
+            return self._now
 
     def forget(self) -> None:
         with self._lock:
             before, self._now = self._now, None
         if before is not None:
-            before[1].close()
+            before.close()
 
 
-def _store(settings: Settings, stack: ExitStack) -> Store:
-    store = choose.choose_store(settings, patience_seconds=choose.LOOK_SECONDS)
-    stack.callback(store.close)
-    return store
-
-
-def _deployments(settings: Settings, stack: ExitStack) -> Deployments:
-    return stack.enter_context(choose.open_deployments(settings, patience_seconds=choose.LOOK_SECONDS))
-
-
-def _look(source: _Opened[Any], look: Callable[[Any], Iterable[Sample]]) -> Iterable[Sample]:
+def _look(source: _Opened, look: Callable[[Place], Iterable[Sample]]) -> Iterable[Sample]:
     return look(source.now())

@@ -72,7 +72,7 @@ def open_home(
 
 def _check_apart(root: Path, settings: Settings) -> None:
     """Refuse a new mirror in this machine's store, or around it: what is lost with the one is lost with the other."""
-    if settings.cluster is not None:
+    if not settings.store.is_dir():  # the store is elsewhere
         return
     mirror, store = root.resolve(), settings.store.resolve()
     if mirror == store:

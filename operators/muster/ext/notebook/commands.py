@@ -170,15 +170,12 @@ def _variables(folder: Path) -> Mapping[str, str]:
     from muster.ext.notebook import kernel
 
     settings = Settings.load()
-    cluster = {} if settings.cluster is None else {"MUSTER_CLUSTER": str(settings.cluster)}
     return {
         kernel.DAGS: str(project_folder() / "dags"),
         "JUPYTER_PATH": str(folder),
         "JUPYTER_RUNTIME_DIR": str(folder / "run"),
         "JUPYTER_PREFER_ENV_PATH": "0",
-        "MUSTER_HOME": str(settings.home),
-        "MUSTER_CACHE": str(settings.cache),
-        **cluster,
+        **settings.variables,
     }
 
 

@@ -90,10 +90,10 @@ def create_app() -> FastAPI:
 
 def open_site(past: Past) -> Site:
     """Open the backend. The page has no secrets, so it cannot take over a job that needs some."""
-    from muster.airflow.site import open_backend, open_capacity
+    from muster.airflow.site import open_backend
 
     backend = open_backend(resolve=_no_secret)
-    return Site(backend, open_capacity, Answering(backend.deployments, past))
+    return Site(backend, Answering(backend.deployments, past))
 
 
 def _begin(request: Request) -> None:

@@ -8,9 +8,9 @@ from typing import Any
 from airflow.configuration import conf
 from fastapi import APIRouter
 
-from muster.airflow.connection import connection_id
 from muster.airflow.page.access import Who, assets
 from muster.airflow.page.route import Here, Json
+from muster.airflow.site import open_place
 from muster.core.errors import MusterError
 from muster.core.settings import Settings
 from muster.core.wire import plain
@@ -31,7 +31,7 @@ def images() -> Json:
 
     settings = Settings.load()
     project = Path(conf.get("core", "dags_folder")).parent
-    here = settings.cluster is None and not connection_id()
+    here = open_place(settings).here
     return Json({"here": here, "images": plain(list(images_of(settings, project)))})
 
 

@@ -16,7 +16,6 @@ from muster.airflow.attempts.keeping import look
 from muster.airflow.attempts.verdicts import Failed
 from muster.airflow.attempts.watcher import called
 from muster.airflow.authoring.code import DagFolder
-from muster.airflow.connection import connection_id
 from muster.airflow.embedded.rendering import Unknown, plan_context, render
 from muster.airflow.operators.base import MusterOperator
 from muster.airflow.operators.deploy import DeployOperator
@@ -42,7 +41,6 @@ if TYPE_CHECKING:
 
     from muster.airflow.attempts.run import TaskRun
     from muster.backends.base import Backend
-    from muster.backends.capacity import Capacity
     from muster.volumes.base import Made
 
 GIB = 1 << 30
@@ -60,7 +58,6 @@ class Planner:
         dag: DAG,
         given: Mapping[str, Any],
         backend: Backend,
-        capacity: Capacity,
         settings: Settings,
         *,
         cache: bool = True,
@@ -68,7 +65,6 @@ class Planner:
         self._dag = dag
         self._given = given
         self._backend = backend
-        self._capacity = capacity
         self._settings = settings
         self._cache = cache
         self._folder = DagFolder.of(dag)
@@ -82,7 +78,7 @@ class Planner:
     def plan(self) -> RunPlan:
         """Plan all stages, then forecast those that run."""
         stages = [stage for task in self._dag.topological_sort() for stage in self._of_task(task)]  # type: ignore[no-untyped-call]
-        outlook = self._capacity.outlook(list(self._specs.values()))
+        outlook = self._backend.place.capacity.outlook(list(self._specs.values()))
         found = self._forecast(stages, outlook)
         spans = [each.start.ends for each in found if each.start]
         ends = [] if None in spans else [span for span in spans if span is not None]
@@ -199,7 +195,7 @@ class Planner:
     def _runs(self, stage: PlannedStage, operator: MusterOperator, spec: JobSpec) -> PlannedStage:
         about = self._about(stage, spec, operator)
         try:
-            warnings = self._backend.check(spec)
+            warnings = self._backend.runner.check(spec)
         except SpecError as error:
             never = Starts(when=When.NEVER, why=one_line(str(error)))
             return replace(about, does=Does.RUNS, start=never)
@@ -222,7 +218,7 @@ class Planner:
 
     def _is_built(self, operator: MusterOperator, image: str) -> bool | None:
         """Whether an image's environment is on this machine; None if images are containers."""
-        if self._settings.cluster is not None or connection_id():
+        if not self._backend.place.here:
             return None
         if interpreter_path(image, self._settings) is not None:
             return True

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from airflow.sdk import DAG
 
     from muster.backends.base import Backend
-    from muster.backends.capacity import Capacity
 
 
 def plan_dag(
@@ -37,18 +36,16 @@ def plan_dag(
     home.enter()
     from muster.airflow.embedded.load import parse
     from muster.airflow.site import connect
-    from muster.backends.choose import choose_capacity
 
     quieten(home.log)
     dag = parse(dag_id, home.dags)
-    return plan_of(dag, params or {}, connect(settings), choose_capacity(settings), settings, cache=cache)
+    return plan_of(dag, params or {}, connect(settings), settings, cache=cache)
 
 
 def plan_of(
     dag: DAG,
     params: Mapping[str, Any],
     backend: Backend,
-    capacity: Capacity,
     settings: Settings,
     *,
     cache: bool = True,
@@ -58,4 +55,4 @@ def plan_of(
     from muster.ext.plan.planner import Planner
 
     given = {**dag.params.dump(), **read_params(dag, params)}
-    return Planner(dag, given, backend, capacity, settings, cache=cache).plan()
+    return Planner(dag, given, backend, settings, cache=cache).plan()

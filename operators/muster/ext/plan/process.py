@@ -51,14 +51,14 @@ def _answer() -> TextIO:
 
 def _plan(wanted: PlanRequest) -> dict[str, Any]:
     from muster.airflow.embedded.load import parse
-    from muster.airflow.site import connect, open_capacity
+    from muster.airflow.site import connect
     from muster.core.settings import Settings
     from muster.ext.plan.planning import plan_of
 
     settings = Settings.load()
     try:
         dag = parse(wanted.dag_id, Path(wanted.folder), file=Path(wanted.file))
-        found = plan_of(dag, wanted.params, connect(settings), open_capacity(settings), settings)
+        found = plan_of(dag, wanted.params, connect(settings), settings)
     except MusterError as error:
         return {"refused": str(error)}
     return {"plan": plain(found)}

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from muster.cli.command import Json, example, group, open_deployments, open_store
+from muster.cli.command import Json, example, group, open_deployments, open_place, open_store
 from muster.cli.deployments import tell_unread
 from muster.cli.screen import emit, fields, note, safe, say, when
 from muster.core.errors import BackendError, Corrupt, NotFound
@@ -104,14 +104,8 @@ def _committed(name: str) -> tuple[list[Version], list[str]]:
     """Commit what is spooled on this machine, and on the cluster that MUSTER_CLUSTER names; return also what went wrong there."""
     store, settings = open_store(), Settings.load()
     made = list(_predictions(store).commit_answered(check_label("deployment", name), progress=note))
-    troubles: list[str] = []
-    if settings.cluster is not None:
-        from muster.backends.kubernetes.collecting import Collecting, run
-        from muster.volumes.service.client import ServiceStore
-
-        assert isinstance(store, ServiceStore)
-        troubles = list(run(Collecting(settings, store), made.append, name=name, progress=note))
-    elif not made:
+    troubles = list(open_place().commit_requests(name, made.append, progress=note))
+    if not made and not troubles:
         _check_known(name, store, settings)
     return made, troubles
 

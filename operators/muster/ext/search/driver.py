@@ -81,12 +81,12 @@ class Driver:
         self._say, self._clock = say, clock
         self.search = self._store.search(search_id)
         self._spec = self.search.spec
-        self._at_once = self._spec.at_once or backend.side_by_side(self.search.trial)
+        self._at_once = self._spec.at_once or backend.runner.side_by_side(self.search.trial)
         self.state = SearchState(self._spec)
         self._tracker = Tracker(
             search_id,
             self.search,
-            tracking=lambda: backend.tracking(self.search.trial),
+            tracking=lambda: backend.runner.tracking(self.search.trial),
             say=say,
             clock=clock,
         )

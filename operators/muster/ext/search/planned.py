@@ -34,7 +34,7 @@ def search_cost(
     room = _room(demand, outlook, spec.points)
     found = estimate(
         spec,
-        workers=max(1, min(room, backend.side_by_side(trial) or room)),
+        workers=max(1, min(room, backend.runner.side_by_side(trial) or room)),
         pace=pace(backend.store.ledger, dag_id, operator.task_id, spec.metric),
         checkpoints=uses_checkpoints(roles, operator.travelling(folder)) if roles else None,
         cpus=sum(role.replicas * role.resources.cpus for role in trial.roles),

@@ -17,8 +17,8 @@ from muster.airflow.attempts.attempt import Attempt
 from muster.airflow.attempts.run import TaskRun
 from muster.airflow.attempts.trigger import JobTrigger
 from muster.airflow.attempts.waiting import GoesOn
+from muster.backends.base import Backend
 from muster.backends.kubernetes.api.kinds import POD_GROUP
-from muster.backends.kubernetes.backend import KubernetesBackend
 from muster.core.errors import NotFound
 from muster.core.job import JobSpec
 from muster.core.origin import Origin
@@ -69,7 +69,7 @@ class Task:
     def run(self, owner: str, *, cut: int = 0, meanwhile: Callable[[], None] = lambda: None) -> list[str]:
         """Begin a try, killed after a request where `cut` tells which; return what it sent."""
         backend = self._there.backend(f"{owner}-{self._origin.task_id}")
-        backend.check(self._there.job(max_restarts=7))  # so that the cluster is known
+        backend.runner.check(self._there.job(max_restarts=7))  # so that the cluster is known
         meanwhile()
         task = self._begun(owner, backend, wait=Following())
         with pytest.MonkeyPatch.context() as patch, at_request(patch, cut, die, after=True) as sent:
@@ -101,7 +101,7 @@ class Task:
             build
         )
 
-    def _begun(self, owner: str, backend: KubernetesBackend, **fields: Any) -> TaskRun:
+    def _begun(self, owner: str, backend: Backend, **fields: Any) -> TaskRun:
         context: Any = {"task_state_store": self._notes, "ti": Ti()}
         return TaskRun(
             context=context,

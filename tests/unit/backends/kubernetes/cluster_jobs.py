@@ -11,16 +11,18 @@ from typing import Any
 
 import httpx
 import pytest
+from tests.places import MadePlace
 from tests.unit.backends.kubernetes.api_server import ApiServer, api_server
 from tests.unit.backends.kubernetes.fake_cluster import NAMESPACE, FakeCluster
 from tests.unit.volumes.service.process import Service
 
+from muster.backends.base import Backend
 from muster.backends.jobs.checks import from_environment
 from muster.backends.kubernetes import labels
 from muster.backends.kubernetes.api.client import Client
 from muster.backends.kubernetes.api.kinds import JOB, JOB_SET, SECRET, Kind
 from muster.backends.kubernetes.api.transport import Transport
-from muster.backends.kubernetes.backend import KubernetesBackend
+from muster.backends.kubernetes.runner import KubernetesRunner
 from muster.backends.kubernetes.site import ClusterSite
 from muster.backends.kubernetes.state.roots import secret_of
 from muster.core.data import Output
@@ -58,10 +60,10 @@ class World:
     image: str
     queue: str | None = "team-a"
     partial_starts: bool = False
-    made: list[KubernetesBackend] = field(default_factory=list)
+    made: list[Backend] = field(default_factory=list)
     slept: list[float] = field(default_factory=list)
 
-    def backend(self, name: str = "cache") -> KubernetesBackend:
+    def backend(self, name: str = "cache") -> Backend:
         """One more process' backend. Its clock does not wait: what is away stays away."""
         now = [0.0]
 
@@ -69,7 +71,8 @@ class World:
             now[0] += seconds
             self.slept.append(seconds)
 
-        backend = KubernetesBackend(
+        store = self.service.client(name)
+        runner = KubernetesRunner(
             Client(self.server.near(), clock=lambda: now[0], sleep=sleep),
             site=ClusterSite(
                 namespace=NAMESPACE,
@@ -79,10 +82,10 @@ class World:
                 queue=self.queue,
                 partial_starts=self.partial_starts,
             ),
-            store=self.service.client(name),
-            deployments=NoServers(),
+            store=store,
             resolve=from_environment,
         )
+        backend = Backend(MadePlace(store, runner, deployments=NoServers()))
         self.made.append(backend)
         return backend
 

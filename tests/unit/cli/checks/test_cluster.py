@@ -27,7 +27,7 @@ from muster.backends.kubernetes.api.kinds import (
     WORKLOAD_PRIORITY_CLASS,
     Kind,
 )
-from muster.cli.checks.cluster import room_check
+from muster.backends.kubernetes.checks.cluster import room_check
 from muster.core.room import Room
 from muster.volumes.service.tokens import operator_token, read_keys
 
@@ -95,7 +95,7 @@ def site(muster: Run, service: Service, tmp_path: Path, monkeypatch: pytest.Monk
         found = Site(api, service, tmp_path, muster)
         found.write()
         monkeypatch.setenv("MUSTER_CLUSTER", str(tmp_path / "cluster.toml"))
-        monkeypatch.setattr("muster.backends.choose.LOOK_SECONDS", 0.01)
+        monkeypatch.setattr("muster.backends.base.LOOK_SECONDS", 0.01)
         yield found
 
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from tests.unit.backends.kubernetes.cluster_jobs import Cut, World, at_request, die, world
 
+from muster.backends.base import Backend
 from muster.backends.kubernetes.api.kinds import JOB_SET
-from muster.backends.kubernetes.backend import KubernetesBackend
 from muster.backends.kubernetes.cluster.survey import QUICK_SECONDS
 from muster.backends.kubernetes.runner import UNSEALED
 from muster.core.cancelling import UNKNOWN
@@ -30,7 +30,7 @@ def there(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
 
 
 @pytest.fixture
-def backend(there: World) -> Iterator[KubernetesBackend]:
+def backend(there: World) -> Iterator[Backend]:
     yield there.backend()
     there.cluster.away, there.cluster.collects = False, True
     there.cluster.forbidden.clear()
@@ -58,7 +58,7 @@ def check_ended(there: World, job_id: str, cause: Cause) -> JobStatus:
     return status
 
 
-def test_a_failure_is_recorded_once_by_all_who_see_it(there: World, backend: KubernetesBackend) -> None:
+def test_a_failure_is_recorded_once_by_all_who_see_it(there: World, backend: Backend) -> None:
     backend.submit(there.job(), job_id="wrong")
     fail(there, "wrong")
     threads = [threading.Thread(target=there.backend().status, args=("wrong",)) for _ in range(6)]
@@ -69,9 +69,7 @@ def test_a_failure_is_recorded_once_by_all_who_see_it(there: World, backend: Kub
     check_ended(there, "wrong", Cause.USER_ERROR)
 
 
-def test_a_verdict_names_the_next_step_of_the_task_that_asked(
-    there: World, backend: KubernetesBackend
-) -> None:
+def test_a_verdict_names_the_next_step_of_the_task_that_asked(there: World, backend: Backend) -> None:
     asked = Origin(instance="i", dag_id="loop", run_id="muster__1", task_id="train")
     backend.submit(there.job(origin=asked), job_id="full")
     fail(there, "full", code=ExitCode.SEAL_FAILED)
@@ -80,9 +78,7 @@ def test_a_verdict_names_the_next_step_of_the_task_that_asked(
     assert verdict.advice.endswith("then `muster run loop --resume`")
 
 
-def test_of_two_reasons_the_first_that_is_written_down_counts(
-    there: World, backend: KubernetesBackend
-) -> None:
+def test_of_two_reasons_the_first_that_is_written_down_counts(there: World, backend: Backend) -> None:
     backend.submit(there.job(), job_id="both")
     ledger = there.service.client().ledger
     status = ledger.status("both")
@@ -95,7 +91,7 @@ def test_of_two_reasons_the_first_that_is_written_down_counts(
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 @pytest.mark.parametrize("step", range(1, 12))
 def test_a_cancel_that_is_killed_is_gone_on_with(
-    there: World, backend: KubernetesBackend, monkeypatch: pytest.MonkeyPatch, step: int, after: bool
+    there: World, backend: Backend, monkeypatch: pytest.MonkeyPatch, step: int, after: bool
 ) -> None:
     job_id = f"stop-{step}-{after:d}"
     backend.submit(there.job(), job_id=job_id)
@@ -113,7 +109,7 @@ def test_a_cancel_that_is_killed_is_gone_on_with(
     check_ended(there, job_id, Cause.CANCELLED)
 
 
-def test_it_has_ended_only_when_no_pod_runs(there: World, backend: KubernetesBackend) -> None:
+def test_it_has_ended_only_when_no_pod_runs(there: World, backend: Backend) -> None:
     backend.submit(there.job(), job_id="slow")
     pod = there.pod("slow")
     there.cluster.put({**pod, "metadata": {**pod["metadata"], "ownerReferences": []}})  # it takes its time
@@ -126,16 +122,14 @@ def test_it_has_ended_only_when_no_pod_runs(there: World, backend: KubernetesBac
     check_ended(there, "slow", Cause.CANCELLED)
 
 
-def test_a_pod_that_nobody_will_hear_of_again_is_not_waited_for(
-    there: World, backend: KubernetesBackend
-) -> None:
+def test_a_pod_that_nobody_will_hear_of_again_is_not_waited_for(there: World, backend: Backend) -> None:
     backend.submit(there.job(), job_id="unheard")
     there.pod("unheard", deletionTimestamp=LONG_AGO, ownerReferences=[])
     backend.cancel("unheard")
     check_ended(there, "unheard", Cause.CANCELLED)
 
 
-def test_a_job_whose_objects_somebody_deleted_while_it_ran(there: World, backend: KubernetesBackend) -> None:
+def test_a_job_whose_objects_somebody_deleted_while_it_ran(there: World, backend: Backend) -> None:
     backend.submit(there.job(), job_id="vanishes")
     assert there.ask_for_bundle("vanishes").status_code == 200
     there.cluster.remove(there.roots("vanishes")[0], JOB_SET)
@@ -144,14 +138,12 @@ def test_a_job_whose_objects_somebody_deleted_while_it_ran(there: World, backend
     assert "vanishes was deleted" in status.verdict.message
 
 
-def test_a_job_that_waited_too_long(there: World, backend: KubernetesBackend) -> None:
+def test_a_job_that_waited_too_long(there: World, backend: Backend) -> None:
     backend.submit(there.job(queue_timeout_seconds=0.001), job_id="late")
     check_ended(there, "late", Cause.QUEUE_TIMEOUT)
 
 
-def test_a_cluster_that_is_away_ends_nothing_and_fails_nobody(
-    there: World, backend: KubernetesBackend
-) -> None:
+def test_a_cluster_that_is_away_ends_nothing_and_fails_nobody(there: World, backend: Backend) -> None:
     backend.submit(there.job(), job_id="away")
     there.cluster.away = True
     status = backend.status("away")
@@ -164,7 +156,7 @@ def test_a_cluster_that_is_away_ends_nothing_and_fails_nobody(
 
 
 def test_a_cluster_that_has_just_started_ends_nothing_and_fails_nobody(
-    there: World, backend: KubernetesBackend
+    there: World, backend: Backend
 ) -> None:
     backend.submit(there.job(), job_id="starts")
     there.cluster.starts = True
@@ -176,7 +168,7 @@ def test_a_cluster_that_has_just_started_ends_nothing_and_fails_nobody(
     check_ended(there, "starts", Cause.CANCELLED)
 
 
-def test_rights_that_are_missing_are_named(there: World, backend: KubernetesBackend) -> None:
+def test_rights_that_are_missing_are_named(there: World, backend: Backend) -> None:
     backend.submit(there.job(), job_id="kept")
     there.cluster.forbidden.add(("delete", "jobsets"))
     with pytest.raises(Forbidden, match='verbs: \\["delete"\\]'):
@@ -185,16 +177,14 @@ def test_rights_that_are_missing_are_named(there: World, backend: KubernetesBack
     check_ended(there, "kept", Cause.CANCELLED)
 
 
-def test_whoever_may_not_watch_is_told_before_the_first_watch(
-    there: World, backend: KubernetesBackend
-) -> None:
+def test_whoever_may_not_watch_is_told_before_the_first_watch(there: World, backend: Backend) -> None:
     backend.submit(there.job(), job_id="unwatched")
     there.cluster.forbidden.add(("watch", "pods"))
     with pytest.raises(Forbidden, match=r"may not follow jobs in namespace muster-jobs: .*pods.*watch"):
         backend.statuses(["unwatched"])
 
 
-def test_pods_that_ended_well_without_a_seal(there: World, backend: KubernetesBackend) -> None:
+def test_pods_that_ended_well_without_a_seal(there: World, backend: Backend) -> None:
     backend.submit(there.job(), job_id="unsealed")
     (root,) = there.roots("unsealed")
     completed = {"type": "Completed", "status": "True", "lastTransitionTime": LONG_AGO}
@@ -205,9 +195,7 @@ def test_pods_that_ended_well_without_a_seal(there: World, backend: KubernetesBa
 
 
 class TestSweep:
-    def test_takes_away_what_jobs_that_have_ended_left(
-        self, there: World, backend: KubernetesBackend
-    ) -> None:
+    def test_takes_away_what_jobs_that_have_ended_left(self, there: World, backend: Backend) -> None:
         for job_id in ("swept", "fails", "waits"):
             backend.submit(there.job(), job_id=job_id)
         status = there.service.client().ledger.status("swept")
@@ -225,7 +213,7 @@ class TestSweep:
         assert there.cluster.objects["jobsets", "stranger"]["metadata"] == stranger["metadata"]
         assert backend.sweep() == ()
 
-    def test_a_root_goes_last_and_is_swept_once(self, there: World, backend: KubernetesBackend) -> None:
+    def test_a_root_goes_last_and_is_swept_once(self, there: World, backend: Backend) -> None:
         """One that went first would have its Jobs made anew by a controller that has not heard of it."""
         backend.submit(there.job(), job_id="goes")
         ledger = there.service.client().ledger
@@ -238,7 +226,7 @@ class TestSweep:
         assert not there.roots("goes")
 
     def test_a_round_ends_where_the_cluster_goes_away_and_the_next_goes_on(
-        self, there: World, backend: KubernetesBackend
+        self, there: World, backend: Backend
     ) -> None:
         """A hub has one thread for all of its tasks."""
         ids = [f"left-{number}" for number in range(3)]
@@ -260,7 +248,7 @@ class TestSweep:
 
 
 class TestMany:
-    def test_twenty_cost_the_cluster_no_more_than_one(self, there: World, backend: KubernetesBackend) -> None:
+    def test_twenty_cost_the_cluster_no_more_than_one(self, there: World, backend: Backend) -> None:
         ids = [f"many-{number}" for number in range(20)]
         for job_id in ids:
             backend.submit(there.job(), job_id=job_id)

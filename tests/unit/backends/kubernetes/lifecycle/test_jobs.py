@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from tests.unit.backends.kubernetes.cluster_jobs import Cut, World, at_request, die, world
 
+from muster.backends.base import Backend
 from muster.backends.kubernetes.api.kinds import CLUSTER_QUEUE
-from muster.backends.kubernetes.backend import KubernetesBackend
 from muster.core.cancelling import UNKNOWN
 from muster.core.job import Role
 from muster.core.resources import Resources
@@ -22,7 +22,7 @@ MIB = 1 << 20
 FIRST, SECOND = "ti-1", "ti-2"
 
 
-async def end_of(backend: KubernetesBackend, job_id: str) -> JobEvent:
+async def end_of(backend: Backend, job_id: str) -> JobEvent:
     return [event async for event in backend.watch(job_id)][-1]
 
 

@@ -54,7 +54,7 @@ class TestSubmit:
         self, there: World, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         backend = there.backend()
-        backend.check(there.job(max_restarts=7))  # so that the cluster is known
+        backend.runner.check(there.job(max_restarts=7))  # so that the cluster is known
         with at_request(monkeypatch, 0, die, after=False) as sent:
             backend.submit(there.job(), job_id="counted")
         assert len(sent) == STEPS, sent
@@ -65,7 +65,7 @@ class TestSubmit:
         self, there: World, monkeypatch: pytest.MonkeyPatch, step: int, after: bool
     ) -> None:
         job_id, job, backend = f"cut-{step}-{after:d}", there.job(), there.backend()
-        backend.check(there.job(max_restarts=7))
+        backend.runner.check(there.job(max_restarts=7))
         with at_request(monkeypatch, step, die, after=after), pytest.raises(Cut):
             backend.submit(job, job_id=job_id)
         check_nothing_runs(there, job_id)
@@ -79,7 +79,7 @@ class TestSubmit:
         self, there: World, monkeypatch: pytest.MonkeyPatch, step: int, after: bool
     ) -> None:
         job_id, job, backend = f"twice-{step}-{after:d}", there.job(), there.backend()
-        backend.check(there.job(max_restarts=7))
+        backend.runner.check(there.job(max_restarts=7))
 
         def also() -> None:
             there.backend("second").submit(job, job_id=job_id)
@@ -96,7 +96,7 @@ class TestSubmit:
         self, there: World, monkeypatch: pytest.MonkeyPatch, step: int
     ) -> None:
         job_id, job, backend = f"gone-{step}", there.job(), there.backend()
-        backend.check(there.job(max_restarts=7))
+        backend.runner.check(there.job(max_restarts=7))
 
         def cancel() -> None:
             try:
@@ -255,14 +255,14 @@ class TestRefusals:
 
 def test_what_is_unknown_and_may_have_been_made_meanwhile_is_looked_up_again(there: World) -> None:
     backend = there.backend()
-    backend.check(there.job())
+    backend.runner.check(there.job())
     (queue,) = [
         each
         for (_, name), each in there.cluster.objects.items()
         if name == "team-b" and each["kind"] == "LocalQueue"
     ]
     there.cluster.put({**queue, "metadata": {"name": "team-new", "namespace": "muster-jobs"}})
-    backend.check(there.job(queue="team-new"))
+    backend.runner.check(there.job(queue="team-new"))
 
 
 def test_a_job_that_has_ended_is_not_made_again(there: World) -> None:

@@ -1,83 +1,39 @@
-"""Checks of this machine: Python, disks, memory, ports, the store and its jobs."""
+"""The doctor's checks of one machine: disks, memory, ports, the store and its jobs."""
 
 from __future__ import annotations
 
 import os
-import platform
 import shutil
 import socket
 import stat
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from muster.cli.checks.airflow import maintenance, old_runs, pools
-from muster.cli.checks.check import Check, bad, ok, warn
-from muster.cli.checks.interpreters import interpreters
-from muster.cli.screen import when
+from muster.core.check import Check, bad, ok, warn
 from muster.core.errors import MusterError
-from muster.core.extras import install
-from muster.core.settings import Settings, project_folder
+from muster.core.settings import Settings
 
-AIRFLOW = "apache-airflow"
 GIB = 1 << 30
 HOME_GIB = 2.0
-CACHE_GIB = 12.0  # every shipped environment and its downloads, with room to build
-FETCHED_GIB = 2.0
 LATELY_DAYS, SHORT_DAYS, LONG_DAYS = 7.0, 14.0, 730.0
 DAY_SECONDS = 86_400.0
 MEMORY_GIB = 4.0
 LOCKLESS = frozenset({"nfs", "nfs4", "cifs", "smb3", "9p", "drvfs", "fuse.sshfs"})
 
 
-def _python(_: Settings) -> Check:
-    found = f"{platform.python_version()} at {sys.executable}"
-    if (3, 11) <= sys.version_info[:2] < (3, 14):
-        return ok("Python", found)
-    return bad("Python", found, "make the environment with Python 3.11, 3.12 or 3.13")
-
-
-def _system(_: Settings) -> Check:
-    release = platform.release()
-    found = f"{platform.system()} {release} {platform.machine()}"
-    if sys.platform != "linux":
-        return bad("system", found, "muster runs on Linux, or on Windows under WSL2")
-    if "microsoft" in release.lower() and "wsl2" not in release.lower():
-        return warn("system", f"{found} (WSL)", "if this is WSL 1: wsl --set-version DISTRO 2")
-    return ok("system", found)
-
-
-def _uv(_: Settings) -> Check:
-    try:
-        from uv import find_uv_bin
-
-        return ok("uv", find_uv_bin())
-    except (ImportError, FileNotFoundError):
-        return bad("uv", "not there", install("machine"))
-
-
-def _airflow(_: Settings) -> Check:
-    from importlib.metadata import PackageNotFoundError, requires, version
-
-    from packaging.requirements import Requirement
-
-    try:
-        found, needed = version(AIRFLOW), map(Requirement, requires("airflow-provider-muster") or ())
-    except PackageNotFoundError:
-        return bad("Airflow", "not there", "install muster again: Airflow is one of its requirements")
-    wanted = next(each.specifier for each in needed if each.name == AIRFLOW)
-    if wanted.contains(found, prereleases=True):
-        return ok("Airflow", found)
-    return bad("Airflow", found, f"install muster in an environment of its own: it needs Airflow {wanted}")
+def machine_checks(settings: Settings) -> Iterator[Check]:
+    """Yield the checks of a machine on which jobs run; each runs when it is requested."""
+    for check in (home_disk, _file_system, _home_rights, _memory, _limits, _gpus, _port, _store, _jobs):
+        yield check(settings)
 
 
 def home_disk(settings: Settings) -> Check:
     """Check the disk space for jobs and versions, and for how many days it lasts."""
     advice = "free some (`muster jobs gc` and `muster volumes gc` show what can be deleted), or set MUSTER_HOME to another disk"
-    check = _disk("disk for MUSTER_HOME", settings.home, HOME_GIB, advice)
+    check = disk("disk for MUSTER_HOME", settings.home, HOME_GIB, advice)
     if (daily := _daily_bytes(settings)) is None or check.state == "bad":
         return check
     days = shutil.disk_usage(_existing(settings.home)).free / max(daily, 1)
@@ -103,30 +59,8 @@ def _daily_bytes(settings: Settings) -> float | None:
     return written / days
 
 
-def _images(settings: Settings) -> Check:
-    from muster.images.folders import images_of
-
-    found = list(images_of(settings, project_folder()))
-    wrong = [f"{image.name}: {image.trouble}" for image in found if image.trouble]
-    if wrong:
-        return warn("images", "; ".join(wrong), "lock them before they are used")
-    return ok("images", f"{len(found)}, each with a lock that is up to date")
-
-
-def cache_disk(settings: Settings) -> Check:
-    """Check the disk space for building images; less is needed once some are built."""
-    needed = 1.0 if (settings.cache / "images").is_dir() else CACHE_GIB
-    return _disk(
-        "disk for MUSTER_CACHE", settings.cache, needed, "free some, or set MUSTER_CACHE to another disk"
-    )
-
-
-def _fetched_disk(settings: Settings) -> Check:
-    advice = "free some, or set MUSTER_CACHE to another disk: what is read of volumes is kept there"
-    return _disk("disk for MUSTER_CACHE", settings.cache, FETCHED_GIB, advice)
-
-
-def _disk(name: str, folder: Path, wanted_gib: float, advice: str) -> Check:
+def disk(name: str, folder: Path, wanted_gib: float, advice: str) -> Check:
+    """Check the room for a folder, which need not be there yet. :param wanted_gib: what is comfortable."""
     there = _existing(folder)
     free = shutil.disk_usage(there).free / GIB
     found = f"{free:.1f} GiB free at {folder}"
@@ -176,33 +110,6 @@ def _home_rights(settings: Settings) -> Check:
         f"other users of this machine have access to MUSTER_HOME ({mode:o})",
         f"chmod 700 {settings.home}: those users can read its logs, data and models",
     )
-
-
-def _waiting(settings: Settings) -> Check:
-    from muster.cli.warm.place import waiting
-
-    found = [
-        f"process {note.pid} has Airflow imported for the next run (runs so far: {note.runs}, since {when(note.began)}); `kill {note.pid}` ends it"
-        for note in waiting(settings.home)
-    ]
-    if os.environ.get("MUSTER_NO_WARM") == "1":
-        return ok("muster run", "imports Airflow each time: MUSTER_NO_WARM is set")
-    otherwise = "the next one imports Airflow: no process waits with it"
-    return ok("muster run", "; ".join(found) or otherwise)
-
-
-def _patches(_: Settings) -> Check:
-    from muster.airflow.upstream import fields, imports, threads, versions
-
-    patches = [each.PATCH for each in (fields, imports, threads, versions)]
-    left_out = "; ".join(sorted({each.off for each in patches if each.off}))
-    if left_out:
-        return warn(
-            "patches",
-            left_out,
-            "what those packages do at a start of Airflow is not changed: it starts later",
-        )
-    return ok("patches", ", ".join(f"{each.package} ({each.worth_seconds:g} s)" for each in patches))
 
 
 def kind_of(folder: Path, mounts: str) -> str:
@@ -283,11 +190,14 @@ def _store(settings: Settings) -> Check:
 def _jobs(settings: Settings) -> Check:
     if not settings.store.is_dir():
         return ok("jobs", "none yet")
-    from muster.backends.local.backend import LocalBackend
+    from muster.backends.local.runner import LocalRunner
+    from muster.volumes.folder import FolderStore
 
     try:
-        backend = LocalBackend(settings)
-        unended = [s for s in map(backend.status, backend.store.ledger.jobs()) if not s.state.ended]
+        store = FolderStore(settings.store)
+        look = LocalRunner(settings, store).look(many=True)
+        found = map(look, store.ledger.statuses(store.ledger.jobs()))
+        unended = [status for status in found if not status.state.ended]
     except MusterError as error:
         return bad("jobs", error, "muster jobs ls")
     stray = [status.job_id for status in unended if not status.alive]
@@ -298,37 +208,3 @@ def _jobs(settings: Settings) -> Check:
             "run their Dag again to resume them, or cancel each: muster jobs cancel JOB",
         )
     return ok("jobs", f"{len(unended)} running")
-
-
-def machine_checks(settings: Settings) -> Iterator[Check]:
-    """Yield the checks of a machine on which jobs run; each runs when it is requested."""
-    for check in (
-        _python,
-        _system,
-        _uv,
-        _airflow,
-        home_disk,
-        cache_disk,
-        _file_system,
-        _home_rights,
-        _memory,
-        _limits,
-        _gpus,
-        _port,
-        _images,
-        _store,
-        _jobs,
-        maintenance,
-        old_runs,
-        pools,
-        _waiting,
-        _patches,
-    ):
-        yield check(settings)
-    yield from interpreters(settings)
-
-
-def client_checks(settings: Settings) -> Iterator[Check]:
-    """Yield the checks of a machine that submits jobs to a cluster and caches downloads."""
-    for check in (_python, _airflow, _fetched_disk):
-        yield check(settings)

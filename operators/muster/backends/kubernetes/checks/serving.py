@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING
 
-from muster.cli.checks.check import Check, bad, ok, warn
+from muster.core.check import Check, bad, ok, warn
 from muster.core.errors import BackendError, MusterError, SpecError
 
 if TYPE_CHECKING:

@@ -6,37 +6,38 @@ left out.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from muster.cli.checks.check import Check, bad, ok, warn
-from muster.cli.checks.gangs import gang_checks
-from muster.cli.checks.serving import serving_checks
-from muster.cli.screen import when
+from muster.backends.kubernetes.api.kinds import WORKLOAD
+from muster.backends.kubernetes.checks.gangs import gang_checks
+from muster.backends.kubernetes.checks.serving import serving_checks
+from muster.backends.kubernetes.cluster.discovery import discover, serves
+from muster.backends.kubernetes.cluster.rights import helpful, lacking, needed, rules
+from muster.core.check import Check, bad, ok, warn
 from muster.core.errors import MusterError
 from muster.core.room import Room
-from muster.core.settings import Settings
 
 if TYPE_CHECKING:
-    from muster.backends.kubernetes.api.client import Client
     from muster.backends.kubernetes.cluster.facts import Cluster
-    from muster.backends.kubernetes.cluster_file import ClusterSettings
+    from muster.backends.kubernetes.place import ClusterPlace
     from muster.volumes.service.client import ServiceStore
 
 _DAY_SECONDS = 86_400.0
 _SOON_DAYS = 7
 
 
-def cluster_checks(settings: Settings) -> Iterator[Check]:
-    """Yield the checks of the cluster that the settings name; each runs when it is requested."""
+def cluster_checks(place: ClusterPlace) -> Iterator[Check]:
+    """Yield the checks of a cluster; each runs when it is requested."""
+    file = place.settings.cluster
     try:
-        site = _Site.read(settings)
+        site = _Site(place)
     except MusterError as error:
-        yield bad("cluster file", error, f"write it anew: MUSTER_CLUSTER names {settings.cluster}")
+        yield bad("cluster file", error, f"write it anew: MUSTER_CLUSTER names {file}")
         return
-    yield ok("cluster file", f"{settings.cluster}, namespace {site.namespace}")
+    yield ok("cluster file", f"{file}, namespace {site.namespace}")
     yield from _store_checks(site)
     yield _images(site)
     connection = _connection(site)
@@ -45,30 +46,12 @@ def cluster_checks(settings: Settings) -> Iterator[Check]:
         yield from _api_checks(site)
 
 
-@dataclass(frozen=True)
 class _Site:
-    """One cluster: its cluster file, and its state, read once for all checks."""
+    """One cluster, and its state, read once for all checks. :raises MusterError: what names it is wrong."""
 
-    written: ClusterSettings
-    client: Client
-    settings: Settings
-
-    @classmethod
-    def read(cls, settings: Settings) -> _Site:
-        """Read the cluster's file, without the network."""
-        from muster.backends.choose import LOOK_SECONDS
-        from muster.backends.kubernetes.api.client import Client
-        from muster.backends.kubernetes.api.connection import connect
-        from muster.backends.kubernetes.cluster_file import read_file
-
-        assert settings.cluster is not None
-        file = read_file(settings.cluster)
-        access = connect(kubeconfig=file.kubeconfig, context=file.context)
-        return cls(file.settings, Client(access, patience_seconds=LOOK_SECONDS), settings)
-
-    @property
-    def namespace(self) -> str:
-        return self.written.site.namespace
+    def __init__(self, place: ClusterPlace) -> None:
+        self.written, self.client, self.store = place.written, place.client, place.store
+        self.namespace = self.written.site.namespace
 
     @cached_property
     def served(self) -> frozenset[tuple[str, str]]:
@@ -77,37 +60,29 @@ class _Site:
     @property
     def kueue(self) -> bool:
         """Whether the cluster has Kueue."""
-        from muster.backends.kubernetes.api.kinds import WORKLOAD
-        from muster.backends.kubernetes.cluster.discovery import serves
-
         return serves(self.served, WORKLOAD)
 
     @cached_property
     def cluster(self) -> Cluster:
-        from muster.backends.kubernetes.cluster.discovery import discover
-
         return discover(self.client, namespace=self.namespace, claim=self.written.site.claim)
 
 
 def _store_checks(site: _Site) -> Iterator[Check]:
-    from muster.backends.choose import LOOK_SECONDS, service_store
-
-    with service_store(site.written, site.settings, patience_seconds=LOOK_SECONDS) as store:
-        check = _service(store, site)
-        yield check
-        if check.state == "ok":
-            yield _tried("room", lambda: room_check(store.room(), site.written.site.claim))
-            yield _tried("jobs", lambda: _jobs(store))
+    check = _service(site)
+    yield check
+    if check.state == "ok":
+        yield _tried("room", lambda: room_check(site.store.room(), site.written.site.claim))
+        yield _tried("jobs", lambda: _jobs(site.store))
     yield _token(site.written.token)
 
 
-def _service(store: ServiceStore, site: _Site) -> Check:
+def _service(site: _Site) -> Check:
     advice = (
         f"see that it runs (kubectl get deployments --namespace {site.namespace}; the chart helm/muster makes one), and "
         "that outside_store_url is where this machine reaches it"
     )
     try:
-        count = len(store.volumes())
+        count = len(site.store.volumes())
     except MusterError as error:
         if "token" in str(error):
             advice = "make a new token on the machine or pod that has the keys: python -m muster.volumes.service --print-token"
@@ -136,15 +111,17 @@ def _token(text: str) -> Check:
     ends = expiry(text)
     if ends is None:
         return bad("store token", "it is not a token", "ask the store's operator for one")
-    import time
-
     days = (ends - time.time()) / _DAY_SECONDS
-    found = f"counts until {when(ends)}"
+    found = f"counts until {_when(ends)}"
     if days < 0:
-        return bad("store token", f"expired at {when(ends)}", "ask for a new one")
+        return bad("store token", f"expired at {_when(ends)}", "ask for a new one")
     if days < _SOON_DAYS:
         return warn("store token", found, "ask for a new one in time")
     return ok("store token", found)
+
+
+def _when(epoch_seconds: float) -> str:
+    return time.strftime("%F %T", time.localtime(epoch_seconds))
 
 
 def _jobs(store: ServiceStore) -> Check:
@@ -199,8 +176,6 @@ def _tried(name: str, look: Callable[[], Check]) -> Check:
 
 
 def _rights(site: _Site) -> Check:
-    from muster.backends.kubernetes.cluster.rights import lacking, needed, rules
-
     missing = lacking(site.client, needed(kueue=site.kueue), namespace=site.namespace, served=site.served)
     if missing:
         what = ", ".join(f"{right.verb} {right.resource}" for right in missing)
@@ -213,8 +188,6 @@ def _rights(site: _Site) -> Check:
 
 
 def _reading(site: _Site) -> Check:
-    from muster.backends.kubernetes.cluster.rights import helpful, lacking, rules
-
     missing = lacking(site.client, helpful(kueue=site.kueue), namespace=site.namespace, served=site.served)
     if missing:
         return warn(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from muster.cli.checks.check import Check, bad, ok, warn
+from muster.core.check import Check, bad, ok, warn
 from muster.core.errors import Forbidden, MusterError, SpecError
 from muster.core.job import NORMAL
 

@@ -1,0 +1,1 @@
+"""The doctor's checks of a cluster."""
