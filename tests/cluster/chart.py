@@ -25,11 +25,11 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from muster.backends.kubernetes.backend import KubernetesBackend
 from tests.cluster import backend, images, kubectl
 from tests.cluster.authority import Authority
 from tests.cluster.layout import CLAIM, Layout
 
+from muster.backends.base import Backend
 from muster.backends.kubernetes.api.client import Client
 from muster.backends.kubernetes.api.connection import connect
 from muster.core.errors import MusterError
@@ -108,7 +108,7 @@ class Release:
         return ServiceStore(self.url(), token=token or self.token(), cache=self.folder / "cache")
 
     @contextmanager
-    def backend(self) -> Iterator[KubernetesBackend]:
+    def backend(self) -> Iterator[Backend]:
         """Run jobs in its namespace, with its operator's rights."""
         site = replace(
             backend.SITE,

@@ -15,13 +15,13 @@ from typing import Any
 
 import httpx
 import pytest
-from muster.backends.kubernetes.backend import KubernetesBackend
 from tests.cluster import kubectl
 from tests.cluster.chart import NAME, VALUES, Release, asked, release
 from tests.cluster.inside import layout
 from tests.unit.ext.metrics.conftest import values
 from tests.waiting import eventually
 
+from muster.backends.base import Backend
 from muster.backends.kubernetes.cluster.facts import holds
 from muster.core.data import Output
 from muster.core.job import JobSpec, Role
@@ -233,7 +233,7 @@ def run(out: Path, checkpoints: Path):
 
 
 @contextmanager
-def a_gang(backend: KubernetesBackend, installed: Release, folder: Path) -> Iterator[None]:
+def a_gang(backend: Backend, installed: Release, folder: Path) -> Iterator[None]:
     """Have a gang of two that counts all the while, and loses nothing by what happens."""
     (folder / "t.py").write_text(COUNTS)
     job = JobSpec(
@@ -264,7 +264,7 @@ def a_gang(backend: KubernetesBackend, installed: Release, folder: Path) -> Iter
         backend.cancel("counts")
 
 
-def lines(backend: KubernetesBackend, rank: int) -> list[int]:
+def lines(backend: Backend, rank: int) -> list[int]:
     """What a rank has counted, as the log has it."""
     text, after = b"", 0
     while (more := backend.store.ledger.read("counts", after=after))[0]:

@@ -12,7 +12,7 @@ from tests.unit.backends.kubernetes.site_api import SiteApi, kubeconfig, site_ap
 from tests.unit.backends.kubernetes.state.test_capacity import in_namespace, reserve, root, waits
 from tests.unit.backends.kubernetes.state.test_queueing import pod
 
-from muster.backends import choose
+from muster.backends import base
 from muster.backends.local.machine import Machine
 from muster.backends.local.places import Places
 from muster.backends.local.queue import JobQueue, Ticket
@@ -32,7 +32,7 @@ def site(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterato
             'token_file = "token"\nkubeconfig = "config"\n'
         )
         monkeypatch.setenv("MUSTER_CLUSTER", str(tmp_path / "cluster.toml"))
-        monkeypatch.setattr(choose, "LOOK_SECONDS", 0.1)  # there is no store service to wait for
+        monkeypatch.setattr(base, "LOOK_SECONDS", 0.1)  # there is no store service to wait for
         yield site
 
 

@@ -13,7 +13,7 @@ import yaml
 from tests.unit.backends.kubernetes.site_api import SiteApi, kubeconfig, site_api
 from tests.unit.ext.metrics.conftest import values
 
-from muster.backends import choose
+from muster.backends import base
 from muster.core.job import JobSpec, Role
 from muster.ext.metrics.table import NAMED, MetricsPart
 from muster.volumes.folder import FolderStore
@@ -36,7 +36,7 @@ def site(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterato
             'token_file = "token"\nkubeconfig = "config"\n'
         )
         monkeypatch.setenv("MUSTER_CLUSTER", str(tmp_path / "cluster.toml"))
-        monkeypatch.setattr(choose, "LOOK_SECONDS", 0.1)
+        monkeypatch.setattr(base, "LOOK_SECONDS", 0.1)
         yield site
 
 

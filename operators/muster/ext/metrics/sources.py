@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from muster.backends.base import LOOK_SECONDS
+from muster.backends import base
 from muster.backends.choose import open_place
 from muster.backends.place import Place
 from muster.core.errors import MusterError
@@ -148,7 +148,7 @@ def collector_of(settings: Settings) -> MusterCollector:
     """
 
     def place() -> Place:
-        return open_place(settings, patience_seconds=LOOK_SECONDS)
+        return open_place(settings, patience_seconds=base.LOOK_SECONDS)
 
     lines, drifts = _Lines(), Drifts()
     jobs = Jobs(lambda: lines.names)

@@ -46,7 +46,7 @@ def test_with_job_sets_alone_a_gang_starts_in_part_where_the_site_says_so(tmp_pa
 
 def test_what_of_mlflow_pods_alone_are_given_is_named(bare: World) -> None:
     secret = SecretRef(source="kubernetes", name="mlflow/password")
-    found = bare.backend().tracking(
+    found = bare.backend().runner.tracking(
         bare.job(
             env={"MLFLOW_TRACKING_URI": "https://mlflow.example"},
             secrets={"MLFLOW_TRACKING_PASSWORD": secret, "OTHER": secret},
@@ -54,7 +54,7 @@ def test_what_of_mlflow_pods_alone_are_given_is_named(bare: World) -> None:
     )
     assert (found.chosen, found.containers, found.python) == (True, True, None)
     assert found.hidden == ("MLFLOW_TRACKING_PASSWORD",)
-    assert not bare.backend().tracking(bare.job()).chosen
+    assert not bare.backend().runner.tracking(bare.job()).chosen
 
 
 class TestWithoutJobSets:
