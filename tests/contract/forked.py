@@ -14,7 +14,7 @@ import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from multiprocessing import connection
@@ -29,7 +29,7 @@ from muster.backends.base import Backend
 from muster.backends.jobs.checks import check_inputs, from_environment, lease_inputs, secret_values
 from muster.backends.jobs.ending import decide, is_decided, record
 from muster.backends.jobs.runner import Look
-from muster.backends.local.processes import MARK_VARIABLE, descendants, end_descendants, end_strays
+from muster.backends.local.processes import MARK_VARIABLE, descendants, end_descendants, end_strays, marked
 from muster.backends.tracking import URI, Tracking
 from muster.core.errors import BadOutput, CannotSchedule, ImageError, MusterError, SpecError
 from muster.core.job import JobSpec
@@ -179,10 +179,15 @@ class ForkRunner:
         return status if status.state.ended else replace(status, alive=False, reason=lost)
 
 
-def fork_backend(home: Path, cache: Path, *, memory_gib: float) -> Backend:
-    """Return the jobs of a :class:`ForkRunner`; nothing is deployed there."""
+def forked(home: Path, cache: Path, *, memory_gib: float) -> Iterator[Backend]:
+    """Yield the jobs of a :class:`ForkRunner`; then end them, and see that nothing of them runs. Nothing is deployed there."""
+    home.mkdir()
     store = FolderStore(home / "store")
-    return Backend(MadePlace(store, ForkRunner(home, cache, store, memory_gib=memory_gib)))
+    backend = Backend(MadePlace(store, ForkRunner(home, cache, store, memory_gib=memory_gib)))
+    yield backend
+    for job_id in store.ledger.jobs():
+        backend.cancel(job_id)
+        assert not marked(mark(store, job_id))
 
 
 @dataclass

@@ -22,7 +22,7 @@ from tests.cluster.backend import SITE, WithoutKueue, connected
 from tests.cluster.images import USER
 from tests.cluster.layout import Layout
 from tests.cluster.scripted import connection, may_group
-from tests.contract.forked import fork_backend, mark
+from tests.contract.forked import forked, mark
 from tests.contract.named import Named
 from tests.waiting import GUARD_SECONDS, eventually, until
 
@@ -1135,12 +1135,9 @@ class TestForkBackend(BackendContract):
 
     @pytest.fixture
     def backend(self, tmp_path: Path, cache: Path) -> Iterator[Backend]:
-        (tmp_path / "home").mkdir()
-        backend = self.there = fork_backend(tmp_path / "home", cache, memory_gib=4)
-        yield backend
-        for job_id in backend.store.ledger.jobs():
-            backend.cancel(job_id)
-            assert not self.leftovers(job_id)
+        for backend in forked(tmp_path / "home", cache, memory_gib=4):
+            self.there = backend
+            yield backend
 
     def leftovers(self, job_id: str) -> list[int]:
         return processes.marked(mark(self.there.store, job_id))

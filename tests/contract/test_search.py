@@ -13,6 +13,7 @@ import pytest
 from tests.cluster import cluster, left, queues, store
 from tests.cluster.backend import SITE, connected
 from tests.cluster.layout import Layout
+from tests.contract.forked import forked
 from tests.contract.named import Named
 from tests.contract.one_machine import one_machine
 from tests.waiting import GUARD_SECONDS, eventually
@@ -344,6 +345,16 @@ class TestSearchOnThisMachine(SearchContract):
         assert ended.trial == -1
         assert "never told f1" in ended.reason
         assert any("it told epoch, auc" in line for line in said), said
+
+
+@pytest.mark.slow
+@pytest.mark.nightly
+class TestSearchOnForks(SearchContract):
+    """The small complete place, ``tests/contract/forked.py``."""
+
+    @pytest.fixture
+    def backend(self, tmp_path: Path, cache: Path) -> Iterator[Backend]:
+        yield from forked(tmp_path / "home", cache, memory_gib=1)
 
 
 @pytest.mark.cluster
