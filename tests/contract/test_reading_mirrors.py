@@ -13,7 +13,7 @@ import pytest
 from tests.contract.mirrored import damage, facts, fill, mirror, put
 from tests.unit.volumes.service.inside import Inside
 
-from muster.backends.stores import folder_store, mirrored_service
+from muster.backends.stores import folder_store, service_store
 from muster.core.errors import Conflict, Corrupt, NotFound
 from muster.core.settings import Settings
 from muster.ext.mirrors.folder import FolderHome
@@ -21,7 +21,6 @@ from muster.ext.mirrors.opening import open_home
 from muster.ext.mirrors.repair import repair
 from muster.volumes.commit_records import read_commit, write_commit
 from muster.volumes.folder import FolderStore
-from muster.volumes.service.client import ServiceStore
 from muster.volumes.tree import remove
 
 Opened = Callable[[], Any]
@@ -91,15 +90,18 @@ def test_the_mirror_of_another_store_is_refused(settings: Settings, tmp_path: Pa
 def test_a_store_service_reads_from_its_own_mirror_alone(settings: Settings, tmp_path: Path) -> None:
     (tmp_path / "served").mkdir()
     with Inside(tmp_path / "served") as service:
-        open_store = mirrored_service(ServiceStore, settings)
-        token, cache = service.token(), tmp_path / "client"
-        store = open_store(service.url, token=token, cache=cache)
+        rules: dict[str, Any] = {
+            "token": service.token(),
+            "cache": tmp_path / "client",
+            "patience_seconds": 60,
+        }
+        store = service_store(service.url, settings, **rules)
         with pytest.raises(Conflict, match=f"another store.*not of {service.url}"):
             store.manifest("flights/model@3")
         store.close()
         mirror(open_home(settings.mirror, settings), FolderHome(FolderStore(service.root)), adopt=True)
         remove(FolderStore(service.root).layout.version("flights/model", 3))
-        store = open_store(service.url, token=token, cache=cache)
+        store = service_store(service.url, settings, **rules)
         assert store.manifest("flights/model@3").keys() == {"model"}
         store.close()
 
