@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping
 
 import typer
 
-from muster.cli.checks.check import Check, ok
 from muster.cli.command import open_store
 from muster.cli.screen import say
+from muster.core.check import Check, ok
 from muster.core.settings import Settings
 
 
