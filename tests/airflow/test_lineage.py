@@ -81,6 +81,7 @@ def tags(facets: dict[str, Any]) -> dict[str, str]:
     return {each["key"]: each["value"] for each in facets["tags"]["tags"]}
 
 
+@pytest.mark.data  # the half of this file's time; what fails, waits, is kept and traced is below
 def test_a_job_names_its_versions_with_schema_digest_and_size(site: Listening, good: str) -> None:
     event = site.event(good, "rows")
     (output,) = event["outputs"]
@@ -93,6 +94,7 @@ def test_a_job_names_its_versions_with_schema_digest_and_size(site: Listening, g
     assert (told["size"], told["fileCount"]) == (version.size_bytes, version.files)
 
 
+@pytest.mark.data
 def test_a_job_names_its_code_image_and_params(site: Listening, good: str) -> None:
     facets = site.event(good, "rows")["run"]["facets"]
     job_id = site.xcom("good", good, "rows")["job_id"]
@@ -107,18 +109,21 @@ def test_a_job_names_its_code_image_and_params(site: Listening, good: str) -> No
     assert (param["name"], param["value"]) == ("count", "3")
 
 
+@pytest.mark.data
 def test_the_start_names_what_the_dag_file_and_the_stages_before_tell(site: Listening, good: str) -> None:
     event = site.event(good, "fit", "START")
     assert short(event["inputs"]) == [("muster://lab", "good/rows", "1")]
     assert short(event["outputs"]) == [("muster://lab", "good/model", None)]
 
 
+@pytest.mark.data
 def test_one_stage_reads_what_the_one_before_wrote(site: Listening, good: str) -> None:
     assert short(site.event(good, "fit")["inputs"]) == short(site.event(good, "rows")["outputs"])
     assert short(site.event(good, "gate")["inputs"]) == short(site.event(good, "fit")["outputs"])
     assert site.event(good, "gate")["outputs"] == []
 
 
+@pytest.mark.data
 def test_a_validation_names_each_expectation_the_rows_and_the_columns(site: Listening, good: str) -> None:
     (data,) = site.event(good, "check")["inputs"]
     (assertion,) = data["inputFacets"]["dataQualityAssertions"]["assertions"]
@@ -152,6 +157,7 @@ def test_a_failed_job_names_its_inputs_the_volume_that_it_was_to_write_and_its_v
     assert "the rows are wrong" in message
 
 
+@pytest.mark.data
 def test_each_instance_of_a_mapped_task_has_its_own(site: Listening, good: str) -> None:
     assert until(lambda: len(site.events(good, "each", "COMPLETE")) == 2)
     events = site.events(good, "each", "COMPLETE")
@@ -308,6 +314,7 @@ def test_names_alone_tell_a_version_only_where_it_is_exact(lineage: Lineage) -> 
     assert [each["name"] for each in asdict(told.outputs)] == ["lab/out", "deployment/flights"]
 
 
+@pytest.mark.data
 def test_the_events_are_those_of_the_specification(site: Listening, good: str, bad: str) -> None:
     """Each is built again by the client's classes, which refuse a field that is unknown or missing, and a wrong time or id."""
     for run_id, task_id, kind in (

@@ -63,6 +63,7 @@ def folder() -> Iterator[Path]:
 
 
 @pytest.mark.slow
+@pytest.mark.data  # it installs all packages; cli/test_readme.py runs a Dag of one's own
 def test_a_dag_of_ones_own_runs_from_the_wheel_alone(folder: Path) -> None:
     uv(
         "build",
