@@ -16,7 +16,7 @@ from typing import Any
 
 from muster_serving.answer import Answer, refusal
 from muster_serving.body import MAX_BODY_BYTES
-from muster_serving.metrics import client_requests
+from muster_serving.metrics import CLIENTS
 
 KEY, NAME = (
     b"muster-key",
@@ -47,8 +47,8 @@ class Client:
         self._interval = 1 / rate if rate else 0.0
         self._room = self._interval * ((burst or 1) - 1)
         self._full_at = 0.0
-        self._count = client_requests(deployment, name, "accepted") if name else None
-        self._limited = client_requests(deployment, name, "limited")
+        self._count = CLIENTS.labels(deployment, name, "accepted") if name else None
+        self._limited = CLIENTS.labels(deployment, name, "limited")
 
     def take(self) -> float:
         """Count one request; return 0, or the seconds after which the next one is accepted."""
@@ -206,7 +206,7 @@ class Clients:
         return self._passed_on.get(name, self._own)
 
     def _denied(self, client: str, message: str, how: str = "") -> Answer:
-        client_requests(self._deployment, client, "denied").inc()
+        CLIENTS.labels(self._deployment, client, "denied").inc()
         told = f'Bearer realm="{self._deployment}"{how}'
         return refusal(message, 401, ((b"www-authenticate", told.encode()),))
 

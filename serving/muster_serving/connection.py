@@ -33,6 +33,7 @@ _uvicorn = HttpToolsProtocol  # called by name: `super()` is slower, and each re
 _IDLE, _HEAD, _BODY = range(3)
 
 WHOLE = "muster.answer"
+_JSON = ((b"content-type", b"application/json"),)
 _TOO_LARGE = HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE
 _LONG_HEADER = f"a header has more than {LINE_BYTES} bytes"
 
@@ -274,7 +275,8 @@ class Connection(HttpToolsProtocol):  # type: ignore[misc]
             self.transport.abort()
             return
         if body_of is None or not body_of.response_started:
-            self.transport.write(_answer(status, message))
+            told = {"status": status, "headers": _JSON, "body": json.dumps({"error": message}).encode()}
+            self.transport.write(_whole(told, keep_alive=False, only_head=False))
         self._leave()
 
     def leave(self) -> bool:
@@ -324,12 +326,3 @@ def _whole(message: Any, *, keep_alive: bool, only_head: bool) -> bytes:
     if not len(lines) == head.count(b"\n") == head.count(b"\r"):
         raise RuntimeError(f"a header holds a line's end: {headers!r:.500}")
     return b"".join((STATUS_LINE[message["status"]], head, b"\r\n", b"" if only_head else body))
-
-
-def _answer(status: HTTPStatus, message: str) -> bytes:
-    body = json.dumps({"error": message}).encode()
-    head = (
-        f"HTTP/1.1 {status.value} {status.phrase}\r\ncontent-type: application/json\r\n"
-        f"content-length: {len(body)}\r\nconnection: close\r\n\r\n"
-    )
-    return head.encode() + body

@@ -55,7 +55,7 @@ SECONDS = Histogram(
     buckets=_BUCKETS,
     registry=_REGISTRY,
 )
-CLIENTS = Counter(
+CLIENTS = Counter(  # no revision has them yet, so no release counts them
     "muster_client_requests",
     "Requests by client: accepted (for predictions), limited (over its rate: 429), denied (no token that counts: 401)",
     ["model", "client", "outcome"],
@@ -93,14 +93,6 @@ class _Inputs:  # prometheus_client 0.8.0, which Seldon's wrapper needs, has no 
 
 INPUTS = _Inputs()
 _REGISTRY.register(INPUTS)  # type: ignore[arg-type]  # it only asks for collect()
-
-
-def client_requests(model: str, client: str, outcome: str) -> Counter:
-    """Return the counter of a client's requests with that outcome; no revision has them yet, so no release counts them.
-
-    :param client: empty where it is not known.
-    """
-    return CLIENTS.labels(model, client, outcome)
 
 
 def page() -> Answer:
