@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from muster_serving.predictors import KNOWN
-
 from muster.core.deployment import PREDICTED
+from muster_serving.predictors import KNOWN
 
 
 def test_muster_and_its_servers_know_the_same_files_in_the_same_order() -> None:

@@ -135,17 +135,7 @@ class Server:
         self.error = error
         self.loaded: set[str] = set()
 
-    def load(
-        self,
-        revision: str,
-        path: Path,
-        *,
-        deadline: float,
-        model: str,
-        setup: Any,
-        log: Any,
-        counts_inputs: bool,
-    ) -> Generator[None, None, None]:
+    def load(self, revision: str, path: Path, *, deadline: float, order: Any) -> Generator[None, None, None]:
         yield
         if self.error:
             raise self.error

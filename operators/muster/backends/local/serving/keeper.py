@@ -284,16 +284,12 @@ class Keeper:
             )
         server = self.servers.server(spec.name, python, key=key)
         self._progress(name, "it is being loaded")
-        log = self._log_order(spec)
-        yield from server.load(
-            name,
-            model,
-            deadline=deadline,
-            model=spec.model.address,
-            setup=setup,
-            log=log,
-            counts_inputs=spec.counts_inputs,
-        )
+        order: dict[str, Any] = {"model": spec.model.address, "log": self._log_order(spec)}
+        if setup:
+            order["setup"] = setup
+        if spec.counts_inputs:
+            order["counts_inputs"] = True
+        yield from server.load(name, model, deadline=deadline, order=order)
         self._troubles.pop(name, None)
 
     def _python(self, name: str, image: str, digest: str) -> Generator[None, None, Path]:

@@ -18,6 +18,7 @@ import time
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from muster.backends.local.serving.process import (
@@ -196,26 +197,14 @@ class ModelServer:
             limit_memory(self.pid, memory_gib)
 
     def load(
-        self,
-        revision: str,
-        path: Path,
-        *,
-        deadline: float,
-        model: str | None = None,
-        setup: Mapping[str, Any] | None = None,
-        log: Mapping[str, Any] | None = None,
-        counts_inputs: bool = False,
+        self, revision: str, path: Path, *, deadline: float, order: Mapping[str, Any] = MappingProxyType({})
     ) -> Iterator[None]:
         """Load a version beside the others; yield until it is there.
 
-        :param model: the version's address, which the server's answers then tell.
-        :param setup: how its workers run; None for an ONNX model.
-        :param log: an order for its requests' log; None: it keeps none.
-        :param counts_inputs: whether its requests are counted by the bins of the training rows.
+        :param order: what else the command says, such as how its workers run (:mod:`muster_serving.control`).
         :raises DeploymentError: the server refuses it, died of it, or is not done in time.
         """
-        more = {**({"setup": setup} if setup else {}), **({"counts_inputs": True} if counts_inputs else {})}
-        number = self._command("load", revision=revision, folder=str(path), model=model, log=log, **more)
+        number = self._command("load", revision=revision, folder=str(path), **order)
         try:
             while number not in self._answers:
                 if self.given_up or not self.alive():
