@@ -245,25 +245,36 @@ def _seen(
         yield _of_run(tried, ends.get(key, ()), store)
 
 
-def of_jobs(
-    jobs: Iterable[tuple[JobSpec, JobStatus]],
-    ends: Iterable[TaskEnd] = (),
-    told: Mapping[tuple[str, str], JobState] | None = None,
-) -> list[Run]:
-    """Return the runs of these jobs, oldest first, and of tasks without one, newest first. The run that began last is the first.
+@dataclass(frozen=True)
+class RunParts:
+    """The jobs of one run, oldest first, and how its tasks without one ended, newest first."""
 
-    It reads nothing: of what a task kept it has the addresses alone.
+    key: _Key
+    jobs: list[tuple[JobSpec, JobStatus]] = field(default_factory=list)
+    ends: list[TaskEnd] = field(default_factory=list)
 
-    :param told: see :func:`noted`.
-    """
-    tried: dict[_Key, list[tuple[JobSpec, JobStatus]]] = defaultdict(list)
+    @property
+    def began(self) -> float:
+        """When its first job was submitted, or its first task without one began."""
+        return min([*(status.submitted for _, status in self.jobs), *(end.began for end in self.ends)])
+
+    def run(self, told: Mapping[tuple[str, str], JobState]) -> Run:
+        """Put the run together. It reads nothing: of what a task kept it has the addresses alone. :param told: see :func:`noted`."""
+        return _of_stages(self.key, _of_run(self.jobs, self.ends), told)
+
+
+def of_jobs(jobs: Iterable[tuple[JobSpec, JobStatus]], ends: Iterable[TaskEnd] = ()) -> list[RunParts]:
+    """Return the runs of these jobs, oldest first, and of tasks without one, newest first. The run that began last is the first."""
+    found: dict[_Key, RunParts] = {}
     for spec, status in jobs:
         if spec.origin.dag_id and spec.origin.run_id:
-            tried[_key(spec.origin)].append((spec, status))
-    ended = _ends_by_run(ends)
-    keys = dict.fromkeys([*reversed(tried), *ended])
-    found = [_of_stages(key, _of_run(tried.get(key, ()), ended.get(key, ())), told) for key in keys]
-    return sorted(found, key=lambda run: run.began, reverse=True)
+            key = _key(spec.origin)
+            found.setdefault(key, RunParts(key)).jobs.append((spec, status))
+    for end in ends:
+        key = _key(end.origin)
+        found.setdefault(key, RunParts(key)).ends.append(end)
+    newest_first = [*found.values()][::-1]  # which holds for those that began at once
+    return sorted(newest_first, key=lambda parts: parts.began, reverse=True)
 
 
 def _of_run(

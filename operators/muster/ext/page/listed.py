@@ -77,13 +77,13 @@ def first_screen(board: Board, *, permitted: Permitted) -> dict[str, Any]:
     active = [job for job in mine if job.status and not job.ended and job.state != "queued"]
     ends = [end for end in board.ends(runs=MOST_ENDS) if permitted(end.origin.dag_id)]
     live = board.now([*active[:MOST], *waits[-MOST:]])  # of what waits, the first in line
-    bad = _failed(mine, ends)
+    bad, noted = _failed(mine, ends), board.noted()
     return {
         "running": [row(job) for job in live if job.state != "queued"],
         "waiting": [row(job) for job in reversed(live) if job.state == "queued"],
         "in_all": {"running": len(active), "waiting": len(waits), "failed": len(bad)},
         "failed": bad[:MOST],
-        "runs": [runs.brief(run) for run in runs.of_jobs(mine, ends, board.noted())[:MOST]],
+        "runs": [runs.brief(parts.run(noted)) for parts in runs.of_jobs(mine, ends)[:MOST]],
         "states": Counter(job.state for job in mine),
         "warning": board.warning(),
     }

@@ -123,12 +123,13 @@ def all_runs(
         for end in board.ends(dag_id=dag, runs=offset + (MOST_ROWS if state else limit))
         if who.may(end.origin.dag_id)
     ]
+    noted = board.noted()
     found = [
-        run
-        for run in runs.of_jobs(mine, ends, board.noted())
-        if dag in ("", run.dag_id) and (not state or runs.brief(run)["state"] == state)
+        parts
+        for parts in runs.of_jobs(mine, ends)
+        if dag in ("", parts.key.dag_id) and (not state or runs.brief(parts.run(noted))["state"] == state)
     ]
-    shown = [runs.brief(run) for run in found[offset : offset + limit]]
+    shown = [runs.brief(parts.run(noted)) for parts in found[offset : offset + limit]]
     dags = sorted({job.dag_id for job in mine if job.dag_id})
     return Json({"runs": shown, "total": len(found), "dags": dags})
 
@@ -140,8 +141,8 @@ def one_run(here: Here, board: Jobs, who: Who, dag: Name, run: Name) -> Json:
     mine = [job for job in board.jobs() if (job.dag_id, job.run_id) == (dag, run)]
     live = {job.job_id: job for job in board.now([job for job in mine if not job.is_trial])}
     jobs, ends = [live.get(job.job_id, job) for job in mine], board.ends(dag_id=dag, run_id=run, runs=1)
-    for found in runs.of_jobs(jobs, ends, board.noted()):
-        return Json(runs.whole(found, jobs, ends))
+    for parts in runs.of_jobs(jobs, ends):
+        return Json(runs.whole(parts.run(board.noted()), jobs, ends))
     return Json(runs.of_records(recorded.run(here.backend.store, dag, run)))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 from urllib.parse import quote
 
@@ -13,17 +13,12 @@ from muster.ext.page.board import Job
 from muster.ext.page.described import row
 from muster.volumes import runs
 from muster.volumes.base import TaskEnd
-from muster.volumes.runs import Run, RunStage
+from muster.volumes.runs import Run, RunParts, RunStage
 
 
-def of_jobs(
-    jobs: Sequence[Job],
-    ends: Iterable[TaskEnd] = (),
-    noted: Mapping[tuple[str, str], JobState] | None = None,
-) -> list[Run]:
+def of_jobs(jobs: Sequence[Job], ends: Iterable[TaskEnd] = ()) -> list[RunParts]:
     """Return the runs of these jobs and tasks, which are newest first; see :func:`muster.volumes.runs.of_jobs`."""
-    tried = [(job.spec, job.status) for job in reversed(jobs) if job.spec and job.status]
-    return runs.of_jobs(tried, ends, noted)
+    return runs.of_jobs([(job.spec, job.status) for job in reversed(jobs) if job.spec and job.status], ends)
 
 
 def brief(run: Run) -> dict[str, Any]:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from types import SimpleNamespace
+from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
 from muster.core.job import JobSpec, Role
@@ -68,6 +68,15 @@ def board(*jobs: Job, ends: Sequence[TaskEnd] = ()) -> Any:
         ends=lambda runs: list(ends),
         noted=dict,
     )
+
+
+def shown(
+    jobs: Sequence[Job],
+    ends: Sequence[TaskEnd] = (),
+    noted: Mapping[tuple[str, str], JobState] = MappingProxyType({}),
+) -> list[dict[str, Any]]:
+    """The runs of these jobs in short, the newest first."""
+    return [runs.brief(parts.run(noted)) for parts in runs.of_jobs(jobs, ends)]
 
 
 def validation(job_id: str, *, failed: int) -> Job:
@@ -154,7 +163,7 @@ def test_a_run_has_its_stages_in_order_and_the_state_of_the_one_that_needs_a_loo
         job("f1", "succeeded", task="features", at=1.0),
         job("other", "running", run="r0"),
     ]
-    first, second = map(runs.brief, runs.of_jobs(tries))
+    first, second = shown(tries)
     assert [(each["stage"], each["job_id"]) for each in first["stages"]] == [
         ("features", "f1"),
         ("train", "t2"),
@@ -167,7 +176,7 @@ def test_a_run_has_its_stages_in_order_and_the_state_of_the_one_that_needs_a_loo
 def test_a_run_that_is_noted_as_going_on_has_not_ended_between_two_stages() -> None:
     noted = {("d", "r1"): JobState.RUNNING, ("d", "r0"): JobState.FAILED}
     jobs = [job("f1", "succeeded", at=1.0), job("f0", "succeeded", run="r0")]
-    found = {run.run_id: runs.brief(run) for run in runs.of_jobs(jobs, noted=noted)}
+    found = {each["run_id"]: each for each in shown(jobs, noted=noted)}
     assert [(each["state"], each["ended"]) for each in found.values()] == [
         ("running", None),
         ("failed", 11.0),
@@ -181,7 +190,7 @@ def test_a_gate_a_release_and_a_kept_stage_are_stages_of_their_run() -> None:
         end("features", at=4.0, kept_of="f0"),
         end("etl", run="r9", at=30.0, kept_of="e0"),
     ]
-    kept, first = map(runs.brief, runs.of_jobs([job("t1", "succeeded", at=5.0)], ends))
+    kept, first = shown([job("t1", "succeeded", at=5.0)], ends)
     assert [(each["stage"], each["job_id"], each["state"]) for each in first["stages"]] == [
         ("features", "f0", "kept"),
         ("train", "t1", "succeeded"),
@@ -192,7 +201,7 @@ def test_a_gate_a_release_and_a_kept_stage_are_stages_of_their_run() -> None:
     assert (kept["run_id"], kept["state"], kept["began"], kept["ended"]) == ("r9", "succeeded", 29.0, 30.0)
     jobs = [job("t1", "succeeded", at=5.0)]
     (found,) = runs.of_jobs(jobs, ends[:3])
-    whole = runs.whole(found, jobs, ends[:3])
+    whole = runs.whole(found.run({}), jobs, ends[:3])
     assert [each["job_id"] for each in whole["jobs"]] == ["t1"]
     assert [(each["stage"], each["line"], each["kept_of"]) for each in whole["ends"]] == [
         ("features", "features said so", "f0"),
@@ -203,7 +212,7 @@ def test_a_gate_a_release_and_a_kept_stage_are_stages_of_their_run() -> None:
 
 def test_a_task_that_was_tried_again_is_told_by_its_newest_job() -> None:
     tries = [job("t2", "running", at=9.0), job("t1", "succeeded", at=1.0)]
-    (run,) = map(runs.brief, runs.of_jobs(tries, [end("train", state="failed", at=5.0)]))
+    (run,) = shown(tries, [end("train", state="failed", at=5.0)])
     assert (run["state"], run["stages"]) == (
         "running",
         [{"job_id": "t2", "stage": "train", "state": "running"}],
@@ -218,7 +227,7 @@ def test_trials_are_one_stage_of_their_run_that_leads_to_their_search() -> None:
         job("t1", "succeeded", at=1.0),
     ]
     (found,) = runs.of_jobs(trials)
-    goes_on = runs.whole(found, trials, [])
+    goes_on = runs.whole(found.run({}), trials, [])
     assert [each["job_id"] for each in goes_on["jobs"]] == ["t1"]
     assert (goes_on["state"], goes_on["ended"]) == ("running", None)
     assert goes_on["stages"][1] == {
@@ -235,10 +244,10 @@ def test_trials_are_one_stage_of_their_run_that_leads_to_their_search() -> None:
     ]  # type: ignore[type-var]
     jobs, ends = [*over, trials[2]], [end("search", at=40.0)]
     (found,) = runs.of_jobs(jobs, ends)
-    whole = runs.whole(found, jobs, ends)
+    whole = runs.whole(found.run({}), jobs, ends)
     assert (whole["state"], whole["ended"], whole["searching"]) == ("succeeded", 40.0, [])
     assert [(each["stage"], each["search_id"]) for each in whole["ends"]] == [("search", "search-1")]
-    (stopped,) = map(runs.brief, runs.of_jobs(over, []))
+    (stopped,) = shown(over)
     assert (stopped["state"], stopped["ended"]) == ("cancelled", 30.0)
 
 
