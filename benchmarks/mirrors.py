@@ -27,9 +27,9 @@ from tests.unit.volumes.service.process import Service
 from benchmarks.pairs import LEFT_OUT, Ratio, compare, ratio, show
 from muster.ext.mirrors.copying import Copying
 from muster.ext.mirrors.folder import FolderHome
+from muster.ext.mirrors.service_home import ServiceHome
 from muster.volumes.durability import sync_all
 from muster.volumes.folder import FolderStore
-from muster.volumes.service.homes import ServiceHome
 from muster.volumes.tree import remove
 
 CASES = {"500 MB in 5 files": (5, 100 << 20), "10,000 files of 8 KiB": (10_000, 8 << 10)}

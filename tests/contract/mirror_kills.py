@@ -22,9 +22,9 @@ from tests.contract.mirrored import bytes_of, facts, mirror, put
 from muster.ext.mirrors.base import Home
 from muster.ext.mirrors.folder import FolderHome
 from muster.ext.mirrors.open_layout import OpenHome
+from muster.ext.mirrors.service_home import ServiceHome
 from muster.volumes.folder import FolderStore
 from muster.volumes.service.client import ServiceStore
-from muster.volumes.service.homes import ServiceHome
 
 KILLS, SEED = 100, 7
 BEGINS = "begins"

@@ -22,18 +22,17 @@ from tests.unit.volumes.service.inside import Inside
 from tests.unit.volumes.service.process import Service
 
 from muster.core.errors import Conflict, Corrupt, NotFound, SpecError, StoreError
-from muster.ext.mirrors import copying, delta, publishing
+from muster.ext.mirrors import copying, delta, publishing, service_home
 from muster.ext.mirrors import service as mirroring
 from muster.ext.mirrors.base import Documents, Holding, Home
 from muster.ext.mirrors.copying import Copying
 from muster.ext.mirrors.folder import FolderHome
 from muster.ext.mirrors.open_layout import OpenHome
 from muster.ext.mirrors.repair import repair
+from muster.ext.mirrors.service_home import ServiceHome
 from muster.volumes.commit_records import Place, read_commit, write_commit
 from muster.volumes.folder import FolderStore
 from muster.volumes.manifest import render
-from muster.volumes.service import homes
-from muster.volumes.service.homes import ServiceHome
 from muster.volumes.tree import remove
 
 Open = Callable[[], Home]
@@ -805,7 +804,7 @@ class TestService(MirrorContract):
                     yield piece
 
             monkeypatch.setattr(mirroring, "time", clock)
-            monkeypatch.setattr(homes, "time", clock, raising=False)
+            monkeypatch.setattr(service_home, "time", clock, raising=False)
             monkeypatch.setattr(delta, "pieces", slowly)
             done = mirror(FolderHome(source), ServiceHome(service.client()))
             assert done.whole

@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-from contextlib import closing
 from itertools import groupby
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from muster.cli.command import Json, open_store, store_is_here
+from muster.cli.command import Json, open_store
 from muster.cli.leftovers import room_of
 from muster.cli.progress import progress
 from muster.cli.screen import Table, emit, note, safe, say, size, when
 from muster.core.address import SCHEME
-from muster.core.settings import Settings
+from muster.core.extensions import only
 from muster.core.wire import plain
 
 if TYPE_CHECKING:
     from muster.volumes.base import Collected, Plan
     from muster.volumes.fsck import Report
-    from muster.volumes.protocols import LocalStore
 
 
 MOST_SHOWN = 5
@@ -47,11 +45,12 @@ def fsck(
     if a committed version is damaged. Harmless findings, and records that an earlier muster left unprotected, are only
     listed.
     """
-    if repair_from is not None:
-        _name_again(repair_from)
+    repair = None
+    if repair_from is not None:  # before the store is opened, which may lack what says which one it is
+        repair = only(lambda each: each.repair, needed_by="--repair-from")(repair_from)
     store = open_store()
-    if repair_from is not None:
-        _check_mirror(store, repair_from)
+    if repair is not None:
+        repair.check(store)
 
     def check() -> Report:
         with progress() as tell:
@@ -62,8 +61,8 @@ def fsck(
             )
 
     report, left = check(), False
-    if repair_from is not None and not all(each.harmless and not each.retired for each in report.problems):
-        left = _repair(store, repair_from, report)
+    if repair is not None and not all(each.harmless and not each.retired for each in report.problems):
+        left = repair(store, report)
         report = check()
     room = room_of(store)
     if as_json:
@@ -74,45 +73,6 @@ def fsck(
             say(safe(room), style=None if room.comfortable else "yellow")
     if left or not report.clean:
         raise typer.Exit(1)
-
-
-def _name_again(mirror: str) -> None:
-    """Write VOLUME.json of this machine's store after a mirror where it is gone or damaged: without it no store opens."""
-    from muster.ext.mirrors.opening import open_home
-    from muster.ext.mirrors.repair import name_again
-
-    settings = Settings.load()
-    if store_is_here() and settings.store.is_dir():
-        with closing(open_home(mirror, settings)) as source:
-            if name_again(settings.store, source):
-                note(f"VOLUME.json was written again after {safe(mirror)}", style="green")
-
-
-def _check_mirror(store: LocalStore, mirror: str) -> None:
-    """Refuse what is no mirror of this store, also while nothing needs it: a wrong name is found on a schedule's first day."""
-    from muster.ext.mirrors.base import check_mirror
-    from muster.ext.mirrors.opening import home_of, open_home
-
-    with closing(home_of(store)) as target, closing(open_home(mirror, Settings.load())) as source:
-        check_mirror(source, target)
-
-
-def _repair(store: LocalStore, mirror: str, report: Report) -> bool:
-    """Replace what is damaged by the same versions of a mirror, and say so on stderr; return whether some is left."""
-    from muster.ext.mirrors.opening import home_of, open_home
-    from muster.ext.mirrors.repair import repair
-
-    with (
-        closing(home_of(store)) as target,
-        closing(open_home(mirror, Settings.load())) as source,
-        progress() as tell,
-    ):
-        done = repair(target, source, report, progress=tell)
-    for address in done.versions:
-        note(f"{safe(address)} was repaired from {safe(mirror)}", style="green")
-    for address, why in done.left.items():
-        note(f"{safe(address)} was not repaired: {safe(why)}", style="red")
-    return bool(done.left)
 
 
 def _show_report(report: Report, *, deep: bool) -> None:

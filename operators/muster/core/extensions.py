@@ -16,6 +16,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from muster.core.errors import SpecError
+
 GROUP = "muster.extensions"
 
 
@@ -42,23 +44,33 @@ class Extension:
     :param operators: the module of each name that it adds to :mod:`muster.airflow`.
     :param decorators: the module of each task decorator, ``@task.NAME``.
     :param links: the classes of its links on a task, ``module.Class``.
+    :param triggers: the module of each trigger that Airflow's database names as one of
+        :mod:`muster.airflow.attempts.trigger`.
     :param commands: ``module:function``, called with the groups of the command ``muster`` by name: the command itself
         is ``""``. The function adds to them.
     :param checks: ``module:function`` of ``muster doctor``, called with the settings; yields each
         :class:`muster.core.check.Check`.
     :param routes: ``module:router``, a FastAPI router of the page's JSON, in the order in which they are asked.
     :param static: its folder of files for the page, which has them at ``static/NAME/``, where NAME is the extension's.
+    :param calls: ``module:function``, which yields calls of the store service, as the ``routes`` of its own modules do.
+    :param reading: ``module:function``, called with a class of stores and the settings: it returns what opens such a store,
+        one that reads what it lacks from the mirror that the settings name.
+    :param repair: ``module:class`` of what ``muster volumes fsck --repair-from`` mends a store with.
     """
 
     extra: str | None = None
     operators: Mapping[str, str] = field(default_factory=dict)
     decorators: Mapping[str, str] = field(default_factory=dict)
     links: tuple[str, ...] = ()
+    triggers: Mapping[str, str] = field(default_factory=dict)
     commands: str | None = None
     checks: tuple[str, ...] = ()
     routes: tuple[str, ...] = ()
     static: Path | None = None
     tabs: tuple[Tab, ...] = ()
+    calls: str | None = None
+    reading: str | None = None
+    repair: str | None = None
 
 
 def extensions() -> Mapping[str, Extension]:
@@ -110,6 +122,14 @@ def load(place: str) -> Any:
     """Return what ``module:name`` names."""
     module, _, name = place.partition(":")
     return getattr(import_module(module), name)
+
+
+def only(what: Callable[[Extension], str | None], *, needed_by: str) -> Any:
+    """Return what the first extension names that has it. :raises SpecError: none has; it says what needs it."""
+    for each in extensions().values():
+        if (place := what(each)) is not None:
+            return load(place)
+    raise SpecError("\n".join((f"{needed_by}: no extension that is installed does this", *problems())))
 
 
 def added(what: Callable[[Extension], Mapping[str, str]]) -> dict[str, str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from importlib.util import find_spec
+import importlib.util
 
 from muster.core.errors import SpecError
 
@@ -29,7 +29,7 @@ def need(extra: str, *, what: str, instead: str = "") -> None:
     :raises SpecError: the package is missing; the message has the command that installs it.
     """
     package = EXTRAS[extra]
-    if find_spec(package) is None:
+    if importlib.util.find_spec(package) is None:
         raise SpecError(
             f"{what} needs {package}, which is not installed here: {install(extra)}{instead and f', or {instead}'}"
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import muster.airflow
 from muster.airflow.provider import get_provider_info
+from muster.core.extensions import extensions, load
 
 
 def test_every_operator_is_told_of() -> None:
@@ -14,3 +15,11 @@ def test_every_operator_is_told_of() -> None:
         if name.endswith("Operator")
     }
     assert set(told["python-modules"]) == operators
+
+
+def test_everything_that_an_extension_names_is_there() -> None:
+    for each in extensions().values():
+        of_names = {**each.operators, **each.decorators, **each.triggers}
+        places = [f"{module}:{name}" for name, module in of_names.items()]
+        places += [each.commands, each.calls, each.reading, each.repair, *each.routes]
+        assert all(load(place) for place in places if place is not None)

@@ -14,6 +14,7 @@ import pytest
 from tests.outsider.install import declare, install
 
 from muster.core import extensions
+from muster.core.errors import SpecError
 from muster.volumes.folder import FolderStore
 
 OWN = {
@@ -163,3 +164,8 @@ def test_its_tab_is_in_the_pages_navigation(outside: Path) -> None:
     assert '<a href="#/counts">Counts</a>' in document()
     assert 'href="static/counts/counts.js" data-room="counts" data-title="Counts"' in document()
     assert files()["counts/counts.js"].parent == outside / "counts" / "static"
+
+
+def test_what_no_extension_does_is_refused_with_what_needs_it() -> None:
+    with pytest.raises(SpecError, match="--repair-from: no extension that is installed does this"):
+        extensions.only(lambda _: None, needed_by="--repair-from")

@@ -10,4 +10,7 @@ EXTENSION = Extension(
         "MirrorOperator": "muster.ext.mirrors.operator",
     },
     commands="muster.ext.mirrors.commands:add",
+    calls="muster.ext.mirrors.service:routes",
+    reading="muster.ext.mirrors.elsewhere:reads_mirror",
+    repair="muster.ext.mirrors.repair:Repair",
 )

@@ -1,7 +1,7 @@
 """The two sides of a mirror: a home that versions are read from, and one that they are written to.
 
 A home is a store in a folder (:mod:`muster.ext.mirrors.folder`), a store service of another cluster
-(:mod:`muster.volumes.service.homes`), or an object store or folder in an open layout
+(:mod:`muster.ext.mirrors.service_home`), or an object store or folder in an open layout
 (:mod:`muster.ext.mirrors.open_layout`). Each is both sides, and passes ``tests/contract/test_mirrors.py``.
 """
 

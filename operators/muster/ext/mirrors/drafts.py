@@ -18,7 +18,7 @@ from pathlib import Path
 from blake3 import blake3
 
 from muster.core.errors import BadOutput, Corrupt
-from muster.ext.mirrors.base import Busy, Tell
+from muster.ext.mirrors.base import Busy, Documents, Source, Tell, ordered, read_at_source, runs
 from muster.volumes.commit_records import Place
 from muster.volumes.gather import check_path
 from muster.volumes.hashing import BIG_BYTES, Frozen, frozen, hash_file
@@ -235,3 +235,38 @@ def _changed(entry: Entry) -> Corrupt:
         f"{entry.path!r:.200} did not arrive with the bytes of its manifest: `muster volumes fsck --deep` where it comes "
         "from says whether it is damaged there"
     )
+
+
+def fetch(filling: Filling, documents: Documents, source: Source, tell: Tell) -> None:
+    """Fetch the files that a draft lacks from a home: of this machine, or as streams of adjacent ones.
+
+    :raises Corrupt: one is gone, or has not the bytes of its manifest.
+    """
+    folder = source.local(documents.place)
+    if folder is not None:
+        for entry in list(filling.missing.values()):
+            with read_at_source(path := f"{folder}/{entry.path}"):
+                filling.copy(entry, path, tell)
+        return
+    for run in list(runs(ordered(documents), filling.missing)):
+        chunks = Cut(source.read(documents, run, first=(part := filling.part_bytes(run[0]))))
+        for entry in run:
+            filling.write(entry, chunks.take(entry.size_bytes - part, what=entry.path), tell)
+            part = 0
+
+
+class Cut:
+    """A stream of bytes, cut into files."""
+
+    def __init__(self, chunks: Iterator[bytes]) -> None:
+        self._chunks, self._rest = chunks, b""
+
+    def take(self, size: int, *, what: str) -> Iterator[bytes]:
+        """Yield the next `size` bytes. :raises Corrupt: the stream ends before."""
+        while size > 0:
+            piece = self._rest or next(self._chunks, b"")
+            if not piece:
+                raise Corrupt(f"{what!r:.200} ended {size} bytes too early on its way")
+            self._rest = piece[size:]
+            size -= len(piece) - len(self._rest)
+            yield piece[: len(piece) - len(self._rest)] if self._rest else piece

@@ -11,32 +11,40 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Sequence
+from functools import cached_property, partial
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from muster.core.address import Address, Select
 from muster.core.errors import Conflict, Corrupt, MusterError, NotFound
-from muster.ext.mirrors.base import Documents, Source
-from muster.ext.mirrors.drafts import Filling
-from muster.ext.mirrors.fetching import fetch
+from muster.core.settings import Settings
+from muster.ext.mirrors.base import Documents, Home, Source, check_mirror
+from muster.ext.mirrors.drafts import Filling, fetch
 from muster.ext.mirrors.folder import FolderHome
-from muster.volumes.base import Version
+from muster.ext.mirrors.opening import home_of, open_home
+from muster.volumes.base import Record, Version
 from muster.volumes.durability import locked, sync_all, translated
+from muster.volumes.folder import FolderStore
+from muster.volumes.listing import Listing
+from muster.volumes.protocols import LocalStore
 from muster.volumes.tree import folders_of, remove, set_modes
 
+if TYPE_CHECKING:
+    _Base = FolderStore
+else:
+    _Base = object
+
+T = TypeVar("T")
 _LOG = logging.getLogger(__name__)
 
 
 class Elsewhere:
-    """The mirror of a store, as a place to read from.
+    """The mirror of a store, as a place to read from. It is opened when a version is first looked for there."""
 
-    :param opened: opens it, when a version is first looked for there.
-    """
-
-    def __init__(self, opened: Callable[[], Source], cache: Path) -> None:
-        self._opened, self._cache = opened, cache
-        self._source: Source | None = None
+    def __init__(self, store: LocalStore, settings: Settings) -> None:
+        self._store, self._settings = store, settings
+        self._cache = settings.cache / "mirrored"
         self._lock = threading.Lock()
         self._known: dict[str, Documents] = {}
 
@@ -55,15 +63,13 @@ class Elsewhere:
                 self._known[key] = self._ask(wanted, lacks)
                 if self._known[key].holding.deleted:
                     raise lacks
-                _LOG.warning(
-                    "%s is not in this store: it is read from the mirror %s", key, self._home().where
-                )
+                _LOG.warning("%s is not in this store: it is read from the mirror %s", key, self._home.where)
             return self._known[key]
 
     def _ask(self, wanted: Address, lacks: NotFound) -> Documents:
         """Look for a version; an error of the mirror is told beside what the store has said."""
         try:
-            home = self._home()
+            home = self._home
             try:
                 return self._look(home, wanted)
             except NotFound:
@@ -84,14 +90,24 @@ class Elsewhere:
             raise NotFound(f"no version of {wanted.volume} has the digest {wanted.value}")
         return home.documents(found[-1])
 
-    def _home(self) -> Source:
-        if self._source is None:
-            self._source = self._opened()
-        return self._source
+    @cached_property
+    def _home(self) -> Home:
+        """The mirror. :raises Conflict: it is another store's, which gives the same numbers to other data."""
+        mirror = open_home(self._settings.mirror, self._settings)
+        try:
+            check_mirror(
+                mirror,
+                home_of(self._store),
+                advice="nothing is read from it; let MUSTER_MIRROR, or `mirror` under [muster], name a mirror of this store",
+            )
+        except MusterError:
+            mirror.close()
+            raise
+        return mirror
 
     def path(self, documents: Documents, inner: str) -> Path:
         """Return the folder of a version's files, or `inner` in it; fetched where it is not on this machine."""
-        home = self._home()
+        home = self._home
         data = home.local(documents.place) if isinstance(home, FolderHome) else None
         data = data or self._fetched(home, documents)
         if inner and not (data / inner).exists():
@@ -121,15 +137,14 @@ class Elsewhere:
 
     def close(self) -> None:
         """Close the mirror."""
-        if self._source is not None:
-            self._source.close()
+        if "_home" in vars(self):
+            self._home.close()
 
 
 def version_of(documents: Documents) -> Version:
     """Return a version as a store describes it."""
-    record = documents.origin
-    entries = documents.entries
-    found = Version(
+    record, entries = documents.origin, documents.entries
+    return Version(
         volume=documents.place[0],
         number=documents.place[1],
         digest=documents.digest,
@@ -137,5 +152,62 @@ def version_of(documents: Documents) -> Version:
         files=len(entries),
         created=record.created,
         partition=record.partition,
+        retired=documents.holding.retired,
+        pins=documents.holding.pins,
     )
-    return replace(found, retired=documents.holding.retired, pins=documents.holding.pins)
+
+
+class _ReadsMirror(_Base):
+    """Makes a store read versions from its mirror that it lacks, by number or digest; nothing is written there."""
+
+    def __init__(self, *args: Any, settings: Settings, **rules: Any) -> None:
+        super().__init__(*args, **rules)
+        self.elsewhere = Elsewhere(self, settings)
+
+    def _or_there(self, here: Callable[[str], T], address: str, there: Callable[[Documents], T]) -> T:
+        """Return what this store says of a version, or what is said of it in the mirror."""
+        try:
+            return here(address)
+        except NotFound as lacks:
+            return there(self.elsewhere.find(address, lacks=lacks))
+
+    def resolve(self, address: str) -> tuple[Version, ...]:
+        """Return the versions that an address names now."""
+        return self._or_there(super().resolve, address, lambda found: (version_of(found),))
+
+    def record(self, address: str) -> Record:
+        """Return one version's record."""
+        return self._or_there(super().record, address, lambda found: found.origin)
+
+    def records(self, addresses: Sequence[str]) -> list[Record]:
+        """Return the record of each address, in their order."""
+        try:
+            return super().records(addresses)
+        except NotFound:
+            return [self.record(address) for address in addresses]
+
+    def manifest(self, address: str) -> Listing:
+        """Return every file of one version by its path."""
+        return self._or_there(super().manifest, address, lambda found: found.entries)
+
+    def path(self, address: str) -> Path:
+        """Return the folder of one version's data, or the file that the address names in it."""
+        inner = Address.parse(address).path
+        return self._or_there(super().path, address, lambda found: self.elsewhere.path(found, inner))
+
+    def lease(self, addresses: Iterable[str], *, holder: str) -> None:
+        """Keep versions from gc while `holder` reads them; those of the mirror need no lease."""
+        super().lease(filter(self._is_here, addresses), holder=holder)
+
+    def _is_here(self, address: str) -> bool:
+        return bool(self._or_there(super().resolve, address, lambda _: ()))
+
+    def close(self) -> None:
+        """Close open connections."""
+        self.elsewhere.close()
+        super().close()
+
+
+def reads_mirror(kind: type[FolderStore], settings: Settings) -> Callable[..., FolderStore]:
+    """Return what opens a store of this class that reads from the mirror of the settings."""
+    return partial(type(f"Mirrored{kind.__name__}", (_ReadsMirror, kind), {}), settings=settings)

@@ -31,8 +31,7 @@ from muster.ext.mirrors.base import (
     refuse_other,
     stretches,
 )
-from muster.ext.mirrors.drafts import Drafts, Filling
-from muster.ext.mirrors.fetching import fetch
+from muster.ext.mirrors.drafts import Drafts, Filling, fetch
 from muster.ext.mirrors.publishing import Publishing, mark_of
 from muster.ext.mirrors.scan import look, scan
 from muster.volumes import pages, sharing, trash

@@ -18,7 +18,7 @@ from blake3 import blake3
 from muster.core.errors import Corrupt
 from muster.ext.mirrors.base import Documents, Source, Tell, ordered, read_at_source, runs, stretches
 from muster.ext.mirrors.delta import delta
-from muster.ext.mirrors.fetching import Cut
+from muster.ext.mirrors.drafts import Cut
 from muster.ext.mirrors.objects import PIECE_BYTES, Objects, is_new
 from muster.ext.mirrors.patching import LEAST_PATCHED_BYTES
 from muster.volumes.commit_records import Place

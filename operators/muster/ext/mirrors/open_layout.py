@@ -29,7 +29,7 @@ from blake3 import blake3
 from muster.core.errors import Corrupt, NotFound, SpecError, StoreError
 from muster.core.names import check_volume
 from muster.ext.mirrors.base import Documents, Holding, Source, Tell, ordered, refuse_other, runs
-from muster.ext.mirrors.fetching import Cut
+from muster.ext.mirrors.drafts import Cut
 from muster.ext.mirrors.objects import Objects
 from muster.ext.mirrors.open_files import STREAMS, OpenFiles, data_of
 from muster.volumes.changes import files_below

@@ -25,8 +25,8 @@ def home_of(store: LocalStore) -> Home:
     """Return a store as a home of versions."""
     if isinstance(store, FolderStore):
         return FolderHome(store)
+    from muster.ext.mirrors.service_home import ServiceHome
     from muster.volumes.service.client import ServiceStore
-    from muster.volumes.service.homes import ServiceHome
 
     if not isinstance(store, ServiceStore):
         raise SpecError(f"{type(store).__name__} is neither a folder nor a store service: it has no mirror")
@@ -86,8 +86,8 @@ def _check_apart(root: Path, settings: Settings) -> None:
 
 
 def _service(url: str, settings: Settings, token: str) -> Home:
+    from muster.ext.mirrors.service_home import ServiceHome
     from muster.volumes.service.client import ServiceStore
-    from muster.volumes.service.homes import ServiceHome
 
     if not token:
         raise SpecError(

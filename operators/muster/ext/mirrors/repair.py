@@ -3,16 +3,55 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from muster.cli.command import store_is_here
+from muster.cli.progress import progress
+from muster.cli.screen import note, safe
 from muster.core.address import Address, Select
 from muster.core.errors import Conflict, Corrupt, MusterError, NotFound
+from muster.core.settings import Settings
 from muster.ext.mirrors.base import Home, Source, check_mirror
+from muster.ext.mirrors.opening import home_of, open_home
 from muster.ext.mirrors.scan import scan
 from muster.volumes.commit_records import Place
 from muster.volumes.fsck import Report
 from muster.volumes.layout import Layout, open_layout, rename_store
+from muster.volumes.protocols import LocalStore
+
+
+class Repair:
+    """What ``muster volumes fsck --repair-from`` mends a store with, from a mirror.
+
+    VOLUME.json of this machine's store is written again at once where it is gone or damaged: without it no store opens.
+    """
+
+    def __init__(self, mirror: str) -> None:
+        self._mirror, settings = mirror, Settings.load()
+        if store_is_here() and settings.store.is_dir():
+            with self._open() as source:
+                if name_again(settings.store, source):
+                    note(f"VOLUME.json was written again after {safe(mirror)}", style="green")
+
+    def _open(self) -> closing[Home]:
+        return closing(open_home(self._mirror, Settings.load()))
+
+    def check(self, store: LocalStore) -> None:
+        """Refuse what is no mirror of this store, also while nothing needs it: a wrong name is found on a schedule's first day."""
+        with closing(home_of(store)) as target, self._open() as source:
+            check_mirror(source, target)
+
+    def __call__(self, store: LocalStore, report: Report) -> bool:
+        """Replace what is damaged by the same versions of the mirror, and say so on stderr; return whether some is left."""
+        with closing(home_of(store)) as target, self._open() as source, progress() as tell:
+            done = repair(target, source, report, tell=tell)
+        for address in done.versions:
+            note(f"{safe(address)} was repaired from {safe(self._mirror)}", style="green")
+        for address, why in done.left.items():
+            note(f"{safe(address)} was not repaired: {safe(why)}", style="red")
+        return bool(done.left)
 
 
 @dataclass(kw_only=True)
@@ -24,7 +63,7 @@ class Repaired:
 
 
 def repair(
-    target: Home, source: Source, report: Report, *, progress: Callable[[str], None] = lambda _: None
+    target: Home, source: Source, report: Report, *, tell: Callable[[str], None] = lambda _: None
 ) -> Repaired:
     """Bring the damaged versions of a report from a mirror: the same bytes under the same digests.
 
@@ -34,7 +73,7 @@ def repair(
     done = Repaired()
     damaged = sorted(_damaged(report).items())
     for index, (address, place) in enumerate(damaged):
-        progress(f"{index}/{len(damaged)} {address}")
+        tell(f"{index}/{len(damaged)} {address}")
         try:
             documents = source.documents(place)
             if documents.holding.deleted:

@@ -25,10 +25,7 @@ from muster.core.names import check_request, check_volume
 from muster.ext.mirrors.base import Busy, Documents
 from muster.ext.mirrors.drafts import Filling
 from muster.ext.mirrors.folder import FolderHome
-from muster.volumes.commit_records import Place
-from muster.volumes.durability import translated
-from muster.volumes.folder import FolderStore
-from muster.volumes.service.arriving import (
+from muster.ext.mirrors.messages import (
     CHUNK_BYTES,
     Piece,
     document_of,
@@ -39,6 +36,9 @@ from muster.volumes.service.arriving import (
     place_of,
     wire_of,
 )
+from muster.volumes.commit_records import Place
+from muster.volumes.durability import translated
+from muster.volumes.folder import FolderStore
 from muster.volumes.service.calls import LIMIT_JSON_BYTES, Bind, Call, route
 from muster.volumes.service.served import Served
 

@@ -14,7 +14,7 @@ from starlette.routing import BaseRoute, Match, Route
 from starlette.types import Receive, Scope, Send
 
 from muster.core.errors import SpecError, StoreError
-from muster.ext.mirrors import service as mirroring
+from muster.core.extensions import extensions, load
 from muster.volumes.folder import FolderStore
 from muster.volumes.service import answers, checks, pods, reading, spooling, writing
 from muster.volumes.service.bells import Bells
@@ -55,12 +55,13 @@ def create_app(store: FolderStore, *, keys: Sequence[bytes], keeps_requests: boo
         yield
         served.committer.stop()
 
-    parts = (answers, checks, mirroring, pods, reading, spooling, writing)
+    parts = [each.routes for each in (answers, checks, pods, reading, spooling, writing)]
+    parts += [load(each.calls) for each in extensions().values() if each.calls is not None]
     app = Starlette(
         routes=[
             Route("/healthz", _healthy),
             Route(ALIVE, _healthy),
-            ByLastPart([bind(served) for part in parts for bind in part.routes(served)]),
+            ByLastPart([bind(served) for part in parts for bind in part(served)]),
         ],
         lifespan=lifespan,
         exception_handlers={HTTPException: _no_such_call, Exception: _defect},

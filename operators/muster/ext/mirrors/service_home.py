@@ -12,11 +12,11 @@ from pathlib import Path
 from muster.core.errors import Corrupt, MusterError, NotFound, Unavailable
 from muster.ext.mirrors.base import Busy, Documents, Holding, Source, Tell, read_at_source
 from muster.ext.mirrors.delta import LEAST_BYTES, Stretch, delta
+from muster.ext.mirrors.messages import Piece, document_of, documents_of, listed, marks_of, wire_of
 from muster.volumes.changes import files_below
 from muster.volumes.commit_records import Place
 from muster.volumes.manifest import Entry
 from muster.volumes.service.archives import in_chunks
-from muster.volumes.service.arriving import Piece, document_of, documents_of, listed, marks_of, wire_of
 from muster.volumes.service.client import ServiceStore
 
 REQUEST_BYTES = 64 << 20
@@ -107,10 +107,7 @@ class ServiceHome:
                 return self._send_once(documents, source, base, tell)
             except _Over:
                 continue
-        raise Unavailable(
-            f"{self.where} has ended {_TRIES} sessions while it was sent {documents.address}: it restarts, or hears nothing for "
-            "two minutes; begin again, what has arrived is kept"
-        )
+        raise self._restarting(f"it was sent {documents.address}")
 
     def _send_once(self, documents: Documents, source: Source, base: Documents | None, tell: Tell) -> None:
         waiting, size = list[Piece](), 0
@@ -176,10 +173,13 @@ class ServiceHome:
         for documents in versions:
             self._received.pop(documents.place, None)
         if left:
-            raise Unavailable(
-                f"{self.where} has ended {_TRIES} sessions while versions were made visible: it restarts, or hears nothing for "
-                "two minutes; begin again, what has arrived is kept"
-            )
+            raise self._restarting("versions were made visible")
+
+    def _restarting(self, meanwhile: str) -> Unavailable:
+        return Unavailable(
+            f"{self.where} has ended {_TRIES} sessions while {meanwhile}: it restarts, or hears nothing for two minutes; begin "
+            "again, what has arrived is kept"
+        )
 
     def mark(self, place: Place, holding: Holding) -> None:
         """Set the marks of a version."""
