@@ -174,7 +174,11 @@ def triggers() -> dict[str, type]:
         if isinstance(node, ast.ClassDef)
         and any(ast.unparse(base).endswith("Trigger") for base in node.bases)
     ]
-    return {label(kind): kind for kind in kinds if not inspect.isabstract(kind)}
+    return {
+        f"{kind.stored_in or kind.__module__}.{kind.__name__}": kind
+        for kind in kinds
+        if not inspect.isabstract(kind)
+    }
 
 
 def keywords(kind: type) -> dict[str, Any]:

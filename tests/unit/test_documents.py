@@ -6,6 +6,7 @@ import ast
 import dataclasses
 import importlib.util
 import json
+import pkgutil
 from dataclasses import dataclass
 from importlib.machinery import ModuleSpec
 from pathlib import Path
@@ -159,6 +160,7 @@ def test_airflow_stores_the_keywords_of_a_trigger_that_are_not_at_their_default(
     kind = triggers()[path]
     keywords = given(kind, all_of_them=all_of_them)
     assert kind(**keywords).serialize() == (path, keywords)
+    assert pkgutil.resolve_name(path) is kind, "the triggerer finds it by what was stored"
 
 
 def test_every_document_is_tried() -> None:

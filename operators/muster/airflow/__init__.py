@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from muster.airflow.authoring.values import Output as Output
     from muster.airflow.operators.decorators import gang as gang
     from muster.airflow.operators.decorators import job as job
-    from muster.airflow.operators.decorators import search as search
     from muster.airflow.operators.deploy import DeployOperator as DeployOperator
     from muster.airflow.operators.gate import GateOperator as GateOperator
     from muster.airflow.operators.job import GangOperator as GangOperator
@@ -46,6 +45,7 @@ if TYPE_CHECKING:
     from muster.ext.predictions.drift import DriftOperator as DriftOperator
     from muster.ext.predictions.limits import DriftLimits as DriftLimits
     from muster.ext.predictions.score import ScoreOperator as ScoreOperator
+    from muster.ext.search.decorator import search as search
     from muster.ext.search.operator import SearchOperator as SearchOperator
 
 MODULES = {
@@ -72,7 +72,6 @@ MODULES = {
     "integers": "muster.core.space",
     "job": "muster.airflow.operators.decorators",
     "loguniform": "muster.core.space",
-    "search": "muster.airflow.operators.decorators",
     "triggering": "muster.airflow.authoring.triggering",
     "uniform": "muster.core.space",
 }

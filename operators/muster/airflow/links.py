@@ -69,7 +69,7 @@ def left(links: Iterable[BaseOperatorLink], operator: Any, ti: Any) -> tuple[Bas
     """
     found = list[BaseOperatorLink]()
     for link in links:
-        if isinstance(link, (JobLink, _PushedLink)):
+        if isinstance(link, (JobLink, PushedLink)):
             continue
         try:
             value = link.get_link(operator, ti_key=ti)
@@ -147,7 +147,7 @@ class JobLink(_JobsLink):
         return page(f"#/jobs/{job_id}")
 
 
-class _PushedLink(BaseOperatorLink):
+class PushedLink(BaseOperatorLink):
     """A link that the task itself puts into XCom while it runs, so that it is there however the task ends."""
 
     KEY: ClassVar[str] = ""
@@ -169,21 +169,14 @@ class _PushedLink(BaseOperatorLink):
         return str(BaseXCom.get_value(ti_key=ti_key, key=self.KEY) or "")
 
 
-class SearchLink(_PushedLink):
-    """The search on muster's page: its rungs, its trials and their curves, live."""
-
-    KEY = "muster_search"
-    name = "Search"
-
-
-class CandidateLink(_PushedLink):
+class CandidateLink(PushedLink):
     """The model that a gate judges, on muster's page."""
 
     KEY = "muster_candidate"
     name = "Candidate"
 
 
-class ChampionLink(_PushedLink):
+class ChampionLink(PushedLink):
     """Candidate and champion beside each other, where a gate has compared them."""
 
     KEY = "muster_champion"

@@ -8,12 +8,17 @@ import time
 from abc import abstractmethod
 from collections.abc import AsyncIterator, Mapping
 from contextlib import aclosing, closing
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from muster.airflow.attempts.waiting import job_ends
+from muster.core.deployment import DeploymentSpec
+from muster.core.extensions import added
+from muster.core.origin import Origin
 from muster.core.status import JobState
+from muster.core.wire import dumps, loads
 
 if TYPE_CHECKING:
     from muster.backends.base import Backend
@@ -27,7 +32,12 @@ _SOONEST_SECONDS = 2.0
 
 
 class StoredTrigger(BaseTrigger):
-    """A trigger of which the database stores its constructor's keywords; each is an attribute of the same name."""
+    """A trigger of which the database stores its constructor's keywords; each is an attribute of the same name.
+
+    :cvar stored_in: the module in the path that the database stores, where the class has moved since; see :func:`__getattr__`.
+    """
+
+    stored_in: ClassVar[str] = ""
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """Return the trigger's path and its keywords, without those at their default.
@@ -40,15 +50,62 @@ class StoredTrigger(BaseTrigger):
             for name, keyword in inspect.signature(kind).parameters.items()
             if getattr(self, name) != keyword.default
         }
-        return f"{kind.__module__}.{kind.__qualname__}", values
+        return f"{kind.stored_in or kind.__module__}.{kind.__qualname__}", values
 
 
-class JobTrigger(StoredTrigger):
-    """Waits for a job, passes its lines on to the task's log, and fires once.
+class WaitingTrigger(StoredTrigger):
+    """Waits for a job, or drives something to its end, and fires once.
 
-    It fires when the job has ended, when it has to be picked up again, at the deadline, and when
-    it cannot wait: whatever is to be done then is done by the task, which looks for itself. So it
-    never raises, and what it fires with is only a hint.
+    It fires at the end, at the deadline, and when it cannot wait: whatever is to be done then is done by the task,
+    which looks for itself. So it never raises, and what it fires with is only a hint. Where its triggerer dies,
+    Airflow starts it in another one, which goes on from what is written down.
+
+    :ivar what: what it waits for, for the log. :ivar told: what it fires with.
+    :ivar deadline: when that has to have ended, in seconds since the epoch; None: never.
+    """
+
+    what: str
+    told: Mapping[str, Any]
+    deadline: float | None
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        """Wait, and yield the one event."""
+        soonest = time.monotonic() + _SOONEST_SECONDS
+        try:
+            async with asyncio.timeout(_left(self.deadline)) as limit:
+                await self.follow(limit)
+        except TimeoutError:
+            self.log.info("%s has to end now", self.what)
+        except (
+            Exception
+        ) as error:  # a trigger that raises fails its task, and then nothing waits for its work
+            self.log.warning("the triggerer cannot wait for %s: %r", self.what, error)
+        await _until(soonest)
+        yield TriggerEvent(dict(self.told))  # type: ignore[no-untyped-call]
+
+    async def on_kill(self) -> None:
+        """End what nothing waits for any more, since the task was ended or cleared.
+
+        Airflow calls this too where another triggerer has taken the trigger over, or has fired it.
+        """
+        if await asyncio.to_thread(self.stop_unless_wanted):
+            self.log.info("the task does not wait for it any more, so %s is ended", self.what)
+
+    @abstractmethod
+    async def follow(self, limit: asyncio.Timeout) -> None:
+        """Wait for the end, or drive to it; `told` then says what the task is told. :param limit: the deadline, which may be moved."""
+
+    @abstractmethod
+    def stop_unless_wanted(self) -> bool:
+        """Stop what is waited for where the task does not want it; whether that was so."""
+
+    def say(self, line: str) -> None:
+        """Put a line into the task's log."""
+        self.log.info("%s", line)
+
+
+class JobTrigger(WaitingTrigger):
+    """Waits for a job, or until it has to be picked up again, and passes its lines on to the task's log.
 
     :param owner: the try in whose name the job runs.
     :param cursor: the offset in the log, as text, behind the lines that the task has passed on itself.
@@ -71,29 +128,15 @@ class JobTrigger(StoredTrigger):
         self.cursor = cursor
         self.deadline = deadline
         self.limit_seconds = limit_seconds
+        self.what = f"job {job_id}"
 
-    async def run(self) -> AsyncIterator[TriggerEvent]:
-        """Wait, and yield the one event."""
-        soonest = time.monotonic() + _SOONEST_SECONDS
-        try:
-            async with asyncio.timeout(_left(self.deadline)) as limit:
-                await self._follow(limit)
-        except TimeoutError:
-            self.log.info("job %s has to end now", self.job_id)
-        except Exception as error:  # a trigger that raises fails its task, and then nothing waits for the job
-            self.log.warning("the triggerer cannot wait for job %s: %r", self.job_id, error)
-        await _until(soonest)
-        yield event(job_id=self.job_id, cursor=self.cursor)
+    @property
+    def told(self) -> Mapping[str, Any]:  # type: ignore[override]  # it goes with the lines
+        """The job, and behind which of its lines the task goes on."""
+        return {"job_id": self.job_id, "cursor": self.cursor}
 
-    async def on_kill(self) -> None:
-        """End the job if the task was ended or cleared.
-
-        Airflow calls this too where another triggerer has taken the trigger over, or has fired it.
-        """
-        if await asyncio.to_thread(self._cancel_unless_wanted):
-            self.log.info("the task was ended or cleared, so job %s is ended", self.job_id)
-
-    async def _follow(self, limit: asyncio.Timeout) -> None:
+    async def follow(self, limit: asyncio.Timeout) -> None:
+        """Follow the job; its own limit counts from its start."""
         from muster.airflow.attempts.hub import hub
         from muster.airflow.attempts.log import StateLog, TaskLog
 
@@ -116,7 +159,7 @@ class JobTrigger(StoredTrigger):
         ends = [self.deadline, job_ends(started, self.limit_seconds)]
         return min((each for each in ends if each is not None), default=None)
 
-    def _cancel_unless_wanted(self) -> bool:
+    def stop_unless_wanted(self) -> bool:
         """End the job where the task does not wait for it, nor a try that goes on; whether that was so."""
         from muster.airflow.attempts.task_state import ask, ended_by_hand, why_over
         from muster.airflow.site import open_backend
@@ -132,7 +175,7 @@ class JobTrigger(StoredTrigger):
 
 
 class OthersJobTrigger(JobTrigger):
-    """Waits for the end of a job of another run, which makes what this task wants, and fires once.
+    """Waits for the end of a job of another run, which makes what this task wants.
 
     It shows none of the job's lines, and never ends it.
     """
@@ -140,7 +183,8 @@ class OthersJobTrigger(JobTrigger):
     async def on_kill(self) -> None:
         """Do nothing: the job is the other run's."""
 
-    async def _follow(self, limit: asyncio.Timeout) -> None:  # noqa: ARG002 - its deadline is the task's own
+    async def follow(self, limit: asyncio.Timeout) -> None:  # noqa: ARG002 - its deadline is the task's own
+        """Wait for the job's end."""
         from muster.airflow.attempts.hub import hub
 
         async with aclosing(hub().follow(self.job_id)) as looks:
@@ -148,55 +192,7 @@ class OthersJobTrigger(JobTrigger):
                 pass
 
 
-class DrivingTrigger(StoredTrigger):
-    """Drives a release or a search to its end, and fires once; like :class:`JobTrigger` it never raises.
-
-    Where its triggerer dies, Airflow starts it in another one, which goes on from what is written down.
-
-    :ivar what: what it drives, for the log.
-    :cvar unknown: what the task is told where that has not ended here.
-    """
-
-    what: str
-    unknown: ClassVar[Mapping[str, Any]] = {}
-    deadline: float | None
-
-    async def run(self) -> AsyncIterator[TriggerEvent]:
-        """Drive, and yield the one event."""
-        soonest = time.monotonic() + _SOONEST_SECONDS
-        told = self.unknown
-        try:
-            async with asyncio.timeout(_left(self.deadline)):
-                told = await self.drive()
-        except TimeoutError:
-            self.log.info("%s has to end now", self.what)
-        except Exception as error:  # the task looks for itself, and says what is wrong
-            self.log.warning("the triggerer cannot drive %s: %r", self.what, error)
-        await _until(soonest)
-        yield event(**told, deadline=self.deadline)
-
-    async def on_kill(self) -> None:
-        """Take back what was begun if the task was ended by hand: no task would watch it any more.
-
-        Airflow calls this too where another triggerer has taken the trigger over, or has fired it.
-        """
-        if await asyncio.to_thread(self.stop_unless_wanted):
-            self.log.info("the task was ended by hand, so %s is stopped", self.what)
-
-    @abstractmethod
-    async def drive(self) -> Mapping[str, Any]:
-        """Drive to the end, and return what the task is told of it."""
-
-    @abstractmethod
-    def stop_unless_wanted(self) -> bool:
-        """Stop what is driven where the task does not wait for it; whether that was so."""
-
-    def say(self, line: str) -> None:
-        """Put a line into the task's log."""
-        self.log.info("%s", line)
-
-
-class DeploymentTrigger(DrivingTrigger):
+class DeploymentTrigger(WaitingTrigger):
     """Drives a release, from the route.
 
     :param spec: of the release, and its `plan`, as :func:`muster.core.wire.dumps` writes them.
@@ -204,8 +200,6 @@ class DeploymentTrigger(DrivingTrigger):
     :param origin: the task instance that asks, written likewise.
     :param deadline: when it has to have ended, in seconds since the epoch.
     """
-
-    unknown: ClassVar[Mapping[str, Any]] = {"outcome": None}
 
     def __init__(self, *, spec: str, plan: str, revision: str, by: str, origin: str, deadline: float) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -215,26 +209,22 @@ class DeploymentTrigger(DrivingTrigger):
         self.by = by
         self.origin = origin
         self.deadline = deadline
-        self.what = f"the release of {revision}"
+        self.what, self.told = f"the release of {revision}", {"outcome": None, "deadline": deadline}
 
-    async def drive(self) -> Mapping[str, Any]:
-        """Drive the release, and return its outcome."""
+    async def follow(self, limit: asyncio.Timeout) -> None:  # noqa: ARG002 - it stays the deadline
+        """Drive the release to its outcome."""
         from muster.airflow.attempts.driving_hub import driving_hub
-        from muster.core.wire import dumps
 
         ours = driving_hub("release")
         async with ours.joined() as backend:
             driver = self._driver(backend)
             while (outcome := await ours.look(driver.step)) is None:
                 pass
-            return {"outcome": dumps(outcome)}
+            self.told = {"outcome": dumps(outcome), "deadline": self.deadline}
 
     def _driver(self, backend: Backend) -> Driver:
         from muster.backends.releases.driver import Driver, Order
         from muster.backends.releases.plan import Plan
-        from muster.core.deployment import DeploymentSpec
-        from muster.core.origin import Origin
-        from muster.core.wire import loads
 
         order = Order(
             spec=loads(DeploymentSpec, self.spec),
@@ -249,9 +239,6 @@ class DeploymentTrigger(DrivingTrigger):
         from muster.airflow.attempts.task_state import GIVEN_UP, ask
         from muster.airflow.site import open_backend
         from muster.backends.releases.manual import tidy
-        from muster.core.deployment import DeploymentSpec
-        from muster.core.origin import Origin
-        from muster.core.wire import loads
 
         if ask(loads(Origin, self.origin)) not in GIVEN_UP:
             return False
@@ -262,54 +249,11 @@ class DeploymentTrigger(DrivingTrigger):
         return True
 
 
-class SearchTrigger(DrivingTrigger):
-    """Drives a search, from its events.
-
-    :param origin: the task instance that searches, as :func:`muster.core.wire.dumps` writes it.
-    :param deadline: when it has to have ended, in seconds since the epoch; None: never.
-    """
-
-    def __init__(self, *, search_id: str, origin: str, deadline: float | None = None) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.search_id = search_id
-        self.origin = origin
-        self.deadline = deadline
-        self.what = f"search {search_id}"
-
-    async def drive(self) -> Mapping[str, Any]:
-        """Drive the search; how it ended is among its events."""
-        from muster.airflow.attempts.driving_hub import driving_hub
-        from muster.ext.search.driver import Driver
-
-        ours = driving_hub("search")
-        async with ours.joined() as backend:
-            driver = await ours.look(lambda: Driver(backend, self.search_id, say=self.say))
-            try:
-                while await ours.look(driver.step) is None:
-                    pass
-            finally:
-                driver.leave()
-            return {}
-
-    def stop_unless_wanted(self) -> bool:
-        """Pause the trials where the task was ended or cleared: nothing would drive the search any more."""
-        from muster.airflow.attempts.task_state import ask, ended_by_hand
-        from muster.airflow.site import open_backend
-        from muster.core.origin import Origin
-        from muster.core.wire import loads
-        from muster.ext.search.driver import Driver
-
-        state = ask(loads(Origin, self.origin))
-        if state is not None and not ended_by_hand(state):
-            return False
-        with closing(open_backend()) as backend:
-            Driver(backend, self.search_id, say=self.say).pause()
-        return True
-
-
-def event(**payload: Any) -> TriggerEvent:
-    """Return the event of a trigger; its payload is what :meth:`MusterOperator.resume` is told."""
-    return TriggerEvent(payload)  # type: ignore[no-untyped-call]
+def __getattr__(name: str) -> Any:
+    """Return an extension's trigger that Airflow's database names as one of this module."""
+    if (module := added(lambda each: each.triggers).get(name)) is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(module), name)
 
 
 def _left(deadline: float | None) -> float | None:

@@ -20,8 +20,6 @@ from muster.core.errors import SpecError
 from muster.core.job import check_param
 from muster.core.names import check_identifier, check_label, check_volume
 from muster.core.resources import Resources
-from muster.core.search import Budget
-from muster.core.space import check_space
 from muster.volumes.base import MOST_CHECKPOINTS
 
 Check = Callable[[Any], object]
@@ -110,16 +108,6 @@ check_trusted = rule(
     lambda value: isinstance(value, (list, tuple)) and all(map(_is_dotted, value)),
     "names, such as ['pickle'] or ['sklearn.tree.DecisionTreeClassifier']",
 )
-check_budget = rule(lambda value: isinstance(value, Budget), "a Budget(resource=…, gpu_hours=…, seconds=…)")
-
-
-def check_searched(value: Any) -> None:
-    """Refuse what is no space to search."""
-    if not isinstance(value, Mapping):
-        raise SpecError(
-            f"{_shown(value)}: expected params and their values, such as {{'rate': loguniform(1e-4, 1e-1)}}"
-        )
-    check_space(value)
 
 
 def check_volume_name(value: Any) -> None:

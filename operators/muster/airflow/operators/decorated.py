@@ -1,4 +1,4 @@
-"""The operators behind ``@task.job``, ``@task.gang`` and ``@task.search``: a function of the Dag file is the entrypoint."""
+"""The operators behind ``@task.job`` and ``@task.gang``: a function of the Dag file is the entrypoint."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ from muster.airflow.operators.job import FunctionOperator, JobOperator
 from muster.core.address import SCHEME
 from muster.core.errors import SpecError
 from muster.core.job import Launcher, Role
-from muster.ext.search.operator import SearchOperator
 
 if TYPE_CHECKING:
     from muster.airflow.authoring.code import Code, DagFolder
@@ -103,12 +102,6 @@ class DecoratedGang(DecoratedJob):
     custom_operator_name = "@task.gang"
 
     launcher = Launcher.TORCHRUN
-
-
-class DecoratedSearch(DecoratedJob, SearchOperator):
-    """Search with a function of the Dag file; :func:`muster.airflow.operators.decorators.search` says how it is written."""
-
-    custom_operator_name = "@task.search"
 
 
 def _bind(

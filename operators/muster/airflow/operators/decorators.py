@@ -1,6 +1,6 @@
-"""``@job``, ``@gang`` and ``@search``: a function that stands in the Dag file and runs in an image.
+"""``@job`` and ``@gang``: a function that stands in the Dag file and runs in an image.
 
-Airflow offers them as ``@task.job``, ``@task.gang`` and ``@task.search``, too. These here are typed: a type checker
+Airflow offers them as ``@task.job`` and ``@task.gang``, too. These here are typed: a type checker
 knows their keywords, and that what a call returns has ``.versions``.
 """
 
@@ -18,7 +18,7 @@ from muster.airflow.authoring.keywords import SHARED, check_words, in_task, merg
 from muster.airflow.authoring.references import VersionsReference
 from muster.airflow.authoring.source import source_of
 from muster.airflow.operators.base import RETRIES, RETRY_DELAY, default_queue
-from muster.airflow.operators.decorated import DecoratedGang, DecoratedJob, DecoratedSearch
+from muster.airflow.operators.decorated import DecoratedGang, DecoratedJob
 from muster.airflow.operators.mapping import Mapped
 
 if TYPE_CHECKING:
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
     from muster.airflow.authoring.keywords import keyword
     from muster.airflow.operators.job import FunctionOperator
-    from muster.ext.search.operator import SearchOperator
 
 P = ParamSpec("P")
 Function = Callable[..., Mapping[str, float] | None]
@@ -39,14 +38,8 @@ if TYPE_CHECKING:
 
         task_id: str = keyword(default="")
 
-    class _SearchKeywords(SearchOperator):
-        """What ``@search`` takes, likewise."""
-
-        task_id: str = keyword(default="")
-
 else:
     _Keywords = DecoratedJob
-    _SearchKeywords = DecoratedSearch
 
 
 class Decorator(Protocol[P]):
@@ -58,7 +51,7 @@ class Decorator(Protocol[P]):
     def __call__(self, *args: P.args, **keywords: P.kwargs) -> Callable[[Function], Task]: ...
 
 
-def _typed(keywords: Callable[P, Any]) -> Callable[[Callable[..., Any]], Decorator[P]]:  # noqa: ARG001
+def typed(keywords: Callable[P, Any]) -> Callable[[Callable[..., Any]], Decorator[P]]:  # noqa: ARG001
     """Tell type checkers that a function takes the keywords of an operator."""
     return lambda function: cast("Decorator[P]", function)
 
@@ -152,7 +145,7 @@ class _Decorator(_TaskDecorator[Any, Any, DecoratedJob]):
         return TaskResult(task.complete())
 
 
-@_typed(_Keywords)
+@typed(_Keywords)
 def job(python_callable: Function | None = None, **keywords: Any) -> Any:
     """Make a function of the Dag file a job.
 
@@ -189,10 +182,10 @@ def job(python_callable: Function | None = None, **keywords: Any) -> Any:
     :raises SpecError: it cannot run in an image, or its parameters are not what is given; while the
         Dag is parsed, with the task, the line and what to do.
     """
-    return _decorate(python_callable, DecoratedJob, keywords)
+    return decorate(python_callable, DecoratedJob, keywords)
 
 
-@_typed(_Keywords)
+@typed(_Keywords)
 def gang(python_callable: Function | None = None, **keywords: Any) -> Any:
     """Make a function of the Dag file a gang: all replicas of it at once, or none.
 
@@ -207,36 +200,12 @@ def gang(python_callable: Function | None = None, **keywords: Any) -> Any:
             dist.init_process_group("gloo")
             ...
     """
-    return _decorate(python_callable, DecoratedGang, keywords)
+    return decorate(python_callable, DecoratedGang, keywords)
 
 
-@_typed(_SearchKeywords)
-def search(python_callable: Function | None = None, **keywords: Any) -> Any:
-    """Make a function of the Dag file what a search trains in each of its trials.
+def decorate(function: Function | None, operator: type[DecoratedJob], keywords: dict[str, Any]) -> Any:
+    """Make a function, or the next one where None is given, a task of an operator with these keywords."""
 
-    Like :func:`gang`, with the keywords of a :class:`~muster.ext.search.operator.SearchOperator`. The params of the space, and the
-    one that ``until`` names, are not given where it is called.
-
-    ::
-
-        from muster.airflow import choice, loguniform, search
-
-
-        @search(
-            image="train",
-            outputs={"model": "sales/model"},
-            space={"rate": loguniform(1e-4, 1e-1), "width": choice(64, 128)},
-            metric="auc",
-            rungs=(1, 3, 9),
-            until="epochs",
-        )
-        def train(table: Path, model: Path, checkpoints: Path, *, rate: float, width: int, epochs: int = 9) -> None:
-            ...
-    """  # fmt: skip
-    return _decorate(python_callable, DecoratedSearch, keywords)
-
-
-def _decorate(function: Function | None, operator: type[DecoratedJob], keywords: dict[str, Any]) -> Any:
     def decorator(given: Function) -> _Decorator:
         # the result of a job is one document, whatever the function's annotation says
         return _Decorator(

@@ -15,11 +15,13 @@ EXTENSION = Extension(
     extra="search",
     operators={
         "SearchOperator": "muster.ext.search.operator",
+        "search": "muster.ext.search.decorator",
     },
     decorators={
-        "search": "muster.airflow.operators.decorators",
+        "search": "muster.ext.search.decorator",
     },
-    links=("muster.airflow.links.SearchLink",),
+    links=("muster.ext.search.link.SearchLink",),
+    triggers={"SearchTrigger": "muster.ext.search.trigger"},
     commands="muster.ext.search.commands:add",
     routes=("muster.ext.search.routes:api",),
     static=Path(__file__).parent / "static",

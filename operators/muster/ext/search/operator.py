@@ -16,21 +16,19 @@ from muster.airflow.assets import announce
 from muster.airflow.attempts.remembered import Remembered
 from muster.airflow.attempts.waiting import Stopped
 from muster.airflow.authoring.checks import (
-    check_budget,
     check_count,
     check_input,
     check_input_name,
     check_kept,
     check_retries,
-    check_searched,
     check_volume_name,
     optional,
+    rule,
 )
 from muster.airflow.authoring.keywords import keyword
 from muster.airflow.links import (
     JobLink,
     ReportLink,
-    SearchLink,
     TrackingLink,
     VersionsLink,
     push_job_link,
@@ -45,8 +43,9 @@ from muster.core.names import make_job_id
 from muster.core.progress import Pattern
 from muster.core.room import size
 from muster.core.search import Budget, Mode, Sampler, Search, SearchSpec, Stopping
-from muster.core.space import Dimension, sample
+from muster.core.space import Dimension, check_space, sample
 from muster.core.status import JobStatus
+from muster.ext.search.link import SearchLink
 from muster.volumes.base import MOST_CHECKPOINTS
 
 if TYPE_CHECKING:
@@ -62,6 +61,18 @@ LOOK_SECONDS = 0.25
 TRIALS = "-trials"
 """What the volumes of the trials' own versions are called after: those of ``flights/model`` are in ``flights/model-trials``."""
 RESULTS = "results"
+
+
+_check_budget = rule(lambda value: isinstance(value, Budget), "a Budget(resource=…, gpu_hours=…, seconds=…)")
+
+
+def _check_searched(value: Any) -> None:
+    """Refuse what is no space to search."""
+    if not isinstance(value, Mapping):
+        raise SpecError(
+            f"{value!r:.60}: expected params and their values, such as {{'rate': loguniform(1e-4, 1e-1)}}"
+        )
+    check_space(value)
 
 
 class SearchOperator(GangOperator):
@@ -89,7 +100,7 @@ class SearchOperator(GangOperator):
     operator_extra_links = (SearchLink(), JobLink(), VersionsLink(), ReportLink(), TrackingLink())
     priority = "low"
 
-    space: Mapping[str, Dimension] = keyword(check=check_searched)
+    space: Mapping[str, Dimension] = keyword(check=_check_searched)
     """The params that are searched for, ``{"rate": loguniform(1e-4, 1e-1), "width": choice(64, 128)}``; with
     ``integers(1, 8)``, ``uniform(0, 1)``, and ``.when(optimizer="sgd")`` for one that only some points have."""
     metric: str = keyword(check=check_input_name)
@@ -114,9 +125,9 @@ class SearchOperator(GangOperator):
     """Of the choices: the same seed chooses the same points."""
     trial_retries: int = keyword(default=1, check=check_retries)
     """How often a trial whose job failed is started again from its checkpoint, unless the error would come again."""
-    budget: Budget | None = keyword(default=None, check=optional(check_budget))
+    budget: Budget | None = keyword(default=None, check=optional(_check_budget))
     """What the search may use at most, ``Budget(resource=500, gpu_hours=8, seconds=3600)``. Trials then stop at their next rung."""
-    earlier: str | Sequence[str] = keyword(default=(), check=check_input, templated=True)
+    earlier: str | Sequence[str] = keyword(default=(), check=check_input, templated=True, reads=True)
     """Results of earlier searches, ``"flights/search@latest"``, which ``tpe`` knows from the start."""
     results: str | None = keyword(default=None, check=optional(check_volume_name), templated=True)
     """The volume for the table of all trials: params, values at each rung, curves. None: none is kept."""
@@ -291,8 +302,8 @@ class SearchOperator(GangOperator):
         return ended
 
     def _hand_over(self, task: TaskRun, driver: Driver, *, waited: float) -> None:
-        from muster.airflow.attempts.trigger import SearchTrigger
         from muster.core.wire import dumps
+        from muster.ext.search.trigger import SearchTrigger
 
         now = time.time()
         if task.defer is not None and task.patience().left(waited=waited, queued=False, now=now) == 0:
