@@ -22,7 +22,8 @@ from tests.contract.test_store import make_spec, write_and_seal
 from tests.e2e.author import Author
 from tests.waiting import until
 
-from muster.airflow.lineage import Lineage, addresses_in
+from muster.airflow.authoring.references import texts_in
+from muster.airflow.lineage import Lineage
 from muster.core.errors import NotFound
 from muster.core.status import JobState, JobStatus
 from muster.volumes.folder import FolderStore
@@ -302,7 +303,7 @@ def test_a_release_reads_the_model_and_writes_the_deployment_in_its_version(line
 
 def test_names_alone_tell_a_version_only_where_it_is_exact(lineage: Lineage) -> None:
     told = lineage.of_names(
-        addresses_in(
+        texts_in(
             {"a": ["lab/rows@latest", "volume://lab/rows@<2013-10"], "b": "volume://lab/model@7", "c": None}
         ),
         ["volume://lab/out", "deployment://flights"],

@@ -10,7 +10,7 @@ https://openlineage.io/docs/spec/facets/
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from muster.core.address import SCHEME, Address, Select
@@ -187,18 +187,6 @@ class Lineage:
             return {}
         fields = [schema_dataset.SchemaDatasetFacetFields(name=each.name, type=each.type) for each in columns]
         return {"schema": schema_dataset.SchemaDatasetFacet(fields=fields)}
-
-
-def addresses_in(value: Any) -> Iterator[str]:
-    """Yield every address in a rendered keyword; text that is none is passed over."""
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, Mapping):
-        for item in value.values():
-            yield from addresses_in(item)
-    elif isinstance(value, Sequence):
-        for item in value:
-            yield from addresses_in(item)
 
 
 def _exact(text: str) -> tuple[str, str]:

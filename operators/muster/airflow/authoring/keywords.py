@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, dataclass_transform
 from airflow.sdk.bases.operator import BaseOperatorMeta, get_merged_defaults
 from airflow.sdk.exceptions import AirflowException
 
+from muster.airflow.authoring.references import texts_in
 from muster.core.errors import SpecError
 from muster.core.names import nearest
 
@@ -60,6 +61,7 @@ class Keyword:
     own: bool = False
     late: bool = False
     airflow: str = ""
+    reads: bool | Callable[[Any], Any] = False
 
     @property
     def parameter(self) -> str:
@@ -91,6 +93,7 @@ def keyword(
     own: bool = False,
     late: bool = False,
     airflow: str = "",
+    reads: bool | Callable[[Any], Any] = False,
 ) -> Any:
     """Declare a keyword: its name, type and description are those of the attribute that this is assigned to.
 
@@ -106,6 +109,7 @@ def keyword(
     :param own: the class's default holds whatever stands in ``default_args``.
     :param late: a mapped task may leave its value to the run; always so for required and templated keywords.
     :param airflow: the keyword of Airflow's constructor that the value is passed on to.
+    :param reads: it names versions that the task reads, for lineage and the cache; or what of its value does.
     """
     return Keyword(
         word=alias,
@@ -119,6 +123,7 @@ def keyword(
         own=own,
         late=late,
         airflow=airflow,
+        reads=reads,
     )
 
 
@@ -204,6 +209,15 @@ def keywords_of(operator: type) -> Mapping[str, Keyword]:
     """The keywords that muster declares for an operator, its bases' included, by the author's word."""
     found: Mapping[str, Keyword] = getattr(operator, "keywords", {})
     return found
+
+
+def addresses_read(operator: type, value_of: Callable[[Keyword], Any]) -> Iterator[str]:
+    """Yield every address, or Jinja, by which an operator's keywords name what its task reads."""
+    if isinstance(operator, AuthorKeywords):
+        for each in operator.keywords.values():
+            if each.reads:
+                value = value_of(each)
+                yield from texts_in(each.reads(value) if callable(each.reads) else value)
 
 
 def _constructor(keywords: Mapping[str, Keyword]) -> Callable[..., None]:

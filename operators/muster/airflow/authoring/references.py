@@ -160,3 +160,17 @@ def is_known(value: Any) -> bool:
 
 def _listed(value: str | list[str]) -> list[str]:
     return [value] if isinstance(value, str) else list(value)
+
+
+def texts_in(value: Any, *, names: bool = False) -> Iterator[str]:
+    """Yield every text in a value: its addresses, where it holds those. A reference to another task is no text.
+
+    :param names: the names of mappings, too.
+    """
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        yield from texts_in([*(value if names else ()), *value.values()], names=names)
+    elif isinstance(value, Sequence):
+        for item in value:
+            yield from texts_in(item, names=names)

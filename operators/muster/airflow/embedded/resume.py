@@ -7,8 +7,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
+from muster.airflow.authoring.references import texts_in
 from muster.airflow.embedded.load import Loaded
-from muster.airflow.lineage import addresses_in
 from muster.backends.base import Backend
 from muster.core.address import shown
 from muster.core.errors import NotFound
@@ -51,7 +51,7 @@ def stale(loaded: Loaded, results: Mapping[str, Sequence[Any]], backend: Backend
 
 def _retired(result: Mapping[str, Any], store: Store) -> str:
     """Say which version of a result was retired, and why; empty where none was."""
-    for address in dict.fromkeys(addresses_in(result.get("versions", {}))):
+    for address in dict.fromkeys(texts_in(result.get("versions", {}))):
         with suppress(NotFound):  # the task that reads it says so
             for version in store.resolve(address):
                 if version.retired is not None:

@@ -17,7 +17,7 @@ from muster.airflow.attempts.verdicts import Failed, refusal, translated
 from muster.airflow.attempts.waiting import Wait
 from muster.airflow.attempts.watcher import arguments, called, watcher
 from muster.airflow.authoring.checks import check_delay, check_executor_queue, check_retries, optional
-from muster.airflow.authoring.keywords import AuthorKeywords, Keyword, keyword, refusing
+from muster.airflow.authoring.keywords import AuthorKeywords, Keyword, addresses_read, keyword, refusing
 from muster.airflow.authoring.references import Later, is_known
 from muster.airflow.links import left, push_run_link
 from muster.airflow.operators.mapping import TaskPartial, begin
@@ -43,8 +43,6 @@ if TYPE_CHECKING:
 
 RETRIES = 2
 RETRY_DELAY = timedelta(seconds=10)
-READING = ("inputs", "volume", "model", "rows", "reference")
-"""The keywords that name what a task reads."""
 _TEXTS = (
     "entrypoint",
     "command",
@@ -421,9 +419,7 @@ class MusterOperator(BaseOperator, metaclass=AuthorKeywords):
         return lineage.of_job(job_id, run_id=ti.run_id) if job_id else self._named_lineage(lineage)
 
     def _named_lineage(self, lineage: Lineage) -> TaskLineage:
-        from muster.airflow.lineage import addresses_in
-
-        read = addresses_in([getattr(self, word, None) for word in READING])
+        read = addresses_read(type(self), lambda each: getattr(self, each.attribute))
         return lineage.of_names(read, (str(each.uri) for each in self.outlets if hasattr(each, "uri")))
 
     def _open_lineage(self) -> Lineage:

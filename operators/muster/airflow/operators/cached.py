@@ -7,10 +7,10 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from muster.airflow.authoring.checks import check_flag, optional
-from muster.airflow.authoring.keywords import keyword
-from muster.airflow.authoring.references import VersionReference, is_known
+from muster.airflow.authoring.keywords import addresses_read, keyword
+from muster.airflow.authoring.references import is_known, texts_in
 from muster.airflow.authoring.values import plain
-from muster.airflow.operators.base import READING, MusterOperator
+from muster.airflow.operators.base import MusterOperator
 from muster.core.address import SCHEME
 from muster.core.comparison import What, differences, files_changed
 from muster.core.errors import NotFound
@@ -88,13 +88,12 @@ class CachedOperator(MusterOperator):
 
     def task_lineage(self, lineage: Lineage, ti: Any) -> TaskLineage:
         """Describe what an ended try read, and made or kept; by the kept versions where gc deleted the job that made them."""
-        from muster.airflow.lineage import addresses_in
         from muster.airflow.links import returned
 
         try:
             return super().task_lineage(lineage, ti)
         except NotFound:
-            return lineage.of_kept(list(addresses_in(returned(ti).get("versions"))))
+            return lineage.of_kept(list(texts_in(returned(ti).get("versions"))))
 
     def refuse(self, made: Made) -> str:  # noqa: ARG002 - for those below
         """Why this task may not keep these versions; empty if it may."""
@@ -110,29 +109,15 @@ class _Every(frozenset[str]):
 
 def volumes_selected(task: Any) -> Iterator[str]:
     """Yield the volumes that a task reads by a selector; ``{`` if their names are known only in a run."""
-    keywords = getattr(task, "partial_kwargs", None) or {name: getattr(task, name, None) for name in READING}
-    given = [keywords.get(name) for name in READING]
     if getattr(task, "is_mapped", False):
-        given += [task._get_specified_expand_input().value]
-    for text in (text for value in given for text in _texts(value)):
-        if not text.startswith((SCHEME, _ALL_VOLUMES)):
-            continue
+        named = addresses_read(task.operator_class, lambda each: task.partial_kwargs.get(each.parameter))
+        others = texts_in([task.partial_kwargs.get("op_kwargs"), task._get_specified_expand_input().value])
+        given = [*named, *(text for text in others if text.startswith((SCHEME, _ALL_VOLUMES)))]
+    else:
+        given = [*addresses_read(type(task), lambda each: getattr(task, each.attribute))]
+    for text in given:  # none is a reference to another task: that names an exact version
         volume, at, selector = text.removeprefix(SCHEME).partition("@")
         if _ALL_VOLUMES in volume:
             yield _ALL_VOLUMES
         elif not (at and selector.isdigit()):
             yield volume
-
-
-def _texts(value: Any) -> Iterator[str]:
-    """Every text in a value that holds no reference to another task: those name exact versions."""
-    if isinstance(value, VersionReference):
-        return
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, Mapping):
-        for item in value.values():
-            yield from _texts(item)
-    elif isinstance(value, list | tuple):
-        for item in value:
-            yield from _texts(item)

@@ -93,10 +93,14 @@ class DeployOperator(ReleasingOperator):
 
     name: str = keyword(check=check_name)
     """The deployment."""
-    model: str | VersionReference = keyword(check=check_one, templated=True)
+    model: str | VersionReference = keyword(check=check_one, templated=True, reads=True)
     """The version: a gate's ``.passed`` or an address."""
     smoke: str | SmokeRows | None = keyword(
-        default="smoke.json", read=read_smoke_rows, check=optional(check_smoke), templated=True
+        default="smoke.json",
+        read=read_smoke_rows,
+        check=optional(check_smoke),
+        templated=True,
+        reads=lambda smoke: smoke["rows"] if isinstance(smoke, Mapping) else None,
     )
     """A JSON file of the Dag's folder: a list of ``{"name": …, "inputs": {column: [values]}, "expect": {output:
     {"min": …, "max": …}}}``; or rows of a version, ``SmokeRows(stage.versions["rows"], most=20)``; None asks nothing."""

@@ -17,9 +17,8 @@ from muster.airflow.authoring.checks import (
     optional,
 )
 from muster.airflow.authoring.keywords import keyword
-from muster.airflow.authoring.references import VersionReference, is_known
+from muster.airflow.authoring.references import VersionReference, is_known, texts_in
 from muster.airflow.authoring.values import by_name
-from muster.airflow.lineage import addresses_in
 from muster.airflow.links import CandidateLink, ChampionLink, JobLink, returned
 from muster.airflow.operators.champion import CHAMPION, Scores, champion_of, score, trained_on
 from muster.airflow.operators.gating import ChampionComparison, Threshold, decide, table
@@ -61,13 +60,16 @@ class GateOperator(CodeOperator):
     ui_color = "#fef7e0"
     operator_extra_links = (CandidateLink(), ChampionLink(), JobLink())
 
-    volume: str | VersionReference = keyword(check=check_one, templated=True)
+    volume: str | VersionReference = keyword(check=check_one, templated=True, reads=True)
     """The candidate: ``.versions["model"]`` or an address."""
     require: Mapping[str, str] = keyword(default=None, read=by_name, templated=True)
     """Rules by metric, ``{"auc": ">= 0.65, >= auc_baseline"}``: held against a number, or against another metric of
     the same model, ``"<= ece_baseline + 0.02"``; commas between several; ``">= {{ params.least }}"`` is filled in by the run."""
     not_worse_than: str | VersionReference | None = keyword(
-        default=None, check=optional(_check_other), templated=True
+        default=None,
+        check=optional(_check_other),
+        templated=True,
+        reads=lambda value: None if value == CHAMPION else value,
     )
     """``"champion"``, the version of the same volume that is served now, or an address."""
     metric: str | None = keyword(default=None, check=optional(check_metric))
@@ -175,7 +177,7 @@ class GateOperator(CodeOperator):
         """Describe what was judged, and the champion that it was held against; a gate writes nothing."""
         judged = returned(ti)
         versions = [judged[word] for word in ("passed", "champion") if judged.get(word)]
-        return lineage.of_read(versions or addresses_in(self.volume))
+        return lineage.of_read(versions or texts_in(self.volume))
 
     def _thresholds(self, require: Mapping[str, str]) -> tuple[Threshold, ...]:
         return tuple(each for metric, rules in require.items() for each in Threshold.parse(metric, rules))

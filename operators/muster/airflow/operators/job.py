@@ -77,7 +77,9 @@ class FunctionOperator(CachedOperator, CodeOperator):
 
     image: str = keyword(default=None, check=check_image, for_all=True, late=True)
     """The locked environment it runs in; given here or in the Dag's ``default_args``."""
-    inputs: Mapping[str, Any] = keyword(default=None, read=by_name, each=check_address, templated=True)
+    inputs: Mapping[str, Any] = keyword(
+        default=None, read=by_name, each=check_address, templated=True, reads=True
+    )
     """Addresses by name, ``"volume://flights/features@latest"``, another operator's ``.versions["features"]``, or
     a list of these, which arrives as ``list[Path]``. The input ``checkpoints`` fills the folder of checkpoints; it may be a folder in a
     version, ``"flights/search@7/checkpoints/3"``."""

@@ -34,7 +34,9 @@ class RollbackOperator(MusterOperator):
 
     name: str = keyword(check=check_name)
     """The deployment."""
-    model: str | VersionReference | None = keyword(default=None, check=optional(check_one), templated=True)
+    model: str | VersionReference | None = keyword(
+        default=None, check=optional(check_one), templated=True, reads=True
+    )
     """The version to take back: the one being released or, if there is no release, the one that serves. If it is
     neither, the task is skipped. Where not given, whichever version that is."""
     reason: str | None = keyword(default=None, check=optional(check_text), templated=True)

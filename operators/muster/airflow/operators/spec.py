@@ -13,7 +13,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from muster.airflow.authoring.keywords import Keyword
-from muster.airflow.authoring.references import is_known
+from muster.airflow.authoring.references import is_known, texts_in
 from muster.airflow.authoring.values import known_output, outputs_of, plain, seconds
 from muster.core.address import Address
 from muster.core.advice import lacking
@@ -251,7 +251,7 @@ def refuse_secrets(operator: MusterOperator) -> None:
         if not each.templated or not (each.spec is plain or each.word in ("command", "source", "query")):
             continue
         for field, value in _named(each, getattr(operator, each.attribute)):
-            if any(redact(read) != read for text in _texts(value) for read in readings(text)):
+            if any(redact(read) != read for text in texts_in(value, names=True) for read in readings(text)):
                 raise SpecError(
                     f"{field} holds the value of a secret, as it is or encoded, which would be stored: give its place instead, "
                     "secrets={'TOKEN': 'connection:ID#password'}, and read the variable TOKEN in the job"
@@ -263,17 +263,6 @@ def _named(each: Keyword, value: Any) -> Iterator[tuple[str, Any]]:
         yield from ((f"{each.word}[{name!r}]", item) for name, item in value.items())
     else:
         yield each.word, value
-
-
-def _texts(value: Any) -> Iterator[str]:
-    """Every text in a JSON value, also the names of objects."""
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, Mapping):
-        yield from _texts([*value, *value.values()])
-    elif isinstance(value, (list, tuple)):
-        for item in value:
-            yield from _texts(item)
 
 
 def image_digest(name: str, folder: DagFolder, task: TaskRun) -> str:

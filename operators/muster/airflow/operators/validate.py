@@ -85,7 +85,7 @@ class ValidateOperator(CachedOperator, ProgramOperator):
     operator_extra_links = (JobLink(), VersionsLink(), DataDocsLink())
 
     volume: str | VersionReference | Sequence[str | VersionReference] = keyword(
-        check=check_some, templated=True
+        check=check_some, templated=True, reads=True
     )
     """The version, or versions, to check: ``.versions["features"]`` or an address."""
     suite: str = keyword(default="expectations.json", check=check_file)

@@ -40,7 +40,7 @@ class CompactOperator(ProgramOperator):
     program = replace(INGEST, entrypoint=COMPACT_ENTRYPOINT)
     ui_color = "#e0f2f1"
 
-    volume: str = keyword(templated=True)
+    volume: str = keyword(templated=True, reads=True)
     """The volume, ``raw/events``."""
     partition: str | None = keyword(default=None, templated=True)
     """The partition of which the last version is taken; None: of what has none."""

@@ -88,7 +88,7 @@ class IngestOperator(ProgramOperator):
     source: str = keyword(check=check_known_url, templated=True)
     """``s3://bucket/prefix``, ``gs://``, ``abfs://``, ``https://``, ``sftp://``, ``file:///folder``, ``sql://CONNECTION``, or
     ``kafka://CONNECTION/topic``."""
-    volume: str = keyword(templated=True)
+    volume: str = keyword(templated=True, reads=True)
     """The volume that gets the version, ``raw/events``."""
     partition: str | None = keyword(default=None, templated=True)
     """The partition of the version. Each partition is compared with its own last version."""

@@ -83,7 +83,7 @@ class DriftOperator(ProgramOperator):
     revision: str | None = keyword(default=None, check=optional(check_name), templated=True)
     """Only what this revision answered, such as ``r7``; all that answered where not given."""
     reference: str | VersionReference | Sequence[str | VersionReference] | None = keyword(
-        default=None, check=optional(check_some), templated=True
+        default=None, check=optional(check_some), templated=True, reads=True
     )
     """The version, or versions, to compare with; where not given, what the model that serves was trained on."""
     training: str = keyword(default="train", check=check_input_name)

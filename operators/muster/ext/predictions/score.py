@@ -95,11 +95,11 @@ class ScoreOperator(CachedOperator, ProgramOperator):
     program = Program(entrypoint=ENTRYPOINT, output=OUTPUT)
     ui_color = "#e4f7fb"
 
-    model: str | VersionReference = keyword(check=_check_model, templated=True)
+    model: str | VersionReference = keyword(check=_check_model, templated=True, reads=True)
     """``"deployment://flights"``, the version that answers now, in the image that serves it; or a version:
     ``.versions["model"]`` or an address."""
     rows: str | VersionReference | Sequence[str | VersionReference] = keyword(
-        check=check_some, templated=True
+        check=check_some, templated=True, reads=True
     )
     """The version, or versions, whose Parquet and CSV files are scored. They need a column for each input of the model; others are ignored."""
     outputs: str | Output = keyword(read=_read_output, check=known_output, templated=True)
