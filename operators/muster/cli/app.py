@@ -27,11 +27,11 @@ from muster.cli.command import Commands, example
 from muster.cli.demo import demo
 from muster.cli.doctor import doctor
 from muster.cli.init import init
-from muster.cli.leaving import leave
 from muster.cli.run import Resumable, run
 from muster.cli.screen import complain
 from muster.cli.tensorboard import tensorboard
 from muster.core.extensions import problems, used
+from muster.core.forking import leave
 
 HELP = """The whole road of a model in one Airflow Dag, on this machine or a cluster.
 

@@ -1,4 +1,4 @@
-"""Starts processes that die with the worker, and kills all that they leave behind."""
+"""Kills all that the worker's processes leave behind."""
 
 from __future__ import annotations
 
@@ -6,58 +6,8 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Mapping, Sequence
-
-from muster.core.linux import die_with
 
 _LOOK_SECONDS = 0.002
-
-
-class Forked(BaseException):
-    """Raised in a forked child: this process must not go on as the worker."""
-
-
-def spawn(arguments: Sequence[str] | None, *, environment: Mapping[str, str], folder: str) -> tuple[int, int]:
-    """Start a process in a session of its own; return its pid and the end of a pipe with its output.
-
-    stdout and stderr share the pipe, so their order is kept. A program that cannot be run ends with
-    status 127 and says why in its output. Without arguments the child is a copy of this process.
-
-    :raises Forked: in that copy, to leave the worker's call stack.
-    """
-    parent = os.getpid()
-    read, write = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        try:
-            os.close(read)
-            _become(environment, folder, write, parent)
-            if arguments is None:
-                raise Forked
-            signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # Python ignores it, other programs expect it
-            os.execvpe(arguments[0], list(arguments), os.environ)
-        except Exception as error:  # the forked copy must not go on as the worker
-            os.write(2, f"cannot run {arguments}: {error}\n".encode())
-            os._exit(127)
-    os.close(write)
-    os.set_blocking(read, False)
-    return pid, read
-
-
-def _become(environment: Mapping[str, str], folder: str, output: int, parent: int) -> None:
-    os.setsid()
-    die_with(parent)
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    for given, wanted in ((nothing, 0), (output, 1), (output, 2)):
-        os.dup2(given, wanted)
-    os.close(nothing)
-    os.close(output)
-    for number in (signal.SIGTERM, signal.SIGCHLD):
-        signal.signal(number, signal.SIG_DFL)
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    os.chdir(folder)
-    os.environ.clear()
-    os.environ.update(environment)
 
 
 def has_children() -> bool:

@@ -16,10 +16,11 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol
 
+from muster.core.forking import Forked, spawn
 from muster.core.linux import adopt_orphans
 from muster.core.progress import Pattern
 from muster.worker.lines import LineBuffer
-from muster.worker.processes import Forked, children, end_descendants, has_children, spawn
+from muster.worker.processes import children, end_descendants, has_children
 from muster.worker.silence import Silence
 
 TAIL_LINES = 400

@@ -96,7 +96,7 @@ def test_a_program_that_cannot_be_started_says_so(run: Runner) -> None:
     fault = run("pass")
     assert fault is not None
     assert fault.cause is Cause.BACKEND_ERROR
-    assert b"cannot start the worker /nowhere/python" in run.said
+    assert b"cannot run /nowhere/python" in run.said
 
 
 def test_without_cgroups_memory_is_limited_by_looking(run: Runner, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,9 +11,7 @@ from textwrap import dedent
 import pytest
 
 PROGRAM = """
-    import atexit, sys, threading, types
-    if {airflow}:
-        sys.modules["airflow"] = types.ModuleType("airflow")
+    import atexit, sys, threading
 
     class Heavy:
         def __del__(self):
@@ -23,30 +21,25 @@ PROGRAM = """
     atexit.register(print, "registered")
     sys.stdout.write("written ")
     {more}
-    from muster.cli.leaving import leave
+    from muster.core.forking import leave
     leave(3)
 """
 
 
-def end(*, airflow: bool, more: str = "") -> tuple[int, list[str]]:
-    program = dedent(PROGRAM).format(airflow=airflow, more=more)
+def end(*, more: str = "") -> tuple[int, list[str]]:
+    program = dedent(PROGRAM).format(more=more)
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert not done.stderr
     return done.returncode, done.stdout.split()
 
 
-def test_with_airflow_loaded_nothing_is_freed_and_nothing_is_lost() -> None:
-    assert end(airflow=True) == (3, ["written", "registered"])
-
-
-def test_without_airflow_python_ends_as_ever() -> None:
-    assert end(airflow=False) == (3, ["written", "registered", "freed"])
+def test_nothing_is_freed_and_nothing_is_lost() -> None:
+    assert end() == (3, ["written", "registered"])
 
 
 def test_a_thread_that_has_to_be_waited_for_is() -> None:
     more = "threading.Thread(target=lambda: (threading.main_thread().join(), print('waited'))).start()"
-    code, words = end(airflow=True, more=more)
-    assert (code, sorted(words)) == (3, ["freed", "registered", "waited", "written"])
+    assert end(more=more) == (3, ["written", "waited", "registered"])
 
 
 @pytest.mark.parametrize(

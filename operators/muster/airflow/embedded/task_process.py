@@ -11,15 +11,16 @@ import os
 import signal
 import sys
 import time
-import traceback
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from io import BufferedWriter, FileIO, TextIOWrapper
 from multiprocessing.connection import Connection, Pipe, wait
-from typing import Any, NoReturn, TextIO
+from typing import Any, TextIO
 
 from muster.airflow.attempts.watcher import LineListener
+from muster.core.forking import do_and_end
 from muster.core.linux import die_with
 from muster.core.locks import leave_to_parent
 from muster.core.status import JobStatus
@@ -66,7 +67,7 @@ class TaskProcess:
         parent = os.getpid()
         self._pid = os.fork()
         if self._pid == 0:
-            _become(work, pipe, self._printed, parent, stop)
+            do_and_end(partial(_begin, work, pipe, self._printed, parent, stop), registered=False)
         pipe.close()
         if self._printed is not None:
             self._printed.keep_reading()
@@ -229,26 +230,16 @@ def hear(processes: Collection[TaskProcess], listener: LineListener, seconds: fl
     return [each for each in processes if each.hear(listener)]
 
 
-def _become(
+def _begin(
     work: Work, pipe: Connection, printed: _Printed | None, parent: int, stop: Callable[[], None]
-) -> NoReturn:
-    code = 1
-    try:
-        die_with(parent)
-        leave_to_parent()  # the run's own lock says whether the run lives
-        if printed is not None:
-            printed.take()
-        else:
-            sys.stdout, sys.stderr = _written_by_line(1), _written_by_line(2)
-        _serve(work, pipe, stop)
-        code = 0
-    except BaseException:  # the copy of the run must never run on
-        traceback.print_exc()
-    finally:
-        with suppress(OSError):
-            sys.stdout.flush()
-            sys.stderr.flush()
-        os._exit(code)
+) -> None:
+    die_with(parent)
+    leave_to_parent()  # the run's own lock says whether the run lives
+    if printed is not None:
+        printed.take()
+    else:
+        sys.stdout, sys.stderr = _written_by_line(1), _written_by_line(2)
+    _serve(work, pipe, stop)
 
 
 def _serve(work: Work, pipe: Connection, stop: Callable[[], None]) -> None:

@@ -14,16 +14,16 @@ import select
 import signal
 import socket
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import NoReturn
 
 import muster
 from muster.backends.local.processes import JOB_VARIABLE, MARK_VARIABLE
 from muster.backends.local.spawn import spawn_early
+from muster.core.forking import do_and_end, take_streams
 from muster.core.interpreters import python_command
 from muster.core.linux import die_with
 from muster.core.wire import loads
@@ -164,37 +164,26 @@ def serve(handle: int, parent: int) -> None:
             if not word:
                 return
             if os.fork() == 0:
-                _become(asked, *handles)
+                asked.close()
+                do_and_end(partial(_become, *handles), registered=False)
             for each in handles:
                 os.close(each)
 
 
-def _become(asked: socket.socket, line: int, claim: int, log: int) -> NoReturn:
-    """Be what a supervisor is that was started without a nursery, and never return to its loop."""
+def _become(line: int, claim: int, log: int) -> None:
+    """Be what a supervisor is that was started without a nursery."""
     from muster.backends.local.orders import Orders
     from muster.backends.local.supervisor import Supervisor
 
-    code = 1
-    try:
-        asked.close()
-        if os.fork():  # no child of ours: who ends the run with all of its descendants does not end its jobs
-            os._exit(0)
-        os.setsid()
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        for stream in (1, 2):
-            os.dup2(log, stream)
-        os.close(log)
-        os.write(line, _READY)
-        told, workers = spawn_early(line)
-        os.environ.clear()
-        os.environ.update(told["variables"])
-        orders = replace(loads(Orders, told["orders"]), claim_handle=claim)
-        Supervisor(orders, told["secrets"], workers).run()
-        code = 0
-    except BaseException:  # the copy of the nursery must never run on
-        import traceback
-
-        traceback.print_exc()
-    finally:
-        sys.stderr.flush()
-        os._exit(code)
+    if os.fork():  # no child of ours: who ends the run with all of its descendants does not end its jobs
+        os._exit(0)
+    os.setsid()
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    take_streams(log)
+    os.close(log)
+    os.write(line, _READY)
+    told, workers = spawn_early(line)
+    os.environ.clear()
+    os.environ.update(told["variables"])
+    orders = replace(loads(Orders, told["orders"]), claim_handle=claim)
+    Supervisor(orders, told["secrets"], workers).run()

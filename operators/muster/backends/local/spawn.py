@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from muster.core.linux import adopt_orphans, die_with
+from muster.core import forking
+from muster.core.linux import adopt_orphans
 
 STDIN = "/dev/stdin"
 
@@ -42,19 +42,9 @@ def spawn_early(handle: int) -> tuple[dict[str, Any], list[Worker]]:
 
 def spawn(command: Sequence[str], environment: Mapping[str, str]) -> Worker:
     """Start a worker; what it says goes into one pipe, stdout and stderr in their order."""
-    parent = os.getpid()
-    (told, tell), (output, write) = os.pipe(), os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        try:
-            _become(command, environment, told, write, parent)
-        except BaseException as error:  # the copy of the supervisor must never run on
-            os.write(write, f"cannot start the worker {command[0]}: {error}\n".encode())
-        finally:
-            os._exit(127)
+    told, tell = os.pipe()
+    pid, output = forking.spawn(command, environment=environment, stdin=told)
     os.close(told)
-    os.close(write)
-    os.set_blocking(output, False)
     return Worker(pid, tell, output)
 
 
@@ -66,16 +56,3 @@ def _keep_to_ourselves() -> None:
                 os.set_inheritable(int(name), False)
         except OSError:  # that of the listing itself
             continue
-
-
-def _become(
-    command: Sequence[str], environment: Mapping[str, str], told: int, output: int, parent: int
-) -> None:
-    os.setsid()
-    die_with(parent)
-    for changed in (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGTERM):
-        signal.signal(changed, signal.SIG_DFL)
-    os.dup2(told, 0)
-    os.dup2(output, 1)
-    os.dup2(output, 2)
-    os.execve(command[0], list(command), dict(environment))  # noqa: S606 no shell is wanted

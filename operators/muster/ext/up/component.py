@@ -16,8 +16,8 @@ import threading
 from importlib import import_module
 
 from muster.airflow.embedded import cleaning
+from muster.core.forking import do_and_end
 from muster.core.linux import die_with
-from muster.ext.up.ending import do_and_end
 
 CLEANING = "cleaning"
 """The one command here that is not Airflow's: it deletes what ended runs left, and ends."""

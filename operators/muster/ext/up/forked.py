@@ -11,9 +11,9 @@ from collections.abc import Callable
 from io import TextIOWrapper
 from typing import NoReturn, Protocol
 
+from muster.core.forking import do_and_end, take_streams
 from muster.core.linux import die_with
 from muster.core.locks import leave_to_parent
-from muster.ext.up.ending import do_and_end
 
 
 class Child(Protocol):
@@ -89,22 +89,14 @@ def _become(work: Callable[[], None], parent: int, log: int) -> NoReturn:
         die_with(parent)
         leave_to_parent()  # the home is locked as long as its `muster up` lives
         os.setsid()
-        _take_streams(log)
+        take_streams(log)
+        for stream in (sys.stdout, sys.stderr):  # the same objects: loggers hold them
+            if isinstance(stream, TextIOWrapper):
+                stream.reconfigure(encoding="utf-8", errors="backslashreplace", line_buffering=True)
         _forget_signals()
         work()
 
     do_and_end(begin)
-
-
-def _take_streams(log: int) -> None:
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(nothing, 0)
-    os.close(nothing)
-    for handle in (1, 2):
-        os.dup2(log, handle)
-    for stream in (sys.stdout, sys.stderr):  # the same objects: loggers hold them
-        if isinstance(stream, TextIOWrapper):
-            stream.reconfigure(encoding="utf-8", errors="backslashreplace", line_buffering=True)
 
 
 def _forget_signals() -> None:
