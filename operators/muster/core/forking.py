@@ -49,9 +49,7 @@ def spawn(
             os.environ.update(environment)
             if arguments is None:
                 raise Forked
-            for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores them, other programs expect them
-                signal.signal(number, signal.SIG_DFL)
-            os.execvpe(arguments[0], list(arguments), os.environ)  # noqa: S606 no shell is wanted
+            execute(arguments, os.environ)
         except Forked:
             raise
         except BaseException as error:
@@ -60,6 +58,13 @@ def spawn(
     os.close(write)
     os.set_blocking(read, False)
     return pid, read
+
+
+def execute(arguments: Sequence[str], environment: Mapping[str, str]) -> None:
+    """Become a program. :raises OSError: it cannot be run."""
+    for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores them, other programs expect them
+        signal.signal(number, signal.SIG_DFL)
+    os.execvpe(arguments[0], list(arguments), dict(environment))  # noqa: S606 no shell is wanted
 
 
 def take_streams(output: int, *, stdin: int | None = None) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -18,9 +17,10 @@ from pathlib import Path
 
 from muster.backends.local.processes import Process, children, descendants
 from muster.core.errors import BackendError
+from muster.core.forking import execute
 from muster.core.linux import die_with
 from muster.core.patience import Patience
-from muster.ext.up.forked import Child
+from muster.ext.up.forked import Forked
 
 LOG_BYTES = 50 << 20
 LONGEST_PAUSE_SECONDS = 30.0
@@ -35,7 +35,7 @@ class Component:
     :param command: the program that it is where it is no fork.
     :param log: the file of its output.
     :param fork: begins it as a fork that prints into an open file; returns None where it must be a program.
-    :param become: what its program does between fork and exec, given the parent; it is to die with it.
+    :param become: what its program does before all else, given the parent; it is to die with it.
     :param end: the signal that asks it to end.
     :param longest_pause_seconds: before its restart, however often it has died.
     :ivar deaths: how often it died in quick succession.
@@ -45,12 +45,12 @@ class Component:
     command: Sequence[str]
     log: Path
     environment: Mapping[str, str]
-    fork: Callable[[int], Child | None] | None = None
+    fork: Callable[[int], Forked | None] | None = None
     become: Callable[[int], None] = die_with
     end: int = signal.SIGTERM
     longest_pause_seconds: float = LONGEST_PAUSE_SECONDS
     deaths: int = 0
-    process: Child | None = None
+    process: Forked | None = None
     started: float = 0.0
     due: float = 0.0
     pool: set[Process] = field(default_factory=set)
@@ -61,18 +61,9 @@ class Component:
         self.started, self.pool = time.monotonic(), set()
         with self.log.open("ab") as log:
             forked = None if self.fork is None else self.fork(log.fileno())
-            self.process = forked or self._program(log.fileno())
-
-    def _program(self, log: int) -> Child:
-        return subprocess.Popen(
-            list(self.command),
-            env=dict(self.environment),
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            start_new_session=True,  # so that only this process gets Ctrl-C
-            preexec_fn=partial(_begin, self.become, os.getpid()),
-        )
+            self.process = forked or Forked(
+                partial(execute, self.command, self.environment), log=log.fileno(), become=self.become
+            )
 
     def ended(self) -> str | None:
         """How it ended, if it has, in words."""
@@ -120,12 +111,6 @@ class Component:
         with self.log.open("rb") as log:
             log.seek(max(0, self.log.stat().st_size - 16_384))
             return log.read().decode(errors="replace").splitlines()[-TAIL_LINES:]
-
-
-def _begin(become: Callable[[int], None], parent: int) -> None:
-    """Run between fork and exec."""
-    become(parent)
-    signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
 
 def stop(components: Sequence[Component], *, grace_seconds: float = 3.0) -> None:

@@ -8,32 +8,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from io import TextIOWrapper
-from typing import NoReturn, Protocol
 
 from muster.core.forking import do_and_end, take_streams
 from muster.core.linux import die_with
 from muster.core.locks import leave_to_parent
-
-
-class Child(Protocol):
-    """What :class:`subprocess.Popen` and :class:`Forked` both are."""
-
-    @property
-    def pid(self) -> int:
-        """Its number."""
-
-    def poll(self) -> int | None:
-        """Return how it ended, below 0 by which signal; None where it has not."""
-
-    def wait(self, timeout: float | None = None) -> int:
-        """Return how it ended, once it has."""
-
-    def send_signal(self, sig: int) -> None:
-        """Send it a signal, if it has not ended."""
-
-    def kill(self) -> None:
-        """End it."""
 
 
 class Forked:
@@ -43,15 +23,19 @@ class Forked:
 
     :param work: all that it does.
     :param log: an open file for what it prints.
+    :param become: called before the work, given the parent; it is to die with it.
+    :ivar pid: its number.
     """
 
-    def __init__(self, work: Callable[[], None], *, log: int) -> None:
+    def __init__(
+        self, work: Callable[[], None], *, log: int, become: Callable[[int], None] = die_with
+    ) -> None:
         sys.stdout.flush()
         sys.stderr.flush()
         parent = os.getpid()
         self.pid = os.fork()
         if self.pid == 0:
-            _become(work, parent, log)
+            do_and_end(partial(_begin, work, partial(become, parent), log))
         self._code: int | None = None
 
     def poll(self) -> int | None:
@@ -82,21 +66,17 @@ class Forked:
         self.send_signal(signal.SIGKILL)
 
 
-def _become(work: Callable[[], None], parent: int, log: int) -> NoReturn:
-    """Be what a program is that was started by `parent`, and never return to its code."""
-
-    def begin() -> None:
-        die_with(parent)
-        leave_to_parent()  # the home is locked as long as its `muster up` lives
-        os.setsid()
-        take_streams(log)
-        for stream in (sys.stdout, sys.stderr):  # the same objects: loggers hold them
-            if isinstance(stream, TextIOWrapper):
-                stream.reconfigure(encoding="utf-8", errors="backslashreplace", line_buffering=True)
-        _forget_signals()
-        work()
-
-    do_and_end(begin)
+def _begin(work: Callable[[], None], become: Callable[[], None], log: int) -> None:
+    """Be what a program is that was started by the parent."""
+    leave_to_parent()  # the home is locked as long as its `muster up` lives
+    os.setsid()
+    take_streams(log)
+    for stream in (sys.stdout, sys.stderr):  # the same objects: loggers hold them
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(encoding="utf-8", errors="backslashreplace", line_buffering=True)
+    _forget_signals()
+    become()
+    work()
 
 
 def _forget_signals() -> None:
