@@ -220,7 +220,7 @@ def test_the_port_and_the_home_are_one_airflows(site: Site) -> None:
     elsewhere = Site(site.folder / "other")
     taken = elsewhere.muster("up", "--port", str(site.port))
     assert taken.returncode == 1
-    assert f"port {site.port} of 127.0.0.1 cannot be had" in taken.stderr
+    assert f"port {site.port} of 127.0.0.1 cannot be used" in taken.stderr
     assert not (elsewhere.home / "up" / "postgres").exists()
 
 

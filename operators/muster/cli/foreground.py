@@ -31,8 +31,8 @@ def python_of_image(name: str) -> str:
     return image.interpreter or str(python_of(settings, image))
 
 
-def check_port(port: int) -> None:
-    """Find out whether a server can listen there. :raises Conflict: another program does."""
+def check_port(port: int, *, option: str = "--port") -> None:
+    """Find out whether a server can listen there. :raises Conflict: another program does; `option` names another."""
     with socket.socket() as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -40,7 +40,7 @@ def check_port(port: int) -> None:
         except OSError as error:
             raise Conflict(
                 f"port {port} of 127.0.0.1 cannot be used ({error.strerror}): another program listens there, or it is "
-                f"reserved; name another one, such as --port {port + 1 if port < 65535 else 8888}"
+                f"reserved; name another one, such as {option} {port + 1 if port < 65535 else 8888}"
             ) from error
 
 

@@ -74,7 +74,7 @@ class WarmPlace:
     def listen(self) -> socket.socket:
         """Become the waiting process; one that was there before is so no longer."""
         others = [path for path in self.folder.glob("*.sock") if path != self.path]
-        for path in sorted(others, key=_used, reverse=True)[MOST - 1 :]:
+        for path in sorted(others, key=written, reverse=True)[MOST - 1 :]:
             path.unlink(missing_ok=True)  # an environment that changes at each command would pile them up
         listening = socket.socket(socket.AF_UNIX)
         mine = self.path.with_suffix(f".{os.getpid()}")
@@ -87,9 +87,7 @@ class WarmPlace:
 
     def mark(self) -> int:
         """Return what tells this socket from one that is bound while its process lives; 0 where there is none."""
-        with suppress(OSError):
-            return self.path.stat().st_ino
-        return 0
+        return _stat(self.path, "st_ino")
 
     def note(self) -> Note | None:
         """Ask the process about itself; None if it is not there. What a killed one left is removed."""
@@ -118,10 +116,15 @@ def is_ours(peer: socket.socket, *, uid: int) -> bool:
     return bool(_UCRED.unpack(found)[1] == uid)
 
 
-def _used(path: Path) -> float:
+def written(path: Path) -> int:
+    """Return when a file was last written, in nanoseconds since the epoch; 0 where there is none."""
+    return _stat(path, "st_mtime_ns")
+
+
+def _stat(path: Path, field: str) -> int:
     with suppress(OSError):
-        return path.stat().st_mtime
-    return 0.0
+        return int(getattr(path.stat(), field))
+    return 0
 
 
 @contextmanager

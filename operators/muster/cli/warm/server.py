@@ -15,12 +15,13 @@ import sys
 import time
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
+from io import TextIOWrapper
 from pathlib import Path
 
 from muster.cli import warm
 from muster.cli.warm.client import ENDED, RUN
 from muster.cli.warm.key import signature
-from muster.cli.warm.place import ASK, FOLDER, Note, WarmPlace, is_ours
+from muster.cli.warm.place import ASK, FOLDER, Note, WarmPlace, is_ours, written
 from muster.core.linux import die_with
 
 IDLE_SECONDS = 600.0
@@ -62,7 +63,7 @@ class Imported:
     @classmethod
     def now(cls, files: set[Path], *, since: int) -> Imported:
         """Look at files; one that was written after the imports began counts as changed, in nanoseconds since the epoch."""
-        return cls({path: "" if _written(path) > since else signature(path) for path in files})
+        return cls({path: "" if written(path) > since else signature(path) for path in files})
 
     def changed(self) -> bool:
         """Whether one of them was written or replaced."""
@@ -186,29 +187,7 @@ def _become(handles: list[int]) -> None:
     os.environ.update(told["environment"])
     sys.path[:] = told["path"]
     sys.argv[:] = told["argv"]
-    _open_streams()
+    if isinstance(sys.stdout, TextIOWrapper):  # as of a new process with the same variables, but for this
+        sys.stdout.reconfigure(line_buffering=os.isatty(1))
     time.tzset()
     warm.forked = True
-
-
-def _open_streams() -> None:
-    """Open Python's streams again, as a new process with the same variables would."""
-    for name, number, mode in (("stdin", 0, "r"), ("stdout", 1, "w"), ("stderr", 2, "w")):
-        before = getattr(sys, f"__{name}__")
-        stream = open(  # noqa: SIM115 it lasts as long as the process
-            number,
-            mode,
-            buffering=1 if os.isatty(number) or number == 2 else -1,
-            encoding=before.encoding,
-            errors=before.errors,
-            closefd=False,
-        )
-        setattr(sys, name, stream)
-        setattr(sys, f"__{name}__", stream)
-
-
-def _written(path: Path) -> int:
-    try:
-        return path.stat().st_mtime_ns
-    except OSError:
-        return sys.maxsize

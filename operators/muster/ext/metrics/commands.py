@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from collections.abc import Mapping
 from contextlib import closing, suppress
 from typing import Annotated
@@ -13,6 +11,7 @@ import typer
 from muster.cli.command import example
 from muster.cli.screen import note
 from muster.client.place import check_home
+from muster.core.forking import end_at_sigterm
 from muster.core.settings import Settings
 
 PORT = 9470
@@ -54,17 +53,10 @@ def metrics(
         if not serve:
             typer.echo(page(collector), nl=False)
             return
-        signal.signal(
-            signal.SIGTERM, _end
-        )  # the kernel ignores what a container's first process does not handle
+        end_at_sigterm()
         with listening(collector, host=host, port=port) as server, suppress(KeyboardInterrupt):
             note(f"metrics are at http://{host}:{port}/metrics   Ctrl-C ends it")
             server.serve_forever()
-
-
-def _end(*_: object) -> None:
-    """Exit at once, without waiting for an answer."""
-    os._exit(128 + signal.SIGTERM)
 
 
 def add(groups: Mapping[str, typer.Typer]) -> None:

@@ -10,7 +10,6 @@ from prometheus_client import generate_latest
 from muster.core.errors import SpecError
 from muster.ext.metrics.collector import MusterCollector
 
-PORT = 9470
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _TIMEOUT_SECONDS = 15.0  # of a client that sends or takes nothing
 

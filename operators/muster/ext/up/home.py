@@ -20,7 +20,7 @@ from io import StringIO
 from pathlib import Path
 
 from muster.airflow.embedded import cleaning
-from muster.airflow.embedded.home import forget_airflow
+from muster.airflow.embedded.home import EmbeddedHome, forget_airflow
 from muster.airflow.site import kept_name
 from muster.core.errors import SpecError
 from muster.core.settings import Settings
@@ -127,10 +127,7 @@ class UpHome:
 
         :raises SpecError: there is no folder of Dags, or the home cannot be written.
         """
-        if not self.dags.is_dir():
-            raise SpecError(
-                f"no folder of Dags at {self.dags}: go to the folder that holds dags/, or name it with --dags"
-            )
+        EmbeddedHome(settings=self.settings, dags=self.dags).check()
         try:
             self.settings.make_home()
             self.root.mkdir(parents=True, exist_ok=True)

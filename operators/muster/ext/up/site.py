@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import socket
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,7 +12,8 @@ from pathlib import Path
 from typing import Protocol
 
 from muster.airflow.embedded.cleaning import DAY_SECONDS, due_in
-from muster.core.errors import BackendError, MusterError, SpecError
+from muster.cli.foreground import check_port
+from muster.core.errors import BackendError, MusterError
 from muster.core.interpreters import python_command
 from muster.core.locks import locked_if_free
 from muster.core.settings import Settings
@@ -71,7 +71,7 @@ def run(
 
     :param metrics_port: where metrics are served for Prometheus, on loopback too; 0: nowhere.
     :param database: Airflow's database, as SQLAlchemy writes its address; empty: that of ``own.cfg``, else a PostgreSQL of its own.
-    :raises SpecError: no Dags, a home that cannot be written, a port that is taken.
+    :raises SpecError: no Dags, a home that cannot be written. :raises Conflict: a port is taken.
     :raises MusterError: this home has an Airflow already, or a process of it does not stay alive.
     """
     home = UpHome(
@@ -98,17 +98,6 @@ def run(
             origin = preload(home)
             with _signals_waited_for():
                 _Site(home, audience, origin, server).run(new_password=new_password)
-
-
-def check_port(port: int, *, option: str = "--port") -> None:
-    """Check that a port of loopback is free. :raises SpecError: it is not."""
-    try:
-        socket.create_server((ADDRESS, port)).close()
-    except OSError as error:
-        raise SpecError(
-            f"port {port} of {ADDRESS} cannot be had ({error.strerror}): end what listens there, or name "
-            f"another with {option}"
-        ) from error
 
 
 class _Site:

@@ -13,7 +13,6 @@ import argparse
 import fcntl
 import logging
 import os
-import signal
 import socket
 import sys
 from collections.abc import Sequence
@@ -24,6 +23,7 @@ import uvicorn
 from starlette.applications import Starlette
 
 from muster.core.errors import MusterError
+from muster.core.forking import end_at_sigterm
 from muster.core.settings import Settings
 from muster.volumes.folder import FolderStore
 from muster.volumes.service.app import create_app
@@ -42,7 +42,7 @@ def main(arguments: Sequence[str]) -> int:
     """Serve until it is stopped; return the exit code."""
     asked = _parser().parse_args(arguments)
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.INFO)
-    signal.signal(signal.SIGTERM, _end)
+    end_at_sigterm()
     try:
         keys = read_keys(asked.key)
         if asked.print_token is not None:
@@ -63,11 +63,6 @@ def main(arguments: Sequence[str]) -> int:
         )
     os.close(lock)
     return 0
-
-
-def _end(*_: object) -> None:
-    """Exit at once. A handler is needed: the kernel ignores other signals to a container's first process."""
-    os._exit(128 + signal.SIGTERM)
 
 
 def configured(app: Starlette) -> uvicorn.Config:
