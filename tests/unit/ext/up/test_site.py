@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from tests.ports import free_port
 
-from muster.core.errors import MusterError, SpecError
+from muster.core.errors import Conflict, MusterError, SpecError
 from muster.core.locks import locked
 from muster.core.settings import Settings
 from muster.ext.up import components, maintenance, site
@@ -105,7 +105,7 @@ def test_metrics_that_never_stay_alive_end_nothing_else(
 def test_a_port_for_metrics_that_is_taken_is_said_with_the_option(settings: Settings, tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        with pytest.raises(SpecError, match=f"port {port} of .* name another with --metrics-port"):
+        with pytest.raises(Conflict, match=f"port {port} of .* name another one, such as --metrics-port"):
             site.run(
                 dags=tmp_path / "dags",
                 port=free_port(),
