@@ -31,12 +31,12 @@ AS_NOW = "same code, image, inputs and params"
 class Wish:
     """Which earlier versions a task may keep.
 
-    :param by_selector: volumes that a task of the same Dag reads by a selector. A version of these is kept only if the
-        selector finds the same content.
+    :param by_selector: volumes that a task of the same Dag reads by a selector; None: any of them may be. A version of
+        these is kept only if the selector finds the same content.
     :param refuse: the task's own reasons against it.
     """
 
-    by_selector: Collection[str] = ()
+    by_selector: Collection[str] | None = ()
     refuse: Refuse = field(default=lambda _: "")
 
 
@@ -100,11 +100,11 @@ def _reasons(made: Made, spec: JobSpec, store: LocalStore, wish: Wish) -> Iterat
         yield from _overtaken(made, store, wish.by_selector)
 
 
-def _overtaken(made: Made, store: LocalStore, by_selector: Collection[str]) -> Iterator[str]:
+def _overtaken(made: Made, store: LocalStore, by_selector: Collection[str] | None) -> Iterator[str]:
     """Name newer versions that a selector would find instead; other numbers with the same content do not count."""
     for address in made.addresses:
         volume = Address.parse(address).volume
-        if volume not in by_selector:
+        if by_selector is not None and volume not in by_selector:
             continue
         (version,) = store.resolve(address)
         where = f"volume://{volume}@{version.partition or 'latest'}"

@@ -53,8 +53,12 @@ class CachedOperator(MusterOperator):
             return None
         dag = self.get_dag()
         selected = {name for task in dag.tasks for name in volumes_selected(task)} if dag else set()
-        by_selector = _Every() if _ALL_VOLUMES in selected else selected
-        return Wish(by_selector=by_selector, refuse=self.refuse)
+        return Wish(by_selector=None if _ALL_VOLUMES in selected else selected, refuse=self.refuse)
+
+    if TYPE_CHECKING:  # what a subclass has of its other base
+
+        def travelling(self, folder: DagFolder, settings: Settings) -> Code:
+            """Return the code that the job would run with now."""
 
     @abstractmethod
     def again(self, last: JobSpec, folder: DagFolder, store: LocalStore, settings: Settings) -> JobSpec:
@@ -62,10 +66,6 @@ class CachedOperator(MusterOperator):
 
         :raises SpecError: the files are wrong.
         """
-
-    @abstractmethod
-    def read_now(self, folder: DagFolder, settings: Settings) -> Code:
-        """Return the code that the job would run with now."""
 
     def changed_since(self, result: Mapping[str, Any], folder: DagFolder, store: LocalStore) -> str:
         """Say how the job of a result differs from that of the Dag's files now: ``flights/etl.py changed``.
@@ -77,7 +77,7 @@ class CachedOperator(MusterOperator):
 
         for record in records(result, store):
             settings = Settings.load()
-            files = differing(record.code, record.modules, self.read_now(folder, settings), store)
+            files = differing(record.code, record.modules, self.travelling(folder, settings), store)
             try:
                 last = store.ledger.spec(record.job_id)
             except NotFound:  # gc took the job's entry: only its code is known
@@ -98,13 +98,6 @@ class CachedOperator(MusterOperator):
     def refuse(self, made: Made) -> str:  # noqa: ARG002 - for those below
         """Why this task may not keep these versions; empty if it may."""
         return ""
-
-
-class _Every(frozenset[str]):
-    """The set of all volumes."""
-
-    def __contains__(self, _: object) -> bool:
-        return True
 
 
 def volumes_selected(task: Any) -> Iterator[str]:

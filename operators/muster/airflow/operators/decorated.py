@@ -23,6 +23,7 @@ from muster.core.job import Launcher, Role
 
 if TYPE_CHECKING:
     from muster.airflow.authoring.code import Code, DagFolder
+    from muster.core.settings import Settings
 
 _PATHS = frozenset({"Path", "PurePath", "PosixPath", "PurePosixPath"})
 _TAKEN = JobOperator.keywords.keys() - FunctionOperator.keywords.keys()  # they say what runs
@@ -70,9 +71,9 @@ class DecoratedJob(JobOperator):
             where = f"{self.source.place} {self.source.name}()"
             check_parameters(self.source.node, where, {*self.inputs}, {*self.outputs}, {*self.job_params})
 
-    def travelling(self, folder: DagFolder) -> Code:
+    def travelling(self, folder: DagFolder, settings: Settings | None = None) -> Code:
         """The Dag's folder, in which the function's file holds the function alone."""
-        code, file = super().travelling(folder), self._file(folder)
+        code, file = super().travelling(folder, settings), self._file(folder)
         if file in code.files and file != self._place(folder):
             raise SpecError(
                 f"{self.source.file.name} would become {file} in the job, which is there too: rename one"

@@ -181,7 +181,7 @@ class JobOperator(FunctionOperator):
         """The one image."""
         return (self.image,)
 
-    def travelling(self, folder: DagFolder) -> Code:
+    def travelling(self, folder: DagFolder, settings: Settings | None = None) -> Code:  # noqa: ARG002 - for those beside
         """The code that goes with the job. :raises SpecError: some of it is not there, or may not go."""
         return folder.code(self.code)
 
@@ -206,10 +206,6 @@ class JobOperator(FunctionOperator):
     def job_draft(self, name: str) -> JobSpec:
         """Return the job with stand-ins for what is not known."""
         return replace(draft(self), name=name)
-
-    def read_now(self, folder: DagFolder, settings: Settings) -> Code:  # noqa: ARG002 - for those beside
-        """The code that goes with the job now."""
-        return self.travelling(folder)
 
     def again(self, last: JobSpec, folder: DagFolder, store: LocalStore, settings: Settings) -> JobSpec:
         """Build the job that the Dag's files say now; what only a run tells is that of the last job."""

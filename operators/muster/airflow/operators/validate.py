@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from muster.airflow.attempts.run import Outcome, TaskRun
-    from muster.airflow.authoring.code import Code, DagFolder
+    from muster.airflow.authoring.code import DagFolder
     from muster.airflow.lineage import Lineage, TaskLineage
     from muster.core.settings import Settings
     from muster.volumes.base import Made
@@ -128,10 +128,6 @@ class ValidateOperator(CachedOperator, ProgramOperator):
             image = folder.image(self.image, settings)
         with self.refusing("suite"):
             check_suite(suite, image, self.suite)
-
-    def read_now(self, folder: DagFolder, settings: Settings) -> Code:
-        """The module that runs the suite."""
-        return self.travelling(folder, settings)
 
     def perform(self, context: Context) -> dict[str, Any]:
         """Run the suite in its own environment and read its result."""

@@ -144,10 +144,6 @@ class ScoreOperator(CachedOperator, ProgramOperator):
     def check_files(self, folder: DagFolder, settings: Settings) -> None:
         """Look for nothing: the code that scores lies in no image."""
 
-    def read_now(self, folder: DagFolder, settings: Settings) -> Code:
-        """The code that scores."""
-        return self.travelling(folder, settings)
-
     def perform(self, context: Context) -> dict[str, Any]:
         """Score, and return the version of the predictions."""
         from muster.airflow.attempts.run import TaskRun
