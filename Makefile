@@ -51,7 +51,7 @@ up: $(READY)  ## Airflow on 127.0.0.1:8080, or PORT=…, with the Dags of dags/,
 
 # Files with slow tests come first (tests/conftest.py): begun last, one long file keeps a core idle. Six at a time on two
 # cores, since most of the slow tests wait for processes of Airflow and of jobs.
-test: $(READY)  ## Run the tests, slow ones included (below 11 minutes warm)
+test: $(READY)  ## Run the tests, slow ones included (some 12 minutes on two cores, warm)
 	$(PYTEST) -m "$(HERE) and not nightly" -n 6 --dist loadfile --no-loadscope-reorder
 
 test-nightly: $(READY)  ## Long and rare forms of what `make test` shows, on this machine: every page of docs/ typed, many kills

@@ -82,7 +82,7 @@ def tags(facets: dict[str, Any]) -> dict[str, str]:
     return {each["key"]: each["value"] for each in facets["tags"]["tags"]}
 
 
-@pytest.mark.data  # the half of this file's time; what fails, waits, is kept and traced is below
+@pytest.mark.data  # the half of this file's time; what waits, is kept and traced is below
 def test_a_job_names_its_versions_with_schema_digest_and_size(site: Listening, good: str) -> None:
     event = site.event(good, "rows")
     (output,) = event["outputs"]
@@ -138,6 +138,7 @@ def test_a_validation_names_each_expectation_the_rows_and_the_columns(site: List
     assert [each["name"] for each in data["facets"]["schema"]["fields"]] == ["number", "name"]
 
 
+@pytest.mark.data  # `muster run` says below that it failed
 def test_a_failed_validation_has_its_assertions_and_its_verdict(site: Listening, bad: str) -> None:
     event = site.event(bad, "check", "FAIL")
     (data,) = event["inputs"]
@@ -147,6 +148,7 @@ def test_a_failed_validation_has_its_assertions_and_its_verdict(site: Listening,
     )
 
 
+@pytest.mark.data
 def test_a_failed_job_names_its_inputs_the_volume_that_it_was_to_write_and_its_verdict(
     site: Listening, bad: str
 ) -> None:

@@ -81,7 +81,15 @@ def test_a_link_opens_muster_s_page_within_airflow_s(page: Page, site: Site, run
     expect(frame(page).locator("body")).to_contain_text(LINKS["train"]["Job"])
 
 
-@pytest.mark.parametrize("task_id", LINKS)
+@pytest.mark.parametrize(  # airflow/test_links.py has where each leads
+    "task_id",
+    [
+        pytest.param("features", marks=pytest.mark.nightly),
+        pytest.param("validate", marks=pytest.mark.nightly),
+        "train",
+        "deploy",
+    ],
+)
 def test_every_link_of_a_task_leads_to_what_it_says(task_id: str, page: Page, site: Site, run: str) -> None:
     """The places are opened without Airflow's page around them, which takes seconds to load."""
     page.goto(task(site, NAME, run, task_id) + "/details")
@@ -138,6 +146,7 @@ def test_a_canary_is_seen_while_users_ask_and_a_person_is_waited_for(
     assert users.failed == {}
 
 
+@pytest.mark.nightly  # e2e/test_task_log.py reads the log of each fault
 def test_a_failed_task_says_why_in_its_last_lines(page: Page, site: Site) -> None:
     run_id = site.trigger("broken")
     assert site.wait("broken", run_id) == "failed"

@@ -177,6 +177,7 @@ def _state(pid: int) -> str:
     return "Z"
 
 
+@pytest.mark.nightly  # test_run.py ends such a run by Ctrl-C
 def test_signals_reach_it_and_it_ends_with_its_client_but_not_with_the_process_that_waits(
     start: Callable[..., subprocess.Popen[str]], folder: Path
 ) -> None:

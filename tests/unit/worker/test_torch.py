@@ -95,6 +95,7 @@ def test_a_script_finds_what_torchrun_would_give_it(torch_bench, port: int, tmp_
         }
 
 
+@pytest.mark.nightly  # contract/test_backend.py has such ranks without torch
 def test_the_rank_that_raised_is_told_from_the_one_that_lost_it(torch_bench, port: int) -> None:
     ended = torch_bench.run(command=("python", "gang.py", "fail"), launcher="torchrun", ranks=2, port=port)
     assert ended.code == ExitCode.USER_ERROR, ended.log
