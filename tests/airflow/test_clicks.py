@@ -55,6 +55,7 @@ def stream(store: FolderStore) -> dict[str, Any]:
     return {"number": version.number, **head["stream"]}
 
 
+@pytest.mark.nightly  # test_topic.py wakes a Dag, test_watch.py asks what serves, ingest/test_kafka.py reads
 def test_the_features_stay_fresh_and_the_model_that_serves_is_asked(
     run: Callable[..., Any], store: FolderStore, backend: Backend
 ) -> None:

@@ -59,7 +59,7 @@ def start(layout: Layout, daemon: Daemon) -> None:
         )
 
 
-def wait(layout: Layout, daemon: Daemon, *, seconds: float = 60) -> None:
+def wait(layout: Layout, daemon: Daemon, *, seconds: float = 240) -> None:
     """Return when a program does its work.
 
     :raises BackendError: it ended, or is not ready in time; with the last lines of its log.

@@ -177,6 +177,7 @@ def test_what_the_cluster_lacks_is_said_before_anything_is_made(installed: Relea
     assert _generations(installed) == before
 
 
+@pytest.mark.nightly  # unit/volumes/service/test_standby.py, and test_gangs.py kills the only one
 def test_a_second_store_stands_by_and_serves_when_the_first_is_gone(
     installed: Release, tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:

@@ -217,6 +217,7 @@ def test_the_rank_that_raises_is_at_fault_and_not_those_that_lost_it(site: Site)
     assert "rank 3: ValueError: the loss is NaN" in site.log(job_id)
 
 
+@pytest.mark.nightly  # tests/horovod runs it, and torchrun's above has the pods
 def test_a_horovod_gang_of_a_plain_script(site: Site) -> None:
     folder = find_image("horovod", image_folders(Settings.load()))
     digest = put_image(site.store, folder)

@@ -137,7 +137,7 @@ def leaked(gangs: dict[str, Size]) -> list[str]:
     return [*left.objects(layout(), gangs), *left.processes(layout(), b"rank 0 does not answer")]
 
 
-@pytest.mark.parametrize("count", [20, pytest.param(100, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("count", [10, pytest.param(100, marks=pytest.mark.soak)])
 def test_never_a_part_of_a_gang(
     count: int, there: Backend, record_property: Callable[[str, object], None]
 ) -> None:

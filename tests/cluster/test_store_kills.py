@@ -16,7 +16,7 @@ from tests.cluster.inside import layout
 
 from muster.volumes.service.client import ServiceStore
 
-# test_gangs.py kills one under a gang, and test_chart.py each of two.
+# test_gangs.py kills one under a gang.
 pytestmark = [pytest.mark.cluster, pytest.mark.nightly]
 
 KILLS = 10

@@ -277,6 +277,7 @@ class TestWhatGoesOn:
         found = self.shown(here, "evicted", spec, JobState.RUNNING, restarts=1)
         assert found.running == 2
 
+    @pytest.mark.nightly  # test_faults.py has a gang that is preempted
     def test_preempted_waiting_and_back(self, here: Jobs) -> None:
         cards = replace(SMALL, gpus=8, gpu_class=("gpu-a100",))
         low = job("low", Role(replicas=2, entrypoint="probe:run", resources=cards), priority="low")

@@ -637,7 +637,7 @@ class BackendContract(Named):
         assert "[rank 0] leaks [] for" in finish(backend, clean)[1]
 
     @pytest.mark.slow
-    @pytest.mark.nightly  # more jobs than fit are below; cluster/test_hundred_gangs.py has 20 at once
+    @pytest.mark.nightly  # more jobs than fit are below; cluster/test_hundred_gangs.py has ten at once
     def test_ten_at_once(self, backend: Backend, job: Callable[..., JobSpec]) -> None:
         made = self.own("a/made")
         for number in range(10):

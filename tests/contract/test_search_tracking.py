@@ -147,6 +147,7 @@ def test_a_script_that_chooses_another_experiment_trains_as_before(begin: Begin,
     assert all(trial.failures == 0 for trial in driver.state.trials)
 
 
+@pytest.mark.nightly  # the first has the runs, beside the machine
 def test_a_server_has_the_runs_of_scripts_that_know_no_mlflow(
     begin: Begin, backend: Backend, settings: Settings, tmp_path: Path
 ) -> None:

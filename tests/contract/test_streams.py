@@ -136,7 +136,9 @@ class StreamsContract(PythonLines, GrpcLines):
         assert (again.ending, "pid" in again.reason) == (Ending.ROLLED_BACK, True), again
         assert self.parts(deployments, name, token)[0] == status
 
-    @pytest.mark.parametrize("way", ["http", "grpc"])
+    @pytest.mark.parametrize(  # over gRPC: serving/test_grpc_streaming.py
+        "way", ["http", pytest.param("grpc", marks=pytest.mark.nightly)]
+    )
     def test_each_part_comes_before_the_next_and_none_is_computed_for_who_left(
         self, deployments: Any, words: Callable[..., DeploymentSpec], name: str, place: str, way: str
     ) -> None:

@@ -76,6 +76,7 @@ def author(tmp_path: Path) -> Iterator[Author]:
         yield author
 
 
+@pytest.mark.nightly  # test_compact.py joins, and the retry below commits
 def test_the_joined_version_replaces_what_it_joins(author: Author, tmp_path: Path) -> None:
     assert stages(author.ask("run", "join"))["join"]["state"] == "skipped", "there is no version yet"
     for number in range(3):

@@ -32,6 +32,7 @@ def author(tmp_path: Path, lake: ObjectStore) -> Iterator[Author]:
         yield author
 
 
+@pytest.mark.nightly  # contract/test_ingest.py fetches, test_sources.py sends
 def test_there_and_back(author: Author, lake: ObjectStore) -> None:
     put = author.muster("volumes", "put", "s3://lake/events", "raw/events", "--connection", "lake")
     assert put.stdout == "volume://raw/events@1\n", put.stderr

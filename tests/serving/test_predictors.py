@@ -64,6 +64,7 @@ def test_the_types_that_skops_does_not_know_are_named_beside_those_that_are_trus
     )
 
 
+@pytest.mark.nightly  # test_hostile_models.py has one that answers once it is trusted
 def test_a_program_of_torch_export_answers(
     front: Front,
     python: Callable[[str], Path],

@@ -64,6 +64,7 @@ def test_the_page_needs_nothing_runs_nothing_and_shows_what_is_hostile_as_text(m
     }
 
 
+@pytest.mark.nightly  # once more
 def test_the_same_model_makes_the_same_card(made: Any, trained: Path, probe: Any) -> None:
     assert probe("report", "report", trained, trained / "again")["files"] == made["files"]
 
