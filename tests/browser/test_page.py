@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,9 @@ from playwright.sync_api import Browser, Page, Route, expect
 from tests import searched
 from tests.browser.chromium import PATIENCE
 from tests.browser.person import keep
+from tests.outsider.install import install
 
+from muster.core import extensions
 from muster.core.search import Event, What
 from muster.core.series import Series
 from muster.core.space import choice, integers
@@ -895,6 +898,48 @@ def test_the_store_says_its_room_its_last_check_and_its_images(page: Page, serve
     row = page.get_by_role("row", name="train")
     for text in ("b3:01234567", "no", "older than requirements.in"):
         expect(row).to_contain_text(text)
+
+
+@pytest.fixture
+def outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Install an outsider's extension, with a tab."""
+    monkeypatch.syspath_prepend(install(tmp_path))
+    extensions._found.cache_clear()
+    yield tmp_path / "counts"
+    extensions._found.cache_clear()
+    del sys.modules["counts"]
+
+
+def test_a_tab_of_an_outsiders_is_drawn_by_its_script_and_one_that_is_broken_ends_no_other(
+    page: Page, server: Server, outside: Path
+) -> None:
+    server.answers["/muster/api/counts"] = (200, {"some/volume": 3})
+    server.answers["/muster/api/jobs"] = (200, NO_JOBS)
+    page.goto(f"{HOST}/muster/#/counts")
+    expect(page.get_by_text("some/volume: 3")).to_be_visible()
+    expect(page.get_by_role("link", name="Counts")).to_have_attribute("aria-current", "page")
+    (outside / "static" / "counts.js").write_text("throw new Error('no such thing')")
+    page.reload()
+    expect(page.get_by_role("alert")).to_contain_text("no such thing")
+    run = {
+        "dag_id": "flights",
+        "run_id": "r1",
+        "run_url": None,
+        "state": "succeeded",
+        "began": 1.0,
+        "ended": 2.0,
+    }
+    run |= {"stages": [], "jobs": [], "ends": [], "searching": []}
+    server.answers["/muster/api/run"] = (200, run)
+    server.answers["/muster/api/runs"] = (200, {"runs": [run], "total": 1, "dags": ["flights"]})
+    page.goto(f"{HOST}/muster/#/runs/flights/r1")
+    expect(page.get_by_role("heading", name="flights")).to_be_visible()
+    with page.expect_request("**/muster/api/searches?*"):
+        page.reload()
+    expect(page.get_by_role("alert")).to_have_count(0)
+    page.get_by_role("link", name="Jobs").click()
+    expect(page.get_by_text("No jobs yet")).to_be_visible()
+    expect(page.get_by_role("alert")).to_have_count(0)
 
 
 def test_what_is_not_there_is_named_and_what_there_is_is_linked(page: Page, server: Server) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +14,7 @@ from muster.core.wire import plain
 from muster.ext.page import runs
 from muster.ext.page.board import Board, Job
 from muster.ext.page.described import failed_expectations, row
+from muster.ext.page.graph import Permitted
 from muster.volumes.base import TaskEnd
 
 MOST = 8
@@ -23,9 +24,6 @@ MOST_ENDS = 20
 """Runs whose tasks without a job are looked at for failures, the newest."""
 
 BAD = ("failed", UNREADABLE)
-
-Permitted = Callable[[str], bool]
-"""Whether the user may see the jobs of a Dag, by its id."""
 
 
 @dataclass(frozen=True, kw_only=True)

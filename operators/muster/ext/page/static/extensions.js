@@ -13,7 +13,7 @@ export async function tab(room) {
 }
 
 export async function ofRun(dag, run, signal) {
-  const scripts = await Promise.all(added.map(({ href }) => import(href)));
+  const scripts = await Promise.all(added.map(({ href }) => import(href).catch(() => ({})))); // its own tab says what is wrong with it
   const shown = await Promise.all(scripts.map((script) => script.ofRun?.(dag, run, signal)));
   return shown.filter(Boolean);
 }
