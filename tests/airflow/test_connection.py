@@ -66,6 +66,7 @@ def test_a_connection_is_a_cluster_and_its_store(home: EmbeddedHome, enter: Ente
     assert backend.store.url == "http://muster-store.team-a"
     assert backend.place.client.host == "https://second:6443"
     assert not backend.place.here
+    assert backend.place.capacity  # of the cluster, also for a plan
     found = cluster_settings(Connection.get("gpus"), "gpus")
     assert (found.site.namespace, found.site.claim, found.site.queue) == ("team-a", "muster-store", "team-a")
     assert found.token == TOKEN

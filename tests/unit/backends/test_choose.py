@@ -14,6 +14,7 @@ from tests.unit.backends.kubernetes.serving.fake_serving import SITE as SERVED
 from tests.unit.backends.kubernetes.site_api import kubeconfig
 from urllib3 import PoolManager
 
+import muster
 from muster.backends.choose import open_place
 from muster.backends.kubernetes.api.access import PlainAccess
 from muster.backends.kubernetes.cluster_file import ClusterSettings
@@ -40,6 +41,13 @@ def test_where_deployments_are_served(tmp_path: Path, site: ClusterSite, why: st
         assert why in deployments.limits.only_whole
         assert bool(deployments.limits.only_whole) == bool(why)
         assert deployments.limits.servers == (("kserve", "seldon") if site.serving else ("kserve",))
+
+
+def test_no_other_module_asks_the_settings_which_place_it_is() -> None:
+    package = Path(muster.__file__).parent
+    files = (path for path in package.rglob("*.py") if "settings.cluster" in path.read_text())
+    rooms = {path.relative_to(package).parts[0] for path in files}
+    assert rooms == {"backends"}, "what differs between two places is a member of the Protocol Place"
 
 
 def test_a_look_at_a_clusters_deployments_costs_neither_jobs_nor_a_store(tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ from muster.airflow.attempts.waiting import (
     stop_airflows_clock,
 )
 from muster.airflow.links import push_job_link
-from muster.airflow.site import connect, inline_wait_seconds, instance, origin_of
+from muster.airflow.site import connect, inline_wait_seconds, origin_of
 from muster.core.cancelling import LAST_TRY, STOPPED, backstop, out_of_time, overtaken, with_task
 from muster.core.errors import Conflict, NotFound, SpecError, Unreachable
 from muster.core.job import JobSpec
@@ -96,13 +96,20 @@ class TaskRun:
     may_keep: bool = True
 
     @classmethod
-    def of(cls, operator: MusterOperator, context: Context) -> TaskRun:
-        """Gather it from the operator and Airflow's context."""
-        settings, ti = Settings.load(), context["ti"]
+    def of(
+        cls,
+        operator: MusterOperator,
+        context: Context,
+        *,
+        settings: Settings | None = None,
+        backend: Backend | None = None,
+    ) -> TaskRun:
+        """Gather it from the operator and Airflow's context. :param backend: where it is not this process's own."""
+        settings, ti = settings or Settings.load(), context["ti"]
         return cls(
             context=context,
             settings=settings,
-            backend=connect(settings),
+            backend=backend or connect(settings),
             origin=origin_of(ti, settings),
             owner=str(ti.id),
             max_tries=ti.max_tries,
@@ -120,28 +127,6 @@ class TaskRun:
             cursors=operator.cursors,
             backfill=backfill_of(context),
             may_keep=not no_cache(context),
-        )
-
-    @classmethod
-    def planned(
-        cls, operator: MusterOperator, context: Context, *, settings: Settings, backend: Backend
-    ) -> TaskRun:
-        """Make one of a task that is only planned: its jobs are described, and none is run."""
-        ti = context["ti"]
-        return cls(
-            context=context,
-            settings=settings,
-            backend=backend,
-            origin=Origin(
-                instance=instance(settings), dag_id=ti.dag_id, run_id=ti.run_id, task_id=ti.task_id
-            ),
-            owner="",
-            max_tries=0,
-            retries=0,
-            last_try=True,
-            wait=operator.wait,
-            log=operator.log,
-            listener=None,
         )
 
     @property

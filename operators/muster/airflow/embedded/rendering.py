@@ -72,8 +72,10 @@ def plan_context(
 
 
 class _Instance:
-    """Answers for a task instance as far as fields are rendered."""
+    """Answers for the first try of a task instance as far as it is planned."""
 
+    id = ""
+    try_number, max_tries, start_date = 1, 0, None
     map_index = -1
     run_id = RUN_ID
 

@@ -9,6 +9,11 @@ from muster.backends.forecast import Demand, Outlook, fitting, take
 Seen = Mapping[str, tuple[float, ...]]
 
 
+def resized(why: str, now: int, most: int) -> str:
+    """Return the line with which a gang's log says that it goes on with another number of replicas."""
+    return f"{why}: the gang goes on from its checkpoint with {now} of up to {most} replicas"
+
+
 class Growth:
     """Looks for a checkpoint that is whole, and newer than the first look.
 

@@ -6,6 +6,7 @@ import platform
 import time
 from collections.abc import Collection, Mapping, Sequence
 from types import MappingProxyType
+from typing import Any
 
 from muster.backends.capacity import Cards, Gpus, Held, Line, Part, Place, Queues, Waiting
 from muster.backends.forecast import Amounts, Demand, Outlook
@@ -13,7 +14,7 @@ from muster.backends.local.machine import GIB, Machine
 from muster.backends.local.places import Places
 from muster.backends.local.processes import ranks
 from muster.backends.local.queue import JobQueue, Ticket
-from muster.backends.local.room import PASSED_SECONDS, PREEMPTED, PRIORITIES
+from muster.backends.local.room import PASSED_SECONDS, PREEMPTED, priority
 from muster.backends.local.start import Starter
 from muster.core.errors import Corrupt, NotFound
 from muster.core.job import JobSpec
@@ -94,7 +95,7 @@ class LocalCapacity:
                 job_id=claim.job_id,
                 choices=(_amounts(claim.memory_gib, len(claim.gpus)),),
                 line=NAME,
-                priority=PRIORITIES["normal"] - claim.rank,
+                priority=priority(claim.rank),
                 started=_begun(statuses.get(claim.job_id)),
             )
             for claim in claims
@@ -106,19 +107,12 @@ class LocalCapacity:
                 # What is preempted is forecast as if it waited: it has what those of a higher priority leave to it.
                 *(each for each in held if _gives_way(each)),
                 *(
-                    Demand(
-                        name=names.get(ticket.job_id, ticket.job_id),
-                        job_id=ticket.job_id,
-                        choices=(_amounts(ticket.memory_gib, ticket.gpus),),
-                        line=NAME,
-                        priority=PRIORITIES["normal"] - ticket.rank,
-                        since=ticket.submitted,
-                    )
+                    _demand(ticket, names.get(ticket.job_id), job_id=ticket.job_id, since=ticket.submitted)
                     for ticket in tickets
                 ),
             ),
             passed_seconds={NAME: PASSED_SECONDS},
-            planned=tuple(_demand(job, self._machine) for job in jobs),
+            planned=tuple(_planned(job, self._machine) for job in jobs),
         )
 
     def _store(self) -> LocalStore | None:
@@ -131,23 +125,27 @@ class LocalCapacity:
 
 
 def _gives_way(running: Demand) -> bool:
-    return PRIORITIES["normal"] - running.priority >= PREEMPTED
+    return running.priority <= priority(PREEMPTED)
 
 
 def _amounts(memory_gib: float, cards: int) -> Amounts:
     return {MEMORY: memory_gib * GIB} | ({GPU: float(cards)} if cards else {})
 
 
-def _demand(job: JobSpec, machine: Machine) -> Demand:
-    """A job's memory, and its cards where the machine has as many: else it runs on CPUs."""
-    ticket = Ticket.of(job, job_id=job.name, submitted=0.0, machine=machine)
+def _demand(ticket: Ticket, name: str | None = None, **more: Any) -> Demand:
     return Demand(
-        name=job.name,
+        name=name or ticket.job_id,
         choices=(_amounts(ticket.memory_gib, ticket.gpus),),
         line=NAME,
-        priority=PRIORITIES["normal"] - ticket.rank,
-        gpus=ticket.gpus,
+        priority=priority(ticket.rank),
+        **more,
     )
+
+
+def _planned(job: JobSpec, machine: Machine) -> Demand:
+    """A job's memory, and its cards where the machine has as many: else it runs on CPUs."""
+    ticket = Ticket.of(job, job_id=job.name, submitted=0.0, machine=machine)
+    return _demand(ticket, gpus=ticket.gpus)
 
 
 def _begun(status: JobStatus | None) -> float:
@@ -162,7 +160,7 @@ def _waiting(ticket: Ticket, reason: str, place: Place, store: LocalStore | None
         job_id=ticket.job_id,
         title="" if spec is None else spec.name,
         queue=NAME if spec is None else spec.queue or NAME,  # as the page shows it; all stand in one line
-        priority=PRIORITIES["normal"] - ticket.rank,
+        priority=priority(ticket.rank),
         since=ticket.submitted,
         why=reason.replace("waiting for", "waits for", 1),
         needs=MappingProxyType(dict(_amounts(ticket.memory_gib, ticket.gpus))),

@@ -20,6 +20,12 @@ PRIORITIES = {"high": 0, "normal": 1, "low": 2}
 
 PASSED_SECONDS = 300.0
 
+
+def priority(rank: int) -> int:
+    """Return how forecasts and queues count a rank: the higher, the sooner; normal is 0."""
+    return PRIORITIES["normal"] - rank
+
+
 # Only these are preempted, and by every other: who asks for no priority never agreed to be interrupted.
 PREEMPTED = PRIORITIES["low"]
 

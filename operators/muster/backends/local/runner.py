@@ -7,7 +7,6 @@ and recorded by its supervisor; for a job without one, by the process that asked
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -72,7 +71,6 @@ class LocalRunner:
 
     def check(self, job: JobSpec) -> tuple[str, ...]:
         """Refuse what can never run on this machine, or lacks a secret; return warnings about what runs otherwise."""
-        _check_linux()
         wanted, there = memory_needed(job), self._machine.memory_gib
         if wanted > there:
             raise CannotSchedule(
@@ -249,13 +247,6 @@ def _why_waits(status: JobStatus, waits_for: str) -> str:
     if status.state is not JobState.QUEUED:
         return waits_for or status.reason
     return "; ".join(part for part in (status.reason, waits_for) if part)
-
-
-def _check_linux() -> None:
-    if sys.platform != "linux":
-        raise CannotSchedule(
-            f"muster runs jobs on Linux, this is {sys.platform}: use WSL2 on Windows, a Linux virtual machine elsewhere"
-        )
 
 
 def _warnings(job: JobSpec) -> list[str]:

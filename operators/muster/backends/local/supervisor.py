@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 from muster.backends.jobs.checks import check_inputs, lease_inputs
 from muster.backends.jobs.ending import ended_as
+from muster.backends.jobs.sizing import resized
 from muster.backends.local.elastic import Extras
 from muster.backends.local.finish import commit, verdict_of
 from muster.backends.local.gang import Gang
@@ -221,9 +222,7 @@ class Supervisor:
         self._grows = False
         why = next(iter(asked.values())) or "a job waits" if asked else "there is room for more"
         now = self._extras.replicas
-        self._say(
-            f"{why}: the gang goes on from its checkpoint with {now} of up to {self._spec.replicas} replicas"
-        )
+        self._say(resized(why, now, self._spec.replicas))
         if asked:
             with giving_up_orphans():  # else the other job would be below us, and end with our next attempt
                 self._starter().admit(wait=True)

@@ -253,7 +253,7 @@ class Planner:
         from muster.airflow.attempts.run import TaskRun
 
         context = plan_context(operator, self._dag, self._given, self._results)
-        return TaskRun.planned(operator, context, settings=self._settings, backend=self._backend)
+        return TaskRun.of(operator, context, settings=self._settings, backend=self._backend)
 
     def _forecast(self, stages: Sequence[PlannedStage], outlook: Outlook) -> list[PlannedStage]:
         """Add start and cost to each stage that runs."""

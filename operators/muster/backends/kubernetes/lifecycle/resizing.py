@@ -17,7 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from muster.backends.forecast import Demand
-from muster.backends.jobs.sizing import Growth, Seen, Sizing
+from muster.backends.jobs.sizing import Growth, Seen, Sizing, resized
 from muster.backends.kubernetes.api.client import Client
 from muster.backends.kubernetes.api.kinds import Document
 from muster.backends.kubernetes.lifecycle.submitting import Submitter
@@ -223,10 +223,7 @@ class Resizing:
             return
         self._read = None
         self._store.begin(job_id, after=attempt, replicas=wanted.replicas)
-        line = (
-            f"[muster] {wanted.why}: the gang goes on from its checkpoint with {wanted.replicas} of up to "
-            f"{job.replicas} replicas\n"
-        )
+        line = f"[muster] {resized(wanted.why, wanted.replicas, job.replicas)}\n"
         self._store.ledger.append(job_id, line.encode(), request=f"resized-{attempt}")
         self._submitter.go_on(job, job_id)
         watch.wanted, watch.growth, watch.waits = None, None, None
