@@ -4,20 +4,12 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from muster_serving.column import Column
+from muster_serving.column import DATATYPES, Column
 
 COMPRESSION = "zstd"
 
 _TYPES = {
-    "BOOL": pa.bool_(),
-    "FP32": pa.float32(),
-    "FP64": pa.float64(),
-    "BYTES": pa.string(),
-    **{
-        f"{sign}INT{bits}": getattr(pa, f"{sign.lower()}int{bits}")()
-        for sign in ("", "U")
-        for bits in (8, 16, 32, 64)
-    },
+    name: pa.string() if name == "BYTES" else pa.from_numpy_dtype(dtype) for name, dtype in DATATYPES.items()
 }
 
 

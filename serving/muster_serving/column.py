@@ -17,14 +17,9 @@ import numpy as np  # noqa: TID253 - the server cannot do without; nothing that 
 from muster_serving.errors import ModelError, PredictionError, RequestError, refuse_half_pairs
 
 _INTEGERS: dict[str, Any] = {
-    "INT8": np.int8,
-    "INT16": np.int16,
-    "INT32": np.int32,
-    "INT64": np.int64,
-    "UINT8": np.uint8,
-    "UINT16": np.uint16,
-    "UINT32": np.uint32,
-    "UINT64": np.uint64,
+    f"{sign}INT{bits}": getattr(np, f"{sign.lower()}int{bits}")
+    for sign in ("", "U")
+    for bits in (8, 16, 32, 64)
 }
 _FLOATS: dict[str, Any] = {"FP32": np.float32, "FP64": np.float64}
 DATATYPES: dict[str, Any] = {"BOOL": np.bool_, **_INTEGERS, **_FLOATS, "BYTES": np.object_}
@@ -290,7 +285,7 @@ class Column:
         """
         array: Array = np.asarray(given)
         if self.datatype == "BYTES":
-            good = array.dtype.kind in "OU" and all(map(_is_text, array.ravel().tolist()))
+            good = array.dtype.kind in "OU" and all(map(is_text, array.ravel().tolist()))
         else:
             good = array.dtype.type is self.dtype or np.can_cast(array.dtype, self.dtype, "same_kind")
         if not good:
@@ -434,8 +429,8 @@ def is_null(value: Any) -> bool:
     return value is None or value != value
 
 
-def _is_text(value: Any) -> bool:
-    """Whether an output's value can be sent: UTF-8 has no half of a pair of surrogates."""
+def is_text(value: Any) -> bool:
+    """Whether a value is text that can be sent: UTF-8 has no half of a pair of surrogates."""
     return type(value) is str and (value.isascii() or not any("\ud800" <= each <= "\udfff" for each in value))
 
 

@@ -114,23 +114,22 @@ class Front:
             return refusal(f"the tokens cannot be read: {error}", 400)
         return Answer(200, b"{}")
 
-    def _admit(self, headers: RawHeaders) -> Client | Answer | None:
-        """Return whose request for predictions this is, or its refusal; None where anyone may ask."""
+    def _admit(self, headers: RawHeaders, *, asks: bool = True) -> Client | Answer | None:
+        """Return whose request this is, or its refusal; None where anyone may ask.
+
+        :param asks: whether it asks for predictions, which are counted and limited.
+        """
         if self._candidates:
             return self._clients.within(headers)
-        return self._clients.admit(headers) if self._clients.checked else None
+        admits = self._clients.checked if asks else self._clients.needed
+        return self._clients.admit(headers, asks=asks) if admits else None
 
     def refused(self, headers: RawHeaders) -> Answer | None:
         """Return the refusal of a request, of any protocol, for what is not open to all; None where it may ask.
 
         It counts for no limit: :meth:`predict` admits requests for predictions by itself.
         """
-        if self._candidates:
-            found = self._clients.within(headers)
-        elif self._clients.needed:
-            found = self._clients.admit(headers, asks=False)
-        else:
-            return None
+        found = self._admit(headers, asks=False)
         return found if isinstance(found, Answer) else None
 
     def page(self, path: str) -> Answer:

@@ -16,7 +16,7 @@ from pathlib import Path
 from random import random
 from typing import Any
 
-from muster_serving.column import Array, Column, is_null, need
+from muster_serving.column import Array, Column, is_null, is_text, need
 from muster_serving.errors import ModelError
 from muster_serving.signature import Signature
 
@@ -154,11 +154,7 @@ class _Places(dict[str, int]):
 
 def _is_label(text: Any) -> bool:
     """Whether it may be a label of a series: the page of metrics is UTF-8, which has no lone surrogates."""
-    return (
-        type(text) is str
-        and len(text) <= MOST_CHARACTERS
-        and not any("\ud800" <= c <= "\udfff" for c in text)
-    )
+    return is_text(text) and len(text) <= MOST_CHARACTERS
 
 
 def _is_edge(edge: Any) -> bool:

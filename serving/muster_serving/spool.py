@@ -74,7 +74,10 @@ class Frame(NamedTuple):
     @classmethod
     def of(cls, identity: str, at: float, asked: Question, answer: Answer, *, client: bool) -> Frame:
         """Take a request as it came, and its answer. :param at: in seconds. :param client: whether to keep who asked."""
-        length = next((int(value) for name, value in answer.headers if name == JSON_LENGTH), None)
+        length = None
+        for name, value in answer.headers:
+            if name == JSON_LENGTH:
+                length = int(value)
         kind = "v1" if asked.call.verb == ":predict" else "v2"
         whose = asked.client.name if client and asked.client else None
         return cls(int(at * 1e6), identity, kind, asked.json_length, asked.body, length, answer.body, whose)
@@ -103,12 +106,18 @@ class Frame(NamedTuple):
 
     def written(self) -> bytes:
         """Return it as it lies in a file."""
-        lengths = (
-            f"{_number(self.json_length)} {len(self.body)} {_number(self.answer_length)} {len(self.answer)}"
+        return b"%d %b %b %d %d %d %d%b\n%b%b" % (
+            self.at,
+            self.identity.encode("ascii"),
+            self.kind.encode("ascii"),
+            _number(self.json_length),
+            len(self.body),
+            _number(self.answer_length),
+            len(self.answer),
+            b" " + self.client.encode("ascii") if self.client else b"",
+            self.body,
+            self.answer,
         )
-        last = f" {self.client}" if self.client else ""
-        head = f"{self.at} {self.identity} {self.kind} {lengths}{last}\n"
-        return b"".join((head.encode("ascii"), self.body, self.answer))
 
 
 def hour_of(at: float) -> str:

@@ -15,19 +15,10 @@ import numpy as np  # noqa: TID253 - a model needs it anyway; nothing that Airfl
 
 from muster_serving.column import DATATYPES, Array, Column
 
+_SIZED = str.maketrans("lL", "qQ")  # NumPy's letters for 64 bits; struct's of that name have 32
 _FORMATS = {
-    "BOOL": "?",
-    "INT8": "b",
-    "INT16": "h",
-    "INT32": "i",
-    "INT64": "q",
-    "UINT8": "B",
-    "UINT16": "H",
-    "UINT32": "I",
-    "UINT64": "Q",
-    "FP32": "f",
-    "FP64": "d",
-    "BYTES": "I",
+    name: "I" if name == "BYTES" else np.dtype(dtype).char.translate(_SIZED)
+    for name, dtype in DATATYPES.items()
 }
 _NULL = 0xFFFF_FFFF
 
