@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
-import time
 from collections.abc import Callable
 from functools import partial
 from io import TextIOWrapper
@@ -19,7 +17,8 @@ from muster.core.locks import leave_to_parent
 class Forked:
     """A fork of this process that does one thing and ends.
 
-    It must be made by the main thread, which is the only one: what another holds would stay held in the fork for ever.
+    It must be made by the main thread, which is the only one unless the work is to execute a program: what another holds would
+    stay held in the fork for ever.
 
     :param work: all that it does.
     :param log: an open file for what it prints.
@@ -45,16 +44,11 @@ class Forked:
             self._code = os.waitstatus_to_exitcode(status) if pid else None
         return self._code
 
-    def wait(self, timeout: float | None = None) -> int:
-        """Return how it ended, once it has. :raises subprocess.TimeoutExpired: it has not in time."""
-        if timeout is None and self._code is None:
+    def wait(self) -> int:
+        """Return how it ended, once it has."""
+        if self._code is None:
             self._code = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
-        deadline = time.monotonic() + (timeout or 0)
-        while (code := self.poll()) is None:
-            if time.monotonic() > deadline:
-                raise subprocess.TimeoutExpired([str(self.pid)], timeout or 0)
-            time.sleep(0.02)  # waitpid has no timeout, and a signal's handler must get its turn
-        return code
+        return self._code
 
     def send_signal(self, sig: int) -> None:
         """Send it a signal, if it has not ended."""

@@ -26,9 +26,11 @@ from muster.core.errors import SpecError
 from muster.core.settings import Settings
 from muster.ext.up import maintenance
 from muster.ext.up.postgres import Postgres
+from muster.volumes.durability import write_whole
 
 ADDRESS = "127.0.0.1"
 USER = "admin"
+_PRIVATE = 0o600
 _BOUNDED = (("sql_alchemy_connect_args", "PATIENCE"), ("sql_alchemy_connect_args_async", "PATIENCE_ASYNC"))
 _CONN = ("sql_alchemy_conn", "sql_alchemy_conn_cmd", "sql_alchemy_conn_secret")
 NO_PORT = 9  # port of the log servers that are not started; below 1024, so no other user can listen there
@@ -243,7 +245,7 @@ class UpHome:
             parser["dag_processor"]["dag_bundle_config_list"] = maintenance.bundles().replace("%", "%%")
         text = StringIO()
         parser.write(text)
-        _write_private(self.root / "airflow.cfg", text.getvalue())
+        write_whole(self.root / "airflow.cfg", text.getvalue(), mode=_PRIVATE)
 
     def _read_own(self, parser: RawConfigParser) -> None:
         own = self.root / "own.cfg"
@@ -292,7 +294,7 @@ def _kept(path: Path, draw: Callable[[], dict[str, str]]) -> dict[str, str]:
     """
     drawn = draw()
     if not path.exists():
-        _write_private(path, json.dumps(drawn) + "\n")
+        write_whole(path, json.dumps(drawn) + "\n", mode=_PRIVATE)
     try:
         kept = json.loads(path.read_text(encoding="utf-8"))
         return {name: str(kept[name]) for name in drawn}
@@ -300,13 +302,3 @@ def _kept(path: Path, draw: Callable[[], dict[str, str]]) -> dict[str, str]:
         raise SpecError(
             f"{path} does not hold {' and '.join(drawn)} as JSON any more: delete it, and it is made anew"
         ) from error
-
-
-def _write_private(path: Path, text: str) -> None:
-    """Write a whole file that only its owner may read, from its first byte on."""
-    temporary = path.with_name(f".{path.name}")
-    temporary.unlink(missing_ok=True)
-    handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(handle, "w", encoding="utf-8") as file:
-        file.write(text)
-    temporary.replace(path)

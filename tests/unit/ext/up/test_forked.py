@@ -48,17 +48,13 @@ def test_how_it_ended_is_what_popen_says(tmp_path: Path) -> None:
         print([forked(end).wait() for end in ends])
         long = forked(lambda: time.sleep(600))
         assert long.poll() is None
-        try:
-            long.wait(timeout=0.01)
-        except Exception as error:
-            print(type(error).__name__)
         long.send_signal(signal.SIGTERM)
         print(long.wait(), long.poll())
         long.send_signal(signal.SIGTERM)
         long.kill()
         """,
     )
-    assert ran.stdout.splitlines() == ["[0, 3, 1, 1, -9]", "TimeoutExpired", "-15 -15"], ran.stderr
+    assert ran.stdout.splitlines() == ["[0, 3, 1, 1, -9]", "-15 -15"], ran.stderr
     log = (tmp_path / "log").read_text()
     assert "no good" in log
     assert "ValueError: why" in log

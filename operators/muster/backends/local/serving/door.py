@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import errno
 import socket
-import time
 import zlib
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from muster.core.deployment import LOOPBACK
 from muster.core.errors import BackendError, DeploymentError
+from muster.core.patience import Patience
 
 WAIT_SECONDS = 3.0
 ASK_SECONDS = 1.0
@@ -41,15 +41,14 @@ class Door:
 
         :raises DeploymentError: another program has the port, and not only a server of ours that is dying.
         """
-        deadline = time.monotonic() + WAIT_SECONDS
+        patience = Patience(WAIT_SECONDS, first=0.05)
         while not self._socket.getsockname()[1]:
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
                 self._socket.bind((self._host, self._port))
             except OSError as error:
-                if time.monotonic() > deadline:
+                if not patience.wait():
                     raise self._taken(error) from error
-                time.sleep(0.05)
         return self._socket
 
     def open(self) -> None:
