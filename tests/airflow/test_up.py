@@ -279,4 +279,4 @@ def test_a_port_that_may_not_be_had_is_said(tmp_path: Path) -> None:
     with Site(tmp_path) as site, socket.create_server(("127.0.0.1", 0)) as listener:
         refused = site.muster("up", "--port", str(listener.getsockname()[1]))
     assert refused.returncode == 1
-    assert "name another with --port" in refused.stderr
+    assert "name another one, such as --port" in refused.stderr
