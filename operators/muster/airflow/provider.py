@@ -127,15 +127,6 @@ def get_provider_info() -> dict[str, Any]:
                         "example": "False",
                         "default": "True",
                     },
-                    "plan_on_page": {
-                        "description": "Whether the page plans runs of Dags. A plan runs the Dag's file in a process on "
-                        "the api-server's machine; `muster up` does so, and an api-server that is to run no code of "
-                        "Dag authors must not.",
-                        "version_added": "0.1.0",
-                        "type": "boolean",
-                        "example": "True",
-                        "default": "False",
-                    },
                     "mlflow_url": {
                         "description": "Where people find what `muster mlflow` shows: a task's link *MLflow run* leads "
                         "there. To be set where it has another port, or is reached from another machine. Empty: "
@@ -162,6 +153,7 @@ def get_provider_info() -> dict[str, Any]:
                         "example": "False",
                         "default": "True",
                     },
+                    **added(lambda each: each.settings),
                 },
             }
         },

@@ -14,11 +14,12 @@ from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from muster.core.errors import SpecError
 
 GROUP = "muster.extensions"
+Added = TypeVar("Added")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,6 +51,7 @@ class Extension:
         is ``""``. The function adds to them.
     :param checks: ``module:function`` of ``muster doctor``, called with the settings; yields each
         :class:`muster.core.check.Check`.
+    :param settings: its options under ``[muster]`` in Airflow's configuration, by name, as a provider describes them.
     :param routes: ``module:router``, a FastAPI router of the page's JSON, in the order in which they are asked.
     :param static: its folder of files for the page, which has them at ``static/NAME/``, where NAME is the extension's.
     :param calls: ``module:function``, which yields calls of the store service, as the ``routes`` of its own modules do.
@@ -65,6 +67,7 @@ class Extension:
     triggers: Mapping[str, str] = field(default_factory=dict)
     commands: str | None = None
     checks: tuple[str, ...] = ()
+    settings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     routes: tuple[str, ...] = ()
     static: Path | None = None
     tabs: tuple[Tab, ...] = ()
@@ -132,7 +135,7 @@ def only(what: Callable[[Extension], str | None], *, needed_by: str) -> Any:
     raise SpecError("\n".join((f"{needed_by}: no extension that is installed does this", *problems())))
 
 
-def added(what: Callable[[Extension], Mapping[str, str]]) -> dict[str, str]:
+def added(what: Callable[[Extension], Mapping[str, Added]]) -> dict[str, Added]:
     """Return a mapping of all extensions as one."""
     return {name: place for each in extensions().values() for name, place in what(each).items()}
 

@@ -10,6 +10,14 @@ EXTENSION = Extension(
     operators={"CountOperator": "counts.operator"},
     commands="counts.commands:add",
     checks=("counts.commands:checks",),
+    settings={
+        "most_counted": {
+            "description": "Versions.",
+            "version_added": "1.0",
+            "type": "integer",
+            "default": "100",
+        }
+    },
     routes=("counts.routes:api",),
     static=Path(__file__).parent / "static",
     tabs=(Tab(room="counts", title="Counts", script="counts.js"),),

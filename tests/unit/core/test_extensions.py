@@ -14,6 +14,7 @@ import pytest
 import tomllib
 from tests.outsider.install import declare, install
 
+from muster.airflow.provider import get_provider_info
 from muster.core import extensions
 from muster.core.errors import SpecError
 from muster.volumes.folder import FolderStore
@@ -52,6 +53,8 @@ def test_an_outsiders_is_found_as_our_own_are(outside: Path) -> None:
     assert set(extensions.extensions()) == {"counts", *OWN}
     assert extensions.problems() == ()
     assert extensions.added(lambda each: each.operators)["CountOperator"] == "counts.operator"
+    options = get_provider_info()["config"]["muster"]["options"]
+    assert options.keys() > {"most_counted", "plan_on_page", "plugin"}
 
 
 def test_of_two_folders_the_first_on_the_path_has_the_distribution(
