@@ -29,7 +29,6 @@ from muster.volumes.durability import (
 from muster.volumes.handing_over import KEPT, all_gone, hand_over, move_checkpoints, note_all_gone
 from muster.volumes.layout import Layout
 from muster.volumes.ledger import FolderLedger
-from muster.volumes.sizes import as_begun, note_size
 from muster.volumes.tree import copy_tree, held_files_of, holds_files, remove, unlock
 
 SETTLED_SECONDS = 60.0
@@ -106,7 +105,7 @@ class FolderAttempts:
         before = self._put_back(job_id)
         spec = self.ledger.spec(job_id)
         if before is not None and replicas is None:
-            replicas = as_begun(before, spec).replicas
+            replicas = before.as_begun(spec).replicas
         if before is None:
             new = self._of(job_id, 1)
             left = self._begin_first(new)
@@ -115,7 +114,7 @@ class FolderAttempts:
             left = self._begin_next(before, new, copy=copy)
         (new.root / "sealed").mkdir(exist_ok=True)
         if spec.elastic:
-            note_size(new, replicas or spec.replicas)
+            write_whole(new.replicas, str(replicas or spec.replicas), durable=False)
         write_whole(self.layout.job(job_id) / "attempt", str(new.attempt))
         for path in left:
             self.layout.delete(path)
@@ -249,7 +248,7 @@ class FolderAttempts:
         :raises StoreError: a seal cannot be read, or belongs to another replica or attempt.
         """
         parts = []
-        for role in as_begun(staging, self.ledger.spec(staging.job_id)).roles:
+        for role in staging.as_begun(self.ledger.spec(staging.job_id)).roles:
             for index in range(role.replicas):
                 try:
                     text = staging.sealed(role.name, index).read_bytes()
@@ -262,7 +261,7 @@ class FolderAttempts:
         """Unix time at which the last replica sealed: the same on every machine that commits the attempt."""
         return max(
             staging.sealed(role.name, index).stat().st_mtime
-            for role in as_begun(staging, self.ledger.spec(staging.job_id)).roles
+            for role in staging.as_begun(self.ledger.spec(staging.job_id)).roles
             for index in range(role.replicas)
         )
 

@@ -6,6 +6,7 @@ The calls of a store are in :mod:`muster.volumes.protocols`.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
@@ -212,8 +213,19 @@ class Staging:
 
     @property
     def replicas(self) -> Path:
-        """The file that says how many replicas this attempt of an elastic gang has (:mod:`muster.volumes.sizes`)."""
+        """The file with the number of replicas of an elastic gang in this attempt, written before the attempt counts.
+
+        Without it, the gang has all that the spec names.
+        """
         return self.root / "replicas"
+
+    def as_begun(self, spec: JobSpec) -> JobSpec:
+        """Return the job with the replicas that this attempt of it has: a gang that shrinks or grows begins another."""
+        if not spec.elastic:
+            return spec
+        with suppress(FileNotFoundError):
+            return spec.sized(int(self.replicas.read_text(encoding="ascii")))
+        return spec.sized(spec.replicas)
 
     @property
     def gone(self) -> Path:

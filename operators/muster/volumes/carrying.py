@@ -7,7 +7,7 @@ begins again after a crash finds it.
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -100,13 +100,14 @@ def _refuse_overlap(draft: Draft, written: Iterable[str], carried: Collection[st
                 above = above.rpartition("/")[0]
 
 
-def take_over(layout: Layout, draft: Draft, entries: Sequence[Frozen], *, trusted: bool) -> list[Frozen]:
+def take_over(layout: Layout, draft: Draft, entries: list[Frozen], *, trusted: bool) -> list[Frozen]:
     """Link the carried files into a draft, or copy them where that cannot be; return all its files.
 
     :param entries: the draft's own files. :param trusted: as :class:`muster.volumes.sharing.Previous`.
     :raises StoreError: a file of the base is not what was committed.
     """
-    assert draft.base is not None
+    if draft.base is None or not draft.carried:
+        return entries
     previous = Previous(_folder(layout, draft.base), draft.carried.values(), trusted=trusted)
     folders = set[str]()
     taken = []

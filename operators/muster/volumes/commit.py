@@ -27,9 +27,9 @@ from pathlib import Path
 from muster.core import wire
 from muster.core.address import pinned
 from muster.core.errors import Corrupt, SpecError, StoreError
-from muster.volumes import carrying, manifest, numbers, pages, sharing
+from muster.core.job import JobSpec
+from muster.volumes import manifest, numbers, pages, sharing
 from muster.volumes.base import Record
-from muster.volumes.catalog import Catalog
 from muster.volumes.commit_records import CommitRecord, Place, write_commit
 from muster.volumes.durability import (
     TEMPORARY,
@@ -63,7 +63,7 @@ MOST_SIBLINGS = 100
 class Placed:
     """The place of one draft; a line of PLAN.
 
-    :param record: the digest of its RECORD.json; empty in a PLAN of the first releases.
+    :param record: the digest of its RECORD.json.
     """
 
     folder: str
@@ -72,6 +72,30 @@ class Placed:
     number: int
     partition: str | None = None
     record: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """What one capability does at a commit, beside the drafts and numbers of all; each call may come again after a crash.
+
+    :param field: the field of an output that asks for it; empty: every commit has it.
+    :param drafted: completes a draft before its files are frozen. `failed`: undoes that where the commit is not prepared.
+    :param frozen: may take files of a draft from other versions; returns all files of the draft.
+    :param numbered: refuses a commit by the numbers of its versions.
+    :param decided: is called when all versions are durable, before they are visible.
+    """
+
+    field: str = ""
+    drafted: Callable[[Draft], Draft] = lambda draft: draft
+    failed: Callable[[Draft], None] = lambda _: None
+    frozen: Callable[[Draft, list[Frozen]], list[Frozen]] = lambda _, entries: entries
+    numbered: Callable[[JobSpec, Sequence[Placed]], None] = lambda *_: None
+    decided: Callable[[str, JobSpec, Sequence[Placed]], None] = lambda *_: None
+
+    def is_of(self, spec: JobSpec) -> bool:
+        """Whether the commit of a job has this step."""
+        outputs = spec.outputs.values()
+        return not self.field or any(getattr(each, self.field) not in (None, ()) for each in outputs)
 
 
 def _check_sizes(draft: Draft, entries: Sequence[Entry]) -> None:
@@ -91,25 +115,16 @@ def _check_sizes(draft: Draft, entries: Sequence[Entry]) -> None:
         )
 
 
-def freeze(
-    layout: Layout, draft: Draft, *, previous: Path | None, compare: bool = False
-) -> tuple[list[Frozen], list[str]]:
-    """Make a draft's files read-only, hash them, share those that `previous` holds; return them, and its empty folders.
-
-    :param compare: whether to hash a file of `previous` before sharing it, even if it seems unchanged.
-    """
+def freeze(draft: Draft, steps: Iterable[Step]) -> tuple[list[Frozen], list[str]]:
+    """Make a draft's files read-only, hash them, take what others hold; return its files, and its empty folders."""
     if draft.folder.is_symlink():
         raise StoreError(f"output {draft.output!r} was replaced by a link: nothing is committed")
     folders = unlock(draft.folder)  # a crash may have left them 0555
     spare = str(draft.folder.parent.parent / "spare")  # beside the drafts, never in one
     entries = list(freeze_files(_own_files(draft), spare=spare, links=_links_of(draft.folder)))
-    if previous is not None and layout.links:
-        with suppress(Corrupt):  # fsck reports it; the new version gets bytes of its own
-            # An NFS client may have outdated times of a file.
-            before = sharing.Previous(previous, entries, trusted=layout.syncfs and not compare)
-            entries = sharing.share(draft.folder, entries, before)
+    for step in steps:
+        entries = step.frozen(draft, entries)
     if draft.carried:
-        entries = carrying.take_over(layout, draft, entries, trusted=layout.syncfs and not compare)
         folders = folders_of(draft.folder)
     _check_sizes(draft, entries)
     set_modes(draft.folder, folders, 0o555)
@@ -148,21 +163,10 @@ def _own_files(draft: Draft) -> Iterator[tuple[str, str]]:
 
 
 def assemble(
-    layout: Layout, catalog: Catalog, drafts: Sequence[Draft], *, record: Record, compare: bool = False
+    layout: Layout, drafts: Sequence[Draft], steps: Sequence[Step], *, record: Record
 ) -> list[Placed]:
-    """Give each draft its manifest, number and record; :func:`decide` makes all of it durable.
-
-    :param compare: see :func:`freeze`.
-    """
-    frozen = [
-        freeze(
-            layout,
-            draft,
-            previous=numbers.newest(catalog, layout, draft.volume, draft.partition),
-            compare=compare,
-        )
-        for draft in drafts
-    ]
+    """Give each draft its manifest, number and record; :func:`decide` makes all of it durable."""
+    frozen = [freeze(draft, steps) for draft in drafts]
     taken = [
         numbers.reserve(
             layout,

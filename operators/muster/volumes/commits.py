@@ -7,19 +7,21 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from functools import partial
+from itertools import product
 from pathlib import Path
 
 from muster.core.address import Address, pinned
 from muster.core.data import EVERY_PARTITION, Output
-from muster.core.errors import BadOutput, Conflict, Corrupt, MusterError, NotFound
+from muster.core.errors import BadOutput, Conflict, MusterError, NotFound
 from muster.core.job import JobSpec
 from muster.core.names import check_note
 from muster.core.replica import PartManifest
-from muster.volumes import carrying, partitions, replacing
+from muster.volumes import carrying, partitions, replacing, sharing
 from muster.volumes.attempts import FolderAttempts
 from muster.volumes.base import Record, Staging, Version
 from muster.volumes.catalog import Catalog
-from muster.volumes.commit import Placed, assemble, decide, publish, read_plan
+from muster.volumes.commit import Placed, Step, assemble, decide, publish, read_plan
 from muster.volumes.commit_records import Place, committed, holder
 from muster.volumes.durability import translated
 from muster.volumes.gather import (
@@ -115,8 +117,23 @@ class Commits:
     ) -> None:
         self._layout, self._catalog = layout, catalog
         self._ledger, self._attempts = ledger, attempts
-        self._following = Following(layout, catalog, ledger, attempts)
-        self._compare = compare
+        trusted = layout.syncfs and not compare  # an NFS client may have outdated times of a file
+        self._steps = (
+            Step(frozen=partial(sharing.shared, layout, catalog, trusted=trusted)),
+            Step(
+                field="base",
+                drafted=partial(carrying.named, layout),
+                frozen=partial(carrying.take_over, layout, trusted=trusted),
+                failed=carrying.drop,
+            ),
+            Step(field="after", numbered=Following(layout, catalog, ledger, attempts).check),
+            Step(
+                field="retires",
+                numbered=partial(replacing.check, catalog),
+                decided=partial(replacing.mark, layout),
+            ),
+            Step(decided=partial(remember, layout)),
+        )
 
     def commit(
         self,
@@ -177,7 +194,8 @@ class Commits:
         if plan is None:  # else a call before a crash received all files
             try:
                 drafts = [draft(ready)]
-                plan = assemble(self._layout, self._catalog, drafts, record=record, compare=self._compare)
+                steps = [step for step in self._steps if not step.field]
+                plan = assemble(self._layout, drafts, steps, record=record)
                 decide(self._layout, plan, ready=ready)
             except BaseException:
                 self._layout.delete(ready)
@@ -199,54 +217,53 @@ class Commits:
         self, job_id: str, attempt: int, metrics: Mapping[str, float], modules: Sequence[str] | None
     ) -> dict[str, list[tuple[str, int]]]:
         staging = self._attempts.current(job_id, attempt)
-        ready = staging.root / "ready"
+        ready, spec = staging.root / "ready", self._ledger.spec(job_id)
+        steps = [step for step in self._steps if step.is_of(spec)]
         plan = read_plan(ready)
         if plan is None:
-            with _blaming_output(), self._checkpoints_stay(staging):
-                drafts = self._drafts(staging)
+            with _blaming_output(), self._checkpoints_stay(staging, spec, steps):
+                drafts = self._drafts(staging, spec, steps)
                 sealed_at = self._attempts.sealed_at(staging)
-                spec = self._ledger.spec(job_id)
                 record = Record.of_job(spec, job_id, metrics=metrics, modules=modules, created=sealed_at)
-                plan = assemble(self._layout, self._catalog, drafts, record=record, compare=self._compare)
-                self._following.check(spec, plan)
-                replacing.check(self._catalog, spec, plan)
+                plan = assemble(self._layout, drafts, steps, record=record)
+                for step in steps:
+                    step.numbered(spec, plan)
             decide(self._layout, plan, ready=ready)
-        spec = self._ledger.spec(job_id)
-        if plan:
-            with suppress(OSError, Corrupt):  # without it the same is made again some time
-                remember(self._layout, job_id, spec)
-        replacing.mark(self._layout, job_id, spec, plan)
+        for step in steps:
+            step.decided(job_id, spec, plan)
         done = publish(self._layout, plan, ready=ready, job_id=job_id, kept=_kept(spec, plan))
         with suppress(OSError):  # the versions are visible; gc deletes what stays
             self._attempts.clear(staging)
         return done
 
-    def _drafts(self, staging: Staging) -> list[Draft]:
+    def _drafts(self, staging: Staging, spec: JobSpec, steps: Sequence[Step]) -> list[Draft]:
         parts = self._attempts.sealed(staging)
         if parts is None:
             raise Conflict(
                 f"job {staging.job_id}, attempt {staging.attempt}: not all replicas have sealed, "
                 "so nothing is committed"
             )
-        drafts = gather(staging, self._planned(staging, parts), parts)
-        return [carrying.named(self._layout, draft) for draft in drafts]
-
-    def _planned(self, staging: Staging, parts: Sequence[PartManifest]) -> list[Draft]:
-        spec = self._ledger.spec(staging.job_id)
-        return plan_drafts(staging.root / "ready", spec, union(parts, spec))
+        drafts = gather(staging, _planned(staging, spec, parts), parts)
+        for step in steps:
+            drafts = list(map(step.drafted, drafts))
+        return drafts
 
     @contextmanager
-    def _checkpoints_stay(self, staging: Staging) -> Iterator[None]:
+    def _checkpoints_stay(self, staging: Staging, spec: JobSpec, steps: Sequence[Step]) -> Iterator[None]:
         """Where a commit cannot be prepared, have the checkpoints where the task's next job finds them."""
         try:
             yield
         except BaseException:
             with suppress(OSError, MusterError):  # what is raised is the reason
-                drafts = self._planned(staging, self._attempts.sealed(staging) or ())
-                for draft in drafts:
-                    carrying.drop(draft)
+                drafts = _planned(staging, spec, self._attempts.sealed(staging) or ())
+                for step, draft in product(steps, drafts):
+                    step.failed(draft)
                 give_back_checkpoints(staging, drafts)
             raise
+
+
+def _planned(staging: Staging, spec: JobSpec, parts: Sequence[PartManifest]) -> list[Draft]:
+    return plan_drafts(staging.root / "ready", spec, union(parts, spec))
 
 
 def _kept(spec: JobSpec, plan: Sequence[Placed]) -> dict[str, list[Place]]:

@@ -24,7 +24,6 @@ from muster.core.job import JobSpec
 from muster.volumes.base import Staging
 from muster.volumes.durability import rename, sync_folder, write_whole
 from muster.volumes.layout import Layout
-from muster.volumes.sizes import as_begun
 from muster.volumes.tree import unlock
 
 GANG = "gang"
@@ -64,9 +63,7 @@ def all_gone(staging: Staging, spec: JobSpec) -> bool:
     """Whether every process of an attempt is known to be gone."""
     if (staging.gone / _ALL).exists():
         return True
-    return all(
-        (staging.gone / f"{replica}.json").exists() for replica in replicas_of(as_begun(staging, spec))
-    )
+    return all((staging.gone / f"{replica}.json").exists() for replica in replicas_of(staging.as_begun(spec)))
 
 
 def replicas_of(spec: JobSpec) -> list[str]:

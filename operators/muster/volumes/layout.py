@@ -12,8 +12,8 @@
     STORE/staging/<job_id>/<attempt>/      where an attempt writes
     STORE/code/<hex>/                      code snapshots, unpacked
     STORE/made/                            what was made from what (:mod:`muster.volumes.makings`); may be deleted
-    STORE/ends/                            how tasks without a job ended (:mod:`muster.volumes.task_ends`); may be deleted
-    STORE/runs/                            runs that go on (:mod:`muster.volumes.run_notes`); may be deleted
+    STORE/ends/                            how tasks without a job ended (:mod:`muster.volumes.task_notes`); may be deleted
+    STORE/runs/                            runs that go on (:mod:`muster.volumes.task_notes`); may be deleted
     STORE/jobs/<job_id>/                   the ledger: spec.json, status.json, owner, log, series, attempt
         STORE/leases/<holder>/<volume>@<n>     versions in use, by reader (``:`` for ``/``)
         STORE/trash/                           deleted, to be unlinked later

@@ -21,7 +21,7 @@ from muster.core.names import check_new_partition
 from muster.core.origin import Origin
 from muster.core.series import Series, segments
 from muster.core.status import JobState, JobStatus
-from muster.volumes.base import LogTime, RunNote, TaskEnd
+from muster.volumes.base import LogTime
 from muster.volumes.durability import (
     TEMPORARY,
     locked,
@@ -31,19 +31,19 @@ from muster.volumes.durability import (
 )
 from muster.volumes.layout import Layout
 from muster.volumes.log_times import note_time, read_times
-from muster.volumes.run_notes import read_notes, write_note
 from muster.volumes.series import NAME as SERIES
 from muster.volumes.series import SeriesFile, read_series
-from muster.volumes.task_ends import read_ends, write_end
+from muster.volumes.task_notes import TaskNotes
 from muster.volumes.tree import make_whole
 
 _OPEN_SERIES = 64
 
 
-class FolderLedger:
+class FolderLedger(TaskNotes):
     """Per job_id: ``spec.json``, ``status.json``, ``owner``, ``log``, ``log.times`` and ``series``."""
 
     def __init__(self, layout: Layout) -> None:
+        super().__init__(layout)
         self._layout = layout
         self._series = lru_cache(_OPEN_SERIES)(self.series_file)
         self._origins: dict[str, Origin] = {}  # they never change
@@ -207,22 +207,6 @@ class FolderLedger:
             for job_id, origin in found.items()
             if origin.run_id and dag_id in ("", origin.dag_id) and run_id in ("", origin.run_id)
         }
-
-    def end_task(self, end: TaskEnd) -> None:
-        """Record the end of a task that no job records."""
-        write_end(self._layout, end)
-
-    def task_ends(self, *, dag_id: str = "", run_id: str = "", runs: int = 20) -> list[TaskEnd]:
-        """Return the ends of tasks that no job records, newest first."""
-        return read_ends(self._layout, dag_id=dag_id, run_id=run_id, runs=runs)
-
-    def note_run(self, run: Origin, *, going: bool) -> None:
-        """Note that a run goes on, or that it has ended."""
-        write_note(self._layout, run, going=going)
-
-    def run_notes(self) -> list[RunNote]:
-        """Return the runs that were noted and have not ended."""
-        return read_notes(self._layout)
 
     def _origin(self, job_id: str) -> Origin:
         path = self._layout.job(job_id) / "spec.json"

@@ -13,7 +13,7 @@ made again. Only the commit record and RECORD.json decide whether a version exis
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
@@ -32,7 +32,7 @@ from muster.volumes.commit_records import CommitRecord, read_commit
 from muster.volumes.durability import locked, newest_first, prune, read_whole, translated, write_whole
 from muster.volumes.layout import Layout
 from muster.volumes.marks import Marks
-from muster.volumes.task_ends import write_end
+from muster.volumes.task_notes import TaskNotes
 
 MOST_ENTRIES = 50  # of one key; older ones go
 _USED = "USED"
@@ -59,8 +59,7 @@ class FolderMakings:
             for version in self._versions(made):
                 path = self._layout.version(version.volume, version.number) / _USED
                 write_whole(path, f"{now:.3f}", durable=False)
-            write_end(
-                self._layout,
+            TaskNotes(self._layout).end_task(
                 TaskEnd(
                     origin=by,
                     began=now,
@@ -139,8 +138,14 @@ class FolderMakings:
         return self._room(f"{check_job_id(job_id)}.json")
 
 
-def remember(layout: Layout, job_id: str, spec: JobSpec) -> None:
+def remember(layout: Layout, job_id: str, spec: JobSpec, plan: Sequence[object]) -> None:
     """Note what a commit is made from, before it becomes visible. If the commit then fails, the note is ignored."""
+    with suppress(OSError, Corrupt):  # without it the same is made again some time
+        if plan:
+            _remember(layout, job_id, spec)
+
+
+def _remember(layout: Layout, job_id: str, spec: JobSpec) -> None:
     root = layout.root / "made"
     root.mkdir(exist_ok=True)
     write_whole(root / f"{check_job_id(job_id)}.json", wire.dumps(spec), durable=False)

@@ -28,11 +28,13 @@ from pathlib import Path
 from muster.core.errors import Corrupt
 from muster.core.holding import held
 from muster.volumes import listing, manifest
+from muster.volumes.catalog import Catalog
 from muster.volumes.durability import temporary, write_whole
+from muster.volumes.gather import Draft
 from muster.volumes.hashing import Frozen, hash_file
 from muster.volumes.layout import Layout
 from muster.volumes.manifest import Entry, Head
-from muster.volumes.numbers import hinted
+from muster.volumes.numbers import hinted, newest
 from muster.volumes.tree import exchange, files_of
 
 KNOWN = "KNOWN"
@@ -114,6 +116,20 @@ def share(folder: Path, entries: Sequence[Frozen], previous: Previous) -> list[F
                 mine = f"{here}/{entry.path.rpartition('/')[2]}"
                 shared.append(_shared(entry, mine, previous, spare=f"{replaced}/{len(shared)}"))
     return settled(shared)
+
+
+def shared(
+    layout: Layout, catalog: Catalog, draft: Draft, entries: list[Frozen], *, trusted: bool
+) -> list[Frozen]:
+    """Share the files of a draft with the version before; see :attr:`muster.volumes.commit.Step.frozen`.
+
+    :param trusted: as that of :class:`Previous`.
+    """
+    previous = newest(catalog, layout, draft.volume, draft.partition)
+    if previous is not None and layout.links:
+        with suppress(Corrupt):  # fsck reports it; the new version gets bytes of its own
+            return share(draft.folder, entries, Previous(previous, entries, trusted=trusted))
+    return entries
 
 
 def settled(entries: Sequence[Frozen]) -> list[Frozen]:

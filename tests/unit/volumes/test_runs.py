@@ -353,7 +353,7 @@ def test_a_run_between_two_stages_is_as_was_noted(work, store, monkeypatch, run_
     end(work, "a")
     store.ledger.note_run(Origin(instance="i", dag_id="flights", run_id=run_id), going=True)
     later = time.time() + seconds
-    monkeypatch.setattr("muster.volumes.run_notes.time.time", lambda: later)
+    monkeypatch.setattr("muster.volumes.task_notes.time.time", lambda: later)
     (run,) = runs.runs(store)
     assert run == runs.run(store, "flights", run_id)
     assert (run.state, run.ended is None) == (state, state is JobState.RUNNING)

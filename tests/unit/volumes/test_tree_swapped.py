@@ -101,7 +101,7 @@ def prune(user: Path, store: Path) -> None:
 def freeze_it(user: Path, store: Path) -> None:
     draft = Draft(folder=user, output="out", volume="v", partition=None, source="", files={})
     with suppress(StoreError):
-        freeze(open_layout(store), draft, previous=None)
+        freeze(draft, ())
 
 
 @pytest.mark.parametrize("act", [copy, unlock, graft, prune, freeze_it])

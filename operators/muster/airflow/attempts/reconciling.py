@@ -27,7 +27,7 @@ from muster.core.origin import Origin
 from muster.core.status import JobState, JobStatus
 from muster.core.verdict import Verdict
 from muster.volumes.protocols import Ledger
-from muster.volumes.run_notes import EVERY_SECONDS
+from muster.volumes.task_notes import EVERY_SECONDS
 
 Ask = Callable[[Sequence[tuple[JobStatus, Origin]]], Mapping[str, Standing]]
 

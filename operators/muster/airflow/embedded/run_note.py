@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from muster.core.errors import MusterError
 from muster.core.origin import Origin
 from muster.volumes.protocols import Ledger
-from muster.volumes.run_notes import EVERY_SECONDS
+from muster.volumes.task_notes import EVERY_SECONDS
 
 _AGAIN_SECONDS = (
     5 * EVERY_SECONDS

@@ -21,7 +21,6 @@ from muster.core.job import JobSpec
 from muster.core.settings import Settings
 from muster.core.status import JobStatus
 from muster.volumes.protocols import LocalStore
-from muster.volumes.sizes import as_begun
 
 NAME = "local"  # of the one queue that a machine has
 GPU, MEMORY = "nvidia.com/gpu", "memory"
@@ -68,7 +67,7 @@ class LocalCapacity:
             return ()
         pids = ranks(Places(self._settings.home).mark(job_id))
         staging, spec = store.staging(job_id), store.ledger.spec(job_id)
-        whole = len(pids) == (spec if staging is None else as_begun(staging, spec)).world_size
+        whole = len(pids) == (spec if staging is None else staging.as_begun(spec)).world_size
         return tuple(
             Part(name=f"rank {number}" if whole else "a rank", process=f"pid {pid}")
             for number, pid in enumerate(pids)

@@ -14,7 +14,6 @@ from muster.volumes.service.calls import LIMIT_JSON_BYTES, Bind, Call, Handler, 
 from muster.volumes.service.served import Served
 from muster.volumes.service.table import MOST_RECORDS, MOST_SPECS, TABLE, Current, Place, Row, Starting
 from muster.volumes.service.tokens import job_token
-from muster.volumes.sizes import as_begun
 
 T = TypeVar("T")
 
@@ -65,7 +64,7 @@ def _own(served: Served) -> Mapping[Callable[..., Any], Callable[..., Any]]:
             job_id=staging.job_id,
             attempt=staging.attempt,
             root=str(staging.root),
-            replicas=as_begun(staging, spec).replicas if spec.elastic else None,
+            replicas=staging.as_begun(spec).replicas if spec.elastic else None,
         )
 
     def begun(job_id: str, request: str, replicas: int | None = None) -> Place:

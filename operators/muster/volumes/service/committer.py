@@ -32,7 +32,6 @@ from muster.volumes.folder import FolderStore
 from muster.volumes.service.hearing import Hearing
 from muster.volumes.service.journal import ONCE, Journals
 from muster.volumes.service.refusals import Over
-from muster.volumes.sizes import as_begun
 from muster.volumes.survived import bad_output, survived, with_survived
 
 PATIENCE_SECONDS = 600.0
@@ -88,7 +87,7 @@ class Committer:
             return False
         return all(
             _is_regular(staging.sealed(role.name, index))
-            for role in as_begun(staging, self._store.ledger.spec(job_id)).roles
+            for role in staging.as_begun(self._store.ledger.spec(job_id)).roles
             for index in range(role.replicas)
         )
 

@@ -28,7 +28,6 @@ from muster.volumes.handing_over import all_gone, note_gone, replicas_of, said_b
 from muster.volumes.service.bells import Bells
 from muster.volumes.service.committer import Committer
 from muster.volumes.service.starts import AS_IT_WAS, IN_PLACE, GangStarts
-from muster.volumes.sizes import as_begun
 
 PEERS_SECONDS = 20.0
 """How long the other replicas may take to stop, once one is gone: of ranks that are told to end, :meth:`.Replica.ending_seconds` at most."""
@@ -119,7 +118,7 @@ class Regrouping:
         if ends is not None:
             return ends
         self.committer.check_going_on(job_id)
-        spec = as_begun(staging, self.starts.store.ledger.spec(job_id))
+        spec = staging.as_begun(self.starts.store.ledger.spec(job_id))
         gone = _gone(staging)
         asked = _asked_to_stop(staging)
         if not gone and asked is None:

@@ -38,7 +38,6 @@ from muster.volumes.folder import FolderStore
 from muster.volumes.handing_over import GANG, PODS, said_by
 from muster.volumes.service.committer import Committer
 from muster.volumes.service.refusals import ServiceBusy
-from muster.volumes.sizes import as_begun
 from muster.volumes.tree import remove
 
 PATIENCE_SECONDS = 1.0
@@ -234,7 +233,7 @@ class GangStarts:
         """Record that a gang runs, once the last of its pods has registered."""
         job_id, spec = staging.job_id, self.store.ledger.spec(staging.job_id)
         there = sum(1 for _ in (staging.root / PODS).iterdir())
-        if there < as_begun(staging, spec).replicas:
+        if there < staging.as_begun(spec).replicas:
             return
         with self.committer.alone(job_id):
             self._note_running(job_id)
