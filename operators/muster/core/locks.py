@@ -1,6 +1,7 @@
 """Lock files (flock(2)): made on first use, never deleted, given back by the kernel when their holder dies.
 
-Those of a store are in ``muster.volumes.durability``: they never make a folder, and hold between threads too.
+All locks of muster are taken here. Those of a store (``muster.volumes.durability``) never make a folder, and hold between
+threads too.
 """
 
 from __future__ import annotations
@@ -21,11 +22,24 @@ def leave_to_parent() -> None:
     _held.clear()
 
 
+def take(handle: int, *, shared: bool = False, wait: bool = True) -> bool:
+    """Lock an open file for all who have it open by this handle, until the last of them closes it.
+
+    :param wait: wait for another holder; else return False where there is one.
+    """
+    kind = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
+    try:
+        fcntl.flock(handle, kind if wait else kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
     """Hold a lock file, waiting for it."""
     with _opened(path) as handle:
-        fcntl.flock(handle, fcntl.LOCK_EX)
+        take(handle)
         yield
 
 
@@ -33,12 +47,7 @@ def locked(path: Path) -> Iterator[None]:
 def locked_if_free(path: Path) -> Iterator[bool]:
     """Hold a lock file unless another holds it; yield whether it is held now."""
     with _opened(path) as handle:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            yield False
-            return
-        yield True
+        yield take(handle, wait=False)
 
 
 def is_locked(path: Path) -> bool:
@@ -48,12 +57,9 @@ def is_locked(path: Path) -> bool:
     except FileNotFoundError:
         return False
     try:
-        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
+        return not take(handle, shared=True, wait=False)
     finally:
         os.close(handle)
-    return False
 
 
 @contextmanager

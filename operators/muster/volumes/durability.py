@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
 import threading
 from collections.abc import Iterator
@@ -11,7 +10,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from muster.core.errors import StoreError
-from muster.core.locks import is_locked
+from muster.core.locks import is_locked, take
 
 TEMPORARY = ".new-"
 
@@ -192,7 +191,7 @@ def locked(path: Path, *, shared: bool = False) -> Iterator[None]:
     with _turn(str(path), shared=shared):
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
-            fcntl.flock(fd, fcntl.LOCK_SH if shared else fcntl.LOCK_EX)
+            take(fd, shared=shared)
             yield
         finally:
             os.close(fd)

@@ -13,7 +13,6 @@ room back to one that would fit then: each is asked by a file in its folder, and
 
 from __future__ import annotations
 
-import fcntl
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -26,7 +25,7 @@ from muster.backends.local.places import Places
 from muster.backends.local.room import PREEMPTED, PRIORITIES, Room
 from muster.core.errors import SpecError
 from muster.core.job import NORMAL, JobSpec
-from muster.core.locks import is_locked, locked, locked_if_free
+from muster.core.locks import is_locked, locked, locked_if_free, take
 from muster.core.wire import dumps, loads
 from muster.volumes.durability import write_whole
 
@@ -365,7 +364,7 @@ class JobQueue:
         path = self._claim(claim.job_id, claim.extra)
         temporary = path.with_name(f".{path.name}.{os.getpid()}")
         handle = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
-        fcntl.flock(handle, fcntl.LOCK_EX)
+        take(handle)
         os.write(handle, dumps(claim).encode())
         temporary.replace(path)
         return handle

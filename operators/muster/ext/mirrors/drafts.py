@@ -10,7 +10,6 @@ A draft that a kill left is gone on with.
 
 from __future__ import annotations
 
-import fcntl
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +17,7 @@ from pathlib import Path
 from blake3 import blake3
 
 from muster.core.errors import BadOutput, Corrupt
+from muster.core.locks import take
 from muster.ext.mirrors.base import Busy, Documents, Source, Tell, ordered, read_at_source, runs
 from muster.volumes.commit_records import Place
 from muster.volumes.gather import check_path
@@ -69,12 +69,11 @@ def _lock(path: Path, place: Place) -> int:
     while True:
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if not take(fd, wait=False):
+                os.close(fd)
+                raise Busy(f"{place[0]}@{place[1]} is brought by another mirror now: it is waited for")
             if path.exists() and os.fstat(fd).st_ino == path.stat().st_ino:
                 return fd
-        except BlockingIOError as error:
-            os.close(fd)
-            raise Busy(f"{place[0]}@{place[1]} is brought by another mirror now: it is waited for") from error
         except FileNotFoundError:  # deleted between the two looks
             pass
         os.close(fd)

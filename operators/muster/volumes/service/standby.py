@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import fcntl
 import os
 import socket
 import threading
@@ -18,6 +17,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from muster.core.keepalive import CONNECT_SECONDS, keep_alive
+from muster.core.locks import take
 from muster.volumes.service.clients import HEAD_SECONDS, most_connections
 
 ALIVE = "/livez"  # of this process alone; all other requests are passed on
@@ -41,7 +41,7 @@ async def _stand_by(lock: int, listening: socket.socket) -> None:
     locked, loop = asyncio.Event(), asyncio.get_running_loop()
 
     def wait() -> None:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+        take(lock)
         loop.call_soon_threadsafe(locked.set)
 
     # A thread in flock can only be ended with its process, and must not keep the process from ending.

@@ -15,8 +15,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import os
 import re
 import shutil
@@ -30,7 +28,7 @@ from muster.backends.local.processes import Process
 from muster.backends.local.serving.state import Change, DeploymentState
 from muster.backends.releases.tokens import Tokens, new_token
 from muster.core.errors import BackendError, Corrupt, NotFound, SpecError
-from muster.core.locks import is_locked, locked
+from muster.core.locks import is_locked, locked, take
 from muster.core.names import check_label
 from muster.core.wire import dumps, loads
 from muster.volumes.durability import sync_tree, write_whole
@@ -161,8 +159,7 @@ class DeploymentFolder:
         self._locks.mkdir(parents=True, exist_ok=True)
         handle = os.open(self._locks / f"{self.name}.keeper", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         for _ in range(_CLAIMS):
-            with contextlib.suppress(BlockingIOError):
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if take(handle, wait=False):
                 return handle
             keeper = self.keeper()
             if keeper is not None and keeper.alive:
