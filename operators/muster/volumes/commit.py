@@ -63,7 +63,7 @@ MOST_SIBLINGS = 100
 class Placed:
     """The place of one draft; a line of PLAN.
 
-    :param record: the digest of its RECORD.json.
+    :param record: the digest of its RECORD.json; empty where the PLAN lacks it.
     """
 
     folder: str
