@@ -104,8 +104,9 @@ def _committed(name: str) -> tuple[list[Version], list[str]]:
     """Commit what is spooled on this machine, and on the cluster that MUSTER_CLUSTER names; return also what went wrong there."""
     store, settings = open_store(), Settings.load()
     made = list(_predictions(store).commit_answered(check_label("deployment", name), progress=note))
-    troubles = list(open_place().commit_requests(name, made.append, progress=note))
-    if not made and not troubles:
+    place = open_place()
+    troubles = list(place.commit_requests(name, made.append, progress=note))
+    if place.here and not made:  # of an hour that is not over elsewhere, nothing is seen here
         _check_known(name, store, settings)
     return made, troubles
 
