@@ -410,3 +410,10 @@ def test_checkpoints_that_come_back_are_no_links_into_a_version(work, store):
     assert sorted(left) == ["new", "same"]
     assert {path.stat().st_nlink for path in left.values()} == {1}
     assert store.check(deep=True).clean
+
+
+def test_a_commit_has_the_steps_that_its_outputs_ask_for(work):
+    plain, first = work.spec(out="v"), work.spec(out=Output(volume="v", after=0))
+    assert commit.Step().is_of(plain)
+    assert not any(commit.Step(field=name).is_of(plain) for name in ("base", "after", "retires"))
+    assert commit.Step(field="after").is_of(first), "after=0: the first of its volume"
