@@ -6,7 +6,7 @@ import os
 import signal
 import socket
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -242,21 +242,31 @@ def test_a_killed_worker_does_not_hold_up_the_others(site: Site) -> None:
     assert site.wait("hello", site.trigger("hello")) == "success"
 
 
-def test_a_job_outlives_ctrl_c_and_kill_and_is_adopted_by_the_next_start(site: Site) -> None:
-    run_id = site.trigger("slow")
-    assert until(site.running)
-    (job,) = site.ask("jobs", "ls")
+def _ctrl_c(site: Site) -> None:
     assert site.stop(signal.SIGINT) == 0
-    assert site.of_job(job["job_id"])
-    site.up()
-    assert site.log.read_text().count(site.password()) == 1  # shown when it was drawn
+
+
+def _kill(site: Site) -> None:
     os.kill(site.pid, signal.SIGKILL)
     assert until(lambda: not site.airflow(), seconds=10), site.airflow()
-    assert site.of_job(job["job_id"])
+
+
+@pytest.mark.parametrize("ends", [_ctrl_c, pytest.param(_kill, marks=pytest.mark.nightly)])
+def test_a_job_outlives_ctrl_c_and_kill_and_is_adopted_by_the_next_start(
+    site: Site, ends: Callable[[Site], None]
+) -> None:
+    go = site.folder / "go"
+    go.unlink(missing_ok=True)
+    run_id = site.trigger("slow")
+    assert until(site.running)
+    (job_id,) = site.running()
+    ends(site)
+    assert site.of_job(job_id)
     site.up()
-    (site.folder / "go").touch()
+    assert site.log.read_text().count(site.password()) == 1  # shown when it was drawn
+    go.touch()
     assert site.wait("slow", run_id) == "success"
-    assert [job["state"] for job in site.ask("jobs", "ls")] == ["succeeded"]
+    assert {job["job_id"]: job["state"] for job in site.ask("jobs", "ls")}[job_id] == "succeeded"
     assert site.task("slow", run_id, "wait")["max_tries"] == 0  # none of it cost a retry
 
 
