@@ -10,10 +10,9 @@ import json
 import sys
 from pathlib import Path
 
-from both import Input, Output
+from both import Input, Output, machine_backend
 
 from muster.backends.base import Backend
-from muster.backends.local.place import MachinePlace
 from muster.core.errors import MusterError
 from muster.core.job import JobSpec, Role
 from muster.core.resources import Resources
@@ -87,7 +86,7 @@ ACTS = {each.__name__: each for each in (submit, look, end, cancel, read, versio
 if __name__ == "__main__":
     folder = Path(sys.argv[1])
     try:
-        answer = ACTS[sys.argv[2]](Backend(MachinePlace(Settings.load())), folder, *sys.argv[3:])  # type: ignore[operator]
+        answer = ACTS[sys.argv[2]](machine_backend(Settings.load()), folder, *sys.argv[3:])  # type: ignore[operator]
     except MusterError as error:
         answer = {"error": str(error)}
     print(json.dumps(answer))

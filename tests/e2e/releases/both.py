@@ -16,6 +16,15 @@ def either(name: str, *modules: str) -> Any:
     raise ModuleNotFoundError(f"no {name} in {', '.join(modules)}")
 
 
+def machine_backend(settings: Any) -> Any:
+    """The jobs of this machine: a backend of its own in the earlier release, a place's in this one."""
+    try:
+        place = either("MachinePlace", "muster.backends.local.place")
+    except ModuleNotFoundError:
+        return either("LocalBackend", "muster.backends.local.backend")(settings)
+    return either("Backend", "muster.backends.base")(place(settings))
+
+
 roll_back = either("roll_back", "muster.backends.releases.manual", "muster.backends.releases.byhand")
 zipapp = either("zipapp", "muster.images.worker_archive", "muster.backends.worker_archive")
 Input = either("Input", "muster.core.data", "muster.core.job")

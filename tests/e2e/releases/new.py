@@ -7,10 +7,9 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from both import Output
+from both import Output, machine_backend
 
 from muster.backends.base import Backend
-from muster.backends.local.place import MachinePlace
 from muster.core.errors import MusterError
 from muster.core.job import JobSpec, Role
 from muster.core.replica import Replica
@@ -68,7 +67,7 @@ ACTS = {each.__name__: each for each in (enter, read, jobs, orders, ordered)}
 
 if __name__ == "__main__":
     try:
-        answer: object = ACTS[sys.argv[2]](Backend(MachinePlace(Settings.load())), Path(sys.argv[1]))  # type: ignore[operator]
+        answer: object = ACTS[sys.argv[2]](machine_backend(Settings.load()), Path(sys.argv[1]))  # type: ignore[operator]
     except MusterError as error:
         answer = {"error": str(error)}
     print(json.dumps(answer))

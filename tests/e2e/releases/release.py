@@ -8,10 +8,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from both import roll_back
+from both import machine_backend, roll_back
 
 from muster.backends.base import Backend
-from muster.backends.local.place import MachinePlace
 from muster.backends.releases.driver import Driver, begin
 from muster.backends.releases.plan import Plan
 from muster.core.deployment import DeploymentSpec, SmokeRequest
@@ -77,9 +76,7 @@ ACTS = {each.__name__: each for each in (drive, state, back, retire)}
 
 if __name__ == "__main__":
     try:
-        answer: object = ACTS[sys.argv[2]](
-            Backend(MachinePlace(Settings.load())), Path(sys.argv[1]), *sys.argv[3:]
-        )  # type: ignore[operator]
+        answer: object = ACTS[sys.argv[2]](machine_backend(Settings.load()), Path(sys.argv[1]), *sys.argv[3:])  # type: ignore[operator]
     except MusterError as error:
         answer = {"error": str(error)}
     print(json.dumps(answer))
