@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib.util
+import pkgutil
 import sys
 from contextlib import aclosing
 from importlib.machinery import ModuleSpec
@@ -34,6 +35,10 @@ def test_it_is_stored_without_what_is_at_its_default() -> None:
     watched = AssetWatcher(name="a", trigger=TopicTrigger("kafka://broker/clicks"))
     assert watched.trigger.serialize() == (path, {"source": "kafka://broker/clicks"})
     assert TopicTrigger("kafka://broker/clicks", every=5).serialize()[1]["every"] == 5
+
+
+def test_the_path_that_was_stored_before_leads_to_it() -> None:
+    assert pkgutil.resolve_name("muster.airflow.topic.TopicTrigger") is TopicTrigger
 
 
 @pytest.mark.usefixtures("client")

@@ -46,7 +46,7 @@ class Extension:
     :param decorators: the module of each task decorator, ``@task.NAME``.
     :param links: the classes of its links on a task, ``module.Class``.
     :param triggers: the module of each trigger that Airflow's database names as one of
-        :mod:`muster.airflow.attempts.trigger`.
+        :mod:`muster.airflow.attempts.trigger`, or of a module that it was in before.
     :param commands: ``module:function``, called with the groups of the command ``muster`` by name: the command itself
         is ``""``. The function adds to them.
     :param checks: ``module:function`` of ``muster doctor``, called with the settings; yields each

@@ -10,4 +10,5 @@ EXTENSION = Extension(
         "IngestOperator": "muster.ext.ingest.operator",
         "TopicTrigger": "muster.ext.ingest.topic",
     },
+    triggers={"TopicTrigger": "muster.ext.ingest.topic"},
 )
