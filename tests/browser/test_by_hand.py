@@ -61,49 +61,42 @@ def task(site: Site, dag_id: str, run_id: str, task_id: str) -> str:
     return f"{site.url}/dags/{dag_id}/runs/{quote(run_id)}/tasks/{task_id}"
 
 
-def test_the_params_of_the_form_reached_the_job(page: Page, site: Site, run: str) -> None:
+def test_the_params_of_the_form_reached_the_job_and_its_links_open_within_airflow_s_page(
+    page: Page, site: Site, run: str
+) -> None:
     page.goto(task(site, NAME, run, "train"))
     log = page.get_by_test_id("virtualized-list")
     expect(log).to_contain_text(f"epoch={EPOCHS}/{EPOCHS}")
     expect(log).to_contain_text("[rank 0]")
-
-
-def link(page: Page, name: str) -> str:
-    """The address of a link that a task's details show."""
-    shown = page.get_by_role("link", name=name, exact=True)
-    expect(shown).to_be_visible()
-    return shown.get_attribute("href") or ""
-
-
-def test_a_link_opens_muster_s_page_within_airflow_s(page: Page, site: Site, run: str) -> None:
-    page.goto(task(site, NAME, run, "train") + "/details")
+    page.get_by_role("link", name="Details", exact=True).click()
+    for name, address in links(site, run, "train").items():
+        shown = page.get_by_role("link", name=name, exact=True)
+        expect(shown).to_be_visible()
+        assert shown.get_attribute("href") == address
     page.get_by_role("link", name="Job", exact=True).click()
     expect(frame(page).locator("body")).to_contain_text(LINKS["train"]["Job"])
 
 
-@pytest.mark.parametrize(  # airflow/test_links.py has where each leads
-    "task_id",
-    [
-        pytest.param("features", marks=pytest.mark.nightly),
-        pytest.param("validate", marks=pytest.mark.nightly),
-        "train",
-        "deploy",
-    ],
-)
-def test_every_link_of_a_task_leads_to_what_it_says(task_id: str, page: Page, site: Site, run: str) -> None:
+def links(site: Site, run: str, task_id: str) -> dict[str, str]:
+    """The links that a task's details show, and where each leads."""
+    told = site.ask_api("GET", f"dags/{NAME}/dagRuns/{run}/taskInstances/{task_id}/links")
+    return {name: address for name, address in told["extra_links"].items() if address}
+
+
+def test_every_link_of_a_task_leads_to_what_it_says(page: Page, site: Site, run: str) -> None:
     """The places are opened without Airflow's page around them, which takes seconds to load."""
-    page.goto(task(site, NAME, run, task_id) + "/details")
-    addresses = {name: link(page, name) for name in LINKS[task_id]}
-    endpoint = link(page, "Endpoint") if task_id == "deploy" else ""
-    for name, shows in LINKS[task_id].items():
-        assert addresses[name].startswith("/plugin/muster/"), "it opens within Airflow's page"
-        page.goto(f"{site.url}{addresses[name].removeprefix('/plugin/muster')}")
-        inside = page.frame_locator("iframe") if name == "Data Docs" else page
-        expect(inside.locator("body")).to_contain_text(shows)
-        keep(page, f"{task_id}-{name.lower().replace(' ', '-')}.png")
-    if endpoint:
-        page.goto(endpoint)
-        expect(page.locator("body")).to_contain_text('"y"')
+    for task_id, places in LINKS.items():
+        addresses = links(site, run, task_id)
+        if endpoint := addresses.pop("Endpoint", ""):
+            page.goto(endpoint)
+            expect(page.locator("body")).to_contain_text('"y"')
+        assert bool(endpoint) == (task_id == "deploy")
+        for name, shows in places.items():
+            assert addresses[name].startswith("/plugin/muster/"), "it opens within Airflow's page"
+            page.goto(f"{site.url}{addresses[name].removeprefix('/plugin/muster')}")
+            inside = page.frame_locator("iframe") if name == "Data Docs" else page
+            expect(inside.locator("body")).to_contain_text(shows)
+            keep(page, f"{task_id}-{name.lower().replace(' ', '-')}.png")
 
 
 def test_the_page_shows_what_there_is(page: Page, site: Site, run: str) -> None:
